@@ -1,0 +1,242 @@
+"""Where a message goes: exchanges sort like a post office, by the address, a pattern, the stamps, or not at all.
+
+Queues are named by their ids, so an exchange knows nothing of queues, and a backup that applies the same events routes
+alike. The order of a route is that of the earliest binding that matched. It follows from `bindings()` alone: an
+exchange rebuilt from that list (a snapshot, a new backup) gives the same routes in the same order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import ClassVar, NamedTuple
+
+from qpid_ha_broker.events.types import Arguments, Scalar
+from qpid_ha_broker.model.topic_trie import TopicTrie
+
+MATCH_ARGUMENT = "x-match"
+ROUTE_CACHE_KEYS = 4096
+"""Topic keys whose route is remembered; one more, and the cache starts afresh."""
+ROUTE_CACHE_KEY_CHARACTERS = 256
+"""A longer key is routed but not remembered: publishers must not decide how much memory the cache takes."""
+
+
+class ExchangeKind(StrEnum):
+    """How an exchange decides."""
+
+    DIRECT = "direct"
+    TOPIC = "topic"
+    FANOUT = "fanout"
+    HEADERS = "headers"
+
+
+class Binding(NamedTuple):
+    """What matches `key` (for a headers exchange: `arguments`) goes to the queue with this id."""
+
+    queue: int
+    key: str
+    arguments: Arguments
+
+
+Properties = Callable[[], Mapping[str, object]]
+"""Gives the message's application properties; called only by an exchange that needs them, since they must be parsed."""
+
+
+class Exchange(ABC):
+    """Promise: `route` names each queue that has a matching binding once, in an order that `bindings()` determines."""
+
+    kind: ClassVar[ExchangeKind]
+
+    def __init__(self, exchange_id: int, name: str, arguments: Arguments) -> None:
+        self.id = exchange_id
+        self.name = name
+        self.arguments = arguments
+        self._bindings: dict[tuple[int, str], Binding] = {}
+        self._keys_of_queue: dict[int, dict[str, None]] = {}
+
+    def bind(self, binding: Binding) -> None:
+        """Add a binding; one with the same queue and key is replaced and keeps its place.
+
+        Raises ValueError, and changes nothing, when the arguments make no sense to this kind of exchange.
+        """
+        self._index(binding)
+        self._bindings[binding.queue, binding.key] = binding
+        self._keys_of_queue.setdefault(binding.queue, {})[binding.key] = None
+
+    def unbind(self, queue: int, key: str) -> bool:
+        """Remove a binding; False when there was none."""
+        return self._remove(queue, key) is not None
+
+    def unbind_queue(self, queue: int) -> list[Binding]:
+        """Remove and return all bindings of a queue that is gone."""
+        removed = (self._remove(queue, key) for key in list(self._keys_of_queue.get(queue, ())))
+        return [binding for binding in removed if binding is not None]
+
+    def bindings(self) -> list[Binding]:
+        """All bindings, the oldest first."""
+        return list(self._bindings.values())
+
+    @abstractmethod
+    def route(self, key: str, properties: Properties) -> tuple[int, ...]:
+        """The ids of the queues that get a message with this key and these application properties."""
+
+    @abstractmethod
+    def _index(self, binding: Binding) -> None:
+        """Prepare routing by a binding that is about to be added, or to replace one."""
+
+    @abstractmethod
+    def _unindex(self, binding: Binding) -> None:
+        """Stop routing by a binding that was just removed."""
+
+    def _remove(self, queue: int, key: str) -> Binding | None:
+        binding = self._bindings.pop((queue, key), None)
+        if binding is None:
+            return None
+        keys = self._keys_of_queue[queue]
+        del keys[key]
+        if not keys:
+            del self._keys_of_queue[queue]
+        self._unindex(binding)
+        return binding
+
+
+class DirectExchange(Exchange):
+    """To the queues that are bound with exactly the message's key."""
+
+    kind = ExchangeKind.DIRECT
+
+    def __init__(self, exchange_id: int, name: str, arguments: Arguments) -> None:
+        super().__init__(exchange_id, name, arguments)
+        self._queues_of_key: dict[str, dict[int, None]] = {}
+
+    def route(self, key: str, properties: Properties) -> tuple[int, ...]:
+        return tuple(self._queues_of_key.get(key, ()))
+
+    def _index(self, binding: Binding) -> None:
+        self._queues_of_key.setdefault(binding.key, {})[binding.queue] = None
+
+    def _unindex(self, binding: Binding) -> None:
+        queues = self._queues_of_key[binding.key]
+        del queues[binding.queue]
+        if not queues:
+            del self._queues_of_key[binding.key]
+
+
+class TopicExchange(Exchange):
+    """To the queues that are bound with a pattern of words which the message's key fits.
+
+    Publishers repeat themselves: the route of a key that was seen since the last change is one look-up.
+    """
+
+    kind = ExchangeKind.TOPIC
+
+    def __init__(self, exchange_id: int, name: str, arguments: Arguments) -> None:
+        super().__init__(exchange_id, name, arguments)
+        self._trie = TopicTrie()
+        self._routes: dict[str, tuple[int, ...]] = {}
+
+    def route(self, key: str, properties: Properties) -> tuple[int, ...]:
+        queues = self._routes.get(key)
+        return self._match(key) if queues is None else queues
+
+    def _match(self, key: str) -> tuple[int, ...]:
+        queues = self._trie.match(key)
+        if len(key) <= ROUTE_CACHE_KEY_CHARACTERS:
+            if len(self._routes) >= ROUTE_CACHE_KEYS:
+                self._routes.clear()
+            self._routes[key] = queues
+        return queues
+
+    def _index(self, binding: Binding) -> None:
+        self._trie.add(binding.key, binding.queue)
+        self._routes.clear()
+
+    def _unindex(self, binding: Binding) -> None:
+        self._trie.remove(binding.key, binding.queue)
+        self._routes.clear()
+
+
+class FanoutExchange(Exchange):
+    """To every queue that is bound, whatever the key."""
+
+    kind = ExchangeKind.FANOUT
+
+    def __init__(self, exchange_id: int, name: str, arguments: Arguments) -> None:
+        super().__init__(exchange_id, name, arguments)
+        self._route: tuple[int, ...] | None = None
+
+    def route(self, key: str, properties: Properties) -> tuple[int, ...]:
+        if self._route is None:
+            # By bindings, not by `_keys_of_queue`: a queue that lost its first binding lost its place with it.
+            self._route = tuple(dict.fromkeys(binding.queue for binding in self._bindings.values()))
+        return self._route
+
+    def _index(self, binding: Binding) -> None:
+        self._route = None
+
+    def _unindex(self, binding: Binding) -> None:
+        self._route = None
+
+
+class _HeadersMatch(NamedTuple):
+    """A binding's arguments, taken apart once rather than for each message."""
+
+    needs_all: bool
+    expected: tuple[tuple[str, Scalar], ...]
+
+    def matches(self, properties: Mapping[str, object]) -> bool:
+        hits = (
+            name in properties and (value is None or _same_value(value, properties[name]))
+            for name, value in self.expected
+        )
+        return all(hits) if self.needs_all else any(hits)
+
+
+class HeadersExchange(Exchange):
+    """To the queues whose binding arguments, all or any of them (`x-match`), are among the application properties.
+
+    An argument without a value asks only that the property be there. Without any arguments, `all` matches every
+    message and `any` none.
+    """
+
+    kind = ExchangeKind.HEADERS
+
+    def __init__(self, exchange_id: int, name: str, arguments: Arguments) -> None:
+        super().__init__(exchange_id, name, arguments)
+        self._matches: dict[tuple[int, str], _HeadersMatch] = {}
+
+    def route(self, key: str, properties: Properties) -> tuple[int, ...]:
+        if not self._matches:
+            return ()
+        present = properties()
+        return tuple(dict.fromkeys(queue for (queue, _), match in self._matches.items() if match.matches(present)))
+
+    def _index(self, binding: Binding) -> None:
+        self._matches[binding.queue, binding.key] = _headers_match(binding.arguments)
+
+    def _unindex(self, binding: Binding) -> None:
+        del self._matches[binding.queue, binding.key]
+
+
+def make_exchange(kind: str, exchange_id: int, name: str, arguments: Arguments) -> Exchange:
+    """An exchange without bindings. Raises ValueError, naming the kinds there are, for any other kind."""
+    for exchange_class in (DirectExchange, TopicExchange, FanoutExchange, HeadersExchange):
+        if exchange_class.kind == kind:
+            return exchange_class(exchange_id, name, arguments)
+    raise ValueError(f"unknown exchange kind {kind!r}: use one of {', '.join(ExchangeKind)}")
+
+
+def _headers_match(arguments: Arguments) -> _HeadersMatch:
+    match = arguments.get(MATCH_ARGUMENT, "all")
+    if match not in ("all", "any"):
+        raise ValueError(f"{MATCH_ARGUMENT} is {match!r}: use 'all' or 'any'")
+    expected = tuple((name, value) for name, value in arguments.items() if not name.startswith("x-"))
+    return _HeadersMatch(match == "all", expected)
+
+
+def _same_value(expected: Scalar, actual: object) -> bool:
+    """Equal and of one kind: Python holds that True is 1, a subscriber does not."""
+    if isinstance(expected, bool) or isinstance(actual, bool):
+        return expected is actual
+    return expected == actual
