@@ -1,0 +1,174 @@
+"""Arrows between packages point one way, and the pure ones reach for nothing outside their arguments.
+
+Imports are read from the source, not by importing: one inside a function or under TYPE_CHECKING is an arrow too.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EVENTS, MODEL = "qpid_ha_broker.events", "qpid_ha_broker.model"
+AMQP, SERVER = "qpid_ha_broker.amqp", "qpid_ha_broker.server"
+AGENT = "qpid_ha_agent"
+QUANTITIES = "qpid_ha_broker.quantities"  # one module: durations and sizes as people write them
+
+# A package may import itself and these of ours. A package without a row here is an error.
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "qpid_ha_broker": (),
+    QUANTITIES: (),
+    EVENTS: (),
+    MODEL: (EVENTS, QUANTITIES),
+    AMQP: (EVENTS, MODEL, QUANTITIES),
+    SERVER: (EVENTS, MODEL, AMQP, QUANTITIES),
+    AGENT: (EVENTS, MODEL, QUANTITIES),
+}
+
+PURE = (QUANTITIES, EVENTS, MODEL, AMQP)
+# fmt: off
+IMPURE = frozenset({
+    "argparse", "asyncio", "click", "configparser", "logging", "os", "pathlib", "random", "secrets", "selectors",
+    "socket", "ssl", "subprocess", "threading", "time", "uuid", "uvloop", "yaml",
+})
+# fmt: on
+
+# Proton's compiled engine is reached through one module, so that what its calls cost and own is known in one place.
+ENGINE_BINDINGS = frozenset({"cproton", "cproton_ffi"})
+ENGINE = "qpid_ha_broker.amqp.engine"
+
+
+def imports(source: str, module: str, is_package: bool = False) -> Iterator[tuple[int, str]]:
+    """Line and absolute dotted name of everything that `source`, living at `module`, imports."""
+    here = module.split(".") if is_package else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield node.lineno, name.name
+        elif isinstance(node, ast.ImportFrom):
+            above = here[: len(here) - node.level + 1] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            for name in node.names:
+                yield node.lineno, f"{origin}.{name.name}"
+
+
+def is_within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def package_of(module: str) -> str:
+    """The unit the rule speaks of: the agent as a whole, the broker package by package."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if ".".join(parts[:2]) in MAY_IMPORT else parts[0]
+
+
+def why_forbidden(module: str, package: str, name: str) -> str | None:
+    """What is wrong with `module`, which belongs to `package`, importing `name`; None when it may."""
+    top = name.split(".")[0]
+    if top in ("qpid_ha_broker", "qpid_ha_agent", "qpid_ha_pipeline"):
+        reachable = MAY_IMPORT[package] if package == "qpid_ha_broker" else (package, *MAY_IMPORT[package])
+        if not any(is_within(name, allowed) for allowed in reachable):
+            return f"{package} may not import {name}"
+    if package in PURE and top in IMPURE:
+        return f"{package} is pure and may not import {name}"
+    if top in ENGINE_BINDINGS and module != ENGINE:
+        return f"only {ENGINE} may import {name}"
+    return None
+
+
+def violations(source: str, module: str, is_package: bool = False) -> list[str]:
+    package = package_of(module)
+    if package == "qpid_ha_broker" and not (is_package and module == package):
+        return [f"{module}: its package has no row in MAY_IMPORT"]
+    return [
+        f"{module}:{line}: {reason}"
+        for line, name in imports(source, module, is_package)
+        if (reason := why_forbidden(module, package, name)) is not None
+    ]
+
+
+def source_files() -> Iterator[tuple[Path, str, bool]]:
+    """Path, dotted module name and whether it is a package, for each file that is packaged."""
+    for top in (ROOT / "agent", ROOT / "broker"):
+        for path in sorted(top.rglob("*.py")):
+            parts = path.relative_to(top).with_suffix("").parts
+            is_package = parts[-1] == "__init__"
+            yield path, ".".join(parts[:-1] if is_package else parts), is_package
+
+
+def test_imports_follow_the_rule() -> None:
+    found = [
+        violation
+        for path, module, is_package in source_files()
+        for violation in violations(path.read_text(encoding="utf-8"), module, is_package)
+    ]
+    assert found == []
+
+
+def test_the_rule_is_read_from_real_files() -> None:
+    """An empty walk would make the rule hold for nothing."""
+    modules = {module for _, module, _ in source_files()}
+    assert modules >= set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("qpid_ha_broker.events.codec", "from qpid_ha_broker.model import queue"),
+        ("qpid_ha_broker.events.codec", "from ..model.queue import Queue"),
+        ("qpid_ha_broker.events.codec", "from .. import model"),
+        ("qpid_ha_broker.events.codec", "import qpid_ha_broker.server.main as m"),
+        ("qpid_ha_broker.events.codec", "import qpid_ha_broker"),
+        ("qpid_ha_broker.model.queue", "from qpid_ha_broker import amqp"),
+        ("qpid_ha_broker.model.queue", "def now() -> float:\n    import time\n    return time.time()"),
+        ("qpid_ha_broker.model.queue", "if TYPE_CHECKING:\n    from asyncio.events import AbstractEventLoop"),
+        ("qpid_ha_broker.model.queue", "import heapq, random"),
+        ("qpid_ha_broker.amqp.link", "from os import path"),
+        ("qpid_ha_broker.amqp.link", "from ..server import limits"),
+        ("qpid_ha_broker.amqp.link", "from cproton_ffi import lib"),
+        ("qpid_ha_broker.server.main", "import cproton_ffi"),
+        ("qpid_ha_broker.server.main", "import qpid_ha_agent.control"),
+        ("qpid_ha_agent.control", "from qpid_ha_broker.server.config import Settings"),
+        ("qpid_ha_agent.cli.admin", "import qpid_ha_broker.amqp"),
+        ("qpid_ha_broker.newcomer.module", "import heapq"),
+        ("qpid_ha_broker.stray_module", "import heapq"),
+        ("qpid_ha_broker.quantities", "from .events import types"),
+    ],
+)
+def test_a_planted_violation_is_caught(module: str, source: str) -> None:
+    assert len(violations(source, module)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("qpid_ha_broker.events.codec", "import struct\nfrom .types import Enqueued\nfrom . import types"),
+        ("qpid_ha_broker.model.queue", "from ..events.types import Enqueued\nfrom qpid_ha_broker import events"),
+        ("qpid_ha_broker.model.queue", "import timeit_like_name, ossify"),
+        ("qpid_ha_broker.amqp.engine", "from cproton_ffi import ffi, lib\nfrom qpid_ha_broker.model import queue"),
+        ("qpid_ha_broker.server.main", "import asyncio\nfrom ..amqp.engine import Engine"),
+        (
+            "qpid_ha_agent.cli.admin",
+            "import click\nfrom ..control import call\nfrom qpid_ha_broker.events import types",
+        ),
+    ],
+)
+def test_what_the_rule_allows_is_left_alone(module: str, source: str) -> None:
+    assert violations(source, module) == []
+
+
+def test_the_root_package_reaches_for_none_of_its_own() -> None:
+    """Otherwise whoever imports `events` would load the server with it."""
+    assert len(violations("from .server import main", "qpid_ha_broker", is_package=True)) == 1
+    assert violations("from importlib import metadata", "qpid_ha_broker", is_package=True) == []
+
+
+def test_a_package_resolves_its_relative_imports_from_itself() -> None:
+    source = "from .types import Enqueued\nfrom ..model import queue"
+    assert list(imports(source, "qpid_ha_broker.events", is_package=True)) == [
+        (1, "qpid_ha_broker.events.types.Enqueued"),
+        (2, "qpid_ha_broker.model.queue"),
+    ]

@@ -1,0 +1,70 @@
+"""What setup.cfg declares is what lies on the disk: a forgotten package would be missing from the wheel only."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HOMES = [home for name in ("agent", "broker", "pipeline") if (home := ROOT / name).is_dir()]
+
+
+@pytest.fixture
+def setup_cfg() -> configparser.ConfigParser:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg", encoding="utf-8")
+    return config
+
+
+def mapping(text: str) -> dict[str, str]:
+    """`name = value` lines of a setup.cfg option."""
+    pairs = (line.split("=", 1) for line in text.splitlines() if line.strip())
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def packages_on_disk() -> dict[str, Path]:
+    return {
+        ".".join(path.parent.relative_to(home).parts): path.parent
+        for home in HOMES
+        for path in home.rglob("__init__.py")
+    }
+
+
+def test_every_package_on_disk_is_declared(setup_cfg: configparser.ConfigParser) -> None:
+    assert setup_cfg["options"]["packages"].split() == sorted(packages_on_disk())
+
+
+def test_every_package_is_found_where_package_dir_says(setup_cfg: configparser.ConfigParser) -> None:
+    tops = {name: path for name, path in packages_on_disk().items() if "." not in name}
+    declared = mapping(setup_cfg["options"]["package_dir"])
+    assert {name: ROOT / place for name, place in declared.items()} == tops
+
+
+def test_every_module_lies_in_a_package() -> None:
+    """A directory without `__init__.py` imports as a namespace here and is missing from the wheel."""
+    homeless = [path for home in HOMES for path in home.rglob("*.py") if not (path.parent / "__init__.py").exists()]
+    assert homeless == []
+
+
+@pytest.mark.parametrize("home", HOMES, ids=lambda home: home.name)
+def test_the_homes_are_not_packages_themselves(home: Path) -> None:
+    """`agent` and `broker` as import names belong to others; a second install would overwrite theirs."""
+    assert not (home / "__init__.py").exists()
+
+
+def test_types_are_shipped() -> None:
+    tops = [path for name, path in packages_on_disk().items() if "." not in name]
+    assert [top for top in tops if not (top / "py.typed").exists()] == []
+
+
+def test_every_command_has_its_function(setup_cfg: configparser.ConfigParser) -> None:
+    commands = mapping(setup_cfg["options.entry_points"]["console_scripts"])
+    packages = packages_on_disk()
+    for target in commands.values():
+        module, function = target.split(":")
+        package, _, name = module.rpartition(".")
+        tree = ast.parse((packages[package] / f"{name}.py").read_text(encoding="utf-8"))
+        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, target

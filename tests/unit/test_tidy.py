@@ -1,0 +1,62 @@
+"""What a reviewer would say every time, said once: sizes that stay readable, nothing left lying about."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULE_LINES_MAX = 499
+FUNCTION_LINES_MAX = 70
+TEXT = {".cfg", ".js", ".json", ".md", ".py", ".toml", ".yaml", ""}
+NOT_OURS = {".git", ".venv", "build", "dist", "node_modules", "__pycache__", "LICENSE"}
+# Where a developer's checkout lies; the system's own paths (/etc, /run, /var/lib) are part of the product.
+MACHINE_PATH = re.compile(r"/(?:home|root|Users)/")
+LEFT_OVER = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|X" r"XX)\b")
+
+
+def text_files() -> Iterator[Path]:
+    for directory, names, files in os.walk(ROOT):
+        names[:] = [name for name in names if name not in NOT_OURS and (name == ".ci" or name[0] != ".")]
+        yield from (Path(directory, name) for name in files if Path(name).suffix in TEXT and name not in NOT_OURS)
+
+
+def python_files() -> list[Path]:
+    return [path for path in text_files() if path.suffix == ".py"]
+
+
+def lines_matching(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in text_files()
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1)
+        if pattern.search(line)
+    ]
+
+
+def test_modules_fit_in_a_head() -> None:
+    lengths = {path.relative_to(ROOT): len(path.read_text(encoding="utf-8").splitlines()) for path in python_files()}
+    assert lengths
+    assert {path: lines for path, lines in lengths.items() if lines > MODULE_LINES_MAX} == {}
+
+
+def test_functions_fit_on_a_screen() -> None:
+    too_long = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
+        for path in python_files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (node.end_lineno or node.lineno) - node.lineno >= FUNCTION_LINES_MAX
+    ]
+    assert too_long == []
+
+
+def test_nothing_names_a_path_of_one_machine() -> None:
+    assert lines_matching(MACHINE_PATH) == []
+
+
+def test_nothing_is_left_for_later_in_the_source() -> None:
+    assert lines_matching(LEFT_OVER) == []
