@@ -1,0 +1,169 @@
+"""Events to bytes and back: the one form in which they are journalled, replicated and analysed.
+
+A record is like a sealed envelope: outside how large it is and what its seal is, inside who it is from and what it
+says. Whoever holds a pile of them, cut off anywhere, can tell how many are whole, and of the first that is not, why.
+
+`decode` is total: any bytes give records, and at most one named problem with the offset of the record that has it.
+Both directions are exact: decode(encode(x)) is x, and whatever decodes encodes to the same bytes.
+The layout, with an annotated example, is in docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import StrEnum
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from .bodies import READERS, WRITERS, Kind
+from .fields import explain
+from .types import Event
+
+VERSION: Final = 1
+
+MAX_RECORD_BYTES: Final = 128 * 1024 * 1024
+"""No record is larger: what claims to be is damaged, and nobody need wait for the rest of it."""
+
+PART: Final = 1
+"""Flag: counts only once the `TransactionCommitted` that closes its unit has come."""
+
+_SEAL: Final = struct.Struct("<II")
+"""Size of the record and CRC-32 of what follows these two."""
+_HEAD: Final = struct.Struct("<QBBH")
+"""LSN, kind, flags, version."""
+_HEADER: Final = struct.Struct("<IIQBBH")
+
+HEADER_BYTES: Final = _HEADER.size
+
+
+class Record(NamedTuple):
+    """An event in its place in the log. `part`: it belongs to a transaction."""
+
+    lsn: int
+    event: Event
+    part: bool
+
+
+class Fault(StrEnum):
+    """Why bytes are not a record, in the order in which it is asked."""
+
+    SIZE = "size"
+    """No record has that size: not our data, zeros, or damage to the first four bytes."""
+    TRUNCATED = "truncated"
+    """The bytes end before the record does: more may come, or a write was torn."""
+    CHECKSUM = "checksum"
+    """The record was changed after it was written."""
+    VERSION = "version"
+    """Whole, but in a form that another release writes."""
+    KIND = "kind"
+    """Whole, but of a kind that this release does not know."""
+    FLAGS = "flags"
+    BODY = "body"
+    """Whole, but its body does not say what its kind should: its writer had a bug."""
+
+
+class Problem(NamedTuple):
+    """What is wrong with the record that begins at `offset` of the buffer; `text`: expected and found."""
+
+    fault: Fault
+    offset: int
+    text: str
+
+
+class Decoded(NamedTuple):
+    """The records up to the first problem; the buffer was understood up to `consumed`, where the next call goes on."""
+
+    records: list[Record]
+    consumed: int
+    problem: Problem | None
+
+
+def encode(lsn: int, event: Event, part: bool = False) -> bytes:
+    """One record. Raises ValueError with the field's name for a value that no record can hold."""
+    try:
+        kind, write = WRITERS[type(event)]
+    except KeyError:
+        raise ValueError(f"{type(event).__name__} is not an event type") from None
+    try:
+        body, payload = write(event)
+        head = _HEAD.pack(lsn, kind, PART if part else 0, VERSION)
+        checksum = crc32(payload, crc32(body, crc32(head)))
+    except (struct.error, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(explain(lsn, event)) from error
+    size = HEADER_BYTES + len(body) + len(payload)
+    if size > MAX_RECORD_BYTES:
+        raise ValueError(f"{type(event).__name__}: expected at most {MAX_RECORD_BYTES} bytes of record, found {size}")
+    if part and kind == Kind.TRANSACTION_COMMITTED:
+        raise ValueError("part: what closes a transaction is not a part of it")
+    return b"".join((_SEAL.pack(size, checksum), head, body, payload))
+
+
+def decode(
+    data: bytes | bytearray | memoryview,
+    offset: int = 0,
+    *,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+    max_records: int | None = None,
+) -> Decoded:
+    """Read records from `offset` until the bytes end, one has a problem, or there are `max_records`.
+
+    Never raises for what the bytes are; ValueError only for an offset outside of them. A record that is cut short at
+    the end is the problem TRUNCATED: with `consumed` at its start, a reader of a stream waits for more and asks again.
+    """
+    view = memoryview(data).cast("B")
+    end = len(view)
+    if not 0 <= offset <= end:
+        raise ValueError(f"offset {offset} is outside of the {end} bytes given")
+    largest = min(max_record_bytes, MAX_RECORD_BYTES)
+    records: list[Record] = []
+    while offset < end and (max_records is None or len(records) < max_records):
+        header = _open(view, offset, end, largest)
+        if isinstance(header, Problem):
+            return Decoded(records, offset, header)
+        stop, lsn, kind, flags = header
+        try:
+            event = READERS[kind](view[offset + HEADER_BYTES : stop])
+        except (ValueError, struct.error) as error:
+            return Decoded(records, offset, Problem(Fault.BODY, offset, f"{Kind(kind).name}: {error}"))
+        records.append(Record(lsn, event, flags == PART))
+        offset = stop
+    return Decoded(records, offset, None)
+
+
+def _open(view: memoryview, offset: int, end: int, largest: int) -> tuple[int, int, int, int] | Problem:
+    """Where the record ends, LSN, kind and flags, once all is checked that is the same for every kind.
+
+    The checksum comes before anything that it covers is believed.
+    """
+    left = end - offset
+    if left < HEADER_BYTES:
+        return _short(view, offset, end, largest)
+    size, checksum, lsn, kind, flags, version = _HEADER.unpack_from(view, offset)
+    if not HEADER_BYTES <= size <= largest:
+        return _bad_size(offset, size, largest)
+    if size > left:
+        return Problem(Fault.TRUNCATED, offset, f"expected a record of {size} bytes, found {left}")
+    stop = offset + size
+    found = crc32(view[offset + _SEAL.size : stop])
+    if found != checksum:
+        return Problem(Fault.CHECKSUM, offset, f"expected CRC-32 {checksum:#010x}, found {found:#010x}")
+    if version != VERSION:
+        return Problem(Fault.VERSION, offset, f"expected format version {VERSION}, found {version}")
+    if kind not in READERS:
+        return Problem(Fault.KIND, offset, f"expected a kind that this release knows, found {kind:#04x}")
+    if flags and (flags != PART or kind == Kind.TRANSACTION_COMMITTED):
+        return Problem(Fault.FLAGS, offset, f"expected flags that {Kind(kind).name} may have, found {flags:#04x}")
+    return stop, lsn, kind, flags
+
+
+def _short(view: memoryview, offset: int, end: int, largest: int) -> Problem:
+    """Not even a header is here. What there is of it may already say that waiting for the rest is in vain."""
+    if end - offset >= 4:
+        size = int.from_bytes(view[offset : offset + 4], "little")
+        if not HEADER_BYTES <= size <= largest:
+            return _bad_size(offset, size, largest)
+    return Problem(Fault.TRUNCATED, offset, f"expected a header of {HEADER_BYTES} bytes, found {end - offset}")
+
+
+def _bad_size(offset: int, size: int, largest: int) -> Problem:
+    return Problem(Fault.SIZE, offset, f"expected a record of {HEADER_BYTES} to {largest} bytes, found {size}")
