@@ -1,0 +1,65 @@
+"""Durations and sizes as people write them: `10s`, `200ms`, `2m`; `100MiB`, `64KiB`, `1GB`."""
+
+from __future__ import annotations
+
+import math
+import re
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {
+    "b": 1,
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", start=1)},
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
+}
+_QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([a-zA-Z]*)", re.ASCII)
+
+
+def parse_duration_s(value: object) -> float:
+    """Seconds from `10s`, `200ms`, `2m`, `1h`, or a bare number of seconds. Raises ValueError."""
+    number, unit = _split(value)
+    if unit == "":
+        return number
+    if unit not in _SECONDS:
+        raise ValueError(f"the unit {unit!r} is none of {', '.join(_SECONDS)}")
+    return number * _SECONDS[unit]
+
+
+def parse_size_bytes(value: object) -> int:
+    """Bytes from `100MiB`, `64KiB`, `1GB`, or a bare number of bytes. Raises ValueError."""
+    number, unit = _split(value)
+    if unit.lower() not in {"", *_BYTES}:
+        raise ValueError(f"the unit {unit!r} is none of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB")
+    size_bytes = number * _BYTES[unit.lower() or "b"]
+    if size_bytes != int(size_bytes):
+        raise ValueError("it is not a whole number of bytes")
+    return int(size_bytes)
+
+
+def format_duration(duration_s: float) -> str:
+    """The shortest text that `parse_duration_s` reads back as the same duration."""
+    if duration_s and duration_s < 1:
+        return f"{duration_s * 1000:.12g}ms"
+    return f"{duration_s:.12g}s"
+
+
+def format_size(size_bytes: int) -> str:
+    """The shortest text that `parse_size_bytes` reads back as exactly the same size."""
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if size_bytes and size_bytes % 1024**power == 0:
+            return f"{size_bytes // 1024**power}{unit}"
+    return f"{size_bytes}B"
+
+
+def _split(value: object) -> tuple[float, str]:
+    """The number and its unit. `True` is a number to Python, but nobody means one by it."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("it is not a number with a unit")
+    if isinstance(value, str):
+        found = _QUANTITY.fullmatch(value.strip())
+        if found is None:
+            raise ValueError("it is not a number with a unit")
+        number = found[1]
+        return (float(number) if "." in number else int(number)), found[2]
+    if not math.isfinite(value) or value < 0:
+        raise ValueError("it is negative or not finite")
+    return value, ""

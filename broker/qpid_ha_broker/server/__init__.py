@@ -1,0 +1,1 @@
+"""The asyncio driver: listeners, timers, control socket, main."""

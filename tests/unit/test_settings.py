@@ -1,0 +1,302 @@
+"""Stories about what an operator writes into the configuration, and what comes back when it is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qpid_ha_broker.quantities import format_duration, format_size, parse_duration_s, parse_size_bytes
+from qpid_ha_broker.server.config_file import ConfigError, load_settings
+from qpid_ha_broker.server.settings import BrokerSettings, ListenAddress, SettingsError, changeable_keys
+
+MIB = 1024**2
+
+
+def settings_of(tmp_path: Path, text: str, flags: dict[str, object] | None = None) -> BrokerSettings:
+    file = tmp_path / "qpid-ha.yaml"
+    file.write_text(text)
+    return load_settings(file, flags, environment={})
+
+
+# --- what goes well ---------------------------------------------------------------------------------------
+
+
+def test_an_empty_file_gives_a_broker_that_only_this_machine_can_reach(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, "# nothing yet\n")
+    assert settings.listen == (ListenAddress("amqp", "127.0.0.1", 5672),)
+    assert settings.mechanisms_for(settings.listen[0]) == ("ANONYMOUS",)
+    assert settings.data_dir is None
+
+
+def test_a_full_file_is_read_with_its_units(tmp_path: Path) -> None:
+    settings = settings_of(
+        tmp_path,
+        """
+        name: node1
+        data-dir: /var/lib/qpid-ha
+        listen: ["amqp://127.0.0.1:0", "amqp://[::1]"]
+        control-socket: /run/qpid-ha/node1.sock
+        max-message-size: 10MiB
+        memory-limit: 2GB
+        idle-timeout: 2m
+        handshake-timeout: 500ms
+        stop-timeout: 5
+        auto-create: no
+        auto-create-arguments: {qpid.max_count: 1000, qpid.policy_type: ring}
+        sasl: {allow-anonymous: true}
+        ha: {cluster: false}
+        """,
+    )
+    assert (settings.name, settings.data_dir) == ("node1", Path("/var/lib/qpid-ha"))
+    assert [str(address) for address in settings.listen] == ["amqp://127.0.0.1:0", "amqp://[::1]:5672"]
+    assert settings.control_socket == Path("/run/qpid-ha/node1.sock")
+    assert (settings.max_message_bytes, settings.memory_limit_bytes) == (10 * MIB, 2_000_000_000)
+    assert (settings.idle_timeout_s, settings.handshake_timeout_s, settings.stop_timeout_s) == (120, 0.5, 5)
+    assert settings.auto_create is False
+    assert dict(settings.auto_create_arguments) == {"qpid.max_count": 1000, "qpid.policy_type": "ring"}
+    assert settings.sasl.allow_anonymous is True
+
+
+def test_sections_may_be_dotted_or_nested_and_empty(tmp_path: Path) -> None:
+    text = "tls:\nsasl.allow-anonymous: false\nlisten: amqp://0.0.0.0\nsasl.users-db: /dev/null"
+    settings = settings_of(tmp_path, text)
+    assert settings.mechanisms_for(settings.listen[0]) == ("SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1")
+
+
+def test_flags_beat_the_file_and_the_file_beats_the_defaults(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, "max-connections: 10\nlog-level: debug", {"max-connections": "20"})
+    assert (settings.max_connections, settings.log_level, settings.publisher_credit) == (20, "debug", 1000)
+
+
+def test_the_environment_names_a_file_and_config_beats_it(tmp_path: Path) -> None:
+    (tmp_path / "named.yaml").write_text("name: named")
+    (tmp_path / "given.yaml").write_text("name: given")
+    environment = {"QPID_HA_CONFIG": str(tmp_path / "named.yaml")}
+    assert load_settings(environment=environment).name == "named"
+    assert load_settings(tmp_path / "given.yaml", environment=environment).name == "given"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("10s", 10), ("200ms", 0.2), ("2m", 120), ("1h", 3600), ("1.5", 1.5), (7, 7), ("0", 0), ("10 s", 10)],
+)
+def test_durations_take_a_unit_or_are_seconds(text: object, expected: float) -> None:
+    assert parse_duration_s(text) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("100MiB", 100 * MIB), ("64KiB", 65536), ("1GB", 10**9), ("512", 512), (512, 512), ("1.5KiB", 1536), ("9b", 9)],
+)
+def test_sizes_take_a_unit_or_are_bytes(text: object, expected: int) -> None:
+    assert parse_size_bytes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "fast", "-1", "1 0", "1y", True, None, [1], float("nan"), "1e3", "٣s"])
+def test_what_is_no_quantity_is_refused(text: object) -> None:
+    for parse in (parse_duration_s, parse_size_bytes):
+        with pytest.raises(ValueError):
+            parse(text)
+
+
+@given(st.integers(0, 2**50), st.integers(0, 86_400_000))
+def test_quantities_are_read_back_as_they_are_shown(size_bytes: int, duration_ms: int) -> None:
+    assert parse_size_bytes(format_size(size_bytes)) == size_bytes
+    shown = format_duration(duration_ms / 1000)
+    assert parse_duration_s(shown) == pytest.approx(duration_ms / 1000)
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------
+
+WRONG_FILES = [
+    # (file, what the one line must name)
+    ("max-conections: 5", ["max-conections", "max-connections"]),
+    ("max_connections: 5", ["max_connections", "max-connections"]),
+    ("tls: {certficate: /x}", ["tls.certficate", "tls.certificate"]),
+    ("certificate: /x", ["certificate", "tls.certificate"]),
+    ("sasl: {user-db: /x}", ["sasl.user-db", "sasl.users-db"]),
+    ("ha: {clutser: true}", ["ha.clutser", "ha.cluster"]),
+    ("zzzzzzzz: 1", ["zzzzzzzz", "max-connections", "listen"]),
+    ("5: 6", ["5", "known"]),
+    ("tlss: {}", ["tlss", "unknown key"]),
+    ("max-connections: many", ["max-connections", "'many'", "whole number"]),
+    ("max-connections: 0", ["max-connections", "0", "from 1"]),
+    ("max-connections: true", ["max-connections", "True", "whole number"]),
+    ("max-connections: [5]", ["max-connections", "[5]", "whole number"]),
+    ("max-connections:", ["max-connections", "no value", "whole number"]),
+    ("auto-create: maybe", ["auto-create", "'maybe'", "true or false"]),
+    ("idle-timeout: 10 parsecs", ["idle-timeout", "'parsecs'", "10s"]),
+    ("idle-timeout: -1", ["idle-timeout", "-1", "10s"]),
+    ("memory-limit: 12XB", ["memory-limit", "'XB'", "MiB"]),
+    ("memory-limit: 1KiB", ["memory-limit", "'1KiB'", "16MiB"]),
+    ("max-frame-size: 100", ["max-frame-size", "100", "512B"]),
+    ("log-level: loud", ["log-level", "'loud'", "warning"]),
+    ("name: 17", ["name", "17", "quotes"]),
+    ("name: 2026-01-31", ["name", "2026", "text"]),
+    ("name: a/b", ["name", "'a/b'", "letters"]),
+    ("listen: []", ["listen", "[]", "amqp://"]),
+    ("listen: 127.0.0.1:5672", ["listen", "127.0.0.1:5672", "scheme"]),
+    ("listen: http://127.0.0.1", ["listen", "'http'", "amqps"]),
+    ("listen: amqp://127.0.0.1:99999", ["listen", "99999", "65535"]),
+    ("listen: amqp://::1", ["listen", "::1", "brackets"]),
+    ("listen: 'amqp://[::zz]'", ["listen", "::zz", "IPv6"]),
+    ("listen: amqp://300.1.1.1", ["listen", "300.1.1.1", "IPv4"]),
+    ("listen: 'amqp://:5672'", ["listen", "host", "0.0.0.0"]),
+    ("listen: amqp://guest@localhost", ["listen", "user", "sasl.users-db"]),
+    ("listen: [amqp://127.0.0.1:5000, amqp://127.0.0.1:5000]", ["listen", "5000", "twice"]),
+    ("listen: amqp://0.0.0.0", ["listen", "amqp://0.0.0.0:5672", "sasl.users-db", "sasl.allow-anonymous: true"]),
+    ("listen: amqp://node1.example.org", ["listen", "node1.example.org", "sasl.users-db"]),
+    ("listen: amqps://127.0.0.1", ["tls.certificate", "amqps://127.0.0.1:5671", "tls.key"]),
+    ("tls: {certificate: /x}", ["tls.key", "tls.certificate"]),
+    ("tls: {key: /x}", ["tls.certificate", "tls.key"]),
+    ("tls: {require-client-certificate: true}", ["tls.ca", "tls.require-client-certificate"]),
+    ("tls: {ca: /nonexistent/ca.pem}", ["tls.ca", "/nonexistent/ca.pem", "No such file"]),
+    ("tls: {ca: /dev/null}", ["tls.ca", "/dev/null", "PEM"]),
+    ("tls: {certificate: /dev/null, key: /dev/null}", ["tls.certificate", "/dev/null", "PEM"]),
+    ("sasl: {users-db: /nonexistent/db}", ["sasl.users-db", "/nonexistent/db", "No such file"]),
+    ("sasl: {mechanisms: [PLAIN]}", ["sasl.mechanisms", "PLAIN", "sasl.users-db"]),
+    ("sasl: {mechanisms: [KERBEROS]}", ["sasl.mechanisms", "KERBEROS", "SCRAM-SHA-256"]),
+    ("sasl: {allow-anonymous: false}", ["listen", "sasl.users-db"]),
+    ("max-message-size: 1GiB\nmemory-limit: 100MiB", ["max-message-size", "1GiB", "memory-limit", "100MiB"]),
+    ("auto-create-arguments: ring", ["auto-create-arguments", "'ring'", "mapping"]),
+    ("auto-create-arguments: {a: [1]}", ["auto-create-arguments", "'a'"]),
+    (f"control-socket: /{'x' * 120}", ["control-socket", "121", "107"]),
+    ("ha: {cluster: true}", ["ha.cluster", "standalone"]),
+    ("ha: {cluster: perhaps}", ["ha.cluster", "'perhaps'", "true or false"]),
+    ("name: a\nname: b", ["qpid-ha.yaml:2:1", "'name'", "twice"]),
+    ("tls.ca: /x\ntls: {ca: /y}", ["tls.ca", "twice"]),
+    ("name: a\nlisten: [", ["qpid-ha.yaml:2:10", "expected"]),
+    ("name: {a\n b: c: d}", ["qpid-ha.yaml:2"]),
+    ("name: a\n\tlisten: b", ["qpid-ha.yaml:2:1", "\\t"]),
+    ("a: &a [1]\nb: *a", ["qpid-ha.yaml:2", "references"]),
+    ("name: !!python/object/apply:os.system [ls]", ["qpid-ha.yaml:1:7", "python"]),
+    ("name: 2026-99-99", ["month"]),
+    ("just words", ["name: node1"]),
+    ("- a\n- b", ["name: node1"]),
+    ("name: a\n---\nname: b", ["qpid-ha.yaml:2", "document"]),
+    ("name: \x07", ["qpid-ha.yaml:1:7", "U+0007"]),
+    ("[" * 5000, ["nested"]),
+    ("#" * (MIB + 1), ["1 MiB"]),
+]
+
+
+@pytest.mark.parametrize(("text", "named"), WRONG_FILES, ids=[text[:40] for text, _named in WRONG_FILES])
+def test_a_mistake_is_one_line_that_names_file_key_and_remedy(tmp_path: Path, text: str, named: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings_of(tmp_path, text)
+    line = str(caught.value)
+    assert line.startswith(str(tmp_path / "qpid-ha.yaml"))
+    assert "\n" not in line
+    assert not [word for word in named if word not in line], line
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.yaml: cannot read it: No such file"):
+        load_settings(tmp_path / "absent.yaml", environment={})
+    with pytest.raises(ConfigError, match="cannot read it: Is a directory"):
+        load_settings(tmp_path, environment={})
+
+
+def test_a_file_in_another_encoding_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"name: a\n# caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"latin\.yaml:2: it is not UTF-8"):
+        load_settings(tmp_path / "latin.yaml", environment={})
+
+
+def test_a_wrong_flag_blames_the_command_line_and_not_the_file(tmp_path: Path) -> None:
+    for key in ("max-conections", "max-connections"):
+        with pytest.raises(ConfigError, match=f"^command line: {key}: "):
+            settings_of(tmp_path, "name: a", {key: "x"})
+    with pytest.raises(ConfigError, match=r"^command line: listen: nobody could log in"):
+        settings_of(tmp_path, "name: a", {"listen": "amqp://0.0.0.0"})
+
+
+# --- who may log in where ---------------------------------------------------------------------------------
+
+PLAIN_EVERYWHERE, TLS_EVERYWHERE = ListenAddress.parse("amqp://0.0.0.0"), ListenAddress.parse("amqps://0.0.0.0")
+
+
+def test_passwords_travel_in_the_clear_only_when_that_is_asked_for(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, "sasl: {users-db: /dev/null}")
+    assert "PLAIN" in settings.mechanisms_for(settings.listen[0])
+    assert "PLAIN" in settings.mechanisms_for(TLS_EVERYWHERE)
+    assert "PLAIN" not in settings.mechanisms_for(PLAIN_EVERYWHERE)
+    settings = settings_of(tmp_path, "sasl: {users-db: /dev/null, allow-insecure-plain: true}")
+    assert "PLAIN" in settings.mechanisms_for(PLAIN_EVERYWHERE)
+
+
+def test_anonymous_clients_come_in_through_loopback_unless_said_otherwise(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, "sasl: {users-db: /dev/null}")
+    assert "ANONYMOUS" in settings.mechanisms_for(settings.listen[0])
+    assert "ANONYMOUS" not in settings.mechanisms_for(PLAIN_EVERYWHERE)
+    settings = settings_of(tmp_path, "sasl: {users-db: /dev/null, allow-anonymous: false}")
+    assert "ANONYMOUS" not in settings.mechanisms_for(settings.listen[0])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "[::1]"])
+def test_loopback_addresses_are_known(host: str) -> None:
+    address = ListenAddress.parse(f"amqp://{host}:0")
+    assert address.is_loopback
+    assert ListenAddress.parse(str(address)) == address
+
+
+def test_a_certificate_and_a_key_that_belong_together_are_accepted(tmp_path: Path) -> None:
+    make_certificate(tmp_path, "a")
+    make_certificate(tmp_path, "b")
+    text = f"listen: amqps://127.0.0.1:0\ntls: {{certificate: {tmp_path}/a.pem, ca: {tmp_path}/a.pem, key: "
+    settings = settings_of(tmp_path, text + f"{tmp_path}/a.key}}")
+    assert settings.mechanisms_for(settings.listen[0]) == ("EXTERNAL", "ANONYMOUS")
+    with pytest.raises(ConfigError, match=r"tls\.certificate: .*a\.pem and .*b\.key"):
+        settings_of(tmp_path, text + f"{tmp_path}/b.key}}")
+
+
+def make_certificate(directory: Path, name: str) -> None:
+    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    to = ["-subj", f"/CN={name}", "-keyout", f"{directory}/{name}.key", "-out", f"{directory}/{name}.pem"]
+    subprocess.run([*new, *to], check=True, capture_output=True)
+
+
+# --- get and set ------------------------------------------------------------------------------------------
+
+
+def test_a_running_broker_takes_a_change_and_shows_it() -> None:
+    before = BrokerSettings(name="a")
+    after = before.with_change("memory-limit", "1GiB").with_change("log-level", "debug")
+    after = after.with_change("auto-create", "no")
+    assert (after.memory_limit_bytes, after.log_level, after.auto_create) == (1024 * MIB, "debug", False)
+    assert (after.get("memory-limit"), after.get("auto-create"), after.get("idle-timeout")) == ("1GiB", False, "60s")
+    assert before.log_level == "info"
+
+
+def test_every_changeable_setting_takes_back_what_it_shows() -> None:
+    settings = BrokerSettings(name="a")
+    for key in changeable_keys():
+        assert settings.with_change(key, settings.get(key)) == settings
+    for key in set(settings.as_mapping()) - set(changeable_keys()):
+        with pytest.raises(SettingsError, match="restart"):
+            settings.with_change(key, settings.get(key))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("max-conections", "5", "max-connections"),
+        ("listen", "amqp://127.0.0.1", "restart"),
+        ("tls.key", "/x", "restart"),
+        ("max-connections", "lots", "whole number"),
+        ("max-message-size", "900TiB", "1TiB"),
+        ("memory-limit", "50MiB", "raise memory-limit"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(key: str, value: str, named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        BrokerSettings(name="a").with_change(key, value)
+
+
+def test_an_unknown_key_names_the_nearest_one_on_get() -> None:
+    with pytest.raises(SettingsError, match="did you mean idle-timeout"):
+        BrokerSettings(name="a").get("idle_timout")
