@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Mapping
 from typing import Final
 
 from .types import Arguments, DequeueReason, Event, Scalar
@@ -125,7 +126,9 @@ def _parse_object(text: str) -> dict[str, Scalar]:
     return parsed
 
 
-def _wrong_arguments(arguments: Arguments) -> str | None:
+def _wrong_arguments(arguments: object) -> str | None:
+    if not isinstance(arguments, Mapping):
+        return f"expected a mapping, found {type(arguments).__name__}"
     for name, value in arguments.items():
         if type(name) is not str:
             return f"argument names are text, found {type(name).__name__}"
@@ -193,6 +196,6 @@ def _wrong_text(value: object) -> str | None:
 def _refusal(arguments: object) -> str | None:
     try:
         write_arguments(arguments)  # type: ignore[arg-type]  # anything may have been passed; that is the question
-    except (ValueError, AttributeError, TypeError) as error:
+    except ValueError as error:
         return str(error)
     return None
