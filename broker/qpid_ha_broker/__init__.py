@@ -1,0 +1,1 @@
+"""An AMQP 1.0 broker whose whole state is `apply(event)` over a log."""

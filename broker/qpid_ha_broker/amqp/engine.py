@@ -1,0 +1,319 @@
+"""Proton's engine, called directly: the one module that knows `cproton_ffi`.
+
+Proton's Python classes are a comfortable reception desk; for each parcel they fetch a form, fill it in and file it. On
+the message path we walk straight to the counter: one C call per step, no object per event. Everything that happens once
+per connection or link (open, attach, conditions, filters) goes through the classes, here handed out as `proton` objects.
+
+An `Engine` is one connection, without a socket: bytes in by `push`, bytes out by `take_output`, and in between
+`process`, which tells a `Handler` what the peer did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import proton
+from cproton_ffi import ffi, lib
+
+ACCEPTED: int = lib.PN_ACCEPTED
+REJECTED: int = lib.PN_REJECTED
+RELEASED: int = lib.PN_RELEASED
+MODIFIED: int = lib.PN_MODIFIED
+DECLARED = 0x33
+TRANSACTIONAL = 0x34
+"""AMQP 1.0 part 4: the delivery states of a coordinator and of transactional work."""
+
+OUTPUT_CHUNK = 64 * 1024
+RECEIVE_BUFFER = 64 * 1024
+
+Delivery = Any
+"""A `pn_delivery_t *`: hashable, and valid until settled."""
+
+
+class TransferHandler(Protocol):
+    """A link on the broker's side; `incoming` tells which of the two calls may come."""
+
+    incoming: bool
+
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool) -> None:
+        """A whole message came."""
+
+    def partial(self, delivery: Delivery, data: bytes) -> None:
+        """A part of a message came; more will."""
+
+    def aborted(self, delivery: Delivery) -> None:
+        """The peer took back a message of which parts had come."""
+
+    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
+        """The peer said what became of a message."""
+
+
+class Handler(Protocol):
+    """What `Engine.process` tells, apart from messages."""
+
+    def opened(self) -> None: ...
+    def closed(self) -> None: ...
+    def failed(self, name: str, description: str) -> None: ...
+    def session_opened(self, session: proton.Session) -> None: ...
+    def session_closed(self, session: proton.Session) -> None: ...
+    def link_attached(self, link: proton.Link) -> None: ...
+    def link_detached(self, link: proton.Link, closed: bool) -> None: ...
+    def flow(self, handler: TransferHandler) -> None: ...
+
+
+class Engine:
+    """One AMQP connection. Not thread-safe; after `close` nothing may be called."""
+
+    def __init__(self, transport: proton.Transport, connection: proton.Connection) -> None:
+        self.transport = transport
+        self.connection = connection
+        self._transport = transport._impl
+        self._collector = lib.pn_collector()
+        lib.pn_connection_collect(connection._impl, self._collector)
+        self._links: dict[Any, TransferHandler] = {}
+        self._buffer = ffi.new("char[]", max(RECEIVE_BUFFER, OUTPUT_CHUNK))
+        transport.bind(connection)
+
+    def close(self) -> None:
+        """Let go of everything that C holds."""
+        self._links.clear()
+        self.transport.unbind()
+        lib.pn_connection_collect(self.connection._impl, ffi.NULL)
+        lib.pn_collector_free(self._collector)
+
+    # --- bytes
+
+    def push(self, data: bytes) -> None:
+        """Bytes from the peer. What the transport no longer takes (after an error) is dropped."""
+        lib.pn_transport_push(self._transport, data, len(data))
+
+    def end_of_input(self) -> None:
+        """The peer will send nothing more."""
+        lib.pn_transport_close_tail(self._transport)
+
+    def take_output(self) -> bytes:
+        """Bytes for the peer; empty when there are none now."""
+        transport, buffer = self._transport, self._buffer
+        chunks = []
+        while (pending := lib.pn_transport_pending(transport)) > 0:
+            size = lib.pn_transport_peek(transport, buffer, min(pending, OUTPUT_CHUNK))
+            chunks.append(ffi.unpack(buffer, size))
+            lib.pn_transport_pop(transport, size)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more will come out: the socket can be closed."""
+        return bool(lib.pn_transport_pending(self._transport) < 0)
+
+    def tick(self, now_ms: int) -> int:
+        """Keep idle time-outs; returns when to call again (the same clock, milliseconds), 0: no need to."""
+        return int(lib.pn_transport_tick(self._transport, now_ms))
+
+    # --- events
+
+    def process(self, handler: Handler) -> None:
+        """Tell `handler` and the links all that happened since the last call."""
+        collector, links, delivery_type = self._collector, self._links, lib.PN_DELIVERY
+        peek, pop, type_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
+        delivery_of, link_of, nothing = lib.pn_event_delivery, lib.pn_delivery_link, ffi.NULL
+        last_pointer, link = nothing, None
+        while (event := peek(collector)) != nothing:
+            kind = type_of(event)
+            if kind == delivery_type:
+                delivery = delivery_of(event)
+                pointer = link_of(delivery)
+                if pointer != last_pointer:
+                    last_pointer, link = pointer, links.get(pointer)
+                if link is None:
+                    lib.pn_delivery_settle(delivery)
+                elif link.incoming:
+                    self._incoming(pointer, delivery, link)
+                elif lib.pn_delivery_updated(delivery):
+                    link.disposition(delivery, lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery))
+            else:
+                tell = _EVENTS.get(kind)
+                if tell is not None:
+                    tell(self, event, handler)
+                last_pointer, link = nothing, None
+            pop(collector)
+
+    def _incoming(self, pointer: Any, delivery: Delivery, link: TransferHandler) -> None:
+        if not lib.pn_delivery_readable(delivery):
+            return
+        size = lib.pn_delivery_pending(delivery)
+        if size <= RECEIVE_BUFFER:
+            received = lib.pn_link_recv(pointer, self._buffer, size)
+            data = ffi.unpack(self._buffer, received) if received > 0 else b""
+        else:
+            large = bytearray(size)
+            received = lib.pn_link_recv(pointer, ffi.from_buffer(large), size)
+            data = bytes(large)
+        if lib.pn_delivery_partial(delivery):
+            if data:
+                link.partial(delivery, data)
+        elif not data and lib.pn_delivery_aborted(delivery):
+            lib.pn_link_advance(pointer)
+            lib.pn_delivery_settle(delivery)
+            link.aborted(delivery)
+        else:
+            lib.pn_link_advance(pointer)
+            link.transfer(delivery, data, lib.pn_delivery_settled(delivery))
+
+    def _tell_failed(self, event: Any, handler: Handler) -> None:
+        condition = self.transport.condition
+        if condition is not None:
+            handler.failed(condition.name or "amqp:internal-error", condition.description or "")
+
+    def _tell_flow(self, event: Any, handler: Handler) -> None:
+        link = self._links.get(lib.pn_event_link(event))
+        if link is not None and not link.incoming:
+            handler.flow(link)
+
+    def attach(self, link: proton.Link, handler: TransferHandler) -> None:
+        """From now on `handler` is told what happens on `link`."""
+        self._links[link._impl] = handler
+
+    def detach(self, link: proton.Link) -> None:
+        """Nobody is told any more; what still comes on `link` is settled and dropped."""
+        self._links.pop(link._impl, None)
+
+
+def _session(event: Any) -> proton.Session:
+    return proton.Session.wrap(lib.pn_event_session(event))
+
+
+def _link(event: Any) -> proton.Link:
+    return proton.Link.wrap(lib.pn_event_link(event))
+
+
+_EVENTS: dict[int, Callable[[Engine, Any, Handler], None]] = {
+    lib.PN_CONNECTION_REMOTE_OPEN: lambda engine, event, handler: handler.opened(),
+    lib.PN_CONNECTION_REMOTE_CLOSE: lambda engine, event, handler: handler.closed(),
+    lib.PN_SESSION_REMOTE_OPEN: lambda engine, event, handler: handler.session_opened(_session(event)),
+    lib.PN_SESSION_REMOTE_CLOSE: lambda engine, event, handler: handler.session_closed(_session(event)),
+    lib.PN_LINK_REMOTE_OPEN: lambda engine, event, handler: handler.link_attached(_link(event)),
+    lib.PN_LINK_REMOTE_CLOSE: lambda engine, event, handler: handler.link_detached(_link(event), True),
+    lib.PN_LINK_REMOTE_DETACH: lambda engine, event, handler: handler.link_detached(_link(event), False),
+    lib.PN_LINK_FLOW: Engine._tell_flow,
+    lib.PN_TRANSPORT_ERROR: Engine._tell_failed,
+}
+
+
+def settle(delivery: Delivery, state: int) -> None:
+    """Tell the peer what became of a message, and forget the delivery."""
+    lib.pn_delivery_update(delivery, state)
+    lib.pn_delivery_settle(delivery)
+
+
+def forget(delivery: Delivery) -> None:
+    """Settle without saying anything of our own."""
+    lib.pn_delivery_settle(delivery)
+
+
+def reject(delivery: Delivery, name: str, description: str) -> None:
+    """Settle as rejected, with the reason (AMQP 1.0 section 3.4.3)."""
+    condition = lib.pn_disposition_condition(lib.pn_delivery_local(delivery))
+    lib.pn_condition_set_name(condition, name.encode("ascii"))
+    lib.pn_condition_set_description(condition, description.encode("utf-8", "replace"))
+    settle(delivery, REJECTED)
+
+
+class RemoteOutcome:
+    """What the peer said of a delivery, beyond its state: read when a state needs it."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._remote = lib.pn_delivery_remote(delivery)
+
+    @property
+    def failed(self) -> bool:
+        """`delivery-failed` of modified."""
+        return bool(lib.pn_disposition_is_failed(self._remote))
+
+    @property
+    def undeliverable(self) -> bool:
+        """`undeliverable-here` of modified."""
+        return bool(lib.pn_disposition_is_undeliverable(self._remote))
+
+    def transaction(self) -> tuple[bytes, object]:
+        """Transaction id and described outcome of a transactional state; ValueError for anything else."""
+        value = read_data(lib.pn_disposition_data(self._remote))
+        if not isinstance(value, list) or not value:
+            raise ValueError("a transactional state without a transaction id")
+        return bytes(value[0]), value[1] if len(value) > 1 else None
+
+
+def set_local_data(delivery: Delivery, state: int, values: list[object], settle_now: bool) -> None:
+    """A delivery state with fields: `declared` and the transactional ones."""
+    data = proton.Data(lib.pn_disposition_data(lib.pn_delivery_local(delivery)))
+    data.put_object(values)
+    lib.pn_delivery_update(delivery, state)
+    if settle_now:
+        lib.pn_delivery_settle(delivery)
+
+
+def read_data(data: Any) -> object:
+    """The one value that a `pn_data_t` holds; None when it holds none."""
+    wrapped = proton.Data(data)
+    wrapped.rewind()
+    return wrapped.get_object() if wrapped.next() is not None else None
+
+
+class Sender:
+    """Sends messages on one link. Tags of settled deliveries serve again: they are unique among the unsettled."""
+
+    __slots__ = ("_keep", "_link", "_tags")
+
+    def __init__(self, link: proton.Link) -> None:
+        self._link = link._impl
+        self._tags: list[Any] = []
+        self._keep: list[Any] = []
+
+    def _new_tag(self) -> Any:
+        text = ffi.new("char[]", len(self._keep).to_bytes(4, "big"))
+        self._keep.append(text)
+        return ffi.new("pn_bytes_t *", {"size": 4, "start": text})[0]
+
+    def send(self, payload: bytes) -> tuple[Delivery, Any]:
+        """Returns the unsettled delivery and its tag, which goes back with `free` once it is settled."""
+        tag = self._tags.pop() if self._tags else self._new_tag()
+        link = self._link
+        delivery = lib.pn_delivery(link, tag)
+        lib.pn_link_send(link, payload, len(payload))
+        lib.pn_link_advance(link)
+        return delivery, tag
+
+    def send_settled(self, payload: bytes) -> None:
+        """At most once: nothing will be heard of it."""
+        delivery, tag = self.send(payload)
+        lib.pn_delivery_settle(delivery)
+        self._tags.append(tag)
+
+    def free(self, tag: Any) -> None:
+        """`tag` belongs to no delivery any more."""
+        self._tags.append(tag)
+
+    @property
+    def credit(self) -> int:
+        """How many more messages the peer takes."""
+        return int(lib.pn_link_credit(self._link))
+
+    @property
+    def draining(self) -> bool:
+        """The peer wants its credit used or given up now."""
+        return bool(lib.pn_link_get_drain(self._link))
+
+    def drained(self) -> None:
+        """Give up the rest of the credit."""
+        lib.pn_link_drained(self._link)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What Proton holds back for the session because the peer's window is closed."""
+        return int(lib.pn_session_outgoing_bytes(lib.pn_link_session(self._link)))
+
+
+def give_credit(link: proton.Link, count: int) -> None:
+    """Let the peer send `count` more messages."""
+    lib.pn_link_flow(link._impl, count)

@@ -1,0 +1,1 @@
+"""Queues, exchanges, bindings and transactions: `apply(event)` over a log. Pure."""

@@ -1,0 +1,149 @@
+"""Commands that make, change and delete queues, exchanges and bindings of a resource set."""
+
+from __future__ import annotations
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.types import Arguments
+from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound
+from qpid_ha_broker.model.exchanges import Binding, Exchange, ExchangeKind, make_exchange
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queue_arguments import QueueArguments
+from qpid_ha_broker.model.resource_set import ResourceSet
+
+MAX_NAME_BYTES = 1024
+STANDARD_EXCHANGES = {
+    "amq.direct": ExchangeKind.DIRECT,
+    "amq.topic": ExchangeKind.TOPIC,
+    "amq.fanout": ExchangeKind.FANOUT,
+    "amq.match": ExchangeKind.HEADERS,
+}
+"""There from the first start, as users of Qpid expect; they cannot be deleted."""
+
+
+class Configuration:
+    """Commands on the objects of `resources`: each is refused with a reason, or written and done."""
+
+    def __init__(self, resources: ResourceSet) -> None:
+        self._resources = resources
+        self._state = resources.state
+        self._log = resources.log
+
+    def declare_standard_exchanges(self) -> None:
+        """For an empty log."""
+        for name, kind in STANDARD_EXCHANGES.items():
+            if name not in self._state.exchanges:
+                self._write(ev.ExchangeDeclared(name, kind, {}))
+
+    def queue(self, name: str) -> Queue:
+        """Raises NotFound."""
+        if name not in self._state.queues:
+            raise NotFound(f"there is no queue {name}")
+        return self._state.queues[name]
+
+    def exchange(self, name: str) -> Exchange:
+        """Raises NotFound."""
+        if name not in self._state.exchanges:
+            raise NotFound(f"there is no exchange {name}")
+        return self._state.exchanges[name]
+
+    def declare_queue(self, name: str, arguments: Arguments) -> Queue:
+        """Make a queue, or find it there with the same arguments. Raises AlreadyExists, InvalidArgument, NotFound."""
+        parsed = QueueArguments.parse(arguments)
+        if name in self._state.queues:
+            there = self._state.queues[name]
+            if dict(there.arguments.given) != dict(arguments):
+                raise AlreadyExists(f"queue {name} exists with other arguments: {dict(there.arguments.given)}")
+            return there
+        self._check_new_name(name)
+        if parsed.alternate_exchange:
+            self.exchange(parsed.alternate_exchange)
+        return self._state.queues_by_id[self._write(ev.QueueDeclared(name, dict(arguments)))]
+
+    def update_queue(self, name: str, changes: Arguments) -> Queue:
+        """Change the given arguments; a None takes one away. What fixes the order of messages cannot change."""
+        queue = self.queue(name)
+        merged = {**queue.arguments.given, **changes}
+        arguments = {key: value for key, value in merged.items() if value is not None}
+        after = QueueArguments.parse(arguments)
+        before = queue.arguments
+        if (after.priorities, after.fairshare, after.last_value_queue_key) != (
+            before.priorities,
+            before.fairshare,
+            before.last_value_queue_key,
+        ):
+            raise InvalidArgument(f"the order of {name} is fixed: delete the queue and create it with other arguments")
+        if after.alternate_exchange:
+            self.exchange(after.alternate_exchange)
+        self._write(ev.QueueUpdated(queue.id, arguments))
+        return queue
+
+    def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> Queue:
+        """Delete a queue; its messages go to the alternate exchange if it has one. Raises NotFound, InUse."""
+        queue = self.queue(name)
+        if if_empty and queue.count:
+            raise InUse(f"queue {name} holds {queue.count} messages: purge it first, or do not ask for if-empty")
+        if if_unused and queue.consumers:
+            raise InUse(f"queue {name} has {len(queue.consumers)} consumers: stop them, or do not ask for if-unused")
+        if queue.arguments.alternate_exchange in self._state.exchanges:
+            self._resources.reject(queue, list(queue.entries()))
+        self._write(ev.QueueDeleted(queue.id))
+        self._resources.deleted_queues.append(queue)
+        return queue
+
+    def declare_exchange(self, name: str, kind: str, arguments: Arguments) -> Exchange:
+        """Make an exchange, or find the same one there. Raises AlreadyExists, InvalidArgument, NotFound."""
+        there = self._state.exchanges.get(name)
+        if there is not None:
+            if (there.kind, dict(there.arguments)) != (kind, dict(arguments)):
+                raise AlreadyExists(f"exchange {name} exists as {there.kind} with {dict(there.arguments)}")
+            return there
+        self._check_new_name(name)
+        if arguments.get("qpid.alternate_exchange"):
+            self.exchange(str(arguments["qpid.alternate_exchange"]))
+        try:
+            make_exchange(kind, 0, name, arguments)
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from error
+        return self._state.exchanges_by_id[self._write(ev.ExchangeDeclared(name, kind, dict(arguments)))]
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        """Raises NotFound, InUse (standard exchanges, alternates in use, bindings where it had to be unused)."""
+        exchange = self.exchange(name)
+        if name in STANDARD_EXCHANGES:
+            raise InUse(f"{name} is a standard exchange: it stays")
+        users = [queue.name for queue in self._state.queues.values() if queue.arguments.alternate_exchange == name]
+        users += [e.name for e in self._state.exchanges.values() if e.arguments.get("qpid.alternate_exchange") == name]
+        if users:
+            raise InUse(f"exchange {name} is the alternate exchange of {', '.join(users[:5])}")
+        if if_unused and exchange.bindings():
+            raise InUse(f"exchange {name} has {len(exchange.bindings())} bindings")
+        self._write(ev.ExchangeDeleted(exchange.id))
+
+    def bind(self, exchange: str, queue: str, key: str, arguments: Arguments) -> None:
+        """Raises NotFound, InvalidArgument."""
+        target, source = self.queue(queue), self.exchange(exchange)
+        try:
+            make_exchange(source.kind, 0, exchange, {}).bind(Binding(target.id, key, arguments))
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from error
+        self._write(ev.Bound(source.id, target.id, key, dict(arguments)))
+
+    def unbind(self, exchange: str, queue: str, key: str) -> None:
+        """Raises NotFound."""
+        source, target = self.exchange(exchange), self.queue(queue)
+        if not any(binding.queue == target.id and binding.key == key for binding in source.bindings()):
+            raise NotFound(f"{queue} is not bound to {exchange} with the key {key!r}")
+        self._write(ev.Unbound(source.id, target.id, key))
+
+    def _check_new_name(self, name: str) -> None:
+        if not name or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES or not name.isprintable():
+            raise InvalidArgument(f"a name is 1 to {MAX_NAME_BYTES} bytes of printable text, not {name[:80]!r}")
+        if name.startswith("$"):
+            raise InvalidArgument(f"{name}: names with $ belong to the broker")
+        if name in self._state.queues or name in self._state.exchanges:
+            raise AlreadyExists(f"the name {name} is taken: queues and exchanges share their names")
+
+    def _write(self, event: ev.Event) -> int:
+        lsn = self._log.append(event)
+        self._state.apply(lsn, event)
+        return lsn

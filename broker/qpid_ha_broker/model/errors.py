@@ -1,0 +1,27 @@
+"""What can be refused, and why: every error of the model is one of these, and its text says what to do."""
+
+from __future__ import annotations
+
+
+class ModelError(Exception):
+    """A command was refused; nothing changed."""
+
+
+class NotFound(ModelError):
+    """No queue or exchange has that name."""
+
+
+class AlreadyExists(ModelError):
+    """The name is taken by something else, or by the same kind of object with other arguments."""
+
+
+class InvalidArgument(ModelError):
+    """An argument's name or value makes no sense."""
+
+
+class QueueFull(ModelError):
+    """The message does not fit: the queue's policy is `reject`, or a ring cannot make room."""
+
+
+class InUse(ModelError):
+    """Somebody uses the object: its exclusive owner, a consumer, or messages where it had to be empty."""

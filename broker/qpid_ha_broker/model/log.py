@@ -1,0 +1,79 @@
+"""The log of a resource set, seen from memory: who must know of an event before its outcome may be told.
+
+Like a registry office: every entry gets the next number at once, and goes to each witness at the end of the turn. A
+witness (a store, a stream to backups, a group multicast) answers with one number, "seen up to here"; what has been seen
+by all is committed, and only then may a publisher, a consumer or an administrator hear of it. The model appends and
+does not know who is listening; with no witness an event is committed as soon as it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from qpid_ha_broker.events.codec import Record, encode
+from qpid_ha_broker.events.types import Event, TransactionCommitted
+
+
+class Batch(NamedTuple):
+    """What one turn wrote. `data` is the records, encoded once, for every witness the same bytes."""
+
+    first_lsn: int
+    last_lsn: int
+    data: bytes
+
+
+class Log:
+    """The promise: `committed_lsn` never passes an event that a witness has not acknowledged."""
+
+    __slots__ = ("_acknowledged", "_pending", "last_lsn")
+
+    def __init__(self, last_lsn: int = 0) -> None:
+        self.last_lsn = last_lsn
+        self._acknowledged: dict[str, int] = {}
+        self._pending: list[Record] = []
+
+    @property
+    def committed_lsn(self) -> int:
+        """The last LSN that every witness has acknowledged."""
+        return min(self._acknowledged.values()) if self._acknowledged else self.last_lsn
+
+    def append(self, event: Event, part: bool = False) -> int:
+        """Give `event` the next LSN. `part`: it counts only when the unit's TransactionCommitted follows."""
+        lsn = self.last_lsn = self.last_lsn + 1
+        if self._acknowledged:
+            self._pending.append(Record(lsn, event, part))
+        return lsn
+
+    def append_unit(self, events: Sequence[Event]) -> list[int]:
+        """Append all or none: the LSNs of `events`. What waits for the unit waits for the one after them."""
+        lsns = [self.append(event, part=True) for event in events]
+        self.append(TransactionCommitted(len(lsns)))
+        return lsns
+
+    def take_batch(self) -> Batch | None:
+        """What was written since the last call, for every witness; None when there is nothing to tell."""
+        pending = self._pending
+        if not pending:
+            return None
+        self._pending = []
+        data = b"".join([encode(*record) for record in pending])
+        return Batch(pending[0].lsn, pending[-1].lsn, data)
+
+    def add_witness(self, name: str) -> None:
+        """From the next event on, nothing is committed without `name`. It holds all that was written before."""
+        if name in self._acknowledged:
+            raise ValueError(f"{name} is a witness already")
+        self._acknowledged[name] = self.last_lsn
+
+    def remove_witness(self, name: str) -> None:
+        """Stop waiting for `name`. Whether that is safe is for the caller to know."""
+        del self._acknowledged[name]
+        if not self._acknowledged:
+            self._pending.clear()
+
+    def acknowledge(self, name: str, lsn: int) -> None:
+        """`name` has everything up to `lsn`. Raises ValueError for what was never written: a confused witness."""
+        if lsn > self.last_lsn:
+            raise ValueError(f"{name} acknowledged LSN {lsn}, but the log ends at {self.last_lsn}")
+        self._acknowledged[name] = max(self._acknowledged[name], lsn)

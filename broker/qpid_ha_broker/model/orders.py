@@ -1,0 +1,207 @@
+"""In which order a queue gives its messages: first in first out, by priority with a fair share, or the last per key."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Protocol
+
+from qpid_ha_broker.model.queue_arguments import QueueArguments
+from qpid_ha_broker.model.sequence import Cursor, Entry, MessageSequence
+
+
+class Position(Protocol):
+    """Where a consumer or a browser stands in an order."""
+
+    def peek(self) -> Entry | None:
+        """The next available entry, or None."""
+
+    def skip(self) -> None:
+        """Pass the entry that `peek` gave."""
+
+    def rewind(self, entry: Entry) -> None:
+        """See to it that `entry` is not behind."""
+
+
+class Order(ABC):
+    """The entries of one queue in the order in which they are given out."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Entry]: ...
+
+    @abstractmethod
+    def append(self, entry: Entry) -> Entry | None:
+        """Add `entry`; returns the entry that it takes the place of, if any: the caller removes that."""
+
+    @abstractmethod
+    def remove(self, entry: Entry) -> None:
+        """Take `entry` out for good."""
+
+    @abstractmethod
+    def find(self, message_id: int) -> Entry | None:
+        """The entry with that id."""
+
+    @abstractmethod
+    def position(self, sharing: bool = False) -> Position:
+        """A new place at the start. `sharing`: for consumers, who take turns between priorities."""
+
+    @abstractmethod
+    def displacing_position(self) -> Position:
+        """Where a ring finds what has to go first."""
+
+    def is_superseded(self, entry: Entry) -> bool:
+        """Whether something newer took the place of `entry` while it was away."""
+        return False
+
+
+def make_order(arguments: QueueArguments) -> Order:
+    """The order that `arguments` ask for."""
+    if arguments.last_value_queue_key:
+        return LastValue()
+    if arguments.priorities > 1:
+        return ByPriority(arguments.priorities, arguments.fairshare)
+    return Fifo()
+
+
+class Fifo(Order):
+    """In order of arrival."""
+
+    __slots__ = ("_sequence",)
+
+    def __init__(self) -> None:
+        self._sequence = MessageSequence()
+
+    def __len__(self) -> int:
+        return len(self._sequence)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._sequence)
+
+    def append(self, entry: Entry) -> Entry | None:
+        self._sequence.append(entry)
+        return None
+
+    def remove(self, entry: Entry) -> None:
+        self._sequence.remove(entry)
+
+    def find(self, message_id: int) -> Entry | None:
+        return self._sequence.find(message_id)
+
+    def position(self, sharing: bool = False) -> Position:
+        return Cursor(self._sequence)
+
+    def displacing_position(self) -> Position:
+        return Cursor(self._sequence)
+
+
+class LastValue(Fifo):
+    """At most one message per key: a newer value goes to the end and takes the place of the older one."""
+
+    __slots__ = ("_latest",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._latest: dict[str, Entry] = {}
+
+    def append(self, entry: Entry) -> Entry | None:
+        super().append(entry)
+        key = entry.content().key
+        if not key:
+            return None
+        displaced = self._latest.get(key)
+        self._latest[key] = entry
+        return displaced
+
+    def remove(self, entry: Entry) -> None:
+        key = entry.content().key
+        if self._latest.get(key) is entry:
+            del self._latest[key]
+        super().remove(entry)
+
+    def is_superseded(self, entry: Entry) -> bool:
+        key = entry.content().key
+        return bool(key) and self._latest.get(key) is not entry
+
+
+class ByPriority(Order):
+    """Higher priorities first; with a share, lower ones get their turn after that many messages in a row."""
+
+    __slots__ = ("_levels", "_share")
+
+    def __init__(self, levels: int, share: int) -> None:
+        self._levels = [MessageSequence() for _ in range(levels)]
+        self._share = share
+
+    def __len__(self) -> int:
+        return sum(map(len, self._levels))
+
+    def __iter__(self) -> Iterator[Entry]:
+        for level in reversed(self._levels):
+            yield from level
+
+    def level_of(self, priority: int) -> int:
+        """AMQP 1.0 section 3.2.1: with n levels, the priorities up to 5 - ceil(n/2) are one, and so are the highest."""
+        count = len(self._levels)
+        lowest = 5 - min(5, -(-count // 2))
+        return min(max(priority - lowest, 0), count - 1)
+
+    def append(self, entry: Entry) -> Entry | None:
+        self._levels[self.level_of(entry.content().priority)].append(entry)
+        return None
+
+    def remove(self, entry: Entry) -> None:
+        self._levels[self.level_of(entry.content().priority)].remove(entry)
+
+    def find(self, message_id: int) -> Entry | None:
+        return next((entry for level in self._levels if (entry := level.find(message_id))), None)
+
+    def position(self, sharing: bool = False) -> Position:
+        return PriorityPosition(self, self._levels, self._share if sharing else 0)
+
+    def displacing_position(self) -> Position:
+        return PriorityPosition(self, self._levels, share=0, lowest_first=True)
+
+
+class PriorityPosition(Position):
+    """A cursor in each level, highest first unless told otherwise. With `share`, a level that gave that many in a row waits for a round."""
+
+    __slots__ = ("_cursors", "_given", "_level", "_order", "_scan", "_share")
+
+    def __init__(
+        self, order: ByPriority, levels: list[MessageSequence], share: int, lowest_first: bool = False
+    ) -> None:
+        self._order = order
+        self._cursors = [Cursor(level) for level in levels]
+        self._share = share
+        self._given = [0] * len(levels)
+        self._level = 0
+        ascending = range(len(levels))
+        self._scan = ascending if lowest_first else ascending[::-1]
+
+    def peek(self) -> Entry | None:
+        resting = False
+        for level in self._scan:
+            entry = self._cursors[level].peek()
+            if entry is None:
+                continue
+            if self._share and self._given[level] >= self._share:
+                resting = True
+                continue
+            self._level = level
+            return entry
+        if resting:
+            self._given = [0] * len(self._cursors)
+            return self.peek()
+        return None
+
+    def skip(self) -> None:
+        self._cursors[self._level].skip()
+        self._given[self._level] += 1
+
+    def rewind(self, entry: Entry) -> None:
+        self._cursors[self._order.level_of(entry.content().priority)].rewind(entry)

@@ -1,0 +1,91 @@
+"""Deciding where messages go before anything is written: all of them fit, or none is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from qpid_ha_broker.events.types import DequeueReason, Enqueued
+from qpid_ha_broker.model.errors import QueueFull
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.transaction import Message
+
+
+class MessageReader(Protocol):
+    """What the model cannot know of a message without its protocol; each call may cost a parse."""
+
+    def routing_key(self, payload: bytes) -> str:
+        """The subject."""
+
+    def properties(self, payload: bytes) -> Mapping[str, object]:
+        """The application properties."""
+
+
+class Departure(NamedTuple):
+    """Messages that leave a queue in the same unit."""
+
+    queue: Queue
+    entries: list[Entry]
+    reason: DequeueReason
+
+
+class EnqueuePlan:
+    """The promise: after QueueFull from `add`, no queue is touched and the plan is empty."""
+
+    def __init__(self, reader: MessageReader) -> None:
+        self.events: list[Enqueued] = []
+        self.displaced: dict[Queue, list[Entry]] = {}
+        """What rings drop to make room."""
+        self._reader = reader
+        self._coming: dict[Queue, tuple[int, int]] = {}
+
+    @property
+    def queues(self) -> Iterable[Queue]:
+        """Where something will arrive."""
+        return self._coming
+
+    def add(self, queues: tuple[Queue, ...], message: Message, now_ms: int) -> None:
+        """Plan for `message` to join each of `queues`."""
+        try:
+            for queue in queues:
+                self._make_room(queue, len(message.payload))
+        except QueueFull:
+            self._abandon()
+            raise
+        joined: dict[tuple[int, str], list[int]] = {}
+        for queue in queues:
+            facts = _expiry(queue, message, now_ms), self._key(queue, message.payload)
+            joined.setdefault(facts, []).append(queue.id)
+        for (expires_at_ms, key), ids in joined.items():
+            event = Enqueued(tuple(ids), message.payload, message.durable, message.priority, expires_at_ms, key)
+            self.events.append(event)
+
+    def _make_room(self, queue: Queue, size: int) -> None:
+        count, total = self._coming.get(queue, (0, 0))
+        if queue.limited:
+            dropped = queue.displaced_by(size, count, total)
+            if dropped:
+                self.displaced.setdefault(queue, []).extend(dropped)
+                count -= len(dropped)
+                total -= sum(len(entry.content().payload) for entry in dropped)
+        self._coming[queue] = (count + 1, total + size)
+
+    def _key(self, queue: Queue, payload: bytes) -> str:
+        name = queue.arguments.last_value_queue_key
+        value = self._reader.properties(payload).get(name) if name else None
+        return "" if value is None else str(value)
+
+    def _abandon(self) -> None:
+        for queue, entries in self.displaced.items():
+            queue.undo_displacing(entries)
+        self.displaced.clear()
+        self._coming.clear()
+        self.events.clear()
+
+
+def _expiry(queue: Queue, message: Message, now_ms: int) -> int:
+    limit = queue.arguments.message_ttl_ms
+    if not limit:
+        return message.expires_at_ms
+    return min(message.expires_at_ms or now_ms + limit, now_ms + limit)

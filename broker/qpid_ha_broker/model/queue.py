@@ -1,0 +1,289 @@
+"""A queue: what it holds, who takes from it, and what may still come in.
+
+The queue is the shop counter: it knows its goods, its customers and its limits, and serves whoever has credit in turn.
+It never writes to the log; the resource set does, and calls the methods under "as the log tells" for every event.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.model.errors import QueueFull
+from qpid_ha_broker.model.orders import Order, Position, make_order
+from qpid_ha_broker.model.queue_arguments import FullPolicy, QueueArguments
+from qpid_ha_broker.model.sequence import Entry, Holder
+
+Accepts = Callable[[Enqueued], bool]
+
+
+class Consumer(Holder):
+    """One who takes messages, or only looks at them (`browsing`), as far as its credit and its window go.
+
+    `credit` (messages) and `window_bytes` belong to the driver, which raises them; handing out lowers them. `owner` is
+    the driver's own business: whom a handout is for.
+    """
+
+    __slots__ = ("accepts", "browsing", "credit", "owner", "position", "window_bytes")
+
+    def __init__(self, owner: object, *, browsing: bool = False, accepts: Accepts | None = None) -> None:
+        self.owner = owner
+        self.browsing = browsing
+        self.accepts = accepts
+        self.credit = 0
+        self.window_bytes = 0
+        self.position: Position | None = None
+
+
+class Handout(NamedTuple):
+    """Messages for one consumer. They may be sent once the log is committed up to `lsn` (0: at once)."""
+
+    consumer: Consumer
+    entries: list[Entry]
+    lsn: int
+
+
+class Queue:
+    """Invariant: `count` and `size` cover every message that has not left, acquired ones too."""
+
+    __slots__ = (
+        "_displacing",
+        "_expiries",
+        "_head",
+        "_order",
+        "_positions",
+        "_turn",
+        "acquired",
+        "arguments",
+        "consumers",
+        "count",
+        "deleted",
+        "dequeued_total",
+        "enqueued_total",
+        "exclusive_owner",
+        "id",
+        "ids",
+        "limited",
+        "name",
+        "needs_care",
+        "size",
+        "unused_since_ms",
+    )
+
+    def __init__(self, queue_id: int, name: str, arguments: QueueArguments) -> None:
+        self.id = queue_id
+        self.ids = (queue_id,)
+        self.name = name
+        self._order: Order = make_order(arguments)
+        self._head = self._order.position(sharing=True)
+        self._positions = [self._head]
+        self._displacing: Position | None = None
+        self._expiries: list[tuple[int, int, Entry]] = []
+        self._turn = 0
+        self.deleted = False
+        self.consumers: list[Consumer] = []
+        self.exclusive_owner: object | None = None
+        self.unused_since_ms: int | None = None
+        self.count = self.size = self.acquired = 0
+        self.enqueued_total = self.dequeued_total = 0
+        self.change_arguments(arguments)
+
+    # --- as the log tells
+
+    def change_arguments(self, arguments: QueueArguments) -> None:
+        """Other limits for the same messages. The order is fixed when a queue is made."""
+        self.arguments = arguments
+        self.limited = bool(arguments.max_count or arguments.max_size)
+        self.needs_care = bool(self.limited or arguments.message_ttl_ms or arguments.last_value_queue_key)
+        if arguments.policy_type is FullPolicy.RING and self._displacing is None:
+            self._displacing = self._order.displacing_position()
+            self._positions.append(self._displacing)
+
+    def add(self, entry: Entry, event: Enqueued) -> Entry | None:
+        """Take in a message; returns the one whose place it takes, if any (last-value queues)."""
+        self.count += 1
+        self.size += len(event.payload)
+        self.enqueued_total += 1
+        if event.expires_at_ms:
+            heapq.heappush(self._expiries, (event.expires_at_ms, entry.id, entry))
+        return self._order.append(entry)
+
+    def remove(self, entry: Entry) -> None:
+        """Let a message go for good."""
+        self.count -= 1
+        self.size -= len(entry.content().payload)
+        self.dequeued_total += 1
+        if entry.holder is not None:
+            self.acquired -= 1
+        self._order.remove(entry)
+
+    def hold(self, entry: Entry, holder: Holder) -> None:
+        """`holder` has it; nobody else gets it."""
+        if entry.holder is None:
+            self.acquired += 1
+        entry.holder = holder
+
+    def give_back(self, entry: Entry, failed: bool) -> None:
+        """It is available again, in its old place; `failed` counts one failed delivery."""
+        if entry.holder is not None:
+            self.acquired -= 1
+        entry.holder = None
+        entry.delivery_count += failed
+        for position in self._positions:
+            position.rewind(entry)
+
+    def find(self, message_id: int) -> Entry | None:
+        """The message with that id, if it is here."""
+        return self._order.find(message_id)
+
+    def entries(self) -> Iterable[Entry]:
+        """All messages, in the order in which they would be given out."""
+        return self._order
+
+    def is_superseded(self, entry: Entry) -> bool:
+        """Whether a newer value came while `entry` was away."""
+        return self._order.is_superseded(entry)
+
+    # --- room
+
+    def displaced_by(self, size: int, coming_count: int = 0, coming_size: int = 0) -> list[Entry]:
+        """What a ring drops so that a message of `size` bytes fits, besides what is already planned to come (net).
+
+        Raises QueueFull where it does not fit.
+        """
+        limits = self.arguments
+        dropped: list[Entry] = []
+        over_count = self.count + coming_count + 1 - limits.max_count if limits.max_count else 0
+        over_size = self.size + coming_size + size - limits.max_size if limits.max_size else 0
+        while over_count > 0 or over_size > 0:
+            entry = self._displacing.peek() if self._displacing and size <= (limits.max_size or size) else None
+            if entry is None:
+                self.undo_displacing(dropped)
+                raise QueueFull(self._full_text(size))
+            self.hold(entry, _DISPLACED)
+            dropped.append(entry)
+            over_count -= 1
+            over_size -= len(entry.content().payload)
+        return dropped
+
+    def undo_displacing(self, dropped: Iterable[Entry]) -> None:
+        """Nothing came after all."""
+        for entry in dropped:
+            self.give_back(entry, failed=False)
+
+    def _full_text(self, size: int) -> str:
+        limits = self.arguments
+        return (
+            f"queue {self.name} is full: it holds {self.count} messages of {self.size} bytes, a message of {size} bytes"
+            f" goes over its limit (qpid.max_count={limits.max_count}, qpid.max_size={limits.max_size})"
+        )
+
+    # --- consumers
+
+    def subscribe(self, consumer: Consumer) -> None:
+        """Serve `consumer` from now on, as soon as it has credit."""
+        if consumer.browsing:
+            consumer.position = self._order.position()
+        elif consumer.accepts is None:
+            consumer.position = self._head
+        else:
+            consumer.position = self._order.position(sharing=True)
+            self._positions.append(consumer.position)
+        self.consumers.append(consumer)
+        self.unused_since_ms = None
+
+    def unsubscribe(self, consumer: Consumer, now_ms: int) -> None:
+        """Serve it no more. What it holds is for the caller to give back."""
+        self.consumers.remove(consumer)
+        self._positions = [p for p in self._positions if p is not consumer.position or p is self._head]
+        if not any(not other.browsing for other in self.consumers):
+            self.exclusive_owner = None
+        if not self.consumers:
+            self.unused_since_ms = now_ms
+
+    def hand_out(self, now_ms: int, limit: int) -> tuple[list[tuple[Consumer, list[Entry]]], list[Entry]]:
+        """Up to `limit` messages per consumer, in turn; with them, what was found to have expired, held by nobody."""
+        expired: list[Entry] = []
+        ready = [consumer for consumer in self.consumers if consumer.credit > 0 and consumer.window_bytes > 0]
+        if len(ready) == 1:
+            given = {ready[0]: self._serve(ready[0], limit, now_ms, expired)}
+        else:
+            given = self._serve_in_turn(ready, limit, now_ms, expired)
+        return [(consumer, entries) for consumer, entries in given.items() if entries], expired
+
+    def _serve_in_turn(
+        self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry]
+    ) -> dict[Consumer, list[Entry]]:
+        given: dict[Consumer, list[Entry]] = {consumer: [] for consumer in ready}
+        if ready:
+            self._turn = (self._turn + 1) % len(ready)
+            ready = ready[self._turn :] + ready[: self._turn]
+        for _ in range(limit):
+            still_ready = []
+            for consumer in ready:
+                entries = self._serve(consumer, 1, now_ms, expired)
+                if entries:
+                    given[consumer] += entries
+                    still_ready.append(consumer)
+            ready = still_ready
+            if not ready:
+                break
+        return given
+
+    def _serve(self, consumer: Consumer, limit: int, now_ms: int, expired: list[Entry]) -> list[Entry]:
+        position, accepts, browsing = consumer.position, consumer.accepts, consumer.browsing
+        if position is None:
+            raise LookupError(f"a consumer that was never subscribed to {self.name}")
+        wanted = min(limit, consumer.credit)
+        window = consumer.window_bytes
+        entries: list[Entry] = []
+        while len(entries) < wanted and window > 0 and (entry := position.peek()) is not None:
+            position.skip()
+            event = entry.content()
+            if event.expires_at_ms and event.expires_at_ms <= now_ms:
+                self.hold(entry, _EXPIRED)
+                expired.append(entry)
+            elif accepts is None or accepts(event):
+                if not browsing:
+                    entry.holder = consumer
+                    self.acquired += 1
+                entries.append(entry)
+                window -= len(event.payload)
+        consumer.credit -= len(entries)
+        consumer.window_bytes = window
+        return entries
+
+    # --- time
+
+    def next_expiry_ms(self) -> int | None:
+        """When the next message may expire; None when none will."""
+        return self._expiries[0][0] if self._expiries else None
+
+    def expired(self, now_ms: int) -> list[Entry]:
+        """What has expired and is nobody's: the caller dequeues it."""
+        found = []
+        while self._expiries and self._expiries[0][0] <= now_ms:
+            entry = heapq.heappop(self._expiries)[2]
+            if entry.holder is None:
+                self.hold(entry, _EXPIRED)
+                found.append(entry)
+        return found
+
+    def is_due_for_deletion(self, now_ms: int) -> bool:
+        """Whether it deletes itself, and nobody has used it for as long as it was told to wait."""
+        if not self.arguments.auto_delete or self.unused_since_ms is None or self.consumers:
+            return False
+        return now_ms - self.unused_since_ms >= self.arguments.auto_delete_delay_s * 1000
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where the counters and the messages disagree; called after each step in tests."""
+        entries = list(self._order)
+        found = (len(entries), sum(len(e.content().payload) for e in entries), sum(e.holder is not None for e in entries))
+        if found != (self.count, self.size, self.acquired) or len(self._order) != self.count:
+            raise AssertionError(f"{self.name}: counted {found}, believed {(self.count, self.size, self.acquired)}")
+
+
+_DISPLACED = Holder()
+_EXPIRED = Holder()

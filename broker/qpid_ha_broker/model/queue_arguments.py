@@ -1,0 +1,164 @@
+"""What a queue was asked to be: its arguments, checked, with a name and a unit for each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from qpid_ha_broker.events.types import Arguments, Scalar
+from qpid_ha_broker.model.errors import InvalidArgument
+
+PREFIX = "qpid."
+MAX_PRIORITIES = 10
+"""AMQP 1.0 section 3.2.1: priorities beyond ten levels are not told apart by clients."""
+
+
+class FullPolicy(StrEnum):
+    """What happens to a message that does not fit."""
+
+    REJECT = "reject"
+    RING = "ring"
+
+
+class Replicate(StrEnum):
+    """How much of the object backups keep (seed 000, "Selective replication")."""
+
+    NONE = "none"
+    CONFIGURATION = "configuration"
+    MESSAGES = "messages"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueArguments:
+    """A queue's settings. 0 means "no limit" wherever a limit is counted; `given` is what was asked, as it was asked."""
+
+    max_count: int = 0
+    max_size: int = 0
+    """Bytes of payload."""
+    policy_type: FullPolicy = FullPolicy.REJECT
+    message_ttl_ms: int = 0
+    priorities: int = 1
+    fairshare: int = 0
+    """Messages that one priority may give in a row while lower ones wait."""
+    last_value_queue_key: str = ""
+    alternate_exchange: str = ""
+    delivery_limit: int = 0
+    """Failed deliveries after which a message is moved to the alternate exchange, or dropped."""
+    exclusive: bool = False
+    auto_delete: bool = False
+    auto_delete_delay_s: float = 0.0
+    durable: bool = False
+    replicate: Replicate | None = None
+    given: Mapping[str, Scalar] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, arguments: Arguments) -> QueueArguments:
+        """Check `arguments` (names with the prefix `qpid.`; others are the application's own and are kept as they are).
+
+        Raises InvalidArgument with the name, the value and what would be right.
+        """
+        values: dict[str, Any] = {}
+        for name, value in arguments.items():
+            if name.startswith(PREFIX):
+                short = name.removeprefix(PREFIX)
+                values[short] = _converted(short, value)
+        parsed = cls(**values, given=dict(arguments))
+        parsed._check_relations()
+        return parsed
+
+    def _check_relations(self) -> None:
+        if self.policy_type is FullPolicy.RING and not (self.max_count or self.max_size):
+            raise InvalidArgument("a ring needs a size: give qpid.max_count or qpid.max_size too")
+        if self.fairshare and self.priorities < 2:
+            raise InvalidArgument("qpid.fairshare shares between priorities: give qpid.priorities of 2 or more")
+        if self.last_value_queue_key and self.priorities > 1:
+            raise InvalidArgument("a last-value queue has one order: leave out qpid.priorities or the key")
+        if self.auto_delete_delay_s and not self.auto_delete:
+            raise InvalidArgument("qpid.auto_delete_delay_s delays qpid.auto_delete: set that to true, or leave it out")
+
+
+def _converted(name: str, value: Scalar) -> Any:
+    convert = _CONVERTERS.get(name)
+    if convert is None:
+        known = difflib.get_close_matches(name, _CONVERTERS, n=1, cutoff=0.0)[0]
+        raise InvalidArgument(f"unknown argument {PREFIX}{name}: did you mean {PREFIX}{known}?")
+    try:
+        return convert(value)
+    except ValueError as error:
+        raise InvalidArgument(f"{PREFIX}{name}={value!r}: expected {error}") from None
+
+
+def _count(value: Scalar) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:20])
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise ValueError("a whole number, 0 or more")
+    return value
+
+
+def _priorities(value: Scalar) -> int:
+    number = _count(value)
+    if not 1 <= number <= MAX_PRIORITIES:
+        raise ValueError(f"a whole number from 1 to {MAX_PRIORITIES}")
+    return number
+
+
+def _seconds(value: Scalar) -> float:
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            value = None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+        raise ValueError("seconds, 0 or more")
+    return float(value)
+
+
+def _flag(value: Scalar) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise ValueError("true or false")
+
+
+def _text(value: Scalar) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text")
+    return value
+
+
+def _policy(value: Scalar) -> FullPolicy:
+    try:
+        return FullPolicy(str(value).lower())
+    except ValueError:
+        raise ValueError("reject or ring") from None
+
+
+def _replicate(value: Scalar) -> Replicate:
+    text = str(value).lower()
+    try:
+        return Replicate.MESSAGES if text == "all" else Replicate(text)
+    except ValueError:
+        raise ValueError("none, configuration or messages") from None
+
+
+_CONVERTERS = {
+    "max_count": _count,
+    "max_size": _count,
+    "policy_type": _policy,
+    "message_ttl_ms": _count,
+    "priorities": _priorities,
+    "fairshare": _count,
+    "last_value_queue_key": _text,
+    "alternate_exchange": _text,
+    "delivery_limit": _count,
+    "exclusive": _flag,
+    "auto_delete": _flag,
+    "auto_delete_delay_s": _seconds,
+    "durable": _flag,
+    "replicate": _replicate,
+}

@@ -1,0 +1,246 @@
+"""A resource set: a log, the state that follows from it, and the commands that are allowed to write.
+
+Each command looks, decides, writes events, and applies them: refused means that nothing was written. What has to wait
+for a witness comes back as an LSN; the caller tells the outcome once `log.committed_lsn` has reached it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.types import DequeueReason
+from qpid_ha_broker.model.errors import InUse, QueueFull
+from qpid_ha_broker.model.exchanges import Exchange
+from qpid_ha_broker.model.log import Log
+from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader
+from qpid_ha_broker.model.queue import Consumer, Handout, Queue
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.transaction import Message, Transaction
+
+
+class ResourceSet:
+    """The promise: whatever `state` holds was written to `log` first, and units are written whole."""
+
+    def __init__(self, name: str, reader: MessageReader, *, log_acquisitions: bool = False) -> None:
+        self.name = name
+        self.log = Log()
+        self.state = State()
+        self._reader = reader
+        self._log_acquisitions = log_acquisitions
+        self._awake: set[Queue] = set()
+        self._timed: set[Queue] = set()
+        self.deleted_queues: list[Queue] = []
+        """For the driver to take: whose links have to be told."""
+        self.unroutable_total = 0
+        self.dead_letters_dropped_total = 0
+        """Messages that were rejected while a queue of their alternate exchange was full."""
+
+    # --- messages in
+
+    def publish(self, queue: Queue, message: Message, now_ms: int) -> int:
+        """Enqueue; returns the LSN to wait for. Raises QueueFull, and then nothing has changed."""
+        if queue.needs_care or message.expires_at_ms:
+            return self._publish_to((queue,), message, now_ms)
+        event = ev.Enqueued(queue.ids, message.payload, message.durable, message.priority, 0, "")
+        lsn = self.log.append(event)
+        queue.add(Entry(lsn, event), event)
+        self.state.payload_bytes += len(message.payload)
+        if queue.consumers:
+            self._awake.add(queue)
+        return lsn
+
+    def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> int:
+        """Enqueue wherever the exchange says, everywhere or nowhere. Returns the LSN to wait for."""
+        queues = self.route(exchange, message.payload, key)
+        return self._publish_to(queues, message, now_ms) if queues else self.log.last_lsn
+
+    def route(self, exchange: Exchange, payload: bytes, key: str) -> tuple[Queue, ...]:
+        """The queues for a message; those of the alternate exchange when the exchange itself has none."""
+
+        def properties() -> Mapping[str, object]:
+            return self._reader.properties(payload)
+
+        ids = exchange.route(key, properties)
+        alternate = self.state.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
+        if not ids and alternate is not None:
+            ids = alternate.route(key, properties)
+        if not ids:
+            self.unroutable_total += 1
+        return tuple(self.state.queues_by_id[queue_id] for queue_id in ids)
+
+    def _publish_to(self, queues: tuple[Queue, ...], message: Message, now_ms: int) -> int:
+        plan = EnqueuePlan(self._reader)
+        plan.add(queues, message, now_ms)
+        return self._carry_out(plan, [])
+
+    def _carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> int:
+        dequeued = [ev.Dequeued(d.queue.id, tuple(entry.id for entry in d.entries), d.reason) for d in departures]
+        if dequeued or len(plan.events) > 1:
+            lsns = self.log.append_unit([*plan.events, *dequeued])
+        else:
+            lsns = [self.log.append(event) for event in plan.events]
+        lsn = self.log.last_lsn
+        outdated: dict[Queue, list[Entry]] = {queue: list(entries) for queue, entries in plan.displaced.items()}
+        for event_lsn, event in zip(lsns, plan.events, strict=False):
+            for queue, older in self.state.enqueued(event_lsn, event):
+                if older.holder is None:
+                    outdated.setdefault(queue, []).append(older)
+        for departure in departures:
+            self.state.removed(departure.queue, departure.entries)
+        for queue, entries in outdated.items():
+            self._dequeue(queue, entries, DequeueReason.DISPLACED)
+        self._wake(plan.queues)
+        return lsn
+
+    def _wake(self, queues: Iterable[Queue]) -> None:
+        for queue in queues:
+            if queue.consumers:
+                self._awake.add(queue)
+            if queue.next_expiry_ms() is not None:
+                self._timed.add(queue)
+
+    # --- messages out
+
+    def subscribe(self, queue: Queue, consumer: Consumer, owner: object) -> None:
+        """Serve `consumer`. Raises InUse when the queue is exclusive to somebody other than `owner`."""
+        if queue.arguments.exclusive and not consumer.browsing:
+            if queue.exclusive_owner not in (None, owner):
+                raise InUse(f"queue {queue.name} is exclusive, and another connection has it")
+            queue.exclusive_owner = owner
+        queue.subscribe(consumer)
+
+    def unsubscribe(self, queue: Queue, consumer: Consumer, now_ms: int) -> None:
+        """Serve it no more; give back what it holds with `release` first."""
+        queue.unsubscribe(consumer, now_ms)
+        if queue.arguments.auto_delete and not queue.consumers:
+            self._timed.add(queue)
+
+    def wake(self, queue: Queue) -> None:
+        """A consumer of `queue` has new credit or room."""
+        self._awake.add(queue)
+
+    def hand_out(self, now_ms: int, limit: int) -> list[Handout]:
+        """Up to `limit` messages for each consumer that can take some. Call again while `has_work`."""
+        handouts: list[Handout] = []
+        awake, self._awake = self._awake, set()
+        for queue in awake:
+            given, expired = queue.hand_out(now_ms, limit)
+            if expired:
+                self._dequeue(queue, expired, DequeueReason.EXPIRED)
+            for consumer, entries in given:
+                if len(entries) == limit:
+                    self._awake.add(queue)
+                handouts.append(Handout(consumer, entries, self._acquired(queue, consumer, entries)))
+        return handouts
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `hand_out` may find something."""
+        return bool(self._awake)
+
+    def _acquired(self, queue: Queue, consumer: Consumer, entries: list[Entry]) -> int:
+        if consumer.browsing or not self._log_acquisitions:
+            return 0
+        return self.log.append(ev.Acquired(queue.id, tuple(entry.id for entry in entries)))
+
+    def accept(self, queue: Queue, entries: list[Entry]) -> int:
+        """Consumers have done with `entries`: forget them. Returns the LSN to wait for."""
+        if queue.deleted:
+            return self.log.last_lsn
+        return self._dequeue(queue, entries, DequeueReason.CONSUMED)
+
+    def release(self, queue: Queue, entries: list[Entry], failed: bool) -> int:
+        """Give `entries` back to their places; `failed` counts against the delivery limit."""
+        if queue.deleted:
+            return self.log.last_lsn
+        limit = queue.arguments.delivery_limit
+        spent = [entry for entry in entries if failed and limit and entry.delivery_count + 1 >= limit]
+        outdated = [entry for entry in entries if entry not in spent and queue.is_superseded(entry)]
+        if spent:
+            self.reject(queue, spent)
+        if outdated:
+            self._dequeue(queue, outdated, DequeueReason.DISPLACED)
+        returning = [entry for entry in entries if entry.event is not None]
+        if returning and (failed or self._log_acquisitions):
+            self.log.append(ev.Released(queue.id, tuple(entry.id for entry in returning), failed))
+        for entry in returning:
+            queue.give_back(entry, failed)
+        self._wake((queue,))
+        return self.log.last_lsn
+
+    def reject(self, queue: Queue, entries: list[Entry]) -> int:
+        """Nobody wants `entries`: to the alternate exchange where the queue has one, else away."""
+        if queue.deleted:
+            return self.log.last_lsn
+        alternate = self.state.exchanges.get(queue.arguments.alternate_exchange)
+        for entry in entries:
+            if alternate is None or not self._move(queue, entry, alternate):
+                self._dequeue(queue, [entry], DequeueReason.REJECTED)
+        return self.log.last_lsn
+
+    def _move(self, queue: Queue, entry: Entry, exchange: Exchange) -> bool:
+        event = entry.content()
+        targets = self.route(exchange, event.payload, self._reader.routing_key(event.payload))
+        message = Message(event.payload, event.durable, event.priority, event.expires_at_ms)
+        plan = EnqueuePlan(self._reader)
+        try:
+            plan.add(tuple(target for target in targets if target is not queue), message, 0)
+        except QueueFull:
+            self.dead_letters_dropped_total += 1
+            return False
+        if not plan.events:
+            return False
+        self._carry_out(plan, [Departure(queue, [entry], DequeueReason.MOVED)])
+        return True
+
+    def _dequeue(self, queue: Queue, entries: list[Entry], reason: DequeueReason) -> int:
+        lsn = self.log.append(ev.Dequeued(queue.id, tuple([entry.id for entry in entries]), reason))
+        self.state.removed(queue, entries)
+        return lsn
+
+    def purge(self, queue: Queue) -> int:
+        """Drop what is available; what consumers hold stays theirs. Returns how many went."""
+        entries = [entry for entry in queue.entries() if entry.holder is None]
+        if entries:
+            self._dequeue(queue, entries, DequeueReason.PURGED)
+        return len(entries)
+
+    # --- transactions
+
+    def commit(self, transaction: Transaction, now_ms: int) -> int:
+        """Do all of it in one unit; returns the LSN to wait for. Raises QueueFull: then roll it back."""
+        plan = EnqueuePlan(self._reader)
+        for target, message, key in transaction.published:
+            queues = (target,) if isinstance(target, Queue) else self.route(target, message.payload, key)
+            plan.add(queues, message, now_ms)
+        accepted: dict[Queue, list[Entry]] = {}
+        for queue, entry in transaction.accepted:
+            if not queue.deleted:
+                accepted.setdefault(queue, []).append(entry)
+        departures = [Departure(queue, entries, DequeueReason.CONSUMED) for queue, entries in accepted.items()]
+        return self._carry_out(plan, departures)
+
+    def roll_back(self, transaction: Transaction) -> None:
+        """Forget the publishes; what it had accepted is available again, marked as delivered once."""
+        for queue, entry in transaction.accepted:
+            self.release(queue, [entry], failed=True)
+
+    # --- time
+
+    def tick(self, now_ms: int) -> list[Queue]:
+        """Expire messages; returns the auto-delete queues whose time has come, for the caller to delete."""
+        due = []
+        for queue in list(self._timed):
+            if queue.deleted:
+                self._timed.discard(queue)
+                continue
+            expired = queue.expired(now_ms)
+            if expired:
+                self._dequeue(queue, expired, DequeueReason.EXPIRED)
+            if queue.is_due_for_deletion(now_ms):
+                due.append(queue)
+            elif queue.next_expiry_ms() is None and not queue.arguments.auto_delete:
+                self._timed.discard(queue)
+        return due

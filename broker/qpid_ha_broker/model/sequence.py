@@ -1,0 +1,184 @@
+"""Messages of one queue in order of arrival, where one can leave from the middle and come back to its place.
+
+Like a coat rack in rooms: coats hang in the order they came, a taken coat leaves its hook empty, a returned one goes
+back to its own hook, and a room whose hooks are all empty is closed. A visitor (a cursor) remembers room and hook,
+so nothing that happens elsewhere moves it.
+
+Append, take and remove cost the same at any depth; a queue of a million needs no rebalancing and no lookup by key.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+
+from qpid_ha_broker.events.types import Enqueued
+
+BLOCK_LENGTH = 512
+SEAL_LENGTH = 64
+"""An emptied last block of at least this many is closed, so that an idle queue keeps no tombstones."""
+
+_entry_id = attrgetter("id")
+_first_id = attrgetter("first_id")
+
+
+class Holder:
+    """Whoever has a message: a consumer, a transaction that accepted it, or one of the marks below."""
+
+    __slots__ = ()
+
+
+GONE = Holder()
+"""Holds what has left the queue."""
+ELSEWHERE = Holder()
+"""Holds what was acquired at another broker, as the log tells."""
+
+
+class Block:
+    """A run of entries. `live` counts those that are still in the queue."""
+
+    __slots__ = ("entries", "first_id", "live", "next")
+
+    def __init__(self, first_id: int) -> None:
+        self.first_id = first_id
+        self.entries: list[Entry] | tuple[()] = []
+        self.live = 0
+        self.next: Block | None = None
+
+
+class Entry:
+    """A message in one queue. Available while `holder` is None; `event` is None once it is gone."""
+
+    __slots__ = ("block", "delivery_count", "event", "holder", "id")
+
+    def __init__(self, message_id: int, event: Enqueued) -> None:
+        self.id = message_id
+        self.event: Enqueued | None = event
+        self.holder: Holder | None = None
+        self.delivery_count = 0
+        self.block: Block | None = None
+
+    def content(self) -> Enqueued:
+        """The message; raises LookupError when it is gone, which would be a bug of the caller."""
+        if self.event is None:
+            raise LookupError(f"message {self.id} has left its queue")
+        return self.event
+
+
+class MessageSequence:
+    """Entries by ascending id. Invariant: the blocks' `live` counts add up to `len(self)`."""
+
+    __slots__ = ("_blocks", "_dead", "_last", "_length")
+
+    def __init__(self) -> None:
+        self._last = Block(0)
+        self._blocks = [self._last]
+        self._dead = 0
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Every entry that is still here, acquired or not."""
+        for block in tuple(self._blocks):
+            yield from [entry for entry in block.entries if entry.event is not None]
+
+    def append(self, entry: Entry) -> None:
+        """Add the newest entry; its id is above all others."""
+        block = self._last
+        if len(block.entries) >= BLOCK_LENGTH:
+            block = self._open_block(entry.id)
+        block.entries.append(entry)  # type: ignore[union-attr]
+        block.live += 1
+        entry.block = block
+        self._length += 1
+
+    def remove(self, entry: Entry) -> None:
+        """Take `entry` out for good and let go of its content."""
+        block = entry.block
+        if block is None:
+            raise LookupError(f"message {entry.id} has left its queue")
+        entry.event = entry.block = None
+        entry.holder = GONE
+        self._length -= 1
+        block.live -= 1
+        if not block.live and (block is not self._last or len(block.entries) >= SEAL_LENGTH):
+            self._seal(block)
+
+    def find(self, message_id: int) -> Entry | None:
+        """The entry with that id, or None when it is not, or no longer, here."""
+        at = bisect_right(self._blocks, message_id, key=_first_id) - 1
+        entries = self._blocks[max(at, 0)].entries
+        index = bisect_left(entries, message_id, key=_entry_id)
+        if index < len(entries) and entries[index].id == message_id and entries[index].event is not None:
+            return entries[index]
+        return None
+
+    def start(self) -> tuple[Block, int]:
+        """The position before the first entry."""
+        return self._blocks[0], 0
+
+    def _open_block(self, first_id: int) -> Block:
+        block = Block(first_id)
+        self._last.next = block
+        self._last = block
+        self._blocks.append(block)
+        return block
+
+    def _seal(self, block: Block) -> None:
+        if block is self._last:
+            self._open_block(block.entries[-1].id + 1)
+        block.entries = ()
+        self._dead += 1
+        if self._dead > 32 and self._dead * 2 > len(self._blocks):
+            self._forget_dead_blocks()
+
+    def _forget_dead_blocks(self) -> None:
+        """Cursors in a dead block still find their way: its `next` leads on to a living one."""
+        following: Block | None = None
+        for block in reversed(self._blocks):
+            block.next = following
+            if block.live or block is self._last:
+                following = block
+        self._blocks = [block for block in self._blocks if block.live or block is self._last]
+        self._dead = 0
+
+
+class Cursor:
+    """A place in a sequence. What lies behind it was seen; `rewind` makes it see an entry again."""
+
+    __slots__ = ("_block", "_index")
+
+    def __init__(self, sequence: MessageSequence) -> None:
+        self._block, self._index = sequence.start()
+
+    def peek(self) -> Entry | None:
+        """The next available entry, or None; the cursor stops before it."""
+        block, index = self._block, self._index
+        while True:
+            entries = block.entries
+            for index in range(index, len(entries)):
+                if entries[index].holder is None:
+                    self._block, self._index = block, index
+                    return entries[index]
+            index = len(entries)
+            following = block.next
+            if following is None:
+                self._block, self._index = block, index
+                return None
+            block, index = following, 0
+
+    def skip(self) -> None:
+        """Pass the entry that `peek` gave."""
+        self._index += 1
+
+    def rewind(self, entry: Entry) -> None:
+        """Go back so far that `peek` sees `entry`; nothing happens when it lies ahead."""
+        block = entry.block
+        if block is None:
+            return
+        index = bisect_left(block.entries, entry.id, key=_entry_id)
+        if (block.first_id, index) < (self._block.first_id, self._index):
+            self._block, self._index = block, index

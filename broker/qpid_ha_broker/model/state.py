@@ -1,0 +1,141 @@
+"""The state of a resource set: queues, exchanges and bindings, as a function of its log and of nothing else.
+
+`State.apply` is the only way in which anything here changes, on a primary, on a backup and after a restart alike. It
+decides nothing: limits, expiry, rings and dead letters were decided once, by whoever wrote the event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queue_arguments import QueueArguments
+from qpid_ha_broker.model.sequence import ELSEWHERE, Entry
+
+
+class ReplayError(Exception):
+    """The log does not fit the state: an event names what is not there, or a unit is not whole."""
+
+
+class State:
+    """The promise: two states to which the same records were applied hold the same."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, Queue] = {}
+        self.exchanges: dict[str, Exchange] = {}
+        self.queues_by_id: dict[int, Queue] = {}
+        self.exchanges_by_id: dict[int, Exchange] = {}
+        self.payload_bytes = 0
+        """Of all messages in all queues; a message in two queues counts twice."""
+        self._unit: list[Record] = []
+        self._apply: dict[type, Callable[[int, Any], object]] = {
+            ev.QueueDeclared: self._queue_declared,
+            ev.QueueUpdated: self._queue_updated,
+            ev.QueueDeleted: self._queue_deleted,
+            ev.ExchangeDeclared: self._exchange_declared,
+            ev.ExchangeDeleted: self._exchange_deleted,
+            ev.Bound: self._bound,
+            ev.Unbound: self._unbound,
+            ev.Enqueued: self.enqueued,
+            ev.Dequeued: self._dequeued,
+            ev.Acquired: self._acquired,
+            ev.Released: self._released,
+        }
+
+    def apply(self, lsn: int, event: ev.Event) -> None:
+        """Let `event` count. Raises ReplayError when it does not fit."""
+        try:
+            self._apply[type(event)](lsn, event)
+        except (KeyError, LookupError, ValueError) as error:
+            raise ReplayError(f"LSN {lsn}: {type(event).__name__} does not fit the state: {error}") from error
+
+    def replay(self, record: Record) -> None:
+        """Apply a record that was read back: parts of a unit wait for its TransactionCommitted."""
+        if record.part:
+            self._unit.append(record)
+        elif isinstance(record.event, ev.TransactionCommitted):
+            unit, self._unit = self._unit, []
+            if len(unit) != record.event.parts:
+                raise ReplayError(f"LSN {record.lsn}: a unit of {record.event.parts} events, {len(unit)} of them here")
+            for part in unit:
+                self.apply(part.lsn, part.event)
+        elif self._unit:
+            raise ReplayError(f"LSN {record.lsn}: inside a unit that began at LSN {self._unit[0].lsn}")
+        else:
+            self.apply(record.lsn, record.event)
+
+    def enqueued(self, lsn: int, event: ev.Enqueued) -> list[tuple[Queue, Entry]]:
+        """Apply Enqueued; returns what the message takes the place of (last-value queues)."""
+        displaced = []
+        queues = [self.queues_by_id[queue_id] for queue_id in event.queues]
+        for queue in queues:
+            older = queue.add(Entry(lsn, event), event)
+            if older is not None:
+                displaced.append((queue, older))
+        self.payload_bytes += len(event.payload) * len(queues)
+        return displaced
+
+    def removed(self, queue: Queue, entries: list[Entry]) -> None:
+        """What applying Dequeued comes to once the messages are found."""
+        before = queue.size
+        for entry in entries:
+            queue.remove(entry)
+        self.payload_bytes -= before - queue.size
+
+    def _queue_declared(self, lsn: int, event: ev.QueueDeclared) -> None:
+        if event.name in self.queues:
+            raise ValueError(f"queue {event.name} exists")
+        queue = Queue(lsn, event.name, QueueArguments.parse(event.arguments))
+        self.queues[event.name] = self.queues_by_id[lsn] = queue
+
+    def _queue_updated(self, lsn: int, event: ev.QueueUpdated) -> None:
+        self.queues_by_id[event.queue].change_arguments(QueueArguments.parse(event.arguments))
+
+    def _queue_deleted(self, lsn: int, event: ev.QueueDeleted) -> None:
+        queue = self.queues_by_id.pop(event.queue)
+        del self.queues[queue.name]
+        queue.deleted = True
+        self.payload_bytes -= queue.size
+        for exchange in self.exchanges.values():
+            exchange.unbind_queue(queue.id)
+
+    def _exchange_declared(self, lsn: int, event: ev.ExchangeDeclared) -> None:
+        if event.name in self.exchanges:
+            raise ValueError(f"exchange {event.name} exists")
+        exchange = make_exchange(event.kind, lsn, event.name, event.arguments)
+        self.exchanges[event.name] = self.exchanges_by_id[lsn] = exchange
+
+    def _exchange_deleted(self, lsn: int, event: ev.ExchangeDeleted) -> None:
+        del self.exchanges[self.exchanges_by_id.pop(event.exchange).name]
+
+    def _bound(self, lsn: int, event: ev.Bound) -> None:
+        binding = Binding(self.queues_by_id[event.queue].id, event.key, event.arguments)
+        self.exchanges_by_id[event.exchange].bind(binding)
+
+    def _unbound(self, lsn: int, event: ev.Unbound) -> None:
+        self.exchanges_by_id[event.exchange].unbind(event.queue, event.key)
+
+    def _dequeued(self, lsn: int, event: ev.Dequeued) -> None:
+        queue = self.queues_by_id[event.queue]
+        self.removed(queue, _find(queue, event.ids))
+
+    def _acquired(self, lsn: int, event: ev.Acquired) -> None:
+        queue = self.queues_by_id[event.queue]
+        for entry in _find(queue, event.ids):
+            queue.hold(entry, ELSEWHERE)
+
+    def _released(self, lsn: int, event: ev.Released) -> None:
+        queue = self.queues_by_id[event.queue]
+        for entry in _find(queue, event.ids):
+            queue.give_back(entry, event.failed)
+
+
+def _find(queue: Queue, ids: tuple[int, ...]) -> list[Entry]:
+    entries = [entry for message_id in ids if (entry := queue.find(message_id)) is not None]
+    if len(entries) != len(ids):
+        raise LookupError(f"queue {queue.name} lacks some of the messages {ids[:5]}")
+    return entries
