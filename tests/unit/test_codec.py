@@ -306,6 +306,18 @@ def test_the_corpus_is_answered_as_each_file_says_within_little_memory(path: Pat
     assert_total_and_canonical(data)
 
 
+def test_arguments_that_are_too_long_are_not_even_parsed() -> None:
+    text = b'{"a":[' + b"{}," * 300_000 + b"{}]}"
+    data = sealed(Kind.QUEUE_UPDATED, struct.pack("<QI", 1, len(text)) + text)
+    tracemalloc.start()
+    problem = decode(data).problem
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert problem is not None
+    assert problem.fault is Fault.BODY
+    assert peak_bytes < 8_192
+
+
 def test_every_fault_has_an_input_in_the_corpus() -> None:
     texts = " ".join(path.read_text(encoding="utf-8") for path in (HERE / "corpus" / "codec").glob("*.hex"))
     assert {Fault(name) for name in re.findall(r"# expect: (\w+)", texts) if name != "none"} == set(Fault)

@@ -117,12 +117,11 @@ def explain(lsn: int, event: Event) -> str:
 
 
 def _parse_object(text: str) -> dict[str, Scalar]:
+    # It may be any JSON: writing it again, which the caller does, refuses what is no object of scalars.
     try:
-        parsed = json.loads(text)
+        parsed: dict[str, Scalar] = json.loads(text)
     except RecursionError:
         raise ValueError("arguments are nested; expected a flat object") from None
-    if type(parsed) is not dict:
-        raise ValueError(f"expected a JSON object as arguments, found {type(parsed).__name__}")
     return parsed
 
 
