@@ -1,0 +1,131 @@
+"""Asking a broker through its control socket: one JSON-RPC request, one line, one answer.
+
+Monitors run this every few seconds on every node, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from contextlib import suppress
+from types import TracebackType
+
+_RECEIVE_BYTES = 65536
+
+
+class ControlFailure(Exception):
+    """The broker did not do what it was asked to."""
+
+
+class Unreachable(ControlFailure):
+    """Nobody answered: whether the broker runs is not known from this alone."""
+
+
+class TimedOut(Unreachable):
+    """The broker is there, or its socket is, but no answer came in time."""
+
+
+class Refused(ControlFailure):
+    """The broker answered that it will not; `message` says what to do."""
+
+    def __init__(self, code: int, message: str, data: object = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class ControlClient:
+    """One connection, made at the first call. Each call as a whole takes `timeout_s` at most.
+
+    After a failure other than `Refused` the connection is dropped, and the next call makes a new one.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], timeout_s: float = 10.0) -> None:
+        self.path = os.fspath(path)
+        self.timeout_s = timeout_s
+        self._connection: socket.socket | None = None
+        self._received = b""
+        self._last_identity = 0
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._received = b""
+
+    def call(self, method: str, **params: object) -> object:
+        """The result of `method`. Raises Refused with the broker's reason, TimedOut or Unreachable."""
+        self._last_identity += 1
+        request = {"jsonrpc": "2.0", "id": self._last_identity, "method": method, "params": params}
+        deadline = time.monotonic() + self.timeout_s
+        try:
+            line = self._exchange(json.dumps(request).encode("ascii") + b"\n", deadline)
+            return self._read_reply(line)
+        except TimeoutError:
+            self.close()
+            raise TimedOut(f"no answer from {self.path} within {self.timeout_s:g} s") from None
+        except OSError as error:
+            self.close()
+            raise Unreachable(f"cannot reach a broker at {self.path}: {error.strerror or error}") from None
+        except Unreachable:
+            self.close()
+            raise
+
+    def _exchange(self, request: bytes, deadline: float) -> bytes:
+        """A connection that was refused may end while we still write: its reason can be read all the same."""
+        connection = self._connect(deadline)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.settimeout(_remaining_s(deadline))
+            connection.sendall(request)
+        while b"\n" not in self._received:
+            connection.settimeout(_remaining_s(deadline))
+            part = connection.recv(_RECEIVE_BYTES)
+            if not part:
+                raise Unreachable(f"the broker at {self.path} closed the connection without an answer")
+            self._received += part
+        line, _newline, self._received = self._received.partition(b"\n")
+        return line
+
+    def _connect(self, deadline: float) -> socket.socket:
+        if self._connection is None:
+            self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._connection.settimeout(_remaining_s(deadline))
+            self._connection.connect(self.path)
+        return self._connection
+
+    def _read_reply(self, line: bytes) -> object:
+        try:
+            reply = json.loads(line)
+        except ValueError:
+            reply = None
+        if not isinstance(reply, dict) or reply.get("id") not in (self._last_identity, None):
+            raise Unreachable(f"what listens at {self.path} is no qpid-ha broker")
+        if "result" in reply:
+            result: object = reply["result"]
+            return result
+        error = reply.get("error")
+        if not isinstance(error, dict):
+            raise Unreachable(f"what listens at {self.path} is no qpid-ha broker")
+        if reply.get("id") is None:  # the broker refused the connection, not this request
+            self.close()
+        raise Refused(error.get("code", 0), str(error.get("message", "refused")), error.get("data"))
+
+
+def _remaining_s(deadline: float) -> float:
+    """At least a moment: zero would mean non-blocking."""
+    remaining_s = deadline - time.monotonic()
+    if remaining_s <= 0:
+        raise TimeoutError
+    return remaining_s

@@ -1,0 +1,48 @@
+"""One broker per data directory: two that write the same journal would each destroy the other's."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from qpid_ha_broker.server.settings import SettingsError
+
+LOCK_FILE = "LOCK"
+
+
+@dataclass(slots=True)
+class DataDirectoryLock:
+    """While this is held, no other broker starts on the directory. The kernel lets go when the process ends."""
+
+    path: Path
+    _descriptor: int
+
+    def release(self) -> None:
+        """Let another broker have the directory. The file stays: removing it would race with the next holder."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def lock_data_directory(path: Path) -> DataDirectoryLock:
+    """Make the directory if need be (mode 0700) and lock it. Raises SettingsError naming who holds it."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise SettingsError("data-dir", f"cannot use {path}: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        problem = f"{path} is in use by another broker (pid {holder}); stop it, or give this one its own directory"
+        raise SettingsError("data-dir", problem) from None
+    except OSError as error:
+        os.close(descriptor)
+        raise SettingsError("data-dir", f"cannot lock {path}: {error.strerror}") from None
+    return DataDirectoryLock(path, descriptor)

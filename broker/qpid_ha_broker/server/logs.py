@@ -1,0 +1,76 @@
+"""Logs that an operator can read, one line per event:
+
+    2026-01-31T03:00:00.123Z warning connection peer=127.0.0.1:5555 sent a frame of 70000 bytes; the limit is 65536
+
+Much of what is logged was chosen by a peer (container ids, addresses, error texts). What does not print is
+escaped and what is long is cut, so nobody can forge a line, steer a terminal, or fill the disk with one event.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import time
+from pathlib import Path
+
+from qpid_ha_broker.server.settings import SettingsError
+
+_LONGEST_MESSAGE = 4000
+_NOT_OURS = ("asyncio",)
+"""Libraries whose chatter is of use only to who debugs the broker itself."""
+
+
+class LineFormatter(logging.Formatter):
+    """UTC time, level, the last part of the logger's name, the message.
+
+    A traceback follows (indented, so that its lines are no events) for a bug, that is for `logger.exception`,
+    and for every exception that a record carries when `tracebacks` is on.
+    """
+
+    def __init__(self, tracebacks: bool) -> None:
+        super().__init__()
+        self._tracebacks = tracebacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line, plus its traceback if it may have one."""
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        name = record.name.rpartition(".")[2]
+        level = record.levelname.lower()
+        line = f"{seconds}.{int(record.msecs):03d}Z {level} {name} {printable(record.getMessage())}"
+        if record.exc_info and (self._tracebacks or record.levelno >= logging.ERROR):
+            trace = self.formatException(record.exc_info)
+            line += "".join(f"\n    {printable(part)}" for part in trace.splitlines())
+        return line
+
+
+def printable(text: str) -> str:
+    """The text with whatever is not printable escaped (as Python would), and cut when it is very long."""
+    if len(text) > _LONGEST_MESSAGE:
+        text = f"{text[:_LONGEST_MESSAGE]}... ({len(text)} characters)"
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def configure_logging(level: str, file: Path | None = None) -> None:
+    """Log from `level` on to `file`, or to stderr; again when either changes. Raises SettingsError.
+
+    The file may be moved away (logrotate): the next line starts a new one.
+    """
+    handler: logging.Handler
+    if file is None:
+        handler = logging.StreamHandler()
+    else:
+        try:
+            handler = logging.handlers.WatchedFileHandler(file, encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise SettingsError("log-file", f"cannot write {file}: {error.strerror}") from None
+    handler.setFormatter(LineFormatter(tracebacks=level == "debug"))
+    root = logging.getLogger()
+    for previous in list(root.handlers):
+        root.removeHandler(previous)
+        previous.close()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for name in _NOT_OURS:
+        logging.getLogger(name).setLevel(logging.INFO if level == "debug" else logging.WARNING)
