@@ -275,6 +275,15 @@ def test_a_path_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
         asyncio.run(ControlServer(tmp_path / "no" / "where" / "x.sock", METHODS).start())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a directory away takes root")
+def test_a_directory_that_somebody_else_made_under_a_public_one_is_a_trap(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    (tmp_path / "qpid-ha-0").mkdir()
+    os.chown(tmp_path / "qpid-ha-0", 65534, 65534)
+    with pytest.raises(SettingsError, match="belongs to somebody else"):
+        asyncio.run(ControlServer(tmp_path / "qpid-ha-0" / "x.sock", METHODS).start())
+
+
 def test_a_reply_that_is_under_way_goes_out_when_the_broker_stops(tmp_path: Path) -> None:
     async def story(server: ControlServer) -> None:
         entered, leave = asyncio.Event(), asyncio.Event()

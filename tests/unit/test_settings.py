@@ -164,6 +164,8 @@ WRONG_FILES = [
     ("max-message-size: 1GiB\nmemory-limit: 100MiB", ["max-message-size", "1GiB", "memory-limit", "100MiB"]),
     ("auto-create-arguments: ring", ["auto-create-arguments", "'ring'", "mapping"]),
     ("auto-create-arguments: {a: [1]}", ["auto-create-arguments", "'a'"]),
+    ("auto-create-arguments: {qpid.max_cuont: 5}", ["auto-create-arguments", "qpid.max_cuont", "qpid.max_count"]),
+    ("auto-create-arguments: {qpid.policy_type: ring}", ["auto-create-arguments", "qpid.max_count"]),
     (f"control-socket: /{'x' * 120}", ["control-socket", "121", "107"]),
     ("ha: {cluster: true}", ["ha.cluster", "standalone"]),
     ("ha: {cluster: perhaps}", ["ha.cluster", "'perhaps'", "true or false"]),

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from qpid_ha_broker.model.errors import InvalidArgument
+from qpid_ha_broker.model.queue_arguments import QueueArguments
 from qpid_ha_broker.server import defaults
 from qpid_ha_broker.server.listen_address import ListenAddress
 from qpid_ha_broker.server.setting_kinds import (
@@ -154,7 +156,7 @@ class BrokerSettings:
     def __post_init__(self) -> None:
         if self.control_socket == Path():
             object.__setattr__(self, "control_socket", defaults.control_socket(self.name))
-        for check in (_check_names, _check_limits, _check_tls, _check_logins):
+        for check in (_check_names, _check_limits, _check_auto_create, _check_tls, _check_logins):
             check(self)
 
     @classmethod
@@ -273,6 +275,13 @@ def _check_limits(settings: BrokerSettings) -> None:
     if settings.max_message_bytes > settings.memory_limit_bytes:
         problem = f"{settings.get('max-message-size')} is over memory-limit ({settings.get('memory-limit')})"
         raise SettingsError("max-message-size", f"{problem}; lower it, or raise memory-limit")
+
+
+def _check_auto_create(settings: BrokerSettings) -> None:
+    try:
+        QueueArguments.parse(settings.auto_create_arguments)
+    except InvalidArgument as error:
+        raise SettingsError("auto-create-arguments", str(error)) from None
 
 
 def _check_tls(settings: BrokerSettings) -> None:

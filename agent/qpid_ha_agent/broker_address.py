@@ -1,0 +1,107 @@
+"""Which broker is meant: what `-b` may say, and where to look when it says nothing.
+
+The places are those where the broker puts its control socket by default (`server/defaults.py`), in the same order.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from qpid_ha_agent.control import Unreachable
+
+DEFAULT_CONFIG_FILE = "/etc/qpid-ha/qpid-ha.yaml"
+
+
+class AddressError(Exception):
+    """What was said does not name one broker whose control socket can be used; the text says what does."""
+
+
+def find_socket(broker: str | None, environment: Mapping[str, str] = os.environ) -> Path:
+    """The control socket of `broker`: a path, `unix:PATH` or a broker's name.
+
+    Without one: `QPID_HA_SOCKET`, else what the configuration file says, else the only broker of this machine.
+    Raises AddressError, or Unreachable when there is none.
+    """
+    broker = broker or environment.get("QPID_HA_SOCKET")
+    if broker:
+        return _from_text(broker, environment)
+    return _from_config(environment) or _only_one(environment)
+
+
+def socket_directories(environment: Mapping[str, str] = os.environ) -> list[Path]:
+    """Where brokers put their control sockets unless told otherwise."""
+    runtime = environment.get("XDG_RUNTIME_DIR", "")
+    directories = [Path("/run/qpid-ha")]
+    if runtime.startswith("/"):
+        directories.append(Path(runtime) / "qpid-ha")
+    return [*directories, Path(f"/tmp/qpid-ha-{os.getuid()}")]
+
+
+def _from_text(broker: str, environment: Mapping[str, str]) -> Path:
+    if broker.startswith("unix:"):
+        return Path(broker.removeprefix("unix:").removeprefix("//"))
+    if "://" in broker or ":" in broker:
+        problem = "a remote broker cannot be administered yet; run this on its machine, with its name or control socket"
+        raise AddressError(f"{broker}: {problem}")
+    if "/" in broker:
+        return Path(broker)
+    return _by_name(broker, environment)
+
+
+def _by_name(name: str, environment: Mapping[str, str]) -> Path:
+    directories = _safe_directories(environment)
+    for directory in directories:
+        if (directory / f"{name}.sock").exists():
+            return directory / f"{name}.sock"
+    raise Unreachable(f"no broker named {name} in {_listed(socket_directories(environment))}")
+
+
+def _from_config(environment: Mapping[str, str]) -> Path | None:
+    """The broker that this machine is configured for; None if there is no configuration, or not for our eyes."""
+    path = environment.get("QPID_HA_CONFIG") or DEFAULT_CONFIG_FILE
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    import yaml  # takes longer to import than a ping takes
+
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise AddressError(f"{path} is not YAML: correct it, or say which broker with -b") from None
+    if not isinstance(config, dict):
+        return None
+    if isinstance(config.get("control-socket"), str):
+        return Path(config["control-socket"]).expanduser()
+    if isinstance(config.get("name"), str):
+        return _by_name(config["name"], environment)
+    return None
+
+
+def _only_one(environment: Mapping[str, str]) -> Path:
+    found = [path for directory in _safe_directories(environment) for path in sorted(directory.glob("*.sock"))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise AddressError(f"there is more than one broker here: say which with -b ({_listed(found)})")
+    raise Unreachable(f"no broker found: no control socket in {_listed(socket_directories(environment))}")
+
+
+def _safe_directories(environment: Mapping[str, str]) -> list[Path]:
+    """Those that exist, without any under /tmp that somebody else made: what listens there is not ours."""
+    safe = []
+    for directory in socket_directories(environment):
+        try:
+            status = directory.stat()
+        except OSError:
+            continue
+        if stat.S_ISDIR(status.st_mode) and (directory.parent != Path("/tmp") or status.st_uid == os.getuid()):
+            safe.append(directory)
+    return safe
+
+
+def _listed(paths: list[Path]) -> str:
+    return ", ".join(str(path) for path in paths)

@@ -1,0 +1,123 @@
+"""`qpid-ha queue`: list, show, create, delete, purge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from qpid_ha_agent.cli.invocation import Command, Invocation, common_options, unexpected
+from qpid_ha_agent.cli.output import print_facts, print_rows
+from qpid_ha_agent.cli.parameters import duration, read_arguments, size
+
+COLUMNS = ("name", "messages", "bytes", "acquired", "consumers", "enqueued", "dequeued")
+
+# Option, the queue argument that it stands for, how it is read, and what it does.
+_OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
+    ("--max-messages", "qpid.max_count", click.IntRange(min=0), "Most messages."),
+    ("--max-bytes", "qpid.max_size", size, "Most bytes, such as 100MiB."),
+    ("--policy", "qpid.policy_type", click.Choice(["reject", "ring"]), "When full: refuse, or drop the oldest."),
+    ("--ttl", "qpid.message_ttl_ms", duration, "How long a message lives, such as 30s."),
+    ("--priorities", "qpid.priorities", click.IntRange(1, 10), "Levels of priority."),
+    ("--fairshare", "qpid.fairshare", click.IntRange(min=0), "Messages of a level in a row."),
+    ("--last-value-key", "qpid.last_value_queue_key", str, "Keep the last message for each value of this."),
+    ("--alternate-exchange", "qpid.alternate_exchange", str, "Where dead messages go."),
+    ("--delivery-limit", "qpid.delivery_limit", click.IntRange(min=0), "Deliveries before a message is dead."),
+    ("--exclusive", "qpid.exclusive", bool, "For one connection only."),
+    ("--auto-delete", "qpid.auto_delete", bool, "Delete when unused."),
+    ("--auto-delete-delay", "qpid.auto_delete_delay_s", duration, "How long unused before that, such as 10s."),
+    ("--durable", "qpid.durable", bool, "Survive a restart."),
+    ("--replicate", "qpid.replicate", click.Choice(["none", "configuration", "messages"]), "In a cluster."),
+)
+
+
+@click.group()
+def queue() -> None:
+    """Queues of the broker."""
+
+
+@queue.command("list")
+@common_options
+@click.pass_obj
+def list_queues(invocation: Invocation) -> None:
+    """All queues, one per line."""
+    rows = invocation.call("queues", action="list")
+    if not isinstance(rows, list):
+        raise unexpected(rows)
+    print_rows(sorted(rows, key=lambda row: str(row.get("name"))), COLUMNS, invocation.format)
+
+
+@queue.command()
+@click.argument("name")
+@common_options
+@click.pass_obj
+def show(invocation: Invocation, name: str) -> None:
+    """One queue: its figures and arguments."""
+    facts = invocation.call("queues", action="read", name=name)
+    if not isinstance(facts, dict):
+        raise unexpected(facts)
+    if invocation.format == "table" and isinstance(arguments := facts.pop("arguments", {}), dict):
+        facts.update(arguments)
+    print_facts(facts, invocation.format)
+
+
+def _queue_options(command: Command) -> Command:
+    for option, argument, kind, text in reversed(_OPTIONS):
+        how: dict[str, Any] = {"is_flag": True, "default": None} if kind is bool else {"type": kind}
+        metavar = {size: "SIZE", duration: "DURATION"}.get(kind) if kind in (size, duration) else None
+        command = click.option(option, _parameter(argument), help=text, metavar=metavar, **how)(command)
+    return command
+
+
+def _parameter(argument: str) -> str:
+    """The queue argument's name as Python can write it."""
+    return argument.replace(".", "_")
+
+
+def _given_arguments(options: dict[str, Any], texts: tuple[str, ...]) -> dict[str, object]:
+    arguments = read_arguments(texts)
+    for option, argument, kind, _text in _OPTIONS:
+        value = options[_parameter(argument)]
+        if value is None:
+            continue
+        if argument in arguments:
+            raise click.UsageError(f"{option} and --argument {argument}=... say the same thing; give one of them")
+        if kind is duration:
+            value = round(value * 1000) if argument.endswith("_ms") else _whole(value)
+        arguments[argument] = value
+    return arguments
+
+
+def _whole(seconds: float) -> float:
+    return int(seconds) if seconds == int(seconds) else seconds
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--argument", "texts", multiple=True, metavar="NAME=VALUE", help="Any queue argument, by its own name.")
+@_queue_options
+@common_options
+@click.pass_obj
+def create(invocation: Invocation, /, name: str, texts: tuple[str, ...], **options: Any) -> None:
+    """Create a queue. It may exist already only with the same arguments."""
+    invocation.call("queues", action="create", name=name, arguments=_given_arguments(options, texts))
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--if-empty", is_flag=True, help="Refuse when there are messages in it.")
+@click.option("--if-unused", is_flag=True, help="Refuse when somebody consumes from it.")
+@common_options
+@click.pass_obj
+def delete(invocation: Invocation, name: str, if_empty: bool, if_unused: bool) -> None:
+    """Delete a queue, with its messages."""
+    invocation.call("queues", action="delete", name=name, if_empty=if_empty, if_unused=if_unused)
+
+
+@queue.command()
+@click.argument("name")
+@common_options
+@click.pass_obj
+def purge(invocation: Invocation, name: str) -> None:
+    """Drop all messages that nobody has acquired."""
+    invocation.call("queues", action="purge", name=name)
