@@ -1,0 +1,210 @@
+"""The three kinds of object that `$management` manages, each as the map of attributes that the draft asks for.
+
+Queues and exchanges are known by their names. A binding has none, so it gets one from its three parts:
+`exchange/queue/key`, where a `/` or `%` inside a part is written `%2F` or `%25`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from qpid_ha_broker.amqp.management_messages import (
+    BAD_REQUEST,
+    CREATED,
+    NO_CONTENT,
+    NOT_FOUND,
+    OK,
+    Answer,
+    Refusal,
+    Request,
+)
+from qpid_ha_broker.model.administration import Administration, Done, Facts
+
+Operation = Callable[[Request], Answer]
+
+
+class EntityType(ABC):
+    """One kind of object: its name, what it is known for, and what can be done to it."""
+
+    name: ClassVar[str]
+    short_name: ClassVar[str]
+    attributes: ClassVar[tuple[str, ...]]
+    settable: ClassVar[tuple[str, ...]]
+    """What CREATE takes in its body, beside the name."""
+    parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Operation -> the application properties that it takes, beside the standard ones."""
+
+    def __init__(self, administration: Administration) -> None:
+        self._administration = administration
+        self.operations: dict[str, Operation] = {
+            "CREATE": self._create,
+            "READ": lambda request: Answer(OK, "OK", self._read(target_of(request))),
+            "DELETE": self._delete,
+        }
+
+    @abstractmethod
+    def all(self) -> list[Facts]:
+        """Every object of this kind with its attributes, in an order that stays."""
+
+    @abstractmethod
+    def _read(self, name: str) -> Facts: ...
+
+    @abstractmethod
+    def _make(self, request: Request, body: Facts) -> Done[Facts]: ...
+
+    @abstractmethod
+    def _remove(self, name: str, request: Request) -> Done[Facts]: ...
+
+    def _create(self, request: Request) -> Answer:
+        done = self._make(request, self._body(request, self.settable))
+        return Answer(CREATED, "Created", self._entity(done.result), lsn=done.lsn)
+
+    def _delete(self, request: Request) -> Answer:
+        return Answer(NO_CONTENT, "Deleted", {}, lsn=self._remove(target_of(request), request).lsn)
+
+    def _entity(self, facts: Facts) -> Facts:
+        """With the attributes that every entity has; its name is its identity, too."""
+        return {"name": facts["name"], "identity": facts["name"], "type": self.name, **facts}
+
+    def _body(self, request: Request, known: tuple[str, ...]) -> Facts:
+        """The attributes that the body sets. Raises Refusal for any that cannot be set."""
+        body = {} if request.body is None else request.body
+        if not isinstance(body, dict):
+            raise Refusal(BAD_REQUEST, f"the body is a map of attributes: {', '.join(known)}")
+        for attribute in body:
+            if attribute not in known and attribute not in ("name", "identity", "type"):
+                raise Refusal(
+                    BAD_REQUEST,
+                    f"{self.name} has no attribute {attribute!r:.80} that can be set: {', '.join(known)}"
+                    " (arguments such as qpid.max_count go into the map `arguments`)",
+                )
+        return body
+
+
+class QueueType(EntityType):
+    """Queues."""
+
+    name = "org.qpid_ha.queue"
+    short_name = "queue"
+    attributes = (
+        *("name", "identity", "type", "messages", "bytes", "acquired", "consumers", "enqueued", "dequeued"),
+        "arguments",
+    )
+    settable = ("arguments",)
+    parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {"DELETE": ("if_empty", "if_unused")}
+
+    def __init__(self, administration: Administration) -> None:
+        super().__init__(administration)
+        self.operations |= {"UPDATE": self._update, "PURGE": self._purge}
+
+    def all(self) -> list[Facts]:
+        return [self._entity(facts) for facts in self._administration.queues()]
+
+    def _read(self, name: str) -> Facts:
+        return self._entity(self._administration.queue(name))
+
+    def _make(self, request: Request, body: Facts) -> Done[Facts]:
+        return self._administration.create_queue(_name_of_new(request, body), body.get("arguments"))
+
+    def _remove(self, name: str, request: Request) -> Done[Facts]:
+        given = request.properties
+        return self._administration.delete_queue(name, given.get("if_empty", False), given.get("if_unused", False))
+
+    def _update(self, request: Request) -> Answer:
+        body = self._body(request, self.settable)
+        done = self._administration.update_queue(target_of(request), body.get("arguments"))
+        return Answer(OK, "Updated", self._entity(done.result), lsn=done.lsn)
+
+    def _purge(self, request: Request) -> Answer:
+        done = self._administration.purge_queue(target_of(request))
+        return Answer(OK, "Purged", {"purged": done.result}, lsn=done.lsn)
+
+
+class ExchangeType(EntityType):
+    """Exchanges. `bindings` is only how many: they are objects of their own."""
+
+    name = "org.qpid_ha.exchange"
+    short_name = "exchange"
+    attributes = ("name", "identity", "type", "kind", "bindings", "arguments")
+    settable = ("kind", "arguments")
+    parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {"DELETE": ("if_unused",)}
+
+    def all(self) -> list[Facts]:
+        return [self._entity(facts) for facts in self._administration.exchanges()]
+
+    def _entity(self, facts: Facts) -> Facts:
+        bindings = facts["bindings"]
+        return super()._entity({**facts, "bindings": len(bindings) if isinstance(bindings, list) else 0})
+
+    def _read(self, name: str) -> Facts:
+        return self._entity(self._administration.exchange(name))
+
+    def _make(self, request: Request, body: Facts) -> Done[Facts]:
+        name = _name_of_new(request, body)
+        return self._administration.create_exchange(name, body.get("kind"), body.get("arguments"))
+
+    def _remove(self, name: str, request: Request) -> Done[Facts]:
+        return self._administration.delete_exchange(name, request.properties.get("if_unused", False))
+
+
+class BindingType(EntityType):
+    """Bindings."""
+
+    name = "org.qpid_ha.binding"
+    short_name = "binding"
+    attributes = ("name", "identity", "type", "exchange", "queue", "key", "arguments")
+    settable = ("exchange", "queue", "key", "arguments")
+
+    def all(self) -> list[Facts]:
+        return [self._entity(facts) for facts in self._administration.bindings()]
+
+    def _entity(self, facts: Facts) -> Facts:
+        return super()._entity({"name": binding_name(facts), **facts})
+
+    def _read(self, name: str) -> Facts:
+        facts = self._administration.binding(*_binding_parts(name))
+        if facts is None:
+            raise Refusal(NOT_FOUND, f"there is no binding {name}")
+        return self._entity(facts)
+
+    def _make(self, request: Request, body: Facts) -> Done[Facts]:
+        parts = {"exchange": body.get("exchange"), "queue": body.get("queue"), "key": body.get("key", "")}
+        given = request.properties.get("name", body.get("name"))
+        if given is not None and given != binding_name(parts):
+            raise Refusal(BAD_REQUEST, f"the broker names bindings: leave out name, or give {binding_name(parts)!r}")
+        return self._administration.bind(parts["exchange"], parts["queue"], parts["key"], body.get("arguments"))
+
+    def _remove(self, name: str, request: Request) -> Done[Facts]:
+        return self._administration.unbind(*_binding_parts(name))
+
+
+def binding_name(facts: Mapping[str, object]) -> str:
+    """`exchange/queue/key`, escaped."""
+    parts = (str(facts[part]) for part in ("exchange", "queue", "key"))
+    return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
+
+
+def _binding_parts(name: str) -> list[str]:
+    parts = name.split("/")
+    if len(parts) != 3:
+        raise Refusal(BAD_REQUEST, "a binding's name is exchange/queue/key, with %2F and %25 for / and % in a part")
+    return [part.replace("%2F", "/").replace("%25", "%") for part in parts]
+
+
+def target_of(request: Request) -> str:
+    """The entity that the request is about, by `name` or `identity`. Raises Refusal."""
+    given = {request.properties[key] for key in ("name", "identity") if isinstance(request.properties.get(key), str)}
+    if len(given) != 1:
+        problem = "name and identity differ" if given else "which one is meant is missing"
+        raise Refusal(BAD_REQUEST, f"{problem}: give the application property name or identity, a text")
+    return str(given.pop())
+
+
+def _name_of_new(request: Request, body: Facts) -> object:
+    """From the application properties or the body; both may have it if they agree."""
+    names = [given["name"] for given in (request.properties, body) if given.get("name") is not None]
+    if len(names) == 2 and names[0] != names[1]:
+        raise Refusal(BAD_REQUEST, "the name in the application properties differs from the one in the body")
+    return names[0] if names else None

@@ -1,0 +1,205 @@
+"""What can be asked of queues, exchanges and bindings, and done to them: once, for every way in.
+
+Like a clerk's counter with two doors: the control socket and `$management` come in differently dressed, but the forms
+are the same, and the clerk reads each field before anything is filed. Values come from the wire and may be anything;
+what a command writes goes into the log, so whatever the log could not hold has to be refused here.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+from qpid_ha_broker.events.fields import write_arguments
+from qpid_ha_broker.events.types import Arguments, Scalar
+from qpid_ha_broker.model.configuration import MAX_NAME_BYTES, Configuration
+from qpid_ha_broker.model.errors import InvalidArgument
+from qpid_ha_broker.model.exchanges import Binding, Exchange
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resource_set import ResourceSet
+
+MAX_KEY_BYTES = 1024
+"""Of a binding: a topic exchange keeps a node for each word of it."""
+
+Facts = dict[str, object]
+"""An object as JSON or an AMQP map can carry it."""
+
+Result = TypeVar("Result")
+
+
+class Done(NamedTuple, Generic[Result]):
+    """What came of a command; to be told once the log is committed up to `lsn`."""
+
+    result: Result
+    lsn: int
+
+
+class Administration:
+    """Reads and commands on one resource set; refuses with a ModelError that says what to do, and changes nothing then.
+
+    Also a command that found everything done already has to wait: what it found may not be committed yet.
+    """
+
+    def __init__(self, resources: ResourceSet, configuration: Configuration) -> None:
+        self._log = resources.log
+        self._state = resources.state
+        self._resources = resources
+        self._configuration = configuration
+
+    # --- queues
+
+    def queues(self) -> list[Facts]:
+        """All queues, in the order in which they were made."""
+        return [_queue_facts(queue) for queue in self._state.queues.values()]
+
+    def queue(self, name: object) -> Facts:
+        """One queue. Raises NotFound."""
+        return _queue_facts(self._configuration.queue(_name(name, "name")))
+
+    def create_queue(self, name: object, arguments: object = None) -> Done[Facts]:
+        """Make a queue, or find it there with the same arguments. Raises AlreadyExists, InvalidArgument, NotFound."""
+        queue = self._configuration.declare_queue(_name(name, "name"), _arguments(arguments))
+        return self._done(_queue_facts(queue))
+
+    def update_queue(self, name: object, arguments: object = None) -> Done[Facts]:
+        """Change these arguments; a None among them takes one away. Raises NotFound, InvalidArgument."""
+        if arguments is None:
+            raise InvalidArgument("arguments are missing: give those that change, with nothing for one that goes away")
+        queue = self._configuration.queue(_name(name, "name"))
+        changes = _arguments(arguments)
+        _arguments({**queue.arguments.given, **changes})
+        return self._done(_queue_facts(self._configuration.update_queue(queue.name, changes)))
+
+    def delete_queue(self, name: object, if_empty: object = False, if_unused: object = False) -> Done[Facts]:
+        """Delete a queue; its messages go to its alternate exchange, or away. Raises NotFound, InUse."""
+        conditions = {"if_empty": _flag(if_empty, "if_empty"), "if_unused": _flag(if_unused, "if_unused")}
+        queue = self._configuration.delete_queue(_name(name, "name"), **conditions)
+        return self._done({"name": queue.name})
+
+    def purge_queue(self, name: object) -> Done[int]:
+        """Drop what nobody has acquired; how many messages that were. Raises NotFound."""
+        return self._done(self._resources.purge(self._configuration.queue(_name(name, "name"))))
+
+    # --- exchanges
+
+    def exchanges(self) -> list[Facts]:
+        """All exchanges with their bindings, in the order in which they were made."""
+        return [self._exchange_facts(exchange) for exchange in self._state.exchanges.values()]
+
+    def exchange(self, name: object) -> Facts:
+        """One exchange with its bindings. Raises NotFound."""
+        return self._exchange_facts(self._configuration.exchange(_name(name, "name")))
+
+    def create_exchange(self, name: object, kind: object, arguments: object = None) -> Done[Facts]:
+        """Make an exchange, or find the same one there. Raises AlreadyExists, InvalidArgument, NotFound."""
+        checked = _name(name, "name"), _name(kind, "kind"), _arguments(arguments)
+        return self._done(self._exchange_facts(self._configuration.declare_exchange(*checked)))
+
+    def delete_exchange(self, name: object, if_unused: object = False) -> Done[Facts]:
+        """Delete an exchange with its bindings. Raises NotFound, InUse."""
+        checked = _name(name, "name")
+        self._configuration.delete_exchange(checked, if_unused=_flag(if_unused, "if_unused"))
+        return self._done({"name": checked})
+
+    # --- bindings
+
+    def bindings(self) -> list[Facts]:
+        """Every binding of every exchange: {"exchange", "queue", "key", "arguments"}."""
+        return [
+            {"exchange": exchange.name, **self._binding_facts(binding)}
+            for exchange in self._state.exchanges.values()
+            for binding in exchange.bindings()
+        ]
+
+    def binding(self, exchange: object, queue: object, key: object) -> Facts | None:
+        """One binding; None when there is none with that key. Raises NotFound when queue or exchange are missing."""
+        source = self._configuration.exchange(_name(exchange, "exchange"))
+        target = self._configuration.queue(_name(queue, "queue"))
+        wanted = (target.id, _key(key))
+        found = next((each for each in source.bindings() if (each.queue, each.key) == wanted), None)
+        return None if found is None else {"exchange": source.name, **self._binding_facts(found)}
+
+    def bind(self, exchange: object, queue: object, key: object = "", arguments: object = None) -> Done[Facts]:
+        """Bind, or give the binding with that key other arguments. Raises NotFound, InvalidArgument."""
+        source, target = _name(exchange, "exchange"), _name(queue, "queue")
+        checked_key, checked = _key(key), _arguments(arguments)
+        self._configuration.bind(source, target, checked_key, checked)
+        return self._done({"exchange": source, "queue": target, "key": checked_key, "arguments": dict(checked)})
+
+    def unbind(self, exchange: object, queue: object, key: object = "") -> Done[Facts]:
+        """Take a binding away. Raises NotFound."""
+        source, target, checked_key = _name(exchange, "exchange"), _name(queue, "queue"), _key(key)
+        self._configuration.unbind(source, target, checked_key)
+        return self._done({"exchange": source, "queue": target, "key": checked_key})
+
+    def _done(self, result: Result) -> Done[Result]:
+        return Done(result, self._log.last_lsn)
+
+    def _exchange_facts(self, exchange: Exchange) -> Facts:
+        return {
+            "name": exchange.name,
+            "kind": exchange.kind.value,
+            "arguments": dict(exchange.arguments),
+            "bindings": [self._binding_facts(binding) for binding in exchange.bindings()],
+        }
+
+    def _binding_facts(self, binding: Binding) -> Facts:
+        queue = self._state.queues_by_id[binding.queue]
+        return {"queue": queue.name, "key": binding.key, "arguments": dict(binding.arguments)}
+
+
+def _queue_facts(queue: Queue) -> Facts:
+    return {
+        "name": queue.name,
+        "messages": queue.count,
+        "bytes": queue.size,
+        "acquired": queue.acquired,
+        "consumers": len(queue.consumers),
+        "enqueued": queue.enqueued_total,
+        "dequeued": queue.dequeued_total,
+        "arguments": dict(queue.arguments.given),
+    }
+
+
+def _name(value: object, what: str) -> str:
+    """Names end up in messages to others: nothing that is too long, or that a terminal would obey, gets that far."""
+    text = _text(value, what, MAX_NAME_BYTES)
+    if not text or not text.isprintable():
+        raise InvalidArgument(f"{what} is {text!r:.80}: give 1 to {MAX_NAME_BYTES} bytes of printable text")
+    return text
+
+
+def _key(value: object) -> str:
+    return _text(value, "key", MAX_KEY_BYTES)
+
+
+def _text(value: object, what: str, most: int) -> str:
+    if not isinstance(value, str):
+        given = "missing" if value is None else f"of type {type(value).__name__}"
+        raise InvalidArgument(f"{what} is {given}: give a text")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{what} is {value!r:.80}: give a text that UTF-8 can hold") from None
+    if size > most:
+        raise InvalidArgument(f"{what} has {size} bytes: give at most {most}")
+    return value
+
+
+def _flag(value: object, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{what} is of type {type(value).__name__}: give true or false")
+    return value
+
+
+def _arguments(value: object) -> Arguments:
+    """None is no arguments. Whether the names and values mean something is for the object to say."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"arguments are of type {type(value).__name__}: give a map of names and values")
+    try:
+        write_arguments(value)
+    except ValueError as error:
+        raise InvalidArgument(f"arguments cannot be kept: {error!s:.200}") from None
+    checked: dict[str, Scalar] = value
+    return checked

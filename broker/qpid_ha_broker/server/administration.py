@@ -1,0 +1,177 @@
+"""The control socket's methods: what `qpid-ha` can ask a broker for, and have it do.
+
+Each takes the params of a request, refuses names it does not know (a typing error must not pass for a default), and
+answers only when what it did is as safe as a client's own command would have to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from qpid_ha_broker.model.administration import Administration, Done
+from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, ModelError, NotFound
+from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method
+from qpid_ha_broker.server.settings import BrokerSettings, SettingsError, nearest
+
+Params = dict[str, object]
+WaitCommitted = Callable[[int], Awaitable[object]]
+
+_REASONS = {NotFound: "not-found", AlreadyExists: "already-exists", InUse: "in-use"}
+
+
+class SettingsHolder(Protocol):
+    """Whoever has the settings that are in force."""
+
+    def current(self) -> BrokerSettings:
+        """As they are now."""
+
+    def replace(self, settings: BrokerSettings) -> None:
+        """Put these in force."""
+
+
+class Action(NamedTuple):
+    """What `action` stands for: the params that go with it, and the call that takes them by name."""
+
+    parameters: tuple[str, ...]
+    call: Callable[..., object]
+
+
+def control_methods(
+    name: str,
+    administration: Administration,
+    settings: SettingsHolder,
+    facts: Callable[[], Mapping[str, object]],
+    wait_committed: WaitCommitted,
+) -> dict[str, Method]:
+    """The methods of a standalone broker `name`, by name. `facts` gives what `query` answers, flat.
+
+    A command that changed something answers when `wait_committed(lsn)` has come back.
+    """
+    queue_actions, exchange_actions = _queue_actions(administration), _exchange_actions(administration)
+
+    async def queues(params: Params) -> object:
+        return await _carry_out(queue_actions, params, wait_committed)
+
+    async def exchanges(params: Params) -> object:
+        return await _carry_out(exchange_actions, params, wait_committed)
+
+    return {
+        "ping": _without_params(lambda: {"pong": True, "name": name}),
+        "status": _without_params(lambda: {"state": "standalone", "name": name}),
+        "query": _without_params(lambda: dict(facts())),
+        "get": lambda params: _get(settings, params),
+        "set": lambda params: _set(settings, params),
+        "queues": queues,
+        "exchanges": exchanges,
+    }
+
+
+def _without_params(answer: Callable[[], object]) -> Method:
+    def method(params: Params) -> object:
+        _check_known(params, ())
+        return answer()
+
+    return method
+
+
+def _get(settings: SettingsHolder, params: Params) -> object:
+    _check_known(params, ("key",))
+    if "key" not in params:
+        return settings.current().as_mapping()
+    key = _key(params)
+    try:
+        return {key: settings.current().get(key)}
+    except SettingsError as error:
+        raise _setting_refused(error) from None
+
+
+def _set(settings: SettingsHolder, params: Params) -> object:
+    _check_known(params, ("key", "value"))
+    key = _key(params)
+    if "value" not in params:
+        raise ControlError(INVALID_PARAMS, f"set {key} to what? Give a value")
+    before = settings.current()
+    try:
+        after = before.with_change(key, params["value"])
+    except SettingsError as error:
+        raise _setting_refused(error) from None
+    settings.replace(after)
+    return {"key": key, "old": before.get(key), "new": after.get(key)}
+
+
+def _key(params: Params) -> str:
+    key = params.get("key")
+    if not isinstance(key, str) or len(key) > 200:
+        raise ControlError(INVALID_PARAMS, "key is the name of a setting, such as max-connections")
+    return key
+
+
+def _setting_refused(error: SettingsError) -> ControlError:
+    return ControlError(INVALID_PARAMS, str(error), {"key": error.key})
+
+
+def _queue_actions(administration: Administration) -> dict[str, Action]:
+    def purge(name: object) -> Done[object]:
+        purged = administration.purge_queue(name)
+        return Done({"name": name, "purged": purged.result}, purged.lsn)
+
+    return {
+        "list": Action((), administration.queues),
+        "read": Action(("name",), administration.queue),
+        "create": Action(("name", "arguments"), administration.create_queue),
+        "update": Action(("name", "arguments"), administration.update_queue),
+        "delete": Action(("name", "if_empty", "if_unused"), administration.delete_queue),
+        "purge": Action(("name",), purge),
+    }
+
+
+def _exchange_actions(administration: Administration) -> dict[str, Action]:
+    def bind(name: object, queue: object, key: object = "", arguments: object = None) -> object:
+        return administration.bind(name, queue, key, arguments)
+
+    def unbind(name: object, queue: object, key: object = "") -> object:
+        return administration.unbind(name, queue, key)
+
+    return {
+        "list": Action((), administration.exchanges),
+        "read": Action(("name",), administration.exchange),
+        "create": Action(("name", "kind", "arguments"), administration.create_exchange),
+        "delete": Action(("name", "if_unused"), administration.delete_exchange),
+        "bind": Action(("name", "queue", "key", "arguments"), bind),
+        "unbind": Action(("name", "queue", "key"), unbind),
+    }
+
+
+_NEEDED = ("name", "kind", "queue")
+"""Params without a default: left out, they go in as None, and the administration says what is missing."""
+
+
+async def _carry_out(actions: Mapping[str, Action], params: Params, wait_committed: WaitCommitted) -> object:
+    wanted = params.get("action", "list")
+    action = actions.get(wanted) if isinstance(wanted, str) else None
+    if action is None:
+        raise ControlError(INVALID_PARAMS, f"no action {wanted!r:.80}; {nearest(f'{wanted!s:.80}', actions)}")
+    _check_known(params, ("action", *action.parameters))
+    given = {name: params.get(name) for name in action.parameters if name in params or name in _NEEDED}
+    try:
+        outcome = action.call(**given)
+    except ModelError as error:
+        raise _refused(error) from None
+    if not isinstance(outcome, Done):
+        return outcome
+    await wait_committed(outcome.lsn)
+    return outcome.result
+
+
+def _refused(error: ModelError) -> ControlError:
+    if isinstance(error, InvalidArgument):
+        return ControlError(INVALID_PARAMS, str(error))
+    return ControlError(REFUSED, str(error), {"reason": _REASONS.get(type(error), "refused")})
+
+
+def _check_known(params: Params, known: Iterable[str]) -> None:
+    for name in params:
+        if name not in known:
+            hint = nearest(name[:80], known) if known else "there are none"
+            raise ControlError(INVALID_PARAMS, f"unknown parameter {name!r:.80}; {hint}")
