@@ -10,7 +10,7 @@ An `Engine` is one connection, without a socket: bytes in by `push`, bytes out b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import proton
@@ -36,8 +36,8 @@ class TransferHandler(Protocol):
 
     incoming: bool
 
-    def transfer(self, delivery: Delivery, payload: bytes, settled: bool) -> None:
-        """A whole message came."""
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        """A whole message came. `state` is 0 but for transactional work."""
 
     def partial(self, delivery: Delivery, data: bytes) -> None:
         """A part of a message came; more will."""
@@ -159,7 +159,8 @@ class Engine:
             link.aborted(delivery)
         else:
             lib.pn_link_advance(pointer)
-            link.transfer(delivery, data, lib.pn_delivery_settled(delivery))
+            settled, state = lib.pn_delivery_settled(delivery), lib.pn_delivery_remote_state(delivery)
+            link.transfer(delivery, data, settled, state)
 
     def _tell_failed(self, event: Any, handler: Handler) -> None:
         condition = self.transport.condition
@@ -207,6 +208,14 @@ def settle(delivery: Delivery, state: int) -> None:
     lib.pn_delivery_settle(delivery)
 
 
+def accept_all(deliveries: Iterable[Delivery]) -> None:
+    """Settle each as accepted; Proton tells the peer of neighbours in one frame."""
+    update, settle_one = lib.pn_delivery_update, lib.pn_delivery_settle
+    for delivery in deliveries:
+        update(delivery, ACCEPTED)
+        settle_one(delivery)
+
+
 def forget(delivery: Delivery) -> None:
     """Settle without saying anything of our own."""
     lib.pn_delivery_settle(delivery)
@@ -225,6 +234,11 @@ class RemoteOutcome:
 
     def __init__(self, delivery: Delivery) -> None:
         self._remote = lib.pn_delivery_remote(delivery)
+
+    @property
+    def state(self) -> int:
+        """The outcome's code."""
+        return int(lib.pn_disposition_type(self._remote))
 
     @property
     def failed(self) -> bool:
@@ -288,7 +302,7 @@ class Sender:
         """At most once: nothing will be heard of it."""
         delivery, tag = self.send(payload)
         lib.pn_delivery_settle(delivery)
-        self._tags.append(tag)
+        self.free(tag)
 
     def free(self, tag: Any) -> None:
         """`tag` belongs to no delivery any more."""

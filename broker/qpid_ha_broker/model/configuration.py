@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound
 from qpid_ha_broker.model.exchanges import Binding, Exchange, ExchangeKind, make_exchange
@@ -75,6 +76,8 @@ class Configuration:
         if after.alternate_exchange:
             self.exchange(after.alternate_exchange)
         self._write(ev.QueueUpdated(queue.id, arguments))
+        if after.auto_delete:
+            self._resources.watch(queue)
         return queue
 
     def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> Queue:
@@ -144,6 +147,11 @@ class Configuration:
             raise AlreadyExists(f"the name {name} is taken: queues and exchanges share their names")
 
     def _write(self, event: ev.Event) -> int:
+        try:
+            encode(0, event)
+        except ValueError as error:
+            # Once it is in the log it is too late: every witness would be sent what cannot be written down.
+            raise InvalidArgument(str(error)) from error
         lsn = self._log.append(event)
         self._state.apply(lsn, event)
         return lsn

@@ -58,6 +58,10 @@ class Order(ABC):
         """Whether something newer took the place of `entry` while it was away."""
         return False
 
+    def latest(self, key: str) -> Entry | None:
+        """The message whose place a new one with that key would take."""
+        return None
+
 
 def make_order(arguments: QueueArguments) -> Order:
     """The order that `arguments` ask for."""
@@ -127,6 +131,9 @@ class LastValue(Fifo):
         key = entry.content().key
         return bool(key) and self._latest.get(key) is not entry
 
+    def latest(self, key: str) -> Entry | None:
+        return self._latest.get(key)
+
 
 class ByPriority(Order):
     """Higher priorities first; with a share, lower ones get their turn after that many messages in a row."""
@@ -168,7 +175,10 @@ class ByPriority(Order):
 
 
 class PriorityPosition(Position):
-    """A cursor in each level, highest first unless told otherwise. With `share`, a level that gave that many in a row waits for a round."""
+    """A cursor in each level, highest first unless told otherwise.
+
+    With `share`, a level that gave that many in a row waits for a round.
+    """
 
     __slots__ = ("_cursors", "_given", "_level", "_order", "_scan", "_share")
 

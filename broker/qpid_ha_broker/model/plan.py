@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.events.types import DequeueReason, Enqueued
-from qpid_ha_broker.model.errors import QueueFull
+from qpid_ha_broker.model.errors import InvalidArgument, NotFound
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Message
+
+MAX_KEY_CHARACTERS = 4096
+"""Of a last-value key: what a record can hold at most, and more than anybody needs."""
 
 
 class MessageReader(Protocol):
@@ -31,7 +34,7 @@ class Departure(NamedTuple):
 
 
 class EnqueuePlan:
-    """The promise: after QueueFull from `add`, no queue is touched and the plan is empty."""
+    """The promise: after an error from `add`, no queue is touched and the plan is empty."""
 
     def __init__(self, reader: MessageReader) -> None:
         self.events: list[Enqueued] = []
@@ -39,6 +42,8 @@ class EnqueuePlan:
         """What rings drop to make room."""
         self._reader = reader
         self._coming: dict[Queue, tuple[int, int]] = {}
+        self._values: dict[tuple[Queue, str], int] = {}
+        """Sizes of the last values that are planned to come."""
 
     @property
     def queues(self) -> Iterable[Queue]:
@@ -47,21 +52,25 @@ class EnqueuePlan:
 
     def add(self, queues: tuple[Queue, ...], message: Message, now_ms: int) -> None:
         """Plan for `message` to join each of `queues`."""
+        joined: dict[tuple[int, str], list[int]] = {}
         try:
             for queue in queues:
-                self._make_room(queue, len(message.payload))
-        except QueueFull:
+                key = self._key(queue, message.payload)
+                self._make_room(queue, len(message.payload), key)
+                joined.setdefault((_expiry(queue, message, now_ms), key), []).append(queue.id)
+        except Exception:
+            # Whatever it was, what rings had set aside for it must not stay aside.
             self._abandon()
             raise
-        joined: dict[tuple[int, str], list[int]] = {}
-        for queue in queues:
-            facts = _expiry(queue, message, now_ms), self._key(queue, message.payload)
-            joined.setdefault(facts, []).append(queue.id)
         for (expires_at_ms, key), ids in joined.items():
             event = Enqueued(tuple(ids), message.payload, message.durable, message.priority, expires_at_ms, key)
             self.events.append(event)
 
-    def _make_room(self, queue: Queue, size: int) -> None:
+    def _make_room(self, queue: Queue, size: int, key: str) -> None:
+        if queue.deleted:
+            raise NotFound(f"queue {queue.name} was deleted")
+        if key and queue.limited:
+            self._replace(queue, size, key)
         count, total = self._coming.get(queue, (0, 0))
         if queue.limited:
             dropped = queue.displaced_by(size, count, total)
@@ -71,16 +80,32 @@ class EnqueuePlan:
                 total -= sum(len(entry.content().payload) for entry in dropped)
         self._coming[queue] = (count + 1, total + size)
 
+    def _replace(self, queue: Queue, size: int, key: str) -> None:
+        """A newer value needs no more room than it has over the older one, be that in the queue or about to come."""
+        count, total = self._coming.get(queue, (0, 0))
+        planned = self._values.get((queue, key))
+        older = queue.displace_value(key) if planned is None else None
+        if older is not None:
+            self.displaced.setdefault(queue, []).append(older)
+            planned = len(older.content().payload)
+        if planned is not None:
+            self._coming[queue] = count - 1, total - planned
+        self._values[queue, key] = size
+
     def _key(self, queue: Queue, payload: bytes) -> str:
         name = queue.arguments.last_value_queue_key
         value = self._reader.properties(payload).get(name) if name else None
-        return "" if value is None else str(value)
+        key = "" if value is None else str(value)
+        if len(key) > MAX_KEY_CHARACTERS:
+            raise InvalidArgument(f"a last-value key is at most {MAX_KEY_CHARACTERS} characters, found {len(key)}")
+        return key
 
     def _abandon(self) -> None:
         for queue, entries in self.displaced.items():
             queue.undo_displacing(entries)
         self.displaced.clear()
         self._coming.clear()
+        self._values.clear()
         self.events.clear()
 
 

@@ -16,6 +16,9 @@ from qpid_ha_broker.model.orders import Order, Position, make_order
 from qpid_ha_broker.model.queue_arguments import FullPolicy, QueueArguments
 from qpid_ha_broker.model.sequence import Entry, Holder
 
+PASSED_LENGTH = 1000
+"""Messages that a consumer may find expired or unwanted at a time: a selector must not keep everybody else waiting."""
+
 Accepts = Callable[[Enqueued], bool]
 
 
@@ -51,6 +54,7 @@ class Queue:
     __slots__ = (
         "_displacing",
         "_expiries",
+        "_expiries_popped_ms",
         "_head",
         "_order",
         "_positions",
@@ -65,6 +69,7 @@ class Queue:
         "exclusive_owner",
         "id",
         "ids",
+        "interrupted",
         "limited",
         "name",
         "needs_care",
@@ -81,8 +86,11 @@ class Queue:
         self._positions = [self._head]
         self._displacing: Position | None = None
         self._expiries: list[tuple[int, int, Entry]] = []
+        self._expiries_popped_ms = 0
         self._turn = 0
         self.deleted = False
+        self.interrupted = False
+        """The last `hand_out` stopped before a consumer had seen everything."""
         self.consumers: list[Consumer] = []
         self.exclusive_owner: object | None = None
         self.unused_since_ms: int | None = None
@@ -101,13 +109,17 @@ class Queue:
             self._displacing = self._order.displacing_position()
             self._positions.append(self._displacing)
 
+    def mark_deleted(self) -> None:
+        """It is no more. `needs_care` leads a late publisher to where that is noticed."""
+        self.deleted = self.needs_care = True
+
     def add(self, entry: Entry, event: Enqueued) -> Entry | None:
         """Take in a message; returns the one whose place it takes, if any (last-value queues)."""
         self.count += 1
         self.size += len(event.payload)
         self.enqueued_total += 1
         if event.expires_at_ms:
-            heapq.heappush(self._expiries, (event.expires_at_ms, entry.id, entry))
+            self._note_expiry(event.expires_at_ms, entry)
         return self._order.append(entry)
 
     def remove(self, entry: Entry) -> None:
@@ -129,10 +141,14 @@ class Queue:
         """It is available again, in its old place; `failed` counts one failed delivery."""
         if entry.holder is not None:
             self.acquired -= 1
+            entry.acquired_before = entry.holder is not _DISPLACED
         entry.holder = None
         entry.delivery_count += failed
         for position in self._positions:
             position.rewind(entry)
+        expires_at_ms = entry.content().expires_at_ms
+        if 0 < expires_at_ms <= self._expiries_popped_ms:
+            self._note_expiry(expires_at_ms, entry)
 
     def find(self, message_id: int) -> Entry | None:
         """The message with that id, if it is here."""
@@ -158,7 +174,7 @@ class Queue:
         over_count = self.count + coming_count + 1 - limits.max_count if limits.max_count else 0
         over_size = self.size + coming_size + size - limits.max_size if limits.max_size else 0
         while over_count > 0 or over_size > 0:
-            entry = self._displacing.peek() if self._displacing and size <= (limits.max_size or size) else None
+            entry = self._next_displaced(size)
             if entry is None:
                 self.undo_displacing(dropped)
                 raise QueueFull(self._full_text(size))
@@ -167,6 +183,20 @@ class Queue:
             over_count -= 1
             over_size -= len(entry.content().payload)
         return dropped
+
+    def displace_value(self, key: str) -> Entry | None:
+        """The available older value of `key`, whose room is free for the newer one."""
+        older = self._order.latest(key)
+        if older is None or older.holder is not None:
+            return None
+        self.hold(older, _DISPLACED)
+        return older
+
+    def _next_displaced(self, size: int) -> Entry | None:
+        limits = self.arguments
+        if limits.policy_type is not FullPolicy.RING or self._displacing is None or 0 < limits.max_size < size:
+            return None
+        return self._displacing.peek()
 
     def undo_displacing(self, dropped: Iterable[Entry]) -> None:
         """Nothing came after all."""
@@ -206,6 +236,7 @@ class Queue:
     def hand_out(self, now_ms: int, limit: int) -> tuple[list[tuple[Consumer, list[Entry]]], list[Entry]]:
         """Up to `limit` messages per consumer, in turn; with them, what was found to have expired, held by nobody."""
         expired: list[Entry] = []
+        self.interrupted = False
         ready = [consumer for consumer in self.consumers if consumer.credit > 0 and consumer.window_bytes > 0]
         if len(ready) == 1:
             given = {ready[0]: self._serve(ready[0], limit, now_ms, expired)}
@@ -239,6 +270,7 @@ class Queue:
         wanted = min(limit, consumer.credit)
         window = consumer.window_bytes
         entries: list[Entry] = []
+        passed = 0
         while len(entries) < wanted and window > 0 and (entry := position.peek()) is not None:
             position.skip()
             event = entry.content()
@@ -251,6 +283,11 @@ class Queue:
                     self.acquired += 1
                 entries.append(entry)
                 window -= len(event.payload)
+                continue
+            passed += 1
+            if passed >= PASSED_LENGTH:
+                self.interrupted = True
+                break
         consumer.credit -= len(entries)
         consumer.window_bytes = window
         return entries
@@ -261,9 +298,17 @@ class Queue:
         """When the next message may expire; None when none will."""
         return self._expiries[0][0] if self._expiries else None
 
+    def _note_expiry(self, expires_at_ms: int, entry: Entry) -> None:
+        if len(self._expiries) > 2 * self.count + _EXPIRIES_SLACK:
+            # Most were consumed long before their time: a long TTL must not keep a memory of every message.
+            self._expiries = [each for each in self._expiries if each[2].event is not None]
+            heapq.heapify(self._expiries)
+        heapq.heappush(self._expiries, (expires_at_ms, entry.id, entry))
+
     def expired(self, now_ms: int) -> list[Entry]:
-        """What has expired and is nobody's: the caller dequeues it."""
+        """What has expired and is nobody's: the caller dequeues it. What somebody has is noted when it returns."""
         found = []
+        self._expiries_popped_ms = max(self._expiries_popped_ms, now_ms)
         while self._expiries and self._expiries[0][0] <= now_ms:
             entry = heapq.heappop(self._expiries)[2]
             if entry.holder is None:
@@ -280,10 +325,12 @@ class Queue:
     def check_invariants(self) -> None:
         """Raise AssertionError where the counters and the messages disagree; called after each step in tests."""
         entries = list(self._order)
-        found = (len(entries), sum(len(e.content().payload) for e in entries), sum(e.holder is not None for e in entries))
+        size = sum(len(entry.content().payload) for entry in entries)
+        found = (len(entries), size, sum(entry.holder is not None for entry in entries))
         if found != (self.count, self.size, self.acquired) or len(self._order) != self.count:
             raise AssertionError(f"{self.name}: counted {found}, believed {(self.count, self.size, self.acquired)}")
 
 
+_EXPIRIES_SLACK = 64
 _DISPLACED = Holder()
 _EXPIRED = Holder()

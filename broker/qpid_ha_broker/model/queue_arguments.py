@@ -33,7 +33,7 @@ class Replicate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueArguments:
-    """A queue's settings. 0 means "no limit" wherever a limit is counted; `given` is what was asked, as it was asked."""
+    """A queue's settings. 0: "no limit" wherever a limit is counted; `given` is what was asked, as it was asked."""
 
     max_count: int = 0
     max_size: int = 0
@@ -92,8 +92,8 @@ def _converted(name: str, value: Scalar) -> Any:
 
 
 def _count(value: Scalar) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value[:20])
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20:
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
         raise ValueError("a whole number, 0 or more")
     return value

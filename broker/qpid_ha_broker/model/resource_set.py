@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import DequeueReason
-from qpid_ha_broker.model.errors import InUse, QueueFull
+from qpid_ha_broker.model.errors import InUse, ModelError, NotFound
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader
 from qpid_ha_broker.model.queue import Consumer, Handout, Queue
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, State
 from qpid_ha_broker.model.transaction import Message, Transaction
 
 
@@ -29,8 +29,10 @@ class ResourceSet:
         self.state = State()
         self._reader = reader
         self._log_acquisitions = log_acquisitions
-        self._awake: set[Queue] = set()
-        self._timed: set[Queue] = set()
+        # Dictionaries, not sets: what is written in which order must follow from what was asked in which order.
+        self._awake: dict[Queue, None] = {}
+        self._timed: dict[Queue, None] = {}
+        self._now_ms = 0
         self.deleted_queues: list[Queue] = []
         """For the driver to take: whose links have to be told."""
         self.unroutable_total = 0
@@ -40,24 +42,29 @@ class ResourceSet:
     # --- messages in
 
     def publish(self, queue: Queue, message: Message, now_ms: int) -> int:
-        """Enqueue; returns the LSN to wait for. Raises QueueFull, and then nothing has changed."""
+        """Enqueue; returns the LSN to wait for. Raises QueueFull, NotFound (deleted), and then nothing has changed."""
         if queue.needs_care or message.expires_at_ms:
             return self._publish_to((queue,), message, now_ms)
         event = ev.Enqueued(queue.ids, message.payload, message.durable, message.priority, 0, "")
         lsn = self.log.append(event)
         queue.add(Entry(lsn, event), event)
-        self.state.payload_bytes += len(message.payload)
+        self.state.memory_bytes += len(message.payload) + MESSAGE_OVERHEAD
         if queue.consumers:
-            self._awake.add(queue)
+            self._awake[queue] = None
         return lsn
 
     def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> int:
-        """Enqueue wherever the exchange says, everywhere or nowhere. Returns the LSN to wait for."""
+        """Enqueue wherever the exchange says, everywhere or nowhere. Returns the LSN. Raises as `publish`."""
         queues = self.route(exchange, message.payload, key)
         return self._publish_to(queues, message, now_ms) if queues else self.log.last_lsn
 
     def route(self, exchange: Exchange, payload: bytes, key: str) -> tuple[Queue, ...]:
-        """The queues for a message; those of the alternate exchange when the exchange itself has none."""
+        """The queues for a message; those of the alternate exchange when the exchange itself has none.
+
+        Raises NotFound for an exchange that was deleted after the caller had found it.
+        """
+        if exchange.id not in self.state.exchanges_by_id:
+            raise NotFound(f"exchange {exchange.name} was deleted")
 
         def properties() -> Mapping[str, object]:
             return self._reader.properties(payload)
@@ -71,6 +78,7 @@ class ResourceSet:
         return tuple(self.state.queues_by_id[queue_id] for queue_id in ids)
 
     def _publish_to(self, queues: tuple[Queue, ...], message: Message, now_ms: int) -> int:
+        self._now_ms = now_ms
         plan = EnqueuePlan(self._reader)
         plan.add(queues, message, now_ms)
         return self._carry_out(plan, [])
@@ -97,9 +105,9 @@ class ResourceSet:
     def _wake(self, queues: Iterable[Queue]) -> None:
         for queue in queues:
             if queue.consumers:
-                self._awake.add(queue)
+                self._awake[queue] = None
             if queue.next_expiry_ms() is not None:
-                self._timed.add(queue)
+                self._timed[queue] = None
 
     # --- messages out
 
@@ -115,23 +123,28 @@ class ResourceSet:
         """Serve it no more; give back what it holds with `release` first."""
         queue.unsubscribe(consumer, now_ms)
         if queue.arguments.auto_delete and not queue.consumers:
-            self._timed.add(queue)
+            self.watch(queue)
 
     def wake(self, queue: Queue) -> None:
         """A consumer of `queue` has new credit or room."""
-        self._awake.add(queue)
+        self._awake[queue] = None
 
     def hand_out(self, now_ms: int, limit: int) -> list[Handout]:
         """Up to `limit` messages for each consumer that can take some. Call again while `has_work`."""
         handouts: list[Handout] = []
-        awake, self._awake = self._awake, set()
+        self._now_ms = now_ms
+        awake, self._awake = self._awake, {}
         for queue in awake:
+            if queue.deleted:
+                continue
             given, expired = queue.hand_out(now_ms, limit)
             if expired:
                 self._dequeue(queue, expired, DequeueReason.EXPIRED)
+            if queue.interrupted:
+                self._awake[queue] = None
             for consumer, entries in given:
                 if len(entries) == limit:
-                    self._awake.add(queue)
+                    self._awake[queue] = None
                 handouts.append(Handout(consumer, entries, self._acquired(queue, consumer, entries)))
         return handouts
 
@@ -157,9 +170,9 @@ class ResourceSet:
             return self.log.last_lsn
         limit = queue.arguments.delivery_limit
         spent = [entry for entry in entries if failed and limit and entry.delivery_count + 1 >= limit]
-        outdated = [entry for entry in entries if entry not in spent and queue.is_superseded(entry)]
         if spent:
             self.reject(queue, spent)
+        outdated = [entry for entry in entries if entry.event is not None and queue.is_superseded(entry)]
         if outdated:
             self._dequeue(queue, outdated, DequeueReason.DISPLACED)
         returning = [entry for entry in entries if entry.event is not None]
@@ -186,8 +199,8 @@ class ResourceSet:
         message = Message(event.payload, event.durable, event.priority, event.expires_at_ms)
         plan = EnqueuePlan(self._reader)
         try:
-            plan.add(tuple(target for target in targets if target is not queue), message, 0)
-        except QueueFull:
+            plan.add(tuple(target for target in targets if target is not queue), message, self._now_ms)
+        except ModelError:
             self.dead_letters_dropped_total += 1
             return False
         if not plan.events:
@@ -210,7 +223,8 @@ class ResourceSet:
     # --- transactions
 
     def commit(self, transaction: Transaction, now_ms: int) -> int:
-        """Do all of it in one unit; returns the LSN to wait for. Raises QueueFull: then roll it back."""
+        """Do all of it in one unit; returns the LSN to wait for. Raises QueueFull, NotFound: then roll it back."""
+        self._now_ms = now_ms
         plan = EnqueuePlan(self._reader)
         for target, message, key in transaction.published:
             queues = (target,) if isinstance(target, Queue) else self.route(target, message.payload, key)
@@ -223,18 +237,27 @@ class ResourceSet:
         return self._carry_out(plan, departures)
 
     def roll_back(self, transaction: Transaction) -> None:
-        """Forget the publishes; what it had accepted is available again, marked as delivered once."""
+        """Forget the publishes; what it had accepted goes back to its consumer, or to the queue as a failed delivery."""
         for queue, entry in transaction.accepted:
-            self.release(queue, [entry], failed=True)
+            consumer = transaction.consumer_of(entry)
+            if consumer is not None and not queue.deleted:
+                queue.hold(entry, consumer)
+            else:
+                self.release(queue, [entry], failed=True)
 
     # --- time
+
+    def watch(self, queue: Queue) -> None:
+        """Look at `queue` at every tick: it may have to delete itself."""
+        self._timed[queue] = None
 
     def tick(self, now_ms: int) -> list[Queue]:
         """Expire messages; returns the auto-delete queues whose time has come, for the caller to delete."""
         due = []
+        self._now_ms = now_ms
         for queue in list(self._timed):
             if queue.deleted:
-                self._timed.discard(queue)
+                del self._timed[queue]
                 continue
             expired = queue.expired(now_ms)
             if expired:
@@ -242,5 +265,5 @@ class ResourceSet:
             if queue.is_due_for_deletion(now_ms):
                 due.append(queue)
             elif queue.next_expiry_ms() is None and not queue.arguments.auto_delete:
-                self._timed.discard(queue)
+                del self._timed[queue]
         return due

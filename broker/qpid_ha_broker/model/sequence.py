@@ -16,6 +16,8 @@ from operator import attrgetter
 from qpid_ha_broker.events.types import Enqueued
 
 BLOCK_LENGTH = 512
+THIN_LENGTH = 16
+"""A full block with so few left lets go of its tombstones: one message that nobody wants must not keep 511 others."""
 SEAL_LENGTH = 64
 """An emptied last block of at least this many is closed, so that an idle queue keeps no tombstones."""
 
@@ -42,21 +44,25 @@ class Block:
 
     def __init__(self, first_id: int) -> None:
         self.first_id = first_id
-        self.entries: list[Entry] | tuple[()] = []
+        self.entries: list[Entry] = []
         self.live = 0
         self.next: Block | None = None
 
 
 class Entry:
-    """A message in one queue. Available while `holder` is None; `event` is None once it is gone."""
+    """A message in one queue. Available while `holder` is None; `event` is None once it is gone.
 
-    __slots__ = ("block", "delivery_count", "event", "holder", "id")
+    `acquired_before`: somebody had it and gave it back, so whoever gets it next may see it for the second time.
+    """
+
+    __slots__ = ("acquired_before", "block", "delivery_count", "event", "holder", "id")
 
     def __init__(self, message_id: int, event: Enqueued) -> None:
         self.id = message_id
         self.event: Enqueued | None = event
         self.holder: Holder | None = None
         self.delivery_count = 0
+        self.acquired_before = False
         self.block: Block | None = None
 
     def content(self) -> Enqueued:
@@ -90,7 +96,7 @@ class MessageSequence:
         block = self._last
         if len(block.entries) >= BLOCK_LENGTH:
             block = self._open_block(entry.id)
-        block.entries.append(entry)  # type: ignore[union-attr]
+        block.entries.append(entry)
         block.live += 1
         entry.block = block
         self._length += 1
@@ -103,8 +109,10 @@ class MessageSequence:
         entry.event = entry.block = None
         entry.holder = GONE
         self._length -= 1
-        block.live -= 1
-        if not block.live and (block is not self._last or len(block.entries) >= SEAL_LENGTH):
+        block.live = live = block.live - 1
+        if live == THIN_LENGTH and block is not self._last:
+            _thin(block)
+        elif not live and (block is not self._last or len(block.entries) >= SEAL_LENGTH):
             self._seal(block)
 
     def find(self, message_id: int) -> Entry | None:
@@ -130,7 +138,7 @@ class MessageSequence:
     def _seal(self, block: Block) -> None:
         if block is self._last:
             self._open_block(block.entries[-1].id + 1)
-        block.entries = ()
+        block.entries = []
         self._dead += 1
         if self._dead > 32 and self._dead * 2 > len(self._blocks):
             self._forget_dead_blocks()
@@ -146,6 +154,14 @@ class MessageSequence:
         self._dead = 0
 
 
+def _thin(block: Block) -> None:
+    """One tombstone stands for all in a row: places and the order of ids stay, so cursors and `find` notice nothing."""
+    entries = block.entries
+    for at in range(1, len(entries)):
+        if entries[at].event is None and entries[at - 1].event is None:
+            entries[at] = entries[at - 1]
+
+
 class Cursor:
     """A place in a sequence. What lies behind it was seen; `rewind` makes it see an entry again."""
 
@@ -159,10 +175,10 @@ class Cursor:
         block, index = self._block, self._index
         while True:
             entries = block.entries
-            for index in range(index, len(entries)):
-                if entries[index].holder is None:
-                    self._block, self._index = block, index
-                    return entries[index]
+            for at in range(index, len(entries)):
+                if entries[at].holder is None:
+                    self._block, self._index = block, at
+                    return entries[at]
             index = len(entries)
             following = block.next
             if following is None:

@@ -11,10 +11,14 @@ from typing import Any
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments
 from qpid_ha_broker.model.sequence import ELSEWHERE, Entry
+
+MESSAGE_OVERHEAD = 300
+"""Bytes that a queued message takes besides its payload: docs/performance.md has the measurement."""
 
 
 class ReplayError(Exception):
@@ -29,8 +33,8 @@ class State:
         self.exchanges: dict[str, Exchange] = {}
         self.queues_by_id: dict[int, Queue] = {}
         self.exchanges_by_id: dict[int, Exchange] = {}
-        self.payload_bytes = 0
-        """Of all messages in all queues; a message in two queues counts twice."""
+        self.memory_bytes = 0
+        """What the messages take, roughly: payloads and the overhead of each; in two queues it counts twice."""
         self._unit: list[Record] = []
         self._apply: dict[type, Callable[[int, Any], object]] = {
             ev.QueueDeclared: self._queue_declared,
@@ -50,7 +54,7 @@ class State:
         """Let `event` count. Raises ReplayError when it does not fit."""
         try:
             self._apply[type(event)](lsn, event)
-        except (KeyError, LookupError, ValueError) as error:
+        except (LookupError, ValueError, ModelError) as error:
             raise ReplayError(f"LSN {lsn}: {type(event).__name__} does not fit the state: {error}") from error
 
     def replay(self, record: Record) -> None:
@@ -76,7 +80,7 @@ class State:
             older = queue.add(Entry(lsn, event), event)
             if older is not None:
                 displaced.append((queue, older))
-        self.payload_bytes += len(event.payload) * len(queues)
+        self.memory_bytes += (len(event.payload) + MESSAGE_OVERHEAD) * len(queues)
         return displaced
 
     def removed(self, queue: Queue, entries: list[Entry]) -> None:
@@ -84,7 +88,7 @@ class State:
         before = queue.size
         for entry in entries:
             queue.remove(entry)
-        self.payload_bytes -= before - queue.size
+        self.memory_bytes -= before - queue.size + MESSAGE_OVERHEAD * len(entries)
 
     def _queue_declared(self, lsn: int, event: ev.QueueDeclared) -> None:
         if event.name in self.queues:
@@ -98,8 +102,8 @@ class State:
     def _queue_deleted(self, lsn: int, event: ev.QueueDeleted) -> None:
         queue = self.queues_by_id.pop(event.queue)
         del self.queues[queue.name]
-        queue.deleted = True
-        self.payload_bytes -= queue.size
+        queue.mark_deleted()
+        self.memory_bytes -= queue.size + MESSAGE_OVERHEAD * queue.count
         for exchange in self.exchanges.values():
             exchange.unbind_queue(queue.id)
 

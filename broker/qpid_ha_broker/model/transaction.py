@@ -29,11 +29,12 @@ class Publish(NamedTuple):
 class Transaction(Holder):
     """Work that waits for the client's word. Messages it accepted are held by it, so nobody else gets them."""
 
-    __slots__ = ("accepted", "published", "size")
+    __slots__ = ("_consumers", "accepted", "published", "size")
 
     def __init__(self) -> None:
         self.published: list[Publish] = []
         self.accepted: list[tuple[Queue, Entry]] = []
+        self._consumers: dict[Entry, Holder] = {}
         self.size = 0
         """Bytes of payload that wait: the driver bounds it."""
 
@@ -42,7 +43,23 @@ class Transaction(Holder):
         self.published.append(publish)
         self.size += len(publish.message.payload)
 
-    def accept(self, queue: Queue, entry: Entry) -> None:
-        """Remember to forget a message that its consumer has done with."""
+    def withdraw(self) -> None:
+        """Take back the last publish."""
+        self.size -= len(self.published.pop().message.payload)
+
+    def accept(self, queue: Queue, entry: Entry, consumer: Holder | None) -> None:
+        """Remember to forget a message that is done with; after a rollback `consumer` has it again, if it is given."""
+        if entry.holder is self:
+            return  # Accepted twice; a log that dequeues it twice could not be replayed.
         queue.hold(entry, self)
         self.accepted.append((queue, entry))
+        if consumer is not None:
+            self._consumers[entry] = consumer
+
+    def abandon(self, entry: Entry) -> None:
+        """The consumer of `entry` is gone or has settled: after a rollback the queue has it again."""
+        self._consumers.pop(entry, None)
+
+    def consumer_of(self, entry: Entry) -> Holder | None:
+        """Who has `entry` again after a rollback; None: the queue."""
+        return self._consumers.get(entry)

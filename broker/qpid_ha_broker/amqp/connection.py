@@ -1,0 +1,210 @@
+"""One client's connection: open, sessions, links, and their end (AMQP 1.0 part 2), without a socket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+
+from qpid_ha_broker.amqp import attach
+from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, RESOURCE_LIMIT, AmqpError, as_amqp
+from qpid_ha_broker.amqp.container import Container, Notice
+from qpid_ha_broker.amqp.coordinator import Transactions
+from qpid_ha_broker.amqp.engine import Engine
+from qpid_ha_broker.amqp.incoming import ReceivingLink
+from qpid_ha_broker.amqp.management_link import ReplyLink
+from qpid_ha_broker.amqp.outgoing import OutgoingLink
+from qpid_ha_broker.model.errors import ModelError
+
+LinkHandler = ReceivingLink | OutgoingLink | ReplyLink
+
+
+class Connection:
+    """The promise: when it ends, however it ends, everything that its client held is back where it was.
+
+    `refusal`: why this client cannot be served; it is told so in the protocol's terms once it has opened.
+    """
+
+    def __init__(self, container: Container, engine: Engine, peer: str, refusal: AmqpError | None = None) -> None:
+        settings = container.settings
+        self.container = container
+        self.engine = engine
+        self.peer = peer
+        self.transactions = Transactions(container.resources, settings.max_transaction_bytes)
+        self.writable = True
+        """The socket takes more; the driver says."""
+        self.partial_bytes = 0
+        self.congested: set[OutgoingLink] = set()
+        """Consumers that wait for room in the peer's window or in the socket."""
+        self.is_open = False
+        self._refusal = refusal
+        self._links: dict[Any, LinkHandler] = {}
+        self._sessions = 0
+        self._ended = False
+        container.connections.add(self)
+
+    # --- the driver's calls
+
+    def receive(self, data: bytes) -> None:
+        """Bytes came; `container.now_ms` is the time."""
+        self.engine.push(data)
+        self.engine.process(self)
+        self.container.touch(self)
+
+    def take_output(self) -> bytes:
+        """What is to be written; consumers that waited for room go on."""
+        output = self.engine.take_output()
+        if self.congested:
+            self._relieve()
+        return output
+
+    def resume_writing(self) -> None:
+        """The socket takes more again."""
+        self.writable = True
+        self._relieve()
+        self.touch()
+
+    def pause_writing(self) -> None:
+        """The socket is full."""
+        self.writable = False
+        for handler in self._links.values():
+            if isinstance(handler, OutgoingLink):
+                handler.consumer.window_bytes = 0
+                self.congested.add(handler)
+
+    def lost(self) -> None:
+        """The socket is gone."""
+        self._finish(lost=True)
+
+    def _relieve(self) -> None:
+        congested, self.congested = self.congested, set()
+        for link in congested:
+            link.open_window()
+
+    # --- for links
+
+    def touch(self) -> None:
+        """There is something to write at the end of the turn."""
+        self.container.touch(self)
+
+    def note(self, level: str, text: str) -> None:
+        """For the operator's log."""
+        self.container.notices.append(Notice(level, self.peer, text))
+
+    def end_link(self, handler: LinkHandler, error: AmqpError) -> None:
+        """Detach a link with an error; the connection and its other links go on."""
+        self._drop(handler, lost=False)
+        self._detach_with(handler.link, error)
+
+    def end(self, error: AmqpError) -> None:
+        """Close the connection with a condition; what the client held is given back."""
+        self.note("info" if error.name == CONNECTION_FORCED else "warning", f"closed: {error}")
+        connection = self.engine.connection
+        connection.condition = proton.Condition(error.name, error.description)
+        connection.close()
+        self._finish(lost=False)
+        self.touch()
+
+    def links(self) -> list[LinkHandler]:
+        """All that are attached."""
+        return list(self._links.values())
+
+    # --- what the peer did: see engine.Handler
+
+    def opened(self) -> None:
+        settings, connection = self.container.settings, self.engine.connection
+        connection.container = settings.name
+        connection.offered_capabilities = [proton.symbol("ANONYMOUS-RELAY")]
+        connection.properties = {
+            proton.symbol("product"): "qpid-ha",
+            proton.symbol("version"): settings.version,
+            proton.symbol("failover-server-list"): [],
+        }
+        connection.open()
+        self.is_open = True
+        if self._refusal is not None:
+            self.end(self._refusal)
+
+    def closed(self) -> None:
+        self.engine.connection.close()
+        self._finish(lost=False)
+
+    def failed(self, name: str, description: str) -> None:
+        self.note("warning", f"connection failed: {name}: {description}")
+        self._finish(lost=True)
+
+    def session_opened(self, session: proton.Session) -> None:
+        self._sessions += 1
+        session.open()
+        limit = self.container.settings.max_sessions_per_connection
+        if self._sessions > limit:
+            session.condition = proton.Condition(RESOURCE_LIMIT, f"{limit} sessions are open: end some first")
+            session.close()
+
+    def session_closed(self, session: proton.Session) -> None:
+        self._sessions -= 1
+        for handler in self.links():
+            if handler.link.session == session:
+                self._drop(handler, lost=False)
+                handler.link.free()
+        session.close()
+        session.free()
+
+    def link_attached(self, link: proton.Link) -> None:
+        try:
+            if self._ended:
+                return
+            limit = self.container.settings.max_links_per_connection
+            if len(self._links) >= limit:
+                raise AmqpError(RESOURCE_LIMIT, f"{limit} links are attached to this connection: detach some first")
+            handler = attach.attach(self, link)
+        except ModelError as error:
+            self._refuse_link(link, as_amqp(error))
+        except AmqpError as error:
+            self._refuse_link(link, error)
+        else:
+            self._links[link._impl] = handler
+            self.engine.attach(link, handler)
+
+    def link_detached(self, link: proton.Link, closed: bool) -> None:
+        handler = self._links.get(link._impl)
+        if handler is not None:
+            self._drop(handler, lost=False)
+            attach.after_detach(self, handler, closed)
+        if closed:
+            link.close()
+        else:
+            link.detach()
+        link.free()
+
+    def flow(self, handler: OutgoingLink | ReplyLink) -> None:
+        handler.flow()
+
+    # --- the end
+
+    def _refuse_link(self, link: proton.Link, error: AmqpError) -> None:
+        link.source.type = proton.Terminus.UNSPECIFIED
+        link.target.type = proton.Terminus.UNSPECIFIED
+        link.open()
+        self._detach_with(link, error)
+
+    def _detach_with(self, link: proton.Link, error: AmqpError) -> None:
+        self.note("warning", f"link {link.name} refused: {error}")
+        link.condition = proton.Condition(error.name, error.description)
+        link.close()
+        self.touch()
+
+    def _drop(self, handler: LinkHandler, *, lost: bool) -> None:
+        self._links.pop(handler.link._impl, None)
+        self.engine.detach(handler.link)
+        handler.closed(lost=lost)
+
+    def _finish(self, *, lost: bool) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self.transactions.closed()
+        for handler in self.links():
+            self._drop(handler, lost=lost)
+            attach.after_detach(self, handler, closed=False)
+        self.container.connections.discard(self)

@@ -1,0 +1,172 @@
+"""The AMQP container: the nodes that clients attach to, their connections, and the turn that joins them with the model.
+
+A turn is like the end of a round in a card game. During the round peers play: messages come in, answers come in. At its
+end the broker moves once: it hands out messages, takes what was written to the log for those who must witness it, and
+tells everybody what has become certain. So the cost of a confirmation is shared by all that happened in the round.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from qpid_ha_broker.amqp.conditions import RESOURCE_DELETED, AmqpError
+from qpid_ha_broker.amqp.management import Management
+from qpid_ha_broker.amqp.nodes import Nodes, NodeSettings
+from qpid_ha_broker.amqp.sections import MessageSections
+from qpid_ha_broker.model.administration import Administration
+from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.exchanges import Exchange
+from qpid_ha_broker.model.log import Batch
+from qpid_ha_broker.model.queue import Handout, Queue
+from qpid_ha_broker.model.resource_set import ResourceSet
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.amqp.connection import Connection
+    from qpid_ha_broker.amqp.incoming import ReceivingLink
+    from qpid_ha_broker.amqp.outgoing import OutgoingLink
+
+HANDOUT_LIMIT = 256
+"""Messages for one consumer in one turn: enough to fill frames, few enough that nobody waits for long."""
+
+
+@dataclass(frozen=True)
+class ContainerSettings:
+    """Sizes in bytes, times in milliseconds."""
+
+    name: str
+    version: str
+    nodes: NodeSettings = field(default_factory=NodeSettings)
+    max_message_bytes: int = 100 * 1024 * 1024
+    max_partial_bytes: int = 16 * 1024 * 1024
+    """What one connection may have in unfinished messages, beyond one of the largest size."""
+    max_transaction_bytes: int = 256 * 1024 * 1024
+    max_links_per_connection: int = 4096
+    max_sessions_per_connection: int = 256
+    max_frame_bytes: int = 64 * 1024
+    publisher_credit: int = 1000
+    idle_timeout_ms: int = 60_000
+    memory_limit_bytes: int = 1 << 40
+
+
+class Notice(NamedTuple):
+    """Something an operator may want to read; the driver logs it."""
+
+    level: str
+    subject: str
+    text: str
+
+
+class Waiting(Protocol):
+    """A link with something to tell once the log has committed it."""
+
+    def confirm(self, committed_lsn: int) -> bool:
+        """Tell; whether more still waits."""
+
+
+class Container:
+    """The promise: nobody hears of an event that is not committed, and no message goes out before its acquisition is."""
+
+    def __init__(
+        self, settings: ContainerSettings, unique_name: Callable[[], str], *, log_acquisitions: bool = False
+    ) -> None:
+        self.settings = settings
+        self.sections = MessageSections()
+        self.resources = ResourceSet("default", self.sections, log_acquisitions=log_acquisitions)
+        self.configuration = Configuration(self.resources)
+        self.configuration.declare_standard_exchanges()
+        self.administration = Administration(self.resources, self.configuration)
+        self.management = Management(self.administration, settings.name)
+        self.nodes = Nodes(self.resources.state, self.configuration, settings.nodes, unique_name)
+        self.now_ms = 0
+        """The time of the current turn, milliseconds since the epoch; the driver sets it."""
+        self.connections: set[Connection] = set()
+        self.unconfirmed: set[Waiting] = set()
+        self.accepting: set[OutgoingLink] = set()
+        self.draining: set[OutgoingLink] = set()
+        self.starved: set[ReceivingLink] = set()
+        """Publishers that wait for memory."""
+        self.notices: list[Notice] = []
+        self._touched: set[Connection] = set()
+        self._withheld: deque[Handout] = deque()
+
+    def touch(self, connection: Connection) -> None:
+        """`connection` has something to write, or to do, at the end of the turn."""
+        self._touched.add(connection)
+
+    def take_touched(self) -> set[Connection]:
+        """The connections to be written, once each."""
+        touched, self._touched = self._touched, set()
+        return touched
+
+    def take_notices(self) -> list[Notice]:
+        """What there is to log."""
+        notices, self.notices = self.notices, []
+        return notices
+
+    @property
+    def has_work(self) -> bool:
+        """Whether another turn is due at once."""
+        return self.resources.has_work or bool(self.deleted_queues)
+
+    @property
+    def deleted_queues(self) -> list[Queue]:
+        """Whose links have not been told yet."""
+        return self.resources.deleted_queues
+
+    def turn(self) -> Batch | None:
+        """Make the broker's move; returns what witnesses must see. Call again when one has acknowledged."""
+        while self.accepting:
+            self.accepting.pop().flush_accepted()
+        self._end_links_of_deleted_queues()
+        for handout in self.resources.hand_out(self.now_ms, HANDOUT_LIMIT):
+            self._withheld.append(handout)
+        batch = self.resources.log.take_batch()
+        committed_lsn = self.resources.log.committed_lsn
+        while self._withheld and self._withheld[0].lsn <= committed_lsn:
+            self._deliver(self._withheld.popleft())
+        self.unconfirmed = {link for link in self.unconfirmed if link.confirm(committed_lsn)}
+        if self.draining and not self.resources.has_work and not self._withheld:
+            self.draining = {link for link in self.draining if not link.finish_drain()}
+        if self.starved and self._is_roomy():
+            starved, self.starved = self.starved, set()
+            for link in starved:
+                link.replenish()
+        return batch
+
+    def _deliver(self, handout: Handout) -> None:
+        link: OutgoingLink = handout.consumer.owner  # type: ignore[assignment]
+        link.deliver(handout.entries)
+
+    def tick(self) -> None:
+        """Expire messages and delete queues whose time has come."""
+        for queue in self.resources.tick(self.now_ms):
+            self.configuration.delete_queue(queue.name)
+            self.notices.append(Notice("info", "queue", f"{queue.name} deleted: nobody uses it, and it is auto-delete"))
+
+    def is_there(self, node: Queue | Exchange) -> bool:
+        """Whether a node still exists."""
+        state = self.resources.state
+        return (state.queues_by_id if isinstance(node, Queue) else state.exchanges_by_id).get(node.id) is node
+
+    def has_room(self, link: ReceivingLink) -> bool:
+        """Whether `link` may have more credit; if not, it gets some when there is room again."""
+        if self.resources.state.memory_bytes < self.settings.memory_limit_bytes:
+            return True
+        if not self.starved:
+            text = f"{self.resources.state.memory_bytes} bytes are queued, memory-limit is reached: publishers wait"
+            self.notices.append(Notice("warning", "memory", text))
+        self.starved.add(link)
+        return False
+
+    def _is_roomy(self) -> bool:
+        return self.resources.state.memory_bytes < self.settings.memory_limit_bytes * 0.9
+
+    def _end_links_of_deleted_queues(self) -> None:
+        while self.deleted_queues:
+            queue = self.deleted_queues.pop()
+            for consumer in list(queue.consumers):
+                link: OutgoingLink = consumer.owner  # type: ignore[assignment]
+                link.connection.end_link(link, AmqpError(RESOURCE_DELETED, f"queue {queue.name} was deleted"))

@@ -1,0 +1,146 @@
+"""Local transactions of one connection, and the link on which they are declared and discharged (AMQP 1.0 part 4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import proton
+
+from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.conditions import (
+    INVALID_FIELD,
+    NOT_IMPLEMENTED,
+    RESOURCE_LIMIT,
+    TRANSACTION_ROLLBACK,
+    UNKNOWN_TRANSACTION,
+    AmqpError,
+)
+from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome
+from qpid_ha_broker.amqp.incoming import ReceivingLink
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.transaction import Transaction
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.amqp.connection import Connection
+    from qpid_ha_broker.model.resource_set import ResourceSet
+
+MAX_OPEN_TRANSACTIONS = 1024
+_DECLARE = ("amqp:declare:list", 0x31)
+_DISCHARGE = ("amqp:discharge:list", 0x32)
+_COORDINATOR_CREDIT = 100
+
+
+class Transactions:
+    """The transactions that one connection has open, by id."""
+
+    def __init__(self, resources: ResourceSet, max_bytes: int) -> None:
+        self._resources = resources
+        self._max_bytes = max_bytes
+        self._open: dict[bytes, Transaction] = {}
+        self._last_id = 0
+
+    def declare(self) -> bytes:
+        """Begin one. Raises AmqpError when too many are open."""
+        if len(self._open) >= MAX_OPEN_TRANSACTIONS:
+            raise AmqpError(RESOURCE_LIMIT, f"{MAX_OPEN_TRANSACTIONS} transactions are open: discharge some first")
+        self._last_id += 1
+        transaction_id = self._last_id.to_bytes(8, "big")
+        self._open[transaction_id] = Transaction()
+        return transaction_id
+
+    def of(self, delivery: Delivery) -> tuple[bytes, Transaction]:
+        """The transaction that a delivery's state names. Raises AmqpError for one that is not open."""
+        try:
+            transaction_id = RemoteOutcome(delivery).transaction()[0]
+        except (TypeError, ValueError) as error:
+            raise AmqpError(INVALID_FIELD, str(error)) from error
+        if transaction_id not in self._open:
+            raise AmqpError(UNKNOWN_TRANSACTION, f"transaction {transaction_id.hex()} is not open on this connection")
+        return transaction_id, self._open[transaction_id]
+
+    def check_size(self, transaction: Transaction) -> None:
+        """Raises AmqpError when more waits than the broker is willing to hold; the publish that was one too many goes."""
+        if transaction.size > self._max_bytes:
+            transaction.withdraw()
+            raise AmqpError(RESOURCE_LIMIT, f"a transaction holds at most {self._max_bytes} bytes: discharge it first")
+
+    def discharge(self, transaction_id: bytes, fail: bool, now_ms: int) -> int:
+        """End one; returns the LSN to wait for. Raises AmqpError when it cannot be committed: it is rolled back."""
+        transaction = self._open.pop(transaction_id, None)
+        if transaction is None:
+            raise AmqpError(UNKNOWN_TRANSACTION, f"transaction {transaction_id.hex()} is not open on this connection")
+        if fail:
+            self._resources.roll_back(transaction)
+            return 0
+        try:
+            return self._resources.commit(transaction, now_ms)
+        except ModelError as error:
+            self._resources.roll_back(transaction)
+            raise AmqpError(TRANSACTION_ROLLBACK, str(error)) from error
+
+    def closed(self) -> None:
+        """The connection is gone: roll everything back."""
+        for transaction in self._open.values():
+            self._resources.roll_back(transaction)
+        self._open.clear()
+
+
+class CoordinatorLink(ReceivingLink):
+    """Each message declares or discharges. The promise: a commit is accepted only when the log has committed it."""
+
+    def __init__(self, connection: Connection, link: proton.Link) -> None:
+        super().__init__(connection, link, _COORDINATOR_CREDIT)
+        self._unconfirmed: list[tuple[int, Delivery]] = []
+
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        """Carry out one request."""
+        whole = self.whole(payload)
+        if whole is None:
+            return
+        try:
+            self._carry_out(delivery, whole)
+        except AmqpError as error:
+            engine.reject(delivery, error.name, error.description)
+        self._credit_due += 1
+        self.connection.container.unconfirmed.add(self)
+        self.connection.touch()
+
+    def _carry_out(self, delivery: Delivery, payload: bytes) -> None:
+        transactions, now_ms = self.connection.transactions, self.connection.container.now_ms
+        descriptor, fields = _read_request(payload)
+        if descriptor in _DECLARE:
+            engine.set_local_data(delivery, engine.DECLARED, [transactions.declare()], settle_now=True)
+        elif descriptor in _DISCHARGE and fields and isinstance(fields[0], bytes):
+            fail = len(fields) > 1 and bool(fields[1])
+            self._unconfirmed.append((transactions.discharge(bytes(fields[0]), fail, now_ms), delivery))
+        else:
+            raise AmqpError(NOT_IMPLEMENTED, f"a coordinator takes declare and discharge, not {descriptor}")
+
+    def confirm(self, committed_lsn: int) -> bool:
+        """Accept the discharges that are committed; whether some still wait."""
+        ready = [delivery for lsn, delivery in self._unconfirmed if lsn <= committed_lsn]
+        if ready:
+            self._unconfirmed = [item for item in self._unconfirmed if item[0] > committed_lsn]
+            engine.accept_all(ready)
+            self.connection.touch()
+        self.replenish()
+        return bool(self._unconfirmed)
+
+    def closed(self, *, lost: bool) -> None:
+        """The link is gone; what is open ends with it (AMQP 1.0 section 4.3)."""
+        super().closed(lost=lost)
+        self._unconfirmed.clear()
+        self.connection.container.unconfirmed.discard(self)
+        self.connection.transactions.closed()
+
+
+def _read_request(payload: bytes) -> tuple[object, list[object]]:
+    message = proton.Message()
+    try:
+        message.decode(payload)
+        body = message.body
+    except (proton.ProtonException, ValueError, TypeError, UnicodeDecodeError) as error:
+        raise AmqpError(INVALID_FIELD, f"a coordinator cannot read this message: {error}") from error
+    if not isinstance(body, proton.Described) or not isinstance(body.value, list):
+        raise AmqpError(INVALID_FIELD, "a coordinator takes a described list: declare or discharge")
+    return body.descriptor, body.value

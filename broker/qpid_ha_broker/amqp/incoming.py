@@ -1,0 +1,209 @@
+"""A publisher's link: takes messages in, and says "accepted" when the log says that it may."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import proton
+
+from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.conditions import (
+    MESSAGE_SIZE,
+    NOT_FOUND,
+    RESOURCE_DELETED,
+    RESOURCE_LIMIT,
+    AmqpError,
+    as_amqp,
+)
+from qpid_ha_broker.amqp.engine import Delivery
+from qpid_ha_broker.amqp.nodes import Target
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.exchanges import Exchange
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.transaction import Message, Publish
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.amqp.connection import Connection
+
+ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
+
+
+class ReceivingLink:
+    """What every link has on which messages come in: parts of a message, the size limit, and credit."""
+
+    incoming = True
+    owned_queue = ""
+    """A queue that exists for this link alone."""
+    keep_on_detach = False
+
+    def __init__(self, connection: Connection, link: proton.Link, credit: int) -> None:
+        self.connection = connection
+        self.link = link
+        self._parts = bytearray()
+        self._credit = credit
+        self._credit_due = 0
+        engine.give_credit(link, credit)
+
+    def partial(self, delivery: Delivery, data: bytes) -> None:
+        """Collect, up to the limits of the message and of the connection."""
+        self._parts += data
+        self.connection.partial_bytes += len(data)
+        settings = self.connection.container.settings
+        if len(self._parts) > settings.max_message_bytes:
+            self._too_large(len(self._parts))
+        elif self.connection.partial_bytes > settings.max_message_bytes + settings.max_partial_bytes:
+            text = f"{self.connection.partial_bytes} bytes of unfinished messages on one connection"
+            self.connection.end_link(self, AmqpError(RESOURCE_LIMIT, text))
+
+    def aborted(self, delivery: Delivery) -> None:
+        """Forget the parts."""
+        self._take_parts()
+        self._credit_due += 1
+
+    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
+        """Publishers settle what we have settled: nothing to do."""
+
+    def closed(self, *, lost: bool) -> None:
+        """The link is gone."""
+        self._take_parts()
+
+    def whole(self, payload: bytes) -> bytes | None:
+        """The message with its earlier parts; None when it is too large, and then the link has been ended."""
+        if self._parts:
+            payload = self._take_parts() + payload
+        if len(payload) > self.connection.container.settings.max_message_bytes:
+            self._too_large(len(payload))
+            return None
+        return payload
+
+    def replenish(self) -> None:
+        """Give back the credit that was used, once it is worth a frame and the broker has room."""
+        if self._credit_due * 2 >= self._credit and self.connection.container.has_room(self):
+            engine.give_credit(self.link, self._credit_due)
+            self._credit_due = 0
+            self.connection.touch()
+
+    def _take_parts(self) -> bytes:
+        parts, self._parts = bytes(self._parts), bytearray()
+        self.connection.partial_bytes -= len(parts)
+        return parts
+
+    def _too_large(self, size: int) -> None:
+        limit = self.connection.container.settings.max_message_bytes
+        text = f"a message of {size} bytes or more; max-message-size is {limit}"
+        self.connection.end_link(self, AmqpError(MESSAGE_SIZE, text))
+
+
+class IncomingLink(ReceivingLink):
+    """The promise: a delivery is settled as accepted only when the log has committed its event.
+
+    `target` None: an anonymous relay, each message says where it goes.
+    """
+
+    def __init__(self, connection: Connection, link: proton.Link, target: Target | None) -> None:
+        container = connection.container
+        super().__init__(connection, link, container.settings.publisher_credit)
+        self._target = target
+        self._queue = target.node if target is not None and isinstance(target.node, Queue) else None
+        self._container = container
+        self._publish = container.resources.publish
+        self._read_header = container.sections.header
+        self._unconfirmed: list[tuple[int, Delivery]] = []
+
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        """Publish one message."""
+        whole = self.whole(payload)
+        if whole is None:
+            return
+        container = self._container
+        try:
+            header = self._read_header(whole)
+            expires_at_ms = container.now_ms + header.ttl_ms if header.ttl_ms else 0
+            message = Message(whole, header.durable, header.priority, expires_at_ms)
+            if state == engine.TRANSACTIONAL:
+                self._publish_in_transaction(delivery, message)
+                return
+            queue = self._queue
+            if queue is not None and not queue.deleted:
+                lsn = self._publish(queue, message, container.now_ms)
+            else:
+                lsn = self._publish_anywhere(message)
+        except ModelError as error:
+            self._refuse(delivery, settled, as_amqp(error))
+        except AmqpError as error:
+            self._refuse(delivery, settled, error)
+        else:
+            if settled:
+                engine.forget(delivery)
+                self._credit_due += 1
+            else:
+                self._unconfirmed.append((lsn, delivery))
+            container.unconfirmed.add(self)
+
+    def _refuse(self, delivery: Delivery, settled: bool, error: AmqpError) -> None:
+        self._credit_due += 1
+        self._container.unconfirmed.add(self)
+        if error.name == RESOURCE_DELETED:
+            self.connection.end_link(self, error)
+        elif settled:
+            engine.forget(delivery)
+            self.connection.note("warning", f"a message sent at most once was refused: {error}")
+        else:
+            engine.reject(delivery, error.name, error.description)
+        self.connection.touch()
+
+    def _publish_anywhere(self, message: Message) -> int:
+        target, key = self._destination(message.payload)
+        resources, now_ms = self._container.resources, self._container.now_ms
+        if isinstance(target, Queue):
+            return resources.publish(target, message, now_ms)
+        return resources.publish_to_exchange(target, message, key, now_ms)
+
+    def _destination(self, payload: bytes) -> tuple[Queue | Exchange, str]:
+        sections = self._container.sections
+        target = self._target
+        if target is None:
+            address = sections.to(payload)
+            if not address:
+                raise AmqpError(NOT_FOUND, "a message for the anonymous relay needs an address in `to`")
+            target = self._container.nodes.target(address)
+        elif not self._container.is_there(target.node):
+            raise AmqpError(RESOURCE_DELETED, f"{target.node.name} was deleted")
+        if isinstance(target.node, Queue):
+            return target.node, ""
+        return target.node, sections.routing_key(payload) if target.key is None else target.key
+
+    def _publish_in_transaction(self, delivery: Delivery, message: Message) -> None:
+        """Accepted at once: whether it counts, the discharge will tell (AMQP 1.0 section 4.4.1)."""
+        transaction_id, transaction = self.connection.transactions.of(delivery)
+        target, key = self._destination(message.payload)
+        transaction.publish(Publish(target, message, key))
+        self.connection.transactions.check_size(transaction)
+        engine.set_local_data(
+            delivery, engine.TRANSACTIONAL, [transaction_id, ACCEPTED_OUTCOME], settle_now=True
+        )
+        self._credit_due += 1
+        self._container.unconfirmed.add(self)
+        self.connection.touch()
+
+    def confirm(self, committed_lsn: int) -> bool:
+        """Settle what is committed and replenish the credit; returns whether something still waits."""
+        waiting = self._unconfirmed
+        if waiting:
+            if waiting[-1][0] <= committed_lsn:
+                ready, self._unconfirmed = waiting, []
+            else:
+                ready = [item for item in waiting if item[0] <= committed_lsn]
+                self._unconfirmed = waiting[len(ready) :]
+            engine.accept_all([delivery for _, delivery in ready])
+            self._credit_due += len(ready)
+            self.connection.touch()
+        self.replenish()
+        return bool(self._unconfirmed)
+
+    def closed(self, *, lost: bool) -> None:
+        """What was not confirmed stays unconfirmed: the publisher will ask again, or never know."""
+        super().closed(lost=lost)
+        self._unconfirmed.clear()
+        self._container.unconfirmed.discard(self)
+        self._container.starved.discard(self)

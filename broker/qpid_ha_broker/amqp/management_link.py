@@ -1,0 +1,115 @@
+"""The node `$management`: requests come in on one link, replies go out on another, or to a queue."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import proton
+
+from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.conditions import DECODE_ERROR, NOT_FOUND, AmqpError
+from qpid_ha_broker.amqp.engine import Delivery, Sender
+from qpid_ha_broker.amqp.incoming import ReceivingLink
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.transaction import Message
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.amqp.connection import Connection
+    from qpid_ha_broker.amqp.management import Reply
+
+MANAGEMENT = "$management"
+_REQUEST_CREDIT = 100
+_MAX_WAITING_REPLIES = 1000
+
+
+class ManagementLink(ReceivingLink):
+    """The promise: the reply to a command goes out only when the log has committed what the command wrote."""
+
+    def __init__(self, connection: Connection, link: proton.Link) -> None:
+        super().__init__(connection, link, _REQUEST_CREDIT)
+        self._waiting: deque[Reply] = deque()
+
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        """Carry out one request."""
+        whole = self.whole(payload)
+        if whole is None:
+            return
+        reply = self.connection.container.management.handle(whole)
+        self._credit_due += 1
+        self.connection.container.unconfirmed.add(self)
+        self.connection.touch()
+        if reply is None:
+            engine.reject(delivery, DECODE_ERROR, "a request needs a reply-to and has to be a message")
+            return
+        engine.accept_all([delivery])
+        self._waiting.append(reply)
+
+    def confirm(self, committed_lsn: int) -> bool:
+        """Send the replies whose commands are committed; whether some still wait."""
+        while self._waiting and self._waiting[0].lsn <= committed_lsn:
+            self._send(self._waiting.popleft())
+        self.replenish()
+        return bool(self._waiting)
+
+    def _send(self, reply: Reply) -> None:
+        for handler in self.connection.links():
+            if isinstance(handler, ReplyLink) and reply.reply_to in handler.addresses:
+                handler.send(reply.payload)
+                return
+        container = self.connection.container
+        try:
+            queue = container.configuration.queue(reply.reply_to or "")
+            container.resources.publish(queue, Message(reply.payload), container.now_ms)
+        except (ModelError, AmqpError) as error:
+            self.connection.note("warning", f"a management reply could not be delivered: {NOT_FOUND}: {error}")
+
+    def closed(self, *, lost: bool) -> None:
+        """Nobody waits for the replies any more."""
+        super().closed(lost=lost)
+        self._waiting.clear()
+        self.connection.container.unconfirmed.discard(self)
+
+
+class ReplyLink:
+    """A receiver on `$management`: gets the replies that are addressed to its target, as far as its credit goes."""
+
+    incoming = False
+    owned_queue = ""
+    keep_on_detach = False
+
+    def __init__(self, connection: Connection, link: proton.Link) -> None:
+        self.connection = connection
+        self.link = link
+        self.addresses = {name for name in (link.remote_target.address, link.name, MANAGEMENT) if name}
+        self._sender = Sender(link)
+        self._waiting: deque[bytes] = deque(maxlen=_MAX_WAITING_REPLIES)
+
+    def send(self, payload: bytes) -> None:
+        """Send a reply, or keep it until there is credit."""
+        self._waiting.append(payload)
+        self.flow()
+
+    def flow(self) -> None:
+        """The peer changed its credit."""
+        while self._waiting and self._sender.credit > 0:
+            self._sender.send_settled(self._waiting.popleft())
+        if self._sender.draining and not self._waiting:
+            self._sender.drained()
+        self.connection.touch()
+
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        """Never on this side of a link."""
+
+    def partial(self, delivery: Delivery, data: bytes) -> None:
+        """Never on this side of a link."""
+
+    def aborted(self, delivery: Delivery) -> None:
+        """Never on this side of a link."""
+
+    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
+        """Replies are sent settled."""
+
+    def closed(self, *, lost: bool) -> None:
+        """Nobody waits for the replies any more."""
+        self._waiting.clear()

@@ -1,0 +1,222 @@
+"""A consumer's link: sends what the queue hands out, and hears what became of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import proton
+
+from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.conditions import UNKNOWN_TRANSACTION, AmqpError
+from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome, Sender
+from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.model.queue import Consumer, Queue
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.transaction import Transaction
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.amqp.connection import Connection
+    from qpid_ha_broker.amqp.selector import Selector
+
+WINDOW_BYTES = 256 * 1024
+"""What may wait in Proton for one session: enough for a full socket, little enough for ten thousand consumers."""
+
+
+class OutgoingLink:
+    """The promise: a message is forgotten only when the consumer said so, and it is told only when that is committed."""
+
+    incoming = False
+    owned_queue = ""
+    """A queue that exists for this link alone."""
+    keep_on_detach = False
+    """A durable subscription: detaching leaves its queue, closing deletes it."""
+
+    def __init__(
+        self, connection: Connection, link: proton.Link, queue: Queue, *, browsing: bool, selector: Selector | None
+    ) -> None:
+        self.connection = connection
+        self.link = link
+        self.queue = queue
+        self._container = connection.container
+        self._sender = Sender(link)
+        self._ended = False
+        self._presettled = link.snd_settle_mode == proton.Link.SND_SETTLED
+        self._selector = selector
+        self._unsettled: dict[Delivery, tuple[Entry, Any]] = {}
+        self._accepted: list[Entry] = []
+        self._answered: list[tuple[Delivery, Any]] = []
+        """Answered, but not settled by the consumer: it waits for our word."""
+        self._unconfirmed: deque[tuple[int, Delivery, Any]] = deque()
+        self.consumer = Consumer(self, browsing=browsing, accepts=self._matches if selector else None)
+        self._container.resources.subscribe(queue, self.consumer, connection)
+
+    def _matches(self, event: Enqueued) -> bool:
+        payload = event.payload
+        read = self._container.sections.selector_value
+        if self._selector is None:
+            return True
+        try:
+            return self._selector.matches(lambda name: read(payload, name))
+        except AmqpError:
+            return False  # a message whose properties cannot be read has none that a selector could match
+
+    # --- credit
+
+    def flow(self) -> None:
+        """The peer changed its credit."""
+        self.consumer.credit = self._sender.credit
+        if self._sender.draining:
+            self._container.draining.add(self)
+        self.open_window()
+
+    def open_window(self) -> None:
+        """Let the queue send, as far as the connection takes more."""
+        if not self.connection.writable:
+            self.consumer.window_bytes = 0
+            return
+        self.consumer.window_bytes = WINDOW_BYTES - self._sender.unsent_bytes
+        if self.consumer.window_bytes <= 0:
+            self.connection.congested.add(self)
+        elif self.consumer.credit > 0:
+            self._container.resources.wake(self.queue)
+
+    def finish_drain(self) -> bool:
+        """Give up credit that the queue has no messages for; False when the drain has to wait for room."""
+        if self.consumer.credit > 0 and self.consumer.window_bytes <= 0:
+            return False
+        self._sender.drained()
+        self.consumer.credit = 0
+        self.connection.touch()
+        return True
+
+    # --- messages out
+
+    def deliver(self, entries: list[Entry]) -> None:
+        """Send `entries`, which the queue has handed to us; back they go if the link has ended since."""
+        if self._ended:
+            self._container.resources.release(self.queue, entries, failed=False)
+            return
+        sections = self._container.sections
+        for entry in entries:
+            payload = entry.content().payload
+            if entry.acquired_before:
+                payload = sections.redelivered(payload, entry.delivery_count)
+            else:
+                payload = sections.fresh(payload)
+            if self._presettled:
+                self._sender.send_settled(payload)
+            else:
+                delivery, tag = self._sender.send(payload)
+                self._unsettled[delivery] = (entry, tag)
+        if self._presettled and not self.consumer.browsing:
+            self._container.resources.accept(self.queue, entries)
+        self.connection.touch()
+        if self.consumer.window_bytes <= 0:
+            self.connection.congested.add(self)
+
+    # --- what became of them
+
+    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
+        """The consumer answered, or settled, or both."""
+        found = self._unsettled.get(delivery)
+        if found is None:
+            return  # answered before: what it says now changes nothing, and we settle when the log has committed
+        entry, tag = found
+        if state == engine.TRANSACTIONAL:
+            self._answered_in_transaction(delivery, entry, settled)
+            return
+        if not settled and state not in (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED):
+            return  # `received`: it is still on its way
+        del self._unsettled[delivery]
+        if not self.consumer.browsing:
+            if state == engine.ACCEPTED:
+                self._accepted.append(entry)
+                self._container.accepting.add(self)
+            else:
+                self._returned(delivery, entry, state)
+        if settled:
+            engine.forget(delivery)
+            self._sender.free(tag)
+        else:
+            self._answered.append((delivery, tag))
+            self._container.accepting.add(self)
+
+    def _returned(self, delivery: Delivery, entry: Entry, state: int) -> None:
+        resources, outcome = self._container.resources, RemoteOutcome(delivery)
+        if state == engine.REJECTED or (state == engine.MODIFIED and outcome.undeliverable):
+            resources.reject(self.queue, [entry])
+        else:
+            failed = state != engine.RELEASED and (state != engine.MODIFIED or outcome.failed)
+            resources.release(self.queue, [entry], failed)
+
+    def flush_accepted(self) -> None:
+        """Dequeue all that was accepted in this turn, with one event."""
+        resources = self._container.resources
+        if self._accepted:
+            resources.accept(self.queue, self._accepted)
+            self._accepted = []
+        if self._answered:
+            lsn = resources.log.last_lsn
+            self._unconfirmed += [(lsn, delivery, tag) for delivery, tag in self._answered]
+            self._answered = []
+            self._container.unconfirmed.add(self)
+
+    def confirm(self, committed_lsn: int) -> bool:
+        """Settle answers that are committed, with the outcome we carried out; whether some still wait."""
+        waiting = self._unconfirmed
+        while waiting and waiting[0][0] <= committed_lsn:
+            _, delivery, tag = waiting.popleft()
+            engine.settle(delivery, RemoteOutcome(delivery).state)
+            self._sender.free(tag)
+            self.connection.touch()
+        return bool(waiting)
+
+    # --- transactions
+
+    def _answered_in_transaction(self, delivery: Delivery, entry: Entry, settled: bool) -> None:
+        """Accepted counts at the discharge; other outcomes return the message at once, which loses nothing."""
+        if isinstance(entry.holder, Transaction):
+            if settled:
+                entry.holder.abandon(entry)
+                self._settled(delivery)
+            return
+        try:
+            _, transaction = self.connection.transactions.of(delivery)
+            outcome = RemoteOutcome(delivery).transaction()[1]
+        except (AmqpError, ValueError) as error:
+            self.connection.end_link(self, AmqpError(UNKNOWN_TRANSACTION, str(error)))
+            return
+        if getattr(outcome, "descriptor", None) not in ("amqp:accepted:list", engine.ACCEPTED):
+            self._settled(delivery)
+            self._container.resources.release(self.queue, [entry], failed=True)
+            return
+        transaction.accept(self.queue, entry, None if settled else self.consumer)
+        if settled:
+            self._settled(delivery)
+
+    def _settled(self, delivery: Delivery) -> None:
+        _, tag = self._unsettled.pop(delivery)
+        engine.forget(delivery)
+        self._sender.free(tag)
+
+    # --- the end
+
+    def closed(self, *, lost: bool) -> None:
+        """Give back what was not answered; `lost`: the connection broke, so each may have been seen."""
+        self.flush_accepted()
+        self._ended = True
+        container, now_ms = self._container, self._container.now_ms
+        entries = []
+        for entry, _ in self._unsettled.values():
+            if isinstance(entry.holder, Transaction):
+                entry.holder.abandon(entry)
+            elif not self.consumer.browsing:
+                entries.append(entry)
+        self._unsettled.clear()
+        self.consumer.credit = 0
+        if entries:
+            container.resources.release(self.queue, entries, failed=lost)
+        container.resources.unsubscribe(self.queue, self.consumer, now_ms)
+        for links in (container.unconfirmed, container.accepting, container.draining, self.connection.congested):
+            links.discard(self)

@@ -1,0 +1,240 @@
+"""The sections of a message: looked at only as far as somebody needs, and never changed but for the header.
+
+A message is a sequence of described values (AMQP 1.0 section 3.2). Its bytes stay as they came. Where a section ends can
+be seen from its first bytes; what is in it Proton decodes. Headers repeat from message to message, so each different one
+is decoded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import proton
+
+from qpid_ha_broker.amqp.conditions import DECODE_ERROR, AmqpError
+
+HEADER = 0x70
+DELIVERY_ANNOTATIONS = 0x71
+MESSAGE_ANNOTATIONS = 0x72
+PROPERTIES = 0x73
+APPLICATION_PROPERTIES = 0x74
+FOOTER = 0x78
+
+TO_FIELD = 2
+SUBJECT_FIELD = 3
+"""Places in the properties' list (section 3.2.4)."""
+
+_LIST0, _LIST8, _MAP8, _LIST32, _MAP32 = 0x45, 0xC0, 0xC1, 0xD0, 0xD1
+_DEFAULT_PRIORITY = 4
+_HEADER_CACHE_LENGTH = 1024
+_SYMBOLS = {
+    "amqp:header:list": HEADER,
+    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": 0x75,
+    "amqp:amqp-sequence:list": 0x76,
+    "amqp:amqp-value:*": 0x77,
+    "amqp:footer:map": FOOTER,
+}
+
+
+class Header(NamedTuple):
+    """The header section. `length` is its size in bytes (0: the message has none); `ttl_ms` 0: none was given."""
+
+    durable: bool
+    priority: int
+    ttl_ms: int
+    delivery_count: int
+    length: int
+    fresh: bytes
+    """The same header, saying that nobody else has acquired the message before."""
+
+
+def encode_header(durable: bool, priority: int, ttl_ms: int, first_acquirer: bool, delivery_count: int) -> bytes:
+    """A header section."""
+    data = proton.Data()
+    data.put_object(
+        proton.Described(
+            proton.ulong(HEADER),
+            [
+                durable,
+                proton.ubyte(priority),
+                proton.uint(ttl_ms) if ttl_ms else None,
+                first_acquirer,
+                proton.uint(delivery_count),
+            ],
+        )
+    )
+    return bytes(data.encode())
+
+
+_NO_HEADER = Header(False, _DEFAULT_PRIORITY, 0, 0, 0, encode_header(False, _DEFAULT_PRIORITY, 0, True, 0))
+
+
+class MessageSections:
+    """Reads messages; holds the headers it has met. Every method raises AmqpError for bytes that are no message."""
+
+    def __init__(self) -> None:
+        self._headers: dict[bytes, Header] = {}
+
+    def header(self, payload: bytes) -> Header:
+        """The header section, or the defaults where there is none."""
+        start = payload[:4]
+        if start == b"\x00Sp\xc0":
+            found = self._headers.get(payload[: 5 + payload[4]]) if len(payload) > 4 else None
+            return found or self._decode_header(payload)
+        if start[:2] == b"\x00S" and HEADER < start[2] <= FOOTER:
+            return _NO_HEADER
+        return self._decode_header(payload)
+
+    def _decode_header(self, payload: bytes) -> Header:
+        section, end = _section_at(payload, 0)
+        if section != HEADER:
+            return _NO_HEADER
+        try:
+            fields = [*_decode(payload, 0, end), None, None, None, None, None]
+            durable, priority = bool(fields[0]), _DEFAULT_PRIORITY if fields[1] is None else int(fields[1])
+            ttl_ms, count = int(fields[2] or 0), int(fields[4] or 0)
+        except (TypeError, ValueError) as error:
+            raise AmqpError(DECODE_ERROR, f"the message's header cannot be read: {error}") from error
+        header = Header(durable, priority, ttl_ms, count, end, encode_header(durable, priority, ttl_ms, True, count))
+        if len(self._headers) >= _HEADER_CACHE_LENGTH:
+            self._headers.clear()
+        self._headers[payload[:end]] = header
+        return header
+
+    def fresh(self, payload: bytes) -> bytes:
+        """`payload` as its first acquirer gets it."""
+        header = self.header(payload)
+        return header.fresh + payload[header.length :]
+
+    def redelivered(self, payload: bytes, delivery_count: int) -> bytes:
+        """`payload` as it goes out again, with the failed deliveries counted."""
+        header = self.header(payload)
+        count = header.delivery_count + delivery_count
+        text = encode_header(header.durable, header.priority, header.ttl_ms, False, count)
+        return text + payload[header.length :]
+
+    def routing_key(self, payload: bytes) -> str:
+        """The subject, empty where there is none."""
+        return self._property(payload, SUBJECT_FIELD)
+
+    def to(self, payload: bytes) -> str:
+        """The address in `to`, empty where there is none."""
+        return self._property(payload, TO_FIELD)
+
+    def _property(self, payload: bytes, field: int) -> str:
+        fields = _section(payload, PROPERTIES)
+        value = fields[field] if isinstance(fields, list) and len(fields) > field else None
+        return value if isinstance(value, str) else ""
+
+    def properties(self, payload: bytes) -> Mapping[str, object]:
+        """The application properties."""
+        found = _section(payload, APPLICATION_PROPERTIES)
+        return found if isinstance(found, dict) else {}
+
+    def selector_value(self, payload: bytes, name: str) -> object:
+        """What a selector's identifier stands for (JMS mapping of AMQP 1.0); None where the message has no such thing."""
+        if name in _HEADER_IDENTIFIERS:
+            header = self.header(payload)
+            return {"durable": header.durable, "priority": header.priority}[_HEADER_IDENTIFIERS[name]]
+        if name in _PROPERTY_IDENTIFIERS:
+            fields = _section(payload, PROPERTIES)
+            at = _PROPERTY_IDENTIFIERS[name]
+            return fields[at] if isinstance(fields, list) and len(fields) > at else None
+        return self.properties(payload).get(name)
+
+
+_HEADER_IDENTIFIERS = {"JMSPriority": "priority", "amqp.priority": "priority", "amqp.durable": "durable"}
+_PROPERTY_IDENTIFIERS = {
+    "JMSMessageID": 0,
+    "amqp.message_id": 0,
+    "amqp.to": 2,
+    "JMSDestination": 2,
+    "amqp.subject": 3,
+    "JMSType": 3,
+    "amqp.reply_to": 4,
+    "JMSReplyTo": 4,
+    "JMSCorrelationID": 5,
+    "amqp.correlation_id": 5,
+    "amqp.content_type": 6,
+    "amqp.creation_time": 9,
+    "JMSTimestamp": 9,
+    "amqp.group_id": 10,
+    "JMSXGroupID": 10,
+    "JMSXGroupSeq": 11,
+}
+
+
+def _section(payload: bytes, wanted: int) -> list[object] | dict[str, object] | None:
+    """The decoded value of a section, None where the message lacks it. Sections come in the order of their codes."""
+    offset = 0
+    while offset < len(payload):
+        section, end = _section_at(payload, offset)
+        if section == wanted:
+            return _decode(payload, offset, end)
+        if section > wanted:
+            return None
+        offset = end
+    return None
+
+
+def _section_at(payload: bytes, offset: int) -> tuple[int, int]:
+    """Code and end of the section at `offset`."""
+    start = payload[offset : offset + 12]
+    if start[:2] == b"\x00S" and len(start) > 4:
+        kind = start[3]
+        if kind in (_LIST8, _MAP8):
+            end = offset + 5 + start[4]
+        elif kind in (_LIST32, _MAP32) and len(start) >= 8:
+            end = offset + 8 + int.from_bytes(start[4:8], "big")
+        elif kind == _LIST0:
+            end = offset + 4
+        else:
+            return start[2], _decoded_end(payload, offset)
+        if HEADER <= start[2] <= FOOTER and end <= len(payload):
+            return start[2], end
+    return _unusual_section_at(payload, offset)
+
+
+def _unusual_section_at(payload: bytes, offset: int) -> tuple[int, int]:
+    """A section with a long or a symbolic descriptor: legal, rare, and Proton's to read."""
+    data = proton.Data()
+    end = offset + _decode_into(data, payload[offset:])
+    data.rewind()
+    data.next()
+    value = data.get_object()
+    descriptor = value.descriptor if isinstance(value, proton.Described) else None
+    code = _SYMBOLS.get(str(descriptor), descriptor)
+    if not isinstance(code, int) or not HEADER <= code <= FOOTER:
+        raise AmqpError(DECODE_ERROR, f"no message section at byte {offset}: see AMQP 1.0 section 3.2")
+    return code, end
+
+
+def _decoded_end(payload: bytes, offset: int) -> int:
+    return offset + _decode_into(proton.Data(), payload[offset:])
+
+
+def _decode(payload: bytes, offset: int, end: int) -> list[object] | dict[str, object]:
+    data = proton.Data()
+    _decode_into(data, payload[offset:end])
+    data.rewind()
+    data.next()
+    described = data.get_object()
+    value = described.value if isinstance(described, proton.Described) else None
+    if not isinstance(value, list | dict):
+        raise AmqpError(DECODE_ERROR, f"the message section at byte {offset} is neither a list nor a map")
+    return value
+
+
+def _decode_into(data: proton.Data, text: bytes) -> int:
+    try:
+        consumed = int(data.decode(text))
+    except (proton.ProtonException, ValueError) as error:
+        raise AmqpError(DECODE_ERROR, f"the message cannot be decoded: {error}") from error
+    if consumed <= 0:
+        raise AmqpError(DECODE_ERROR, "the message ends in the middle of a section")
+    return consumed

@@ -1,0 +1,251 @@
+"""The broker process: listeners, the turn of the loop, timers, control socket, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import time
+import uuid
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+
+from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
+from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.container import Container, ContainerSettings
+from qpid_ha_broker.amqp.nodes import NodeSettings
+from qpid_ha_broker.model.log import Batch
+from qpid_ha_broker.server.administration import control_methods
+from qpid_ha_broker.server.client_protocol import ClientProtocol
+from qpid_ha_broker.server.control import ControlServer
+from qpid_ha_broker.server.engines import EngineFactory, SaslConfiguration
+from qpid_ha_broker.server.logs import configure_logging
+from qpid_ha_broker.server.settings import BrokerSettings, SettingsError
+
+log = logging.getLogger("broker")
+_client_log = logging.getLogger("connection")
+
+TICK_S = 0.25
+"""How late an expiry or an automatic deletion may be noticed; idle time-outs are kept to the same grain."""
+CROWD = 100
+"""Clients over max-connections that are still told why; beyond them sockets are closed without a word."""
+
+Witness = Callable[[Batch], None]
+
+
+class Broker:
+    """Joins the pure container with sockets and clocks."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
+        self.witnesses: list[Witness] = []
+        """Who is shown what each turn wrote: a store, a stream. Each answers through the log's `acknowledge`."""
+        self.is_stopping = False
+        self.listening: list[str] = []
+        """The addresses in use, with the real port where 0 was asked."""
+        self._started = time.monotonic()
+        self._protocols: dict[Connection, ClientProtocol] = {}
+        self._turn_is_due = False
+        self._committed_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._servers: list[asyncio.Server] = []
+        self._sasl: SaslConfiguration | None = None
+        self._ticker: asyncio.Task[None] | None = None
+        methods = control_methods(settings.name, self.container.administration, self, self.facts, self.wait_committed)
+        self._control = ControlServer(settings.control_socket, methods)
+
+    # --- settings, as the control socket's methods want them
+
+    def current(self) -> BrokerSettings:
+        """The settings in force."""
+        return self._settings
+
+    def replace(self, settings: BrokerSettings) -> None:
+        """Put other settings in force; what is open already keeps the sizes it was opened with."""
+        if settings.log_level != self._settings.log_level:
+            configure_logging(settings.log_level, settings.log_file)
+        self._settings = settings
+        self.container.settings = container_settings(settings)
+        self.container.nodes.settings = self.container.settings.nodes
+
+    # --- start and stop
+
+    async def start(self) -> None:
+        """Listen. Raises SettingsError or OSError, and then nothing listens."""
+        if self._settings.sasl.users_db is not None:
+            self._sasl = SaslConfiguration(self._settings.sasl.users_db.absolute())
+        try:
+            await self._listen()
+            await self._control.start()
+        except BaseException:
+            await self._close_listeners()
+            raise
+        self._ticker = asyncio.create_task(self._tick_forever())
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for address in self._settings.listen:
+            engines = EngineFactory(self.current, address, self._sasl)
+            try:
+                server = await loop.create_server(
+                    lambda engines=engines: ClientProtocol(self, engines), address.host, address.port, backlog=1024
+                )
+            except OSError as error:
+                raise SettingsError("listen", f"{address}: {error.strerror or error}; is it in use?") from error
+            self._servers.append(server)
+            port = server.sockets[0].getsockname()[1]
+            self.listening.append(f"{address.scheme}://{address.host}:{port}")
+
+    async def stop(self) -> None:
+        """Settle what can be settled, tell every client, and wait for them at most `stop-timeout`."""
+        self.is_stopping = True
+        log.info("stopping: %d clients are told", len(self._protocols))
+        for server in self._servers:
+            server.close()
+        self._turn()
+        for connection in list(self._protocols):
+            connection.end(AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} is stopping"))
+        self._turn()
+        deadline = time.monotonic() + self._settings.stop_timeout_s
+        while self._protocols and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        for protocol in list(self._protocols.values()):
+            protocol.abort()
+        await self._close_listeners()
+        await self._control.close()
+        log.info("stopped")
+
+    async def _close_listeners(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for server in self._servers:
+            server.close()
+        if self._sasl is not None:
+            self._sasl.close()
+
+    # --- clients
+
+    @property
+    def connection_count(self) -> int:
+        """Sockets with a client."""
+        return len(self._protocols)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Too many even to be told."""
+        return self.connection_count >= self._settings.max_connections + CROWD
+
+    def add(self, connection: Connection, protocol: ClientProtocol) -> None:
+        """A client has connected."""
+        self._protocols[connection] = protocol
+
+    def remove(self, connection: Connection) -> None:
+        """A client's socket is gone."""
+        self._protocols.pop(connection, None)
+
+    # --- the turn
+
+    def set_time(self) -> None:
+        """Let the container know what time it is."""
+        self.container.now_ms = int(time.time() * 1000)
+
+    def schedule_turn(self) -> None:
+        """Have a turn at the end of this round of the loop."""
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_is_due = False
+        self.set_time()
+        batch = self.container.turn()
+        if batch is not None:
+            for witness in self.witnesses:
+                witness(batch)
+        for connection in self.container.take_touched():
+            protocol = self._protocols.get(connection)
+            if protocol is not None:
+                protocol.flush()
+        if self._committed_waiters:
+            self._wake_waiters()
+        for level, subject, text in self.container.take_notices():
+            _client_log.log(logging.getLevelNamesMapping()[level.upper()], "%s %s", subject, text)
+        if self.container.has_work:
+            self.schedule_turn()
+
+    async def wait_committed(self, lsn: int) -> None:
+        """Come back once the log is committed up to `lsn`."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._committed_waiters.append((lsn, waiter))
+        self.schedule_turn()
+        await waiter
+
+    def _wake_waiters(self) -> None:
+        committed = self.container.resources.log.committed_lsn
+        for lsn, waiter in self._committed_waiters:
+            if lsn <= committed and not waiter.done():
+                waiter.set_result(None)
+        self._committed_waiters = [item for item in self._committed_waiters if not item[1].done()]
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._tick()
+
+    def _tick(self) -> None:
+        self.set_time()
+        self.container.tick()
+        now_ms = int(time.monotonic() * 1000)
+        for connection in list(self._protocols):
+            connection.engine.tick(now_ms)
+            self.container.touch(connection)
+        self.schedule_turn()
+
+    # ---
+
+    def facts(self) -> dict[str, object]:
+        """What `qpid-ha query` shows."""
+        state, log_ = self.container.resources.state, self.container.resources.log
+        queues = state.queues.values()
+        return {
+            "name": self._settings.name,
+            "version": self.container.settings.version,
+            "state": "standalone",
+            "listening": ", ".join(self.listening),
+            "uptime_s": round(time.monotonic() - self._started, 1),
+            "connections": len(self._protocols),
+            "queues": len(state.queues),
+            "exchanges": len(state.exchanges),
+            "messages": sum(queue.count for queue in queues),
+            "message_bytes": sum(queue.size for queue in queues),
+            "enqueued": sum(queue.enqueued_total for queue in queues),
+            "dequeued": sum(queue.dequeued_total for queue in queues),
+            "unroutable": self.container.resources.unroutable_total,
+            "dead_letters_dropped": self.container.resources.dead_letters_dropped_total,
+            "last_lsn": log_.last_lsn,
+            "committed_lsn": log_.committed_lsn,
+            "memory_bytes": state.memory_bytes,
+            "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+
+
+def container_settings(settings: BrokerSettings) -> ContainerSettings:
+    """What the container needs to know of the settings."""
+    return ContainerSettings(
+        name=settings.name,
+        version=product_version(),
+        nodes=NodeSettings(settings.auto_create, dict(settings.auto_create_arguments)),
+        max_message_bytes=settings.max_message_bytes,
+        max_links_per_connection=settings.max_links_per_connection,
+        max_sessions_per_connection=settings.max_sessions_per_connection,
+        publisher_credit=settings.publisher_credit,
+        memory_limit_bytes=settings.memory_limit_bytes,
+    )
+
+
+def product_version() -> str:
+    """The installed version; "unknown" when run from a bare source tree."""
+    try:
+        return version("qpid-ha")
+    except PackageNotFoundError:
+        return "unknown"

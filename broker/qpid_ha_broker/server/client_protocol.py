@@ -1,0 +1,119 @@
+"""One client's socket: bytes between asyncio and the engine, back-pressure, and the time-out of the handshake."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, cast
+
+from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, RESOURCE_LIMIT, AmqpError
+from qpid_ha_broker.amqp.connection import Connection
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.server.broker import Broker
+    from qpid_ha_broker.server.engines import EngineFactory
+
+log = logging.getLogger("connection")
+
+WRITE_BUFFER_BYTES = 1024 * 1024
+"""Written and not yet taken by the socket: beyond it, consumers of this connection wait."""
+
+
+class ClientProtocol(asyncio.Protocol):
+    """Drives one `Connection`. Reads are never held up: what a client may send is bounded by its credit."""
+
+    def __init__(self, broker: Broker, engines: EngineFactory) -> None:
+        self._broker = broker
+        self._engines = engines
+        self._transport: asyncio.Transport | None = None
+        self._handshake: asyncio.TimerHandle | None = None
+        self.connection: Connection | None = None
+
+    # --- asyncio's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's transports are streams, and no subclass of it
+        self._transport = transport
+        peer = peer_name(transport)
+        if self._broker.is_crowded:
+            log.warning("%s turned away: far more connections than max-connections", peer)
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.connection = Connection(self._broker.container, self._engines.make(), peer, self._refusal())
+        self._broker.add(self.connection, self)
+        timeout_s = self._broker.current().handshake_timeout_s
+        self._handshake = asyncio.get_running_loop().call_later(timeout_s, self._check_handshake, timeout_s)
+        log.debug("%s connected", peer)
+
+    def data_received(self, data: bytes) -> None:
+        if self.connection is not None:
+            self._broker.set_time()
+            self.connection.receive(data)
+            self._broker.schedule_turn()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        if self.connection is not None:
+            self.connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self.connection is not None:
+            self.connection.resume_writing()
+            self._broker.schedule_turn()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.connection is None:
+            return
+        if self._handshake is not None:
+            self._handshake.cancel()
+        connection, self.connection = self.connection, None
+        self._broker.set_time()
+        connection.lost()
+        self._broker.remove(connection)
+        connection.engine.close()
+        log.debug("%s disconnected%s", connection.peer, f": {error}" if error else "")
+        self._broker.schedule_turn()
+
+    # --- the broker's calls
+
+    def flush(self) -> None:
+        """Write what the connection has for its peer; close the socket when the protocol has come to its end."""
+        if self.connection is None or self._transport is None or self._transport.is_closing():
+            return
+        output = self.connection.take_output()
+        if output:
+            self._transport.write(output)
+        if self.connection.engine.finished:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Drop the socket now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---
+
+    def _refusal(self) -> AmqpError | None:
+        if self._broker.is_stopping:
+            return AmqpError(CONNECTION_FORCED, "the broker is stopping")
+        limit = self._broker.current().max_connections
+        if self._broker.connection_count >= limit:
+            return AmqpError(RESOURCE_LIMIT, f"{limit} clients are connected, and max-connections allows no more")
+        return None
+
+    def _check_handshake(self, timeout_s: float) -> None:
+        if self.connection is not None and not self.connection.is_open:
+            log.warning("%s dropped: no AMQP open within %g s", self.connection.peer, timeout_s)
+            self.abort()
+
+
+def peer_name(transport: asyncio.BaseTransport) -> str:
+    """`host:port` of the other end, as log lines show it."""
+    address = transport.get_extra_info("peername")
+    if not isinstance(address, tuple) or len(address) < 2:
+        return "unknown peer"
+    host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
+    return f"{host}:{address[1]}"

@@ -1,0 +1,102 @@
+"""`qpidd`: read the settings, start the broker, stop it on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import click
+import uvloop
+
+from qpid_ha_broker.server.broker import Broker, product_version
+from qpid_ha_broker.server.config_file import load_settings
+from qpid_ha_broker.server.control import ControlError
+from qpid_ha_broker.server.data_directory import lock_data_directory
+from qpid_ha_broker.server.logs import configure_logging
+from qpid_ha_broker.server.settings import BrokerSettings, SettingsError
+
+log = logging.getLogger("broker")
+
+_YOUNG_OBJECTS, _MIDDLE_ROUNDS, _OLD_ROUNDS = 50_000, 50, 1_000_000
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--config", type=click.Path(path_type=Path), help="The configuration file (YAML).")
+@click.option("--name", help="The broker's name.  [default: the host's name]")
+@click.option("--listen", multiple=True, metavar="URL", help="Where to listen, e.g. amqp://127.0.0.1:5672; repeatable.")
+@click.option("--data-dir", metavar="DIR", help="A directory that no other broker may use.")
+@click.option("--control-socket", metavar="PATH", help="Where qpid-ha finds the broker.")
+@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other setting; repeatable.")
+@click.version_option(product_version(), prog_name="qpidd")
+def main(
+    config: Path | None,
+    name: str | None,
+    listen: tuple[str, ...],
+    data_dir: str | None,
+    control_socket: str | None,
+    log_level: str | None,
+    settings: tuple[str, ...],
+) -> None:
+    """An AMQP 1.0 message broker. Flags beat the configuration file, and that beats the defaults."""
+    flags: dict[str, object] = {
+        "name": name,
+        "listen": list(listen) or None,
+        "data-dir": data_dir,
+        "control-socket": control_socket,
+        "log-level": log_level,
+    }
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise click.UsageError(f"--set takes KEY=VALUE, not {setting!r}")
+        flags[key] = value
+    given = {key: value for key, value in flags.items() if value is not None}
+    try:
+        run(load_settings(config, given, os.environ))
+    except (SettingsError, OSError, ControlError) as error:
+        click.echo(f"qpidd: {error}", err=True)
+        sys.exit(1)
+
+
+def run(settings: BrokerSettings) -> None:
+    """Run a broker until it is told to stop. Raises SettingsError or OSError when it cannot start."""
+    configure_logging(settings.log_level, settings.log_file)
+    lock = lock_data_directory(settings.data_dir) if settings.data_dir is not None else None
+    try:
+        uvloop.run(_serve(settings))
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+async def _serve(settings: BrokerSettings) -> None:
+    broker = Broker(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await broker.start()
+    _tame_garbage_collector()
+    log.info("%s listens on %s, control socket %s", settings.name, broker.listening, settings.control_socket)
+    await stop.wait()
+    await broker.stop()
+
+
+def _tame_garbage_collector() -> None:
+    """Queued messages are not garbage: looking through a million of them for cycles costs a second, and finds none.
+
+    What starts up stays; young objects are looked at in larger lots; the oldest are left alone.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS, _MIDDLE_ROUNDS, _OLD_ROUNDS)
+
+
+if __name__ == "__main__":
+    main()

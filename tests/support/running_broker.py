@@ -1,0 +1,96 @@
+"""A real broker process on loopback, for tests, the benchmark and the demo."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+_LISTENING = re.compile(r"listens on \['(?P<url>[^']+)'")
+START_TIMEOUT_S = 20.0
+
+
+class RunningBroker:
+    """`with RunningBroker() as broker:` starts qpidd on a free port and stops it in the end.
+
+    `settings` are keys of the configuration file. Raises RuntimeError with the broker's own words if it does not start.
+    """
+
+    def __init__(self, settings: Mapping[str, object] | None = None, *, config: str | None = None) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="qpid-ha-test-"))
+        self.control_socket = self.directory / "control.sock"
+        self.log_path = self.directory / "log"
+        given = {
+            "name": "test",
+            "listen": "amqp://127.0.0.1:0",
+            "control-socket": str(self.control_socket),
+            **(settings or {}),
+        }
+        self._command = [sys.executable, "-m", "qpid_ha_broker.server.main"]
+        for key, value in given.items():
+            self._command += ["--set", f"{key}={value}"]
+        if config is not None:
+            (self.directory / "qpid-ha.yaml").write_text(config, encoding="utf-8")
+            self._command += ["--config", str(self.directory / "qpid-ha.yaml")]
+        self.process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+        self.start_s = 0.0
+        """From the start of the process to the line that says that it listens."""
+
+    def start(self) -> RunningBroker:
+        """Start the process and wait until it listens."""
+        began = time.monotonic()
+        with self.log_path.open("wb") as output:
+            self.process = subprocess.Popen(self._command, stdout=output, stderr=subprocess.STDOUT)
+        while (found := _LISTENING.search(self.log())) is None:
+            if self.process.poll() is not None or time.monotonic() - began > START_TIMEOUT_S:
+                raise RuntimeError(f"the broker did not start: {self.log()}")
+            time.sleep(0.005)
+        self.start_s = time.monotonic() - began
+        self.url = found["url"]
+        return self
+
+    @property
+    def port(self) -> int:
+        """The port of the first listener."""
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        """The process id. Raises RuntimeError before `start`."""
+        if self.process is None:
+            raise RuntimeError("the broker was not started")
+        return self.process.pid
+
+    def log(self) -> str:
+        """All that the broker has logged."""
+        return self.log_path.read_text(encoding="utf-8") if self.log_path.exists() else ""
+
+    def stop(self, timeout_s: float = 15.0) -> int:
+        """SIGTERM, and the exit code; SIGKILL and TimeoutExpired when it does not stop."""
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def __enter__(self) -> RunningBroker:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.stop()
+        finally:
+            shutil.rmtree(self.directory, ignore_errors=True)
