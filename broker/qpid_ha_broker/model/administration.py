@@ -1,8 +1,7 @@
 """What can be asked of queues, exchanges and bindings, and done to them: once, for every way in.
 
 Like a clerk's counter with two doors: the control socket and `$management` come in differently dressed, but the forms
-are the same, and the clerk reads each field before anything is filed. Values come from the wire and may be anything;
-what a command writes goes into the log, so whatever the log could not hold has to be refused here.
+are the same, and the clerk reads each field before anything is filed: values come from the wire and may be anything.
 """
 
 from __future__ import annotations
@@ -64,10 +63,8 @@ class Administration:
         """Change these arguments; a None among them takes one away. Raises NotFound, InvalidArgument."""
         if arguments is None:
             raise InvalidArgument("arguments are missing: give those that change, with nothing for one that goes away")
-        queue = self._configuration.queue(_name(name, "name"))
-        changes = _arguments(arguments)
-        _arguments({**queue.arguments.given, **changes})
-        return self._done(_queue_facts(self._configuration.update_queue(queue.name, changes)))
+        queue = self._configuration.update_queue(_name(name, "name"), _arguments(arguments))
+        return self._done(_queue_facts(queue))
 
     def delete_queue(self, name: object, if_empty: object = False, if_unused: object = False) -> Done[Facts]:
         """Delete a queue; its messages go to its alternate exchange, or away. Raises NotFound, InUse."""
