@@ -225,9 +225,12 @@ class ResourceSet:
     def commit(self, transaction: Transaction, now_ms: int) -> int:
         """Do all of it in one unit; returns the LSN to wait for. Raises QueueFull, NotFound: then roll it back."""
         self._now_ms = now_ms
+        routed = [
+            ((target,) if isinstance(target, Queue) else self.route(target, message.payload, key), message)
+            for target, message, key in transaction.published
+        ]
         plan = EnqueuePlan(self._reader)
-        for target, message, key in transaction.published:
-            queues = (target,) if isinstance(target, Queue) else self.route(target, message.payload, key)
+        for queues, message in routed:
             plan.add(queues, message, now_ms)
         accepted: dict[Queue, list[Entry]] = {}
         for queue, entry in transaction.accepted:
