@@ -90,6 +90,12 @@ class Core:
             self.configuration.bind(name, queue.name, "", {})
         return exchange
 
+    def dead_letter_queue(self, **arguments: Scalar) -> Queue:
+        """A queue behind the exchange `dlx`."""
+        queue = self.queue("dead", **arguments)
+        self.exchange("dlx", "fanout", queue)
+        return queue
+
     def publish(self, target: Queue | Exchange, *messages: str | Message) -> int:
         """Publish each of `messages`; returns the last LSN to wait for."""
         lsn = 0

@@ -1,0 +1,349 @@
+"""Stories about what a queue refuses, drops, lets expire and gives up on."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_support import Core, bodies, message
+from qpid_ha_broker.events.types import Dequeued, DequeueReason, Enqueued
+from qpid_ha_broker.model.errors import InvalidArgument, QueueFull
+from qpid_ha_broker.model.queue import PASSED_LENGTH
+
+SECOND = 1000
+
+
+def reasons(core: Core) -> list[DequeueReason]:
+    return [event.reason for event in core.read() if isinstance(event, Dequeued) for _ in event.ids]
+
+
+# --- limits
+
+
+def test_a_full_queue_rejects_and_nothing_has_changed() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=2)
+    core.publish(queue, *"ab")
+    last = core.log.last_lsn
+    with pytest.raises(QueueFull, match="max_count=2"):
+        core.publish(queue, "c")
+    assert (queue.count, core.log.last_lsn) == (2, last)
+    core.consume(queue, 1)
+    core.publish(queue, "d")
+    assert core.consume(queue) == ["b", "d"]
+    core.check()
+
+
+def test_messages_that_consumers_hold_still_take_room() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=1)
+    core.publish(queue, "a")
+    core.take(queue, core.consumer(queue))
+    with pytest.raises(QueueFull):
+        core.publish(queue, "b")
+
+
+def test_a_size_limit_counts_bytes_of_payload() -> None:
+    core = Core()
+    size = len(message("12345").payload)
+    queue = core.queue("q", max_size=2 * size)
+    core.publish(queue, "12345", "12345")
+    with pytest.raises(QueueFull):
+        core.publish(queue, "")
+    assert queue.size == 2 * size
+
+
+def test_a_ring_drops_the_oldest_as_many_as_it_takes() -> None:
+    core = Core()
+    size = len(message("1").payload)
+    queue = core.queue("q", max_size=4 * size, policy_type="ring")
+    core.publish(queue, *"1234")
+    core.publish(queue, message("5" * (size + 1)))
+    assert core.consume(queue) == ["3", "4", "5" * (size + 1)]
+    assert reasons(core)[:2] == [DequeueReason.DISPLACED] * 2
+    core.check()
+
+
+def test_a_ring_refuses_what_could_never_fit_and_drops_nothing_for_it() -> None:
+    core = Core()
+    queue = core.queue("q", max_size=100, policy_type="ring")
+    core.publish(queue, "a")
+    with pytest.raises(QueueFull):
+        core.publish(queue, "x" * 200)
+    assert core.consume(queue) == ["a"]
+
+
+def test_a_ring_takes_nothing_from_a_consumers_hands() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=2, policy_type="ring")
+    core.publish(queue, *"ab")
+    consumer = core.consumer(queue)
+    held = core.take(queue, consumer, 1)
+    core.publish(queue, "c")
+    assert bodies(queue.entries()) == ["a", "c"]
+    held += core.take(queue, consumer)
+    with pytest.raises(QueueFull):
+        core.publish(queue, "d")
+    core.resources.release(queue, held[:1], failed=False)
+    core.publish(queue, "e")
+    assert bodies(queue.entries()) == ["c", "e"]
+    core.check()
+
+
+def test_a_ring_with_priorities_drops_the_lowest_first() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=3, policy_type="ring", priorities=10)
+    core.publish(queue, *(message(f"p{p}", priority=p) for p in (9, 1, 5)), message("new", priority=4))
+    assert core.consume(queue) == ["p9", "p5", "new"]
+
+
+def test_a_ring_that_was_made_a_rejecting_queue_rejects() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=1, policy_type="ring")
+    core.publish(queue, *"ab")
+    core.configuration.update_queue("q", {"qpid.policy_type": "reject"})
+    with pytest.raises(QueueFull):
+        core.publish(queue, "c")
+    core.configuration.update_queue("q", {"qpid.policy_type": "ring"})
+    core.publish(queue, "d")
+    assert core.consume(queue) == ["d"]
+    core.check()
+
+
+def test_one_full_queue_of_three_rejects_for_all_of_them() -> None:
+    core = Core()
+    ring = core.queue("ring", max_count=2, policy_type="ring")
+    full, free = core.queue("full", max_count=1), core.queue("free")
+    consumer = core.consumer(ring)
+    core.publish(ring, *"ab")
+    core.publish(full, "x")
+    exchange = core.exchange("all", "fanout", ring, full, free)
+    last = core.log.last_lsn
+    with pytest.raises(QueueFull, match="queue full"):
+        core.publish(exchange, "new")
+    assert (bodies(ring.entries()), full.count, free.count, core.log.last_lsn) == (["a", "b"], 1, 0, last)
+    assert ring.acquired == 0
+    core.check()
+    assert bodies(core.take(ring, consumer)) == ["a", "b"]
+    core.consume(full)
+    core.resources.release(ring, [next(iter(ring.entries()))], failed=False)
+    core.publish(exchange, "new")
+    assert [bodies(queue.entries()) for queue in (ring, full, free)] == [["b", "new"], ["new"], ["new"]]
+    core.check()
+
+
+def test_a_message_that_is_refused_for_its_key_leaves_rings_as_they_were() -> None:
+    core = Core()
+    ring = core.queue("ring", max_count=1, policy_type="ring")
+    values = core.queue("values", last_value_queue_key="symbol")
+    exchange = core.exchange("all", "fanout", ring, values)
+    core.publish(ring, "a")
+    with pytest.raises(InvalidArgument, match="4096 characters"):
+        core.publish(exchange, message("new", symbol="x" * 5000))
+    assert ring.acquired == 0
+    assert core.consume(ring) == ["a"]
+
+
+# --- time
+
+
+def test_a_message_expires_when_a_consumer_asks_for_it() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, message("short", ttl_ms=SECOND), "long")
+    core.now_ms += SECOND
+    assert core.consume(queue) == ["long"]
+    assert reasons(core) == [DequeueReason.EXPIRED, DequeueReason.CONSUMED]
+    core.check()
+
+
+def test_a_message_expires_at_a_tick_and_not_before() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, message("a", ttl_ms=SECOND), message("b", ttl_ms=3 * SECOND), "c")
+    core.tick(after_ms=SECOND - 1)
+    assert queue.count == 3
+    assert queue.next_expiry_ms() == core.now_ms + 1
+    core.tick(after_ms=1)
+    assert bodies(queue.entries()) == ["b", "c"]
+    core.tick(after_ms=5 * SECOND)
+    assert bodies(queue.entries()) == ["c"]
+    assert queue.next_expiry_ms() is None
+    core.check()
+
+
+@pytest.mark.parametrize(("own_ms", "lives_ms"), [(0, 2000), (1000, 1000), (5000, 2000)])
+def test_a_queue_bounds_the_life_of_its_messages(own_ms: int, lives_ms: int) -> None:
+    core = Core()
+    queue = core.queue("q", message_ttl_ms=2000)
+    core.publish(queue, message("a", ttl_ms=own_ms))
+    core.tick(after_ms=lives_ms - 1)
+    assert queue.count == 1
+    core.tick(after_ms=1)
+    assert queue.count == 0
+
+
+def test_queues_with_different_ttls_get_the_same_message_for_different_times() -> None:
+    core = Core()
+    queues = [core.queue(str(ttl), message_ttl_ms=ttl) for ttl in (1000, 2000)]
+    core.publish(core.exchange("all", "fanout", *queues), "a")
+    core.tick(after_ms=1000)
+    assert [queue.count for queue in queues] == [0, 1]
+    core.check()
+
+
+def test_what_a_consumer_has_does_not_expire_but_it_does_once_it_comes_back() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=1)
+    core.publish(queue, message("a", ttl_ms=SECOND))
+    consumer = core.consumer(queue)
+    held = core.take(queue, consumer)
+    core.tick(after_ms=2 * SECOND)
+    assert queue.count == 1
+    core.resources.release(queue, held, failed=False)
+    core.tick(after_ms=1)
+    assert queue.count == 0
+    core.publish(queue, "there is room again")
+    core.check()
+
+
+def test_a_browser_is_not_shown_what_has_expired() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, message("a", ttl_ms=SECOND), "b")
+    core.now_ms += SECOND
+    assert bodies(core.take(queue, core.browser(queue))) == ["b"]
+    assert queue.count == 1
+    core.check()
+
+
+def test_consumed_messages_with_a_long_life_are_not_remembered_for_it() -> None:
+    core = Core(witness=False)
+    queue = core.queue("q", message_ttl_ms=24 * 3600 * SECOND)
+    for _ in range(50):
+        core.publish(queue, *(str(n) for n in range(100)))
+        core.consume(queue)
+    assert len(queue._expiries) < 500
+    core.publish(queue, "last")
+    core.tick(after_ms=24 * 3600 * SECOND)
+    assert queue.count == 0
+
+
+def test_many_expired_messages_go_in_portions() -> None:
+    core = Core()
+    queue = core.queue("q", message_ttl_ms=SECOND)
+    core.publish(queue, *("x" for _ in range(2 * PASSED_LENGTH + 10)))
+    core.now_ms += SECOND
+    core.publish(queue, "fresh")
+    assert core.consume(queue) == ["fresh"]
+    core.check()
+
+
+# --- dead letters
+
+
+def test_a_rejected_message_goes_to_the_alternate_exchange() -> None:
+    core = Core()
+    dead = core.dead_letter_queue()
+    queue = core.queue("q", alternate_exchange="dlx")
+    core.publish(queue, message("a", durable=True, priority=7), "b")
+    core.resources.reject(queue, core.take(queue, core.consumer(queue)))
+    assert (queue.count, bodies(dead.entries())) == (0, ["a", "b"])
+    moved = next(iter(dead.entries())).content()
+    assert (moved.durable, moved.priority) == (True, 7)
+    assert reasons(core) == [DequeueReason.MOVED] * 2
+    core.check()
+
+
+def test_without_an_alternate_exchange_a_rejected_message_is_gone() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, "a")
+    core.resources.reject(queue, core.take(queue, core.consumer(queue)))
+    assert (queue.count, reasons(core)) == (0, [DequeueReason.REJECTED])
+    core.check()
+
+
+def test_a_message_moves_in_one_unit_so_it_is_never_in_both_queues_nor_in_none() -> None:
+    core = Core()
+    core.dead_letter_queue()
+    queue = core.queue("q", alternate_exchange="dlx")
+    core.publish(queue, "a")
+    held = core.take(queue, core.consumer(queue))
+    core.read()
+    core.resources.reject(queue, held)
+    core.read()
+    *parts, end = core.records[-3:]
+    assert [(type(record.event), record.part) for record in parts] == [(Enqueued, True), (Dequeued, True)]
+    assert not end.part
+
+
+def test_after_so_many_failed_deliveries_a_message_is_a_dead_letter() -> None:
+    core = Core()
+    dead = core.dead_letter_queue()
+    queue = core.queue("q", alternate_exchange="dlx", delivery_limit=3)
+    core.publish(queue, "poison", "good")
+    consumer = core.consumer(queue)
+    for failures in (1, 2, 3):
+        assert queue.count == 2
+        held = core.take(queue, consumer, 1)
+        assert held[0].delivery_count == failures - 1
+        core.resources.release(queue, held, failed=True)
+        core.check()
+    assert (bodies(queue.entries()), bodies(dead.entries())) == (["good"], ["poison"])
+
+
+def test_releases_that_were_not_failures_never_make_a_dead_letter() -> None:
+    core = Core()
+    queue = core.queue("q", delivery_limit=1)
+    core.publish(queue, "a")
+    consumer = core.consumer(queue)
+    for _ in range(5):
+        core.resources.release(queue, core.take(queue, consumer), failed=False)
+    assert queue.count == 1
+    core.resources.release(queue, core.take(queue, consumer), failed=True)
+    assert queue.count == 0
+
+
+def test_some_of_those_released_together_may_be_spent() -> None:
+    core = Core()
+    queue = core.queue("q", delivery_limit=2)
+    core.publish(queue, *"ab")
+    consumer = core.consumer(queue)
+    core.resources.release(queue, core.take(queue, consumer, 1), failed=True)
+    core.publish(queue, "c")
+    core.resources.release(queue, core.take(queue, consumer), failed=True)
+    assert bodies(queue.entries()) == ["b", "c"]
+    core.check()
+
+
+def test_a_full_dead_letter_queue_is_counted_and_loses_the_letter_not_the_broker() -> None:
+    core = Core()
+    dead = core.dead_letter_queue(max_count=1)
+    queue = core.queue("q", alternate_exchange="dlx")
+    core.publish(queue, *"ab")
+    core.resources.reject(queue, core.take(queue, core.consumer(queue)))
+    assert (bodies(dead.entries()), queue.count, core.resources.dead_letters_dropped_total) == (["a"], 0, 1)
+    core.check()
+
+
+def test_a_dead_letter_lives_as_long_as_its_new_queue_says_from_now_on() -> None:
+    core = Core()
+    dead = core.dead_letter_queue(message_ttl_ms=10 * SECOND)
+    queue = core.queue("q", alternate_exchange="dlx")
+    core.publish(queue, "a")
+    core.resources.reject(queue, core.take(queue, core.consumer(queue)))
+    core.tick(after_ms=10 * SECOND - 1)
+    assert dead.count == 1
+    core.tick(after_ms=1)
+    assert dead.count == 0
+
+
+def test_a_queue_that_is_its_own_dead_letter_queue_does_not_go_round_in_circles() -> None:
+    core = Core()
+    core.exchange("dlx")
+    queue = core.queue("q", alternate_exchange="dlx")
+    core.configuration.bind("dlx", "q", "", {})
+    core.publish(queue, "a")
+    core.resources.reject(queue, core.take(queue, core.consumer(queue)))
+    assert queue.count == 0
+    core.check()

@@ -1,0 +1,174 @@
+"""Stories about the resource set: where messages go, and that refused means that nothing was written."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_support import Core, TextReader, bodies, message
+from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.types import (
+    Dequeued,
+    DequeueReason,
+    Enqueued,
+    Event,
+    QueueDeclared,
+    QueueDeleted,
+    Released,
+    TransactionCommitted,
+)
+from qpid_ha_broker.model.errors import NotFound
+from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.state import ReplayError, State
+
+
+def test_a_message_for_many_queues_is_one_event_and_has_one_id() -> None:
+    core = Core()
+    queues = [core.queue(name) for name in "abc"]
+    exchange = core.exchange("all", "fanout", *queues)
+    core.read()
+    lsn = core.publish(exchange, "m")
+    (event,) = core.read()
+    assert isinstance(event, Enqueued)
+    assert event.queues == tuple(queue.id for queue in queues)
+    assert [next(iter(queue.entries())).id for queue in queues] == [lsn] * 3
+    assert core.consume(queues[0]) == ["m"]
+    assert [queue.count for queue in queues] == [0, 1, 1]
+    core.check()
+
+
+def test_exchanges_route_by_key_pattern_and_properties() -> None:
+    core = Core()
+    queues = {name: core.queue(name) for name in ("direct", "topic", "headers")}
+    for kind in queues:
+        core.exchange(f"by-{kind}", kind)
+    core.configuration.bind("by-direct", "direct", "red", {})
+    core.configuration.bind("by-topic", "topic", "news.*.#", {})
+    core.configuration.bind("by-headers", "headers", "", {"x-match": "all", "colour": "red"})
+    core.publish(core.state.exchanges["by-direct"], message("yes", "red"), message("no", "reds"))
+    core.publish(core.state.exchanges["by-topic"], message("yes", "news.uk"), message("no", "news"))
+    core.publish(core.state.exchanges["by-headers"], message("yes", colour="red"), message("no", colour="blue"))
+    assert [bodies(queue.entries()) for queue in queues.values()] == [["yes"]] * 3
+    assert core.resources.unroutable_total == 3
+    core.check()
+
+
+def test_what_an_exchange_cannot_route_goes_to_its_alternate() -> None:
+    core = Core()
+    lost = core.queue("lost")
+    core.exchange("lost-and-found", "fanout", lost)
+    exchange = core.exchange("e", "direct", alternate_exchange="lost-and-found")
+    core.publish(exchange, message("a", "nobody"))
+    assert (bodies(lost.entries()), core.resources.unroutable_total) == (["a"], 0)
+    core.check()
+
+
+def test_what_nobody_wants_is_counted_and_written_nowhere() -> None:
+    core = Core()
+    exchange = core.exchange("e")
+    lsn = core.log.last_lsn
+    assert core.publish(exchange, "a") == lsn == core.log.last_lsn
+    assert core.resources.unroutable_total == 1
+
+
+def test_a_publisher_that_still_has_a_deleted_exchange_in_hand_is_told() -> None:
+    core = Core()
+    exchange = core.exchange("e", "fanout", core.queue("q"))
+    core.configuration.delete_exchange("e")
+    with pytest.raises(NotFound, match="exchange e was deleted"):
+        core.publish(exchange, "a")
+    core.check()
+
+
+def test_memory_is_counted_as_messages_come_and_go_and_queues_with_them() -> None:
+    core = Core()
+    q, r = core.queue("q"), core.queue("r", max_count=1, policy_type="ring")
+    exchange = core.exchange("e", "fanout", q, r)
+    core.publish(exchange, *"abc")
+    full = core.state.memory_bytes
+    assert full > 4 * len(message("a").payload)
+    core.consume(q, 2)
+    assert core.state.memory_bytes == full // 2
+    core.configuration.delete_queue("r")
+    assert core.state.memory_bytes == full // 4
+    core.resources.purge(q)
+    assert core.state.memory_bytes == 0
+    core.check()
+
+
+def test_totals_count_what_came_and_went() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, *"abc")
+    core.consume(queue, 2)
+    assert (queue.enqueued_total, queue.dequeued_total, queue.count) == (3, 2, 1)
+
+
+def test_a_released_crowd_of_messages_is_sorted_out_in_time_that_grows_with_it() -> None:
+    core = Core(witness=False)
+    queue = core.queue("q", delivery_limit=1)
+    core.publish(queue, *(str(n) for n in range(20_000)))
+    held = core.take(queue, core.consumer(queue), 20_000)
+    # All are spent at once: had each been looked for among the others, this would take a minute.
+    core.resources.release(queue, held, failed=True)
+    assert queue.count == 0
+
+
+def test_the_same_commands_write_the_same_log() -> None:
+    def written() -> list[Record]:
+        core = Core(log_acquisitions=True)
+        queues = [core.queue(str(n), message_ttl_ms=1000) for n in range(30)]
+        for queue in queues:
+            core.give_credit(queue, core.consumer(queue), 1)
+            core.publish(queue, "a", "b")
+        core.hand_out()
+        core.tick(after_ms=2000)
+        core.read()
+        return core.records
+
+    assert written() == written()
+
+
+# --- replay
+
+
+def replay(*events: tuple[Event, bool]) -> State:
+    state = State()
+    for lsn, (event, part) in enumerate(events, start=1):
+        state.replay(Record(lsn, event, part))
+    return state
+
+
+DECLARED = QueueDeclared("q", {})
+ENQUEUED = Enqueued((1,), b";;a", False, 4, 0, "")
+
+
+def test_parts_count_when_their_unit_is_closed_and_not_before() -> None:
+    open_unit = [(DECLARED, False), (ENQUEUED, True), (ENQUEUED, True)]
+    assert replay(*open_unit).queues["q"].count == 0
+    state = replay(*open_unit, (TransactionCommitted(2), False))
+    assert [entry.id for entry in state.queues["q"].entries()] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [(ENQUEUED, False)],
+        [(DECLARED, False), (DECLARED, False)],
+        [(QueueDeclared("q", {"qpid.unheard_of": 1}), False)],
+        [(DECLARED, False), (Dequeued(1, (7,), DequeueReason.CONSUMED), False)],
+        [(DECLARED, False), (ENQUEUED, False), (Dequeued(1, (2, 2), DequeueReason.CONSUMED), False)],
+        [(DECLARED, False), (Released(1, (7,), True), False)],
+        [(QueueDeleted(1), False)],
+        [(DECLARED, False), (ENQUEUED, True), (TransactionCommitted(2), False)],
+        [(DECLARED, False), (ENQUEUED, True), (QueueDeleted(1), False)],
+    ],
+)
+def test_a_log_that_does_not_fit_is_an_error_with_the_lsn(events: list[tuple[Event, bool]]) -> None:
+    with pytest.raises(ReplayError, match=r"LSN \d"):
+        replay(*events)
+
+
+def test_a_set_knows_its_name_and_has_its_own_log() -> None:
+    default, local = ResourceSet("default", TextReader()), ResourceSet("local", TextReader())
+    default.log.append(DECLARED)
+    assert (default.name, local.name, local.log.last_lsn) == ("default", "local", 0)
