@@ -86,7 +86,12 @@ class Engine:
 
     def push(self, data: bytes) -> None:
         """Bytes from the peer. What the transport no longer takes (after an error) is dropped."""
-        lib.pn_transport_push(self._transport, data, len(data))
+        start, size, offset = ffi.from_buffer(data), len(data), 0
+        while offset < size:  # Proton takes what its buffer holds, a few KiB, and makes room by reading it
+            taken = lib.pn_transport_push(self._transport, start + offset, size - offset)
+            if taken <= 0:
+                return
+            offset += taken
 
     def end_of_input(self) -> None:
         """The peer will send nothing more."""
