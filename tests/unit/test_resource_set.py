@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from model_support import Core, TextReader, bodies, message
@@ -131,7 +133,7 @@ def test_the_same_commands_write_the_same_log() -> None:
 # --- replay
 
 
-def replay(*events: tuple[Event, bool]) -> State:
+def replay(events: Sequence[tuple[Event, bool]]) -> State:
     state = State()
     for lsn, (event, part) in enumerate(events, start=1):
         state.replay(Record(lsn, event, part))
@@ -143,9 +145,9 @@ ENQUEUED = Enqueued((1,), b";;a", False, 4, 0, "")
 
 
 def test_parts_count_when_their_unit_is_closed_and_not_before() -> None:
-    open_unit = [(DECLARED, False), (ENQUEUED, True), (ENQUEUED, True)]
-    assert replay(*open_unit).queues["q"].count == 0
-    state = replay(*open_unit, (TransactionCommitted(2), False))
+    open_unit: list[tuple[Event, bool]] = [(DECLARED, False), (ENQUEUED, True), (ENQUEUED, True)]
+    assert replay(open_unit).queues["q"].count == 0
+    state = replay([*open_unit, (TransactionCommitted(2), False)])
     assert [entry.id for entry in state.queues["q"].entries()] == [2, 3]
 
 
@@ -165,7 +167,7 @@ def test_parts_count_when_their_unit_is_closed_and_not_before() -> None:
 )
 def test_a_log_that_does_not_fit_is_an_error_with_the_lsn(events: list[tuple[Event, bool]]) -> None:
     with pytest.raises(ReplayError, match=r"LSN \d"):
-        replay(*events)
+        replay(events)
 
 
 def test_a_set_knows_its_name_and_has_its_own_log() -> None:

@@ -1,0 +1,310 @@
+"""Whatever commands come in whatever order: who reads the log arrives at the same state, and the books balance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from model_support import NOW_MS, WITNESS, Core, message, picture, wants
+from qpid_ha_broker.events.types import Scalar
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
+from qpid_ha_broker.model.queue import Consumer, Queue
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.transaction import Message, Publish, Transaction
+
+SECOND = 1000
+
+queue_names = st.sampled_from(["a", "b", "c"])
+exchange_names = st.sampled_from(["x", "y"])
+kinds: dict[str, dict[str, Scalar]] = {
+    "fifo": {},
+    "priority": {"qpid.priorities": 3},
+    "fair": {"qpid.priorities": 10, "qpid.fairshare": 2},
+    "last value": {"qpid.last_value_queue_key": "k"},
+    "last values, few": {"qpid.last_value_queue_key": "k", "qpid.max_count": 2},
+    "last values, ring": {"qpid.last_value_queue_key": "k", "qpid.max_count": 2, "qpid.policy_type": "ring"},
+    "small": {"qpid.max_count": 3},
+    "ring": {"qpid.max_count": 3, "qpid.policy_type": "ring"},
+    "bytes": {"qpid.max_size": 40, "qpid.policy_type": "ring"},
+    "priority ring": {"qpid.max_count": 3, "qpid.policy_type": "ring", "qpid.priorities": 10},
+    "brief": {"qpid.message_ttl_ms": 2 * SECOND},
+    "fussy": {"qpid.delivery_limit": 2},
+    "leaving": {"qpid.auto_delete": True},
+}
+ends: list[dict[str, Scalar]] = [{}, {"qpid.alternate_exchange": "x"}]
+changes: list[dict[str, Scalar]] = [
+    {"qpid.max_count": 2, "qpid.policy_type": "reject"},
+    {"qpid.max_count": 2, "qpid.policy_type": "ring"},
+    {"qpid.max_count": None, "qpid.max_size": None, "qpid.policy_type": None},
+    {"qpid.delivery_limit": 1},
+]
+messages = st.builds(
+    message,
+    st.text("rg", min_size=1, max_size=3),
+    st.sampled_from(["red", "green"]),
+    priority=st.integers(0, 9),
+    ttl_ms=st.sampled_from([0, 0, 0, SECOND, 5 * SECOND]),
+    durable=st.booleans(),
+    k=st.sampled_from("123"),
+)
+picks = st.integers(0, 1000)
+
+
+class Commands(RuleBasedStateMachine):
+    """Random commands on a resource set, a reader of its log, and all that the two must agree on."""
+
+    @initialize(log_acquisitions=st.booleans())
+    def begin(self, log_acquisitions: bool) -> None:
+        self.core = Core(log_acquisitions=log_acquisitions)
+        self.replica = State()
+        self.read_to = 0
+        self.consumers: dict[Consumer, Queue] = {}
+        self.held: dict[Entry, tuple[Queue, Consumer]] = {}
+        self.browsed: Counter[tuple[Consumer, int]] = Counter()
+        self.transactions: list[Transaction] = []
+
+    # --- objects
+
+    @rule(name=queue_names, kind=st.sampled_from(sorted(kinds)), end=st.sampled_from(ends))
+    def declare_queue(self, name: str, kind: str, end: dict[str, Scalar]) -> None:
+        self.attempt(lambda: self.core.configuration.declare_queue(name, {**kinds[kind], **end}))
+
+    @rule(name=queue_names, change=st.sampled_from(changes))
+    def update_queue(self, name: str, change: dict[str, Scalar]) -> None:
+        self.attempt(lambda: self.core.configuration.update_queue(name, change))
+
+    @rule(name=queue_names, if_empty=st.booleans())
+    def delete_queue(self, name: str, if_empty: bool) -> None:
+        self.attempt(lambda: self.core.configuration.delete_queue(name, if_empty=if_empty))
+
+    @rule(name=exchange_names, kind=st.sampled_from(list(ExchangeKind)), end=st.sampled_from(ends))
+    def declare_exchange(self, name: str, kind: str, end: dict[str, Scalar]) -> None:
+        self.attempt(lambda: self.core.configuration.declare_exchange(name, kind, end))
+
+    @rule(name=exchange_names)
+    def delete_exchange(self, name: str) -> None:
+        self.attempt(lambda: self.core.configuration.delete_exchange(name))
+
+    @rule(exchange=exchange_names, queue=queue_names, key=st.sampled_from(["red", "green", "#", "*"]))
+    def bind(self, exchange: str, queue: str, key: str) -> None:
+        self.attempt(lambda: self.core.configuration.bind(exchange, queue, key, {"k": "1"}))
+
+    @rule(exchange=exchange_names, queue=queue_names, key=st.sampled_from(["red", "green", "#", "*"]))
+    def unbind(self, exchange: str, queue: str, key: str) -> None:
+        self.attempt(lambda: self.core.configuration.unbind(exchange, queue, key))
+
+    # --- messages
+
+    @rule(pick=picks, several=st.lists(messages, min_size=1, max_size=4))
+    def publish(self, pick: int, several: list[Message]) -> None:
+        target = self.target(pick)
+        for each in several:
+            self.attempt(partial(self.core.publish, target, each))
+
+    @precondition(lambda self: self.core.state.queues)
+    @rule(pick=picks, browsing=st.booleans(), text=st.sampled_from([None, None, "r", "gg"]))
+    def subscribe(self, pick: int, browsing: bool, text: str | None) -> None:
+        queue = self.queue(pick)
+        accepts = wants(text) if text and not browsing else None
+        self.consumers[self.core.consumer(queue, browsing=browsing, accepts=accepts)] = queue
+
+    @precondition(lambda self: self.consumers)
+    @rule(pick=picks, credit=st.integers(1, 5), window_bytes=st.integers(1, 60), limit=st.integers(1, 3))
+    def hand_out(self, pick: int, credit: int, window_bytes: int, limit: int) -> None:
+        consumer = list(self.consumers)[pick % len(self.consumers)]
+        self.core.give_credit(self.consumers[consumer], consumer, credit, window_bytes)
+        self.core.hand_out(limit)
+        for each, queue in self.consumers.items():
+            for entry in self.core.inbox(each):
+                self.delivered(each, queue, entry)
+        self.nobody_waits_for_what_is_there()
+
+    @precondition(lambda self: self.held)
+    @rule(picked=st.lists(picks, min_size=1, max_size=3), how=st.sampled_from(["accept", "reject", "release", "fail"]))
+    def settle(self, picked: list[int], how: str) -> None:
+        entries = list(dict.fromkeys(list(self.held)[pick % len(self.held)] for pick in picked))
+        queue = self.held[entries[0]][0]
+        entries = [entry for entry in entries if self.held[entry][0] is queue]
+        for entry in entries:
+            del self.held[entry]
+        resources = self.core.resources
+        if how in ("accept", "reject"):
+            lsn = resources.accept(queue, entries) if how == "accept" else resources.reject(queue, entries)
+        else:
+            lsn = resources.release(queue, entries, failed=how == "fail")
+        assert lsn <= self.core.log.last_lsn
+
+    @precondition(lambda self: self.consumers)
+    @rule(pick=picks)
+    def unsubscribe(self, pick: int) -> None:
+        consumer = list(self.consumers)[pick % len(self.consumers)]
+        queue = self.consumers.pop(consumer)
+        mine = [entry for entry, (_, holder) in self.held.items() if holder is consumer]
+        for entry in mine:
+            del self.held[entry]
+        self.core.resources.release(queue, mine, failed=True)
+        for transaction in self.transactions:
+            for _, entry in transaction.accepted:
+                if transaction.consumer_of(entry) is consumer:
+                    transaction.abandon(entry)
+        self.core.leave(queue, consumer)
+
+    @precondition(lambda self: self.core.state.queues)
+    @rule(pick=picks)
+    def purge(self, pick: int) -> None:
+        self.core.resources.purge(self.queue(pick))
+
+    @rule(after_ms=st.sampled_from([0, SECOND, 3 * SECOND]))
+    def tick(self, after_ms: int) -> None:
+        for queue in self.core.tick(after_ms):
+            self.core.configuration.delete_queue(queue.name)
+        for queue in self.core.state.queues.values():
+            available = [entry.content() for entry in queue.entries() if entry.holder is None]
+            assert not any(0 < event.expires_at_ms <= self.core.now_ms for event in available)
+
+    # --- transactions
+
+    @precondition(lambda self: len(self.transactions) < 2)
+    @rule()
+    def begin_transaction(self) -> None:
+        self.transactions.append(Transaction())
+
+    @precondition(lambda self: self.transactions)
+    @rule(pick=picks, several=st.lists(messages, min_size=1, max_size=3))
+    def publish_in_transaction(self, pick: int, several: list[Message]) -> None:
+        target = self.target(pick)
+        for each in several:
+            self.transactions[pick % len(self.transactions)].publish(Publish(target, each, "red"))
+
+    @precondition(lambda self: self.transactions and self.held)
+    @rule(pick=picks, given_back=st.booleans())
+    def accept_in_transaction(self, pick: int, given_back: bool) -> None:
+        entry = list(self.held)[pick % len(self.held)]
+        queue, consumer = self.held.pop(entry)
+        self.transactions[pick % len(self.transactions)].accept(queue, entry, consumer if given_back else None)
+
+    @precondition(lambda self: self.transactions)
+    @rule(pick=picks, commit=st.booleans())
+    def end_transaction(self, pick: int, commit: bool) -> None:
+        transaction = self.transactions.pop(pick % len(self.transactions))
+        before = self.core.log.last_lsn
+        if commit:
+            try:
+                self.core.resources.commit(transaction, self.core.now_ms)
+            except ModelError:
+                assert self.core.log.last_lsn == before, "refused, but something was written"
+            else:
+                return
+        self.core.resources.roll_back(transaction)
+        for queue, entry in transaction.accepted:
+            consumer = transaction.consumer_of(entry)
+            if isinstance(consumer, Consumer) and not queue.deleted:
+                self.held[entry] = queue, consumer
+
+    # --- what must hold
+
+    @invariant()
+    def the_books_balance(self) -> None:
+        for queue in self.core.state.queues.values():
+            queue.check_invariants()
+            for entry in queue.entries():
+                assert isinstance(entry.holder, Consumer | Transaction | None), "held by a mark that should have passed"
+
+    @invariant()
+    def what_consumers_hold_is_theirs(self) -> None:
+        for entry, (queue, consumer) in self.held.items():
+            assert queue.deleted or entry.holder is consumer
+
+    @invariant()
+    def a_key_has_one_available_value(self) -> None:
+        for queue in self.core.state.queues.values():
+            if queue.arguments.last_value_queue_key:
+                keys = [entry.content().key for entry in queue.entries() if entry.holder is None]
+                assert len(keys) == len(set(keys))
+
+    @invariant()
+    def who_reads_the_log_holds_the_same(self) -> None:
+        self.core.read()
+        for record in self.core.records[self.read_to :]:
+            self.replica.replay(record)
+        self.read_to = len(self.core.records)
+        for queue in self.replica.queues.values():
+            queue.check_invariants()
+        assert picture(self.replica) == picture(self.core.state)
+
+    @invariant()
+    def nothing_is_committed_before_the_witness_says_so(self) -> None:
+        seen = self.core.log.last_lsn // 2
+        self.core.log.acknowledge(WITNESS, seen)
+        assert self.core.log.committed_lsn == seen
+
+    def teardown(self) -> None:
+        if hasattr(self, "core"):
+            self.core.check()
+
+    # --- words of the rules
+
+    def queue(self, pick: int) -> Queue:
+        queues = list(self.core.state.queues.values())
+        return queues[pick % len(queues)]
+
+    def target(self, pick: int) -> Queue | Exchange:
+        state = self.core.state
+        targets: list[Queue | Exchange] = [*state.queues.values(), *state.exchanges.values()]
+        if not targets:
+            return self.core.queue("a")
+        return targets[pick % len(targets)]
+
+    def attempt(self, command: Callable[[], object]) -> None:
+        """Do it, or be refused and have changed nothing."""
+        before = self.core.log.last_lsn
+        try:
+            command()
+        except ModelError:
+            assert self.core.log.last_lsn == before, "refused, but something was written"
+
+    def delivered(self, consumer: Consumer, queue: Queue, entry: Entry) -> None:
+        if consumer.browsing:
+            self.browsed[consumer, entry.id] += 1
+            assert self.browsed[consumer, entry.id] == 1, "a browser sees each message once"
+            return
+        assert entry not in self.held, "given to two consumers"
+        assert entry.holder is consumer
+        assert consumer.accepts is None or consumer.accepts(entry.content())
+        self.held[entry] = queue, consumer
+
+    def nobody_waits_for_what_is_there(self) -> None:
+        for consumer, queue in self.consumers.items():
+            if queue.deleted or consumer.browsing or consumer.credit <= 0 or consumer.window_bytes <= 0:
+                continue
+            waiting = [e for e in queue.entries() if e.holder is None and e.content().expires_at_ms == 0]
+            accepts = consumer.accepts
+            left = [e.id for e in waiting if accepts is None or accepts(e.content())]
+            assert left == [], f"a consumer of {queue.name} has credit, and nobody gives it what is there"
+
+
+TestCommands = Commands.TestCase
+TestCommands.settings = settings(
+    max_examples=120, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def test_a_log_that_was_read_in_two_halves_gives_the_same_state() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=5, policy_type="ring")
+    core.publish(queue, *"abcdefgh")
+    first = core.replayed()
+    half = len(core.records)
+    core.consume(queue, 3)
+    core.tick(after_ms=NOW_MS)
+    core.read()
+    for record in core.records[half:]:
+        first.replay(record)
+    assert picture(first) == picture(core.replayed()) == picture(core.state)
