@@ -74,6 +74,7 @@ class OutgoingLink:
         """Let the queue send, as far as the connection takes more."""
         if not self.connection.writable:
             self.consumer.window_bytes = 0
+            self.connection.congested.add(self)
             return
         self.consumer.window_bytes = WINDOW_BYTES - self._sender.unsent_bytes
         if self.consumer.window_bytes <= 0:
