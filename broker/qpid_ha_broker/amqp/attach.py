@@ -34,6 +34,7 @@ def attach(connection: Connection, link: proton.Link) -> LinkHandler:
 
 def _attach_publisher(connection: Connection, link: proton.Link) -> ReceivingLink:
     terminus = read_terminus(link.remote_target)
+    link.rcv_settle_mode = proton.Link.RCV_FIRST  # what we do, whatever the publisher would like (section 2.7.3)
     link.max_message_size = connection.container.settings.max_message_bytes
     nodes = connection.container.nodes
     handler: ReceivingLink
