@@ -1,0 +1,46 @@
+"""One broker per module, a client per test, and an address that no other test uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from blocking_client import BlockingClient
+from running_broker import RunningBroker
+
+Connect = Callable[..., BlockingClient]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    """A broker with default settings. Whatever the module's tests did, it stops cleanly and has met no bug."""
+    with RunningBroker() as running:
+        yield running
+        assert running.stop() == 0, running.log()
+        assert "Traceback" not in running.log(), running.log()
+
+
+@pytest.fixture
+def connect(broker: RunningBroker) -> Iterator[Connect]:
+    """Opens connections that are closed when the test is over."""
+    with ExitStack() as stack:
+
+        def open_connection(**options: Any) -> BlockingClient:
+            return stack.enter_context(BlockingClient(broker.url, **options))
+
+        yield open_connection
+
+
+@pytest.fixture
+def client(connect: Connect) -> BlockingClient:
+    """The test's first connection."""
+    return connect()
+
+
+@pytest.fixture
+def address(request: pytest.FixtureRequest) -> str:
+    """A queue's name after the test."""
+    return re.sub(r"\W+", "-", request.node.name).strip("-")

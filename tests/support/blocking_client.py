@@ -1,0 +1,196 @@
+"""Proton's blocking client with the few words that tests need: offer, send, consume, browse, and break the connection."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from proton import Delivery, Link, Message, ProtonException
+from proton.handlers import TransactionHandler
+from proton.reactor import Copy, LinkOption
+from proton.utils import BlockingConnection, BlockingReceiver, BlockingSender
+
+TIMEOUT_S = 15.0
+PLENTY = 10_000
+
+
+class Outcome(NamedTuple):
+    """What the broker said of one message. `condition` is empty unless it said why."""
+
+    state: Any
+    condition: str = ""
+    description: str = ""
+
+
+class SettleSecond(LinkOption):  # type: ignore[misc]
+    """The receiver settles only after the sender has heard its answer."""
+
+    def apply(self, link: Link) -> None:
+        """Called by Proton."""
+        link.rcv_settle_mode = Link.RCV_SECOND
+
+
+class BlockingClient:
+    """One connection, one session. Whatever waits gives up after TIMEOUT_S with proton.Timeout."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.connection = BlockingConnection(url, timeout=TIMEOUT_S, **options)
+        self._links = itertools.count()
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        """Let events in until `condition` holds."""
+        self.connection.wait(condition)
+
+    def sender(self, address: str | None, **options: Any) -> BlockingSender:
+        """Attach a sender."""
+        return self.connection.create_sender(address, **{"name": f"link-{next(self._links)}", **options})
+
+    def receiver(self, address: str | None, credit: int | None = None, *options: Any, **more: Any) -> BlockingReceiver:
+        """Attach a receiver."""
+        name = f"link-{next(self._links)}"
+        return self.connection.create_receiver(address, credit, options=list(options), **{"name": name, **more})
+
+    # --- in
+
+    def offer(self, sender: BlockingSender, message: Message | str) -> Outcome:
+        """Send one message, and say what became of it."""
+        delivery = sender.link.send(message if isinstance(message, Message) else Message(message))
+        self.wait(lambda: delivery.settled)
+        condition = delivery.remote.condition
+        outcome = Outcome(delivery.remote_state, *((condition.name, condition.description) if condition else ()))
+        delivery.settle()
+        return outcome
+
+    def send(self, address: str, *messages: Message | str) -> list[Outcome]:
+        """Send each over a link of its own making, and wait until all are answered."""
+        sender = self.sender(address)
+        outcomes = [self.offer(sender, message) for message in messages]
+        sender.close()
+        return outcomes
+
+    # --- out
+
+    def fetch(self, receiver: BlockingReceiver, count: int, state: Any = Delivery.ACCEPTED) -> list[Message]:
+        """Wait for `count` messages; answer each with `state`, None: leave them unanswered."""
+        messages = []
+        for _ in range(count):
+            messages.append(receiver.receive())
+            if state is not None and receiver.fetcher.unsettled:
+                receiver.settle(state)
+        return messages
+
+    def drain(self, receiver: BlockingReceiver) -> list[Message]:
+        """All that is there for `receiver` now, unanswered: the broker itself says that there is no more."""
+        receiver.link.drain(PLENTY)
+        self.wait(lambda: receiver.link.credit == 0)
+        return [receiver.fetcher.pop() for _ in range(receiver.fetcher.has_message)]
+
+    def consume(self, address: str, *options: Any) -> list[Message]:
+        """Take and accept all that is there now."""
+        receiver = self.receiver(address, 0, *options)
+        messages = self.drain(receiver)
+        while receiver.fetcher.unsettled:
+            receiver.accept()
+        receiver.close()
+        return messages
+
+    def browse(self, address: str, *options: Any) -> list[Message]:
+        """See all that is there now."""
+        receiver = self.receiver(address, 0, Copy(), *options)
+        messages = self.drain(receiver)
+        receiver.close()
+        return messages
+
+    # --- the end
+
+    def break_connection(self) -> None:
+        """As if the cable was cut: no close, no detach."""
+        self.connection.conn.transport._selectable._delegate.shutdown(socket.SHUT_RDWR)
+        with suppress(ProtonException):
+            self.connection.wait(lambda: self.connection.disconnected)
+
+    def close(self) -> None:
+        """Close in the protocol's way, as far as there is still somebody to close with."""
+        with suppress(ProtonException):
+            self.connection.close()
+
+    def __enter__(self) -> BlockingClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class LocalTransaction(TransactionHandler):  # type: ignore[misc]
+    """A local transaction on a blocking connection; `news` is what the coordinator said last."""
+
+    def __init__(self, client: BlockingClient, *, settle_before_discharge: bool = False) -> None:
+        super().__init__()
+        self._client = client
+        self.news = ""
+        self.condition = ""
+        connection = client.connection
+        self.transaction = connection.container.declare_transaction(connection.conn, self, settle_before_discharge)
+        client.wait(lambda: self.news)
+        if self.news != "declared":
+            raise AssertionError(f"the coordinator said {self.news}: {self.condition}")
+
+    def send(self, sender: BlockingSender, message: Message | str) -> Outcome:
+        """Send one message as a part of it."""
+        delivery = self.transaction.send(sender.link, message if isinstance(message, Message) else Message(message))
+        self._client.wait(lambda: delivery.settled)
+        return Outcome(delivery.remote_state)
+
+    def accept(self, receiver: BlockingReceiver) -> None:
+        """Accept what `receiver` got and did not answer, as a part of it."""
+        while receiver.fetcher.unsettled:
+            self.transaction.accept(receiver.fetcher.unsettled.popleft())
+
+    def commit(self) -> str:
+        """Discharge it; what the coordinator said."""
+        return self._discharge(self.transaction.commit)
+
+    def abort(self) -> str:
+        """Roll it back; what the coordinator said."""
+        return self._discharge(self.transaction.abort)
+
+    def _discharge(self, how: Callable[[], None]) -> str:
+        self.news = ""
+        how()
+        self._client.wait(lambda: self.news)
+        return self.news
+
+    # --- Proton's calls
+
+    def on_transaction_declared(self, event: Any) -> None:
+        """Declared."""
+        self.news = "declared"
+
+    def on_transaction_declare_failed(self, event: Any) -> None:
+        """Refused."""
+        self._failed(event, "declare failed")
+
+    def on_transaction_committed(self, event: Any) -> None:
+        """Done, all of it."""
+        self.news = "committed"
+
+    def on_transaction_aborted(self, event: Any) -> None:
+        """Undone, all of it."""
+        self.news = "aborted"
+
+    def on_transaction_commit_failed(self, event: Any) -> None:
+        """Not done, none of it."""
+        self._failed(event, "commit failed")
+
+    def _failed(self, event: Any, news: str) -> None:
+        condition = event.delivery.remote.condition
+        self.news, self.condition = news, condition.name if condition else ""
+
+
+def bodies(messages: Iterable[Message]) -> list[Any]:
+    """What they say. Proton gives binary as a view into its memory, which does not stay."""
+    return [bytes(m.body) if isinstance(m.body, memoryview) else m.body for m in messages]
