@@ -1,0 +1,1 @@
+"""`./dev bench`: what the broker can do, in figures beside their targets. It measures and never judges a test run."""

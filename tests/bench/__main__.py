@@ -1,0 +1,60 @@
+"""`python -m bench`: measure, print a table, write JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from bench import throughput
+from bench.figures import Measurement, collected, show_table, write_json
+from bench.machine import facts
+from bench.scenario import Measure, Scenario
+
+MEASURES: Mapping[str, Measure] = {
+    "enqueue": throughput.measure_enqueue,
+    "dequeue": throughput.measure_dequeue,
+    "both": throughput.measure_both,
+}
+WIDTH_IN_A_FILE = 160
+
+
+@click.command()
+@click.option("--only", multiple=True, type=click.Choice(list(MEASURES)), help="Measure this alone; may be repeated.")
+@click.option("--repeat", default=1, type=click.IntRange(1), help="Runs; the table shows medians, and min and max.")
+@click.option("--messages", type=click.IntRange(1), help="Messages of the throughput measurements.")
+@click.option("--quick", is_flag=True, help="Small numbers: shows that everything runs, the figures mean nothing.")
+@click.option("--profile", type=click.Path(file_okay=False, path_type=Path), help="Record the broker with py-spy here.")
+@click.option(
+    "--json", "json_path", default="bench-results.json", type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the figures go.",
+)  # fmt: skip
+def main(
+    only: tuple[str, ...], repeat: int, messages: int | None, quick: bool, profile: Path | None, json_path: Path
+) -> None:
+    """Measure the broker on this machine. Targets are for 2 cores that do nothing else."""
+    scenario = dataclasses.replace(Scenario.quick() if quick else Scenario(), profile_directory=profile)
+    if messages is not None:
+        scenario = dataclasses.replace(scenario, messages=messages)
+    console, machine = Console(), facts()
+    if not console.is_terminal:
+        console = Console(width=WIDTH_IN_A_FILE)
+    console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    runs = [list(measure_all(console, scenario, only or tuple(MEASURES))) for _ in range(repeat)]
+    figures = collected(runs)
+    show_table(console, figures)
+    write_json(json_path, machine, figures)
+
+
+def measure_all(console: Console, scenario: Scenario, names: tuple[str, ...]) -> Iterator[Measurement]:
+    """Each measurement once, in the order of `names`."""
+    for name in names:
+        with console.status(f"measuring {name}"):
+            yield from MEASURES[name](scenario)
+
+
+if __name__ == "__main__":
+    main()

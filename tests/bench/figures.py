@@ -1,0 +1,144 @@
+"""What was measured, beside what was wanted: figures, targets, the table and the JSON file."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One value of one run. `key` names it in the JSON file and in TARGETS."""
+
+    key: str
+    label: str
+    value: float
+    unit: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the value is wanted to be: at least `value`, or at most."""
+
+    value: float
+    at_least: bool
+
+    def is_met_by(self, value: float) -> bool:
+        """Whether `value` is good enough."""
+        return value >= self.value if self.at_least else value <= self.value
+
+    def __str__(self) -> str:
+        return f"{'>=' if self.at_least else '<='} {shown(self.value)}"
+
+
+TARGETS: Mapping[str, Target] = {
+    "enqueue_100": Target(100_000, at_least=True),
+    "enqueue_1024": Target(80_000, at_least=True),
+    "dequeue_100": Target(120_000, at_least=True),
+    "dequeue_1024": Target(120_000, at_least=True),
+    "latency_delivery_p50": Target(0.3, at_least=False),
+    "latency_delivery_p99": Target(2.0, at_least=False),
+    "latency_confirmation_p50": Target(0.3, at_least=False),
+    "latency_confirmation_p99": Target(2.0, at_least=False),
+    "memory_overhead": Target(400, at_least=False),
+    "start": Target(0.5, at_least=False),
+    "queues_memory": Target(150, at_least=False),
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The values that one measurement had in all runs; never empty."""
+
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def first(self) -> Measurement:
+        """Name and unit are the same in all."""
+        return self.measurements[0]
+
+    @property
+    def values(self) -> list[float]:
+        """One for each run."""
+        return [measurement.value for measurement in self.measurements]
+
+    @property
+    def median(self) -> float:
+        """The value to quote."""
+        return statistics.median(self.values)
+
+    @property
+    def target(self) -> Target | None:
+        """What is wanted; None when nobody said."""
+        return TARGETS.get(self.first.key)
+
+    @property
+    def verdict(self) -> str:
+        """`met`, `missed`, or nothing without a target."""
+        if self.target is None:
+            return ""
+        return "met" if self.target.is_met_by(self.median) else "missed"
+
+    def as_json(self) -> dict[str, object]:
+        """All of it, for the file."""
+        return {
+            "key": self.first.key,
+            "label": self.first.label,
+            "unit": self.first.unit,
+            "median": self.median,
+            "min": min(self.values),
+            "max": max(self.values),
+            "values": self.values,
+            "target": str(self.target) if self.target else None,
+            "verdict": self.verdict or None,
+            "notes": [measurement.note for measurement in self.measurements if measurement.note],
+        }
+
+
+def collected(runs: Iterable[Iterable[Measurement]]) -> list[Figure]:
+    """Figures in the order in which their keys came first."""
+    by_key: dict[str, list[Measurement]] = {}
+    for run in runs:
+        for measurement in run:
+            by_key.setdefault(measurement.key, []).append(measurement)
+    return [Figure(tuple(measurements)) for measurements in by_key.values()]
+
+
+def shown(value: float) -> str:
+    """Three digits at least, and no more than mean something."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def show_table(console: Console, figures: Iterable[Figure]) -> None:
+    """One line for each figure."""
+    table = Table(title="qpid-ha benchmark")
+    for name in ("figure", "median", "unit", "min .. max", "target", "verdict", "note"):
+        table.add_column(name, justify="right" if name in ("median", "min .. max") else "left")
+    for figure in figures:
+        spread = f"{shown(min(figure.values))} .. {shown(max(figure.values))}" if len(figure.values) > 1 else ""
+        colour = {"met": "green", "missed": "red"}.get(figure.verdict, "default")
+        table.add_row(
+            figure.first.label,
+            shown(figure.median),
+            figure.first.unit,
+            spread,
+            str(figure.target or ""),
+            f"[{colour}]{figure.verdict}[/]",
+            figure.measurements[-1].note,
+        )
+    console.print(table)
+
+
+def write_json(path: Path, machine: Mapping[str, object], figures: Iterable[Figure]) -> None:
+    """The same for programs."""
+    content = {"machine": dict(machine), "figures": [figure.as_json() for figure in figures]}
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,53 @@
+"""What every measurement starts from: how much to do, a fresh broker, and a way to ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.figures import Measurement
+from bench.profile import Profile
+from qpid_ha_agent.control import ControlClient
+from running_broker import RunningBroker
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """How much to do. Each measurement starts brokers of its own, so that none inherits another's memory."""
+
+    messages: int = 200_000
+    memory_messages: int = 500_000
+    queues: int = 10_000
+    connections: int = 1_000
+    starts: int = 5
+    latency_s: float = 10.0
+    proton_messages: int = 20_000
+    profile_directory: Path | None = None
+
+    @classmethod
+    def quick(cls) -> Scenario:
+        """Enough to see that everything runs; the figures mean nothing."""
+        return cls(
+            messages=1_000, memory_messages=1_000, queues=20, connections=5, starts=1, latency_s=0.1, proton_messages=50
+        )
+
+    def profile(self, broker: RunningBroker, name: str) -> AbstractContextManager[object]:
+        """Record where the broker spends its time, if that was asked for."""
+        if self.profile_directory is None:
+            return nullcontext()
+        return Profile(broker.pid, self.profile_directory / f"{name}.folded")
+
+
+Measure = Callable[[Scenario], Iterator[Measurement]]
+
+
+def ask(broker: RunningBroker, method: str, **params: object) -> dict[str, Any]:
+    """What the broker answers on its control socket."""
+    with ControlClient(broker.control_socket) as client:
+        answer = client.call(method, **params)
+    if not isinstance(answer, dict):
+        raise TypeError(f"{method} answered {answer!r}")
+    return answer

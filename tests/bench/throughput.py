@@ -1,0 +1,130 @@
+"""How many messages a second: in, out, and both at once."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+
+import proton
+
+from bench.figures import Measurement
+from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
+from bench.scenario import Scenario, ask
+from bench.usage import Usage
+from running_broker import RunningBroker
+
+QUEUE = "bench"
+WINDOW = 1000
+"""Messages of a publisher that are not confirmed yet, and a consumer's credit."""
+BURST = 125
+"""Written at a time, so that client and broker work at the same time and do not take turns."""
+SIZES = (100, 1024)
+
+
+def message(body_bytes: int) -> bytes:
+    """A transient message with a binary body, encoded as Proton's client would."""
+    return bytes(proton.Message(body=b"x" * body_bytes).encode())
+
+
+def publish(publisher: Publisher, payload: bytes, count: int) -> None:
+    """Have `count` messages accepted."""
+    connection, sent, confirmed = publisher.connection, 0, 0
+    readable = select.poll()
+    readable.register(connection, select.POLLIN)
+    while confirmed < count:
+        room = min(WINDOW - (sent - confirmed), count - sent, publisher.credit)
+        burst = min(room, BURST)
+        publisher.send(payload, burst)
+        sent += burst
+        connection.flush()
+        if burst == room or readable.poll(0):
+            connection.read()
+            confirmed += publisher.confirmed()
+
+
+def consume(subscriber: Subscriber, count: int) -> None:
+    """Have `count` messages accepted, and the broker have carried it out."""
+    connection, received = subscriber.connection, 0
+    subscriber.start()
+    while received < count:
+        connection.read()
+        received += subscriber.take()
+        connection.flush()
+    subscriber.finish()
+
+
+def publish_and_consume(publisher: Publisher, subscriber: Subscriber, payload: bytes, count: int) -> None:
+    """Both at once, in one thread: the broker has the other core."""
+    sent = confirmed = received = 0
+    readable = select.poll()
+    readable.register(publisher.connection, select.POLLIN)
+    readable.register(subscriber.connection, select.POLLIN)
+    of_publisher = publisher.connection.fileno()
+    subscriber.start()
+    while received < count or confirmed < count:
+        room = min(WINDOW - (sent - confirmed), count - sent, publisher.credit)
+        burst = min(room, BURST)
+        publisher.send(payload, burst)
+        sent += burst
+        publisher.connection.flush()
+        for descriptor, _ in readable.poll(0 if burst < room else None):
+            if descriptor == of_publisher:
+                publisher.connection.read()
+                confirmed += publisher.confirmed()
+            else:
+                subscriber.connection.read()
+                received += subscriber.take()
+                subscriber.connection.flush()
+    subscriber.finish()
+
+
+def check_depth(broker: RunningBroker, expected: int) -> None:
+    """Raises BenchError when the broker holds another number of messages than its answers made us believe."""
+    found = ask(broker, "queues", action="read", name=QUEUE)["messages"]
+    if found != expected:
+        raise BenchError(f"the queue holds {found} messages, and should hold {expected}")
+
+
+def measure_enqueue(scenario: Scenario) -> Iterator[Measurement]:
+    """An empty queue, one publisher, nobody who consumes."""
+    for size in SIZES:
+        with RunningBroker() as broker, LoadConnection(broker.port) as connection:
+            publisher, payload = Publisher(connection, QUEUE), message(size)
+            with scenario.profile(broker, f"enqueue-{size}"), Usage(broker.pid) as usage:
+                publish(publisher, payload, scenario.messages)
+            check_depth(broker, scenario.messages)
+        yield rate(f"enqueue_{size}", f"enqueue, {size} B", scenario.messages, usage)
+
+
+def measure_dequeue(scenario: Scenario) -> Iterator[Measurement]:
+    """A full queue, one consumer, nobody who publishes."""
+    for size in SIZES:
+        with RunningBroker() as broker:
+            with LoadConnection(broker.port) as connection:
+                publish(Publisher(connection, QUEUE), message(size), scenario.messages)
+            with LoadConnection(broker.port) as connection:
+                subscriber = Subscriber(connection, QUEUE, WINDOW)
+                with scenario.profile(broker, f"dequeue-{size}"), Usage(broker.pid) as usage:
+                    consume(subscriber, scenario.messages)
+            check_depth(broker, 0)
+        yield rate(f"dequeue_{size}", f"dequeue, {size} B", scenario.messages, usage)
+
+
+def measure_both(scenario: Scenario) -> Iterator[Measurement]:
+    """One publisher and one consumer at once: messages that went all the way."""
+    for size in SIZES:
+        with (
+            RunningBroker() as broker,
+            LoadConnection(broker.port) as outgoing,
+            LoadConnection(broker.port) as incoming,
+        ):
+            publisher, subscriber = Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW)
+            with scenario.profile(broker, f"both-{size}"), Usage(broker.pid) as usage:
+                publish_and_consume(publisher, subscriber, message(size), scenario.messages)
+            check_depth(broker, 0)
+        yield rate(f"both_{size}", f"both at once, {size} B", scenario.messages, usage)
+
+
+def rate(key: str, label: str, count: int, usage: Usage) -> Measurement:
+    """Messages a second, with who was busy meanwhile."""
+    return Measurement(key, label, count / usage.elapsed_s, "/s", usage.note_for(count))

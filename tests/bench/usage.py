@@ -1,0 +1,50 @@
+"""Who worked while a figure was made: processor time of client and broker, and the broker's memory."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+BUSY = 0.9
+"""From this share of one core on, a process was the bottleneck."""
+
+
+class Usage:
+    """`with Usage(pid) as usage:` around the measured part; read it afterwards."""
+
+    def __init__(self, broker_pid: int) -> None:
+        self._processes = (psutil.Process(), psutil.Process(broker_pid))
+        self.elapsed_s = 0.0
+        self.client_s = 0.0
+        self.broker_s = 0.0
+
+    def _processor_s(self) -> list[float]:
+        return [times.user + times.system for times in (process.cpu_times() for process in self._processes)]
+
+    def __enter__(self) -> Self:
+        self._before = self._processor_s()
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.elapsed_s = time.perf_counter() - self._began
+        after = self._processor_s()
+        self.client_s, self.broker_s = (end - start for end, start in zip(after, self._before, strict=True))
+
+    def note_for(self, messages: int) -> str:
+        """Shares of one core, whom that makes the bottleneck, and what a message cost (true on a busy machine too)."""
+        client, broker = self.client_s / self.elapsed_s, self.broker_s / self.elapsed_s
+        busy = [name for name, share in (("broker", broker), ("client", client)) if share >= BUSY]
+        verdict = f": limited by {' and '.join(busy)}" if busy else ""
+        costs = f"{self.broker_s / messages * 1e6:.1f} and {self.client_s / messages * 1e6:.1f} µs a message"
+        return f"CPU broker {broker:.0%}, client {client:.0%} ({costs}){verdict}"
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident set size of a process."""
+    return int(psutil.Process(pid).memory_info().rss)
