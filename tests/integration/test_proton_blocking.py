@@ -76,14 +76,12 @@ def test_ten_mebibytes_come_through_among_small_messages(client: BlockingClient,
 def test_credit_that_is_given_while_the_socket_is_full_counts_when_it_is_not(
     client: BlockingClient, connect: Connect, address: str
 ) -> None:
-    large = Message(b"x" * 4 * MIB)
-    client.send(address, *[large] * 4)
+    client.send(address, *[Message(b"x" * 20 * MIB)] * 2)
     slow = connect()
-    receiver = slow.receiver(address, 1)
-    for _ in range(20):  # each of these reaches the broker while it has megabytes to write
-        receiver.link.flow(1)
-        slow.connection.container.process()
-    assert [len(body) for body in bodies(slow.fetch(receiver, 4))] == [4 * MIB] * 4
+    receiver = slow.receiver(address, 2)
+    slow.wait(lambda: receiver.link.current and receiver.link.current.pending)
+    receiver.link.flow(1)  # reaches the broker while it has megabytes to write
+    assert [len(body) for body in bodies(slow.fetch(receiver, 2))] == [20 * MIB] * 2
 
 
 # --- credit
