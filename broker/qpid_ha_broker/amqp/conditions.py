@@ -38,6 +38,15 @@ class AmqpError(Exception):
         self.description = description
 
 
+class DecodeError(AmqpError, errors.ModelError):
+    """Bytes that cannot be read. Also an error of the model, which asks for a message's properties when it routes."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__(DECODE_ERROR, description)
+
+
 def as_amqp(error: errors.ModelError) -> AmqpError:
     """The same refusal in the protocol's terms."""
+    if isinstance(error, AmqpError):
+        return error
     return AmqpError(_OF_MODEL.get(type(error), INTERNAL_ERROR), str(error))

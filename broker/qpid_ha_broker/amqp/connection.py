@@ -7,7 +7,7 @@ from typing import Any
 import proton
 
 from qpid_ha_broker.amqp import attach
-from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, RESOURCE_LIMIT, AmqpError, as_amqp
+from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, DECODE_ERROR, RESOURCE_LIMIT, AmqpError, as_amqp
 from qpid_ha_broker.amqp.container import Container, Notice
 from qpid_ha_broker.amqp.coordinator import Transactions
 from qpid_ha_broker.amqp.engine import Engine
@@ -98,6 +98,8 @@ class Connection:
 
     def end(self, error: AmqpError) -> None:
         """Close the connection with a condition; what the client held is given back."""
+        if self._ended:
+            return
         self.note("info" if error.name == CONNECTION_FORCED else "warning", f"closed: {error}")
         connection = self.engine.connection
         connection.condition = proton.Condition(error.name, error.description)
@@ -133,6 +135,9 @@ class Connection:
         self.note("warning", f"connection failed: {name}: {description}")
         self._finish(lost=True)
 
+    def malformed(self, description: str) -> None:
+        self.end(AmqpError(DECODE_ERROR, description))
+
     def session_opened(self, session: proton.Session) -> None:
         self._sessions += 1
         session.open()
@@ -154,6 +159,7 @@ class Connection:
         try:
             if self._ended:
                 return
+            link.name  # noqa: B018 - one that is not UTF-8 ends the connection here, before anybody has to log it
             limit = self.container.settings.max_links_per_connection
             if len(self._links) >= limit:
                 raise AmqpError(RESOURCE_LIMIT, f"{limit} links are attached to this connection: detach some first")
@@ -164,7 +170,10 @@ class Connection:
             self._refuse_link(link, error)
         else:
             self._links[link._impl] = handler
-            self.engine.attach(link, handler)
+            if isinstance(handler, ReceivingLink):
+                self.engine.attach_receiving(link, handler)
+            else:
+                self.engine.attach_sending(link, handler)
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
         handler = self._links.get(link._impl)
@@ -176,9 +185,6 @@ class Connection:
         else:
             link.detach()
         link.free()
-
-    def flow(self, handler: OutgoingLink | ReplyLink) -> None:
-        handler.flow()
 
     # --- the end
 

@@ -67,7 +67,7 @@ class Waiting(Protocol):
 
 
 class Container:
-    """The promise: nobody hears of an event that is not committed, and no message goes out before its acquisition is."""
+    """The promise: nobody hears of an event, and no message goes out on its acquisition, before that is committed."""
 
     def __init__(
         self, settings: ContainerSettings, unique_name: Callable[[], str], *, log_acquisitions: bool = False

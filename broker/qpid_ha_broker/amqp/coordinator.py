@@ -59,7 +59,7 @@ class Transactions:
         return transaction_id, self._open[transaction_id]
 
     def check_size(self, transaction: Transaction) -> None:
-        """Raises AmqpError when more waits than the broker is willing to hold; the publish that was one too many goes."""
+        """Raises AmqpError when more waits than the broker holds for one, and takes back the last publish."""
         if transaction.size > self._max_bytes:
             transaction.withdraw()
             raise AmqpError(RESOURCE_LIMIT, f"a transaction holds at most {self._max_bytes} bytes: discharge it first")
@@ -139,8 +139,8 @@ def _read_request(payload: bytes) -> tuple[object, list[object]]:
     try:
         message.decode(payload)
         body = message.body
-    except (proton.ProtonException, ValueError, TypeError, UnicodeDecodeError) as error:
+    except (proton.ProtonException, ArithmeticError, RecursionError, TypeError, ValueError) as error:
         raise AmqpError(INVALID_FIELD, f"a coordinator cannot read this message: {error}") from error
     if not isinstance(body, proton.Described) or not isinstance(body.value, list):
         raise AmqpError(INVALID_FIELD, "a coordinator takes a described list: declare or discharge")
-    return body.descriptor, body.value
+    return body.descriptor, list(body.value)

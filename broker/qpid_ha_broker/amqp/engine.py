@@ -1,8 +1,8 @@
 """Proton's engine, called directly: the one module that knows `cproton_ffi`.
 
-Proton's Python classes are a comfortable reception desk; for each parcel they fetch a form, fill it in and file it. On
-the message path we walk straight to the counter: one C call per step, no object per event. Everything that happens once
-per connection or link (open, attach, conditions, filters) goes through the classes, here handed out as `proton` objects.
+Proton's Python classes are a comfortable reception desk; for each parcel they fetch a form, fill it in and file it.
+On the message path we walk straight to the counter: one C call per step, no object per event. What happens once per
+connection or link (open, attach, conditions, filters) goes through the classes, handed out as `proton` objects.
 
 An `Engine` is one connection, without a socket: bytes in by `push`, bytes out by `take_output`, and in between
 `process`, which tells a `Handler` what the peer did.
@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import proton
 from cproton_ffi import ffi, lib
+
+from qpid_ha_broker.amqp.values import value_of
 
 ACCEPTED: int = lib.PN_ACCEPTED
 REJECTED: int = lib.PN_REJECTED
@@ -31,10 +33,8 @@ Delivery = Any
 """A `pn_delivery_t *`: hashable, and valid until settled."""
 
 
-class TransferHandler(Protocol):
-    """A link on the broker's side; `incoming` tells which of the two calls may come."""
-
-    incoming: bool
+class Receiving(Protocol):
+    """A link on which the peer sends messages."""
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """A whole message came. `state` is 0 but for transactional work."""
@@ -45,8 +45,15 @@ class TransferHandler(Protocol):
     def aborted(self, delivery: Delivery) -> None:
         """The peer took back a message of which parts had come."""
 
+
+class Sending(Protocol):
+    """A link on which the peer gets messages."""
+
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
         """The peer said what became of a message."""
+
+    def flow(self) -> None:
+        """The peer changed its credit."""
 
 
 class Handler(Protocol):
@@ -55,11 +62,11 @@ class Handler(Protocol):
     def opened(self) -> None: ...
     def closed(self) -> None: ...
     def failed(self, name: str, description: str) -> None: ...
+    def malformed(self, description: str) -> None: ...
     def session_opened(self, session: proton.Session) -> None: ...
     def session_closed(self, session: proton.Session) -> None: ...
     def link_attached(self, link: proton.Link) -> None: ...
     def link_detached(self, link: proton.Link, closed: bool) -> None: ...
-    def flow(self, handler: TransferHandler) -> None: ...
 
 
 class Engine:
@@ -71,13 +78,15 @@ class Engine:
         self._transport = transport._impl
         self._collector = lib.pn_collector()
         lib.pn_connection_collect(connection._impl, self._collector)
-        self._links: dict[Any, TransferHandler] = {}
+        self._receiving: dict[Any, Receiving] = {}
+        self._sending: dict[Any, Sending] = {}
         self._buffer = ffi.new("char[]", max(RECEIVE_BUFFER, OUTPUT_CHUNK))
         transport.bind(connection)
 
     def close(self) -> None:
         """Let go of everything that C holds."""
-        self._links.clear()
+        self._receiving.clear()
+        self._sending.clear()
         self.transport.unbind()
         lib.pn_connection_collect(self.connection._impl, ffi.NULL)
         lib.pn_collector_free(self._collector)
@@ -120,31 +129,37 @@ class Engine:
 
     def process(self, handler: Handler) -> None:
         """Tell `handler` and the links all that happened since the last call."""
-        collector, links, delivery_type = self._collector, self._links, lib.PN_DELIVERY
+        collector, delivery_type = self._collector, lib.PN_DELIVERY
         peek, pop, type_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
         delivery_of, link_of, nothing = lib.pn_event_delivery, lib.pn_delivery_link, ffi.NULL
-        last_pointer, link = nothing, None
+        last_pointer, receiving, sending = nothing, None, None
         while (event := peek(collector)) != nothing:
             kind = type_of(event)
             if kind == delivery_type:
                 delivery = delivery_of(event)
                 pointer = link_of(delivery)
                 if pointer != last_pointer:
-                    last_pointer, link = pointer, links.get(pointer)
-                if link is None:
+                    last_pointer = pointer
+                    receiving, sending = self._receiving.get(pointer), self._sending.get(pointer)
+                if receiving is not None:
+                    self._incoming(pointer, delivery, receiving)
+                elif sending is None:
                     lib.pn_delivery_settle(delivery)
-                elif link.incoming:
-                    self._incoming(pointer, delivery, link)
                 elif lib.pn_delivery_updated(delivery):
-                    link.disposition(delivery, lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery))
+                    sending.disposition(
+                        delivery, lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery)
+                    )
             else:
                 tell = _EVENTS.get(kind)
                 if tell is not None:
-                    tell(self, event, handler)
-                last_pointer, link = nothing, None
+                    try:
+                        tell(self, event, handler)
+                    except UnicodeError as error:  # from Proton, where the standard wants UTF-8
+                        handler.malformed(str(error))
+                last_pointer = nothing
             pop(collector)
 
-    def _incoming(self, pointer: Any, delivery: Delivery, link: TransferHandler) -> None:
+    def _incoming(self, pointer: Any, delivery: Delivery, link: Receiving) -> None:
         if not lib.pn_delivery_readable(delivery):
             return
         size = lib.pn_delivery_pending(delivery)
@@ -173,25 +188,32 @@ class Engine:
             handler.failed(condition.name or "amqp:internal-error", condition.description or "")
 
     def _tell_flow(self, event: Any, handler: Handler) -> None:
-        link = self._links.get(lib.pn_event_link(event))
-        if link is not None and not link.incoming:
-            handler.flow(link)
+        sending = self._sending.get(lib.pn_event_link(event))
+        if sending is not None:
+            sending.flow()
 
-    def attach(self, link: proton.Link, handler: TransferHandler) -> None:
-        """From now on `handler` is told what happens on `link`."""
-        self._links[link._impl] = handler
+    def attach_receiving(self, link: proton.Link, handler: Receiving) -> None:
+        """From now on `handler` gets the messages that come on `link`."""
+        self._receiving[link._impl] = handler
+
+    def attach_sending(self, link: proton.Link, handler: Sending) -> None:
+        """From now on `handler` is told of credit and of answers on `link`."""
+        self._sending[link._impl] = handler
 
     def detach(self, link: proton.Link) -> None:
         """Nobody is told any more; what still comes on `link` is settled and dropped."""
-        self._links.pop(link._impl, None)
+        self._receiving.pop(link._impl, None)
+        self._sending.pop(link._impl, None)
 
 
 def _session(event: Any) -> proton.Session:
-    return proton.Session.wrap(lib.pn_event_session(event))
+    session: proton.Session = proton.Session.wrap(lib.pn_event_session(event))  # type: ignore[no-untyped-call]
+    return session
 
 
 def _link(event: Any) -> proton.Link:
-    return proton.Link.wrap(lib.pn_event_link(event))
+    link: proton.Link = proton.Link.wrap(lib.pn_event_link(event))  # type: ignore[no-untyped-call]
+    return link
 
 
 _EVENTS: dict[int, Callable[[Engine, Any, Handler], None]] = {
@@ -256,11 +278,11 @@ class RemoteOutcome:
         return bool(lib.pn_disposition_is_undeliverable(self._remote))
 
     def transaction(self) -> tuple[bytes, object]:
-        """Transaction id and described outcome of a transactional state; ValueError for anything else."""
+        """Transaction id and described outcome of a transactional state; ValueError or AmqpError for anything else."""
         value = read_data(lib.pn_disposition_data(self._remote))
-        if not isinstance(value, list) or not value:
+        if not isinstance(value, list) or not value or not isinstance(value[0], bytes):
             raise ValueError("a transactional state without a transaction id")
-        return bytes(value[0]), value[1] if len(value) > 1 else None
+        return value[0], value[1] if len(value) > 1 else None
 
 
 def set_local_data(delivery: Delivery, state: int, values: list[object], settle_now: bool) -> None:
@@ -273,10 +295,8 @@ def set_local_data(delivery: Delivery, state: int, values: list[object], settle_
 
 
 def read_data(data: Any) -> object:
-    """The one value that a `pn_data_t` holds; None when it holds none."""
-    wrapped = proton.Data(data)
-    wrapped.rewind()
-    return wrapped.get_object() if wrapped.next() is not None else None
+    """The one value that a `pn_data_t` holds; None when it holds none. Raises AmqpError."""
+    return value_of(proton.Data(data))
 
 
 class Sender:

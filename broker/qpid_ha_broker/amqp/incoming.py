@@ -31,7 +31,6 @@ ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
 class ReceivingLink:
     """What every link has on which messages come in: parts of a message, the size limit, and credit."""
 
-    incoming = True
     owned_queue = ""
     """A queue that exists for this link alone."""
     keep_on_detach = False
@@ -60,8 +59,9 @@ class ReceivingLink:
         self._take_parts()
         self._credit_due += 1
 
-    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
-        """Publishers settle what we have settled: nothing to do."""
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        """A message came."""
+        raise TypeError(f"{type(self).__name__} does not say what to do with a message")
 
     def closed(self, *, lost: bool) -> None:
         """The link is gone."""
@@ -179,9 +179,7 @@ class IncomingLink(ReceivingLink):
         target, key = self._destination(message.payload)
         transaction.publish(Publish(target, message, key))
         self.connection.transactions.check_size(transaction)
-        engine.set_local_data(
-            delivery, engine.TRANSACTIONAL, [transaction_id, ACCEPTED_OUTCOME], settle_now=True
-        )
+        engine.set_local_data(delivery, engine.TRANSACTIONAL, [transaction_id, ACCEPTED_OUTCOME], settle_now=True)
         self._credit_due += 1
         self._container.unconfirmed.add(self)
         self.connection.touch()

@@ -74,7 +74,6 @@ class ManagementLink(ReceivingLink):
 class ReplyLink:
     """A receiver on `$management`: gets the replies that are addressed to its target, as far as its credit goes."""
 
-    incoming = False
     owned_queue = ""
     keep_on_detach = False
 
@@ -98,17 +97,8 @@ class ReplyLink:
             self._sender.drained()
         self.connection.touch()
 
-    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
-        """Never on this side of a link."""
-
-    def partial(self, delivery: Delivery, data: bytes) -> None:
-        """Never on this side of a link."""
-
-    def aborted(self, delivery: Delivery) -> None:
-        """Never on this side of a link."""
-
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
-        """Replies are sent settled."""
+        """Replies are sent settled: there is nothing to say of them."""
 
     def closed(self, *, lost: bool) -> None:
         """Nobody waits for the replies any more."""

@@ -24,9 +24,8 @@ WINDOW_BYTES = 256 * 1024
 
 
 class OutgoingLink:
-    """The promise: a message is forgotten only when the consumer said so, and it is told only when that is committed."""
+    """The promise: a message is forgotten only when the consumer says so, which is confirmed only when committed."""
 
-    incoming = False
     owned_queue = ""
     """A queue that exists for this link alone."""
     keep_on_detach = False

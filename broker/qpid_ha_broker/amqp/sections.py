@@ -1,8 +1,8 @@
 """The sections of a message: looked at only as far as somebody needs, and never changed but for the header.
 
-A message is a sequence of described values (AMQP 1.0 section 3.2). Its bytes stay as they came. Where a section ends can
-be seen from its first bytes; what is in it Proton decodes. Headers repeat from message to message, so each different one
-is decoded once.
+A message is a sequence of described values (AMQP 1.0 section 3.2). Its bytes stay as they came. Where a section ends
+can be seen from its first bytes; what is in it Proton decodes. Headers repeat from message to message, so each
+different one is decoded once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import proton
 
-from qpid_ha_broker.amqp.conditions import DECODE_ERROR, AmqpError
+from qpid_ha_broker.amqp.conditions import DecodeError
+from qpid_ha_broker.amqp.values import value_of
 
 HEADER = 0x70
 DELIVERY_ANNOTATIONS = 0x71
@@ -28,6 +29,7 @@ SUBJECT_FIELD = 3
 _LIST0, _LIST8, _MAP8, _LIST32, _MAP32 = 0x45, 0xC0, 0xC1, 0xD0, 0xD1
 _DEFAULT_PRIORITY = 4
 _HEADER_CACHE_LENGTH = 1024
+_UINT_MAX = 0xFFFFFFFF
 _SYMBOLS = {
     "amqp:header:list": HEADER,
     "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
@@ -71,11 +73,14 @@ def encode_header(durable: bool, priority: int, ttl_ms: int, first_acquirer: boo
     return bytes(data.encode())
 
 
+_EMPTY_HEADER_TEXT = b"\x00SpE"
 _NO_HEADER = Header(False, _DEFAULT_PRIORITY, 0, 0, 0, encode_header(False, _DEFAULT_PRIORITY, 0, True, 0))
+
+_EMPTY_HEADER = _NO_HEADER._replace(length=len(_EMPTY_HEADER_TEXT))
 
 
 class MessageSections:
-    """Reads messages; holds the headers it has met. Every method raises AmqpError for bytes that are no message."""
+    """Reads messages; holds the headers it has met. Every method raises DecodeError for bytes that are no message."""
 
     def __init__(self) -> None:
         self._headers: dict[bytes, Header] = {}
@@ -83,10 +88,12 @@ class MessageSections:
     def header(self, payload: bytes) -> Header:
         """The header section, or the defaults where there is none."""
         start = payload[:4]
+        if start == _EMPTY_HEADER_TEXT:
+            return _EMPTY_HEADER
         if start == b"\x00Sp\xc0":
             found = self._headers.get(payload[: 5 + payload[4]]) if len(payload) > 4 else None
             return found or self._decode_header(payload)
-        if start[:2] == b"\x00S" and HEADER < start[2] <= FOOTER:
+        if start[:2] == b"\x00S" and len(start) == 4 and HEADER < start[2] <= FOOTER:
             return _NO_HEADER
         return self._decode_header(payload)
 
@@ -94,12 +101,10 @@ class MessageSections:
         section, end = _section_at(payload, 0)
         if section != HEADER:
             return _NO_HEADER
-        try:
-            fields = [*_decode(payload, 0, end), None, None, None, None, None]
-            durable, priority = bool(fields[0]), _DEFAULT_PRIORITY if fields[1] is None else int(fields[1])
-            ttl_ms, count = int(fields[2] or 0), int(fields[4] or 0)
-        except (TypeError, ValueError) as error:
-            raise AmqpError(DECODE_ERROR, f"the message's header cannot be read: {error}") from error
+        value = _decode(payload, 0, end)
+        fields = [*(value if isinstance(value, list) else ()), None, None, None, None, None]
+        durable, priority = fields[0] is True, _number(fields[1], _DEFAULT_PRIORITY, 0xFF)
+        ttl_ms, count = _number(fields[2], 0, _UINT_MAX), _number(fields[4], 0, _UINT_MAX)
         header = Header(durable, priority, ttl_ms, count, end, encode_header(durable, priority, ttl_ms, True, count))
         if len(self._headers) >= _HEADER_CACHE_LENGTH:
             self._headers.clear()
@@ -114,7 +119,7 @@ class MessageSections:
     def redelivered(self, payload: bytes, delivery_count: int) -> bytes:
         """`payload` as it goes out again, with the failed deliveries counted."""
         header = self.header(payload)
-        count = header.delivery_count + delivery_count
+        count = min(header.delivery_count + delivery_count, _UINT_MAX)
         text = encode_header(header.durable, header.priority, header.ttl_ms, False, count)
         return text + payload[header.length :]
 
@@ -134,10 +139,10 @@ class MessageSections:
     def properties(self, payload: bytes) -> Mapping[str, object]:
         """The application properties."""
         found = _section(payload, APPLICATION_PROPERTIES)
-        return found if isinstance(found, dict) else {}
+        return {str(name): value for name, value in found.items()} if isinstance(found, dict) else {}
 
     def selector_value(self, payload: bytes, name: str) -> object:
-        """What a selector's identifier stands for (JMS mapping of AMQP 1.0); None where the message has no such thing."""
+        """What a selector's identifier stands for (JMS mapping of AMQP 1.0); None where the message lacks it."""
         if name in _HEADER_IDENTIFIERS:
             header = self.header(payload)
             return {"durable": header.durable, "priority": header.priority}[_HEADER_IDENTIFIERS[name]]
@@ -169,10 +174,13 @@ _PROPERTY_IDENTIFIERS = {
 }
 
 
-def _section(payload: bytes, wanted: int) -> list[object] | dict[str, object] | None:
+def _section(payload: bytes, wanted: int) -> list[object] | dict[object, object] | None:
     """The decoded value of a section, None where the message lacks it. Sections come in the order of their codes."""
     offset = 0
     while offset < len(payload):
+        start = payload[offset : offset + 3]
+        if start[:2] == b"\x00S" and start[2:] > bytes((wanted,)):
+            return None  # seen without looking for its end, which for a large body is work
         section, end = _section_at(payload, offset)
         if section == wanted:
             return _decode(payload, offset, end)
@@ -194,7 +202,7 @@ def _section_at(payload: bytes, offset: int) -> tuple[int, int]:
         elif kind == _LIST0:
             end = offset + 4
         else:
-            return start[2], _decoded_end(payload, offset)
+            return start[2], offset + _decode_value(payload[offset:])[1]
         if HEADER <= start[2] <= FOOTER and end <= len(payload):
             return start[2], end
     return _unusual_section_at(payload, offset)
@@ -202,39 +210,37 @@ def _section_at(payload: bytes, offset: int) -> tuple[int, int]:
 
 def _unusual_section_at(payload: bytes, offset: int) -> tuple[int, int]:
     """A section with a long or a symbolic descriptor: legal, rare, and Proton's to read."""
-    data = proton.Data()
-    end = offset + _decode_into(data, payload[offset:])
-    data.rewind()
-    data.next()
-    value = data.get_object()
+    value, size = _decode_value(payload[offset:])
     descriptor = value.descriptor if isinstance(value, proton.Described) else None
-    code = _SYMBOLS.get(str(descriptor), descriptor)
+    code = _SYMBOLS.get(descriptor) if isinstance(descriptor, str) else descriptor
     if not isinstance(code, int) or not HEADER <= code <= FOOTER:
-        raise AmqpError(DECODE_ERROR, f"no message section at byte {offset}: see AMQP 1.0 section 3.2")
-    return code, end
+        raise DecodeError(f"no message section at byte {offset}: see AMQP 1.0 section 3.2")
+    return code, offset + size
 
 
-def _decoded_end(payload: bytes, offset: int) -> int:
-    return offset + _decode_into(proton.Data(), payload[offset:])
-
-
-def _decode(payload: bytes, offset: int, end: int) -> list[object] | dict[str, object]:
-    data = proton.Data()
-    _decode_into(data, payload[offset:end])
-    data.rewind()
-    data.next()
-    described = data.get_object()
-    value = described.value if isinstance(described, proton.Described) else None
+def _decode(payload: bytes, offset: int, end: int) -> list[object] | dict[object, object]:
+    described, _ = _decode_value(payload[offset:end])
+    value: object = described.value if isinstance(described, proton.Described) else None
     if not isinstance(value, list | dict):
-        raise AmqpError(DECODE_ERROR, f"the message section at byte {offset} is neither a list nor a map")
+        raise DecodeError(f"the message section at byte {offset} is neither a list nor a map")
     return value
 
 
-def _decode_into(data: proton.Data, text: bytes) -> int:
+def _decode_value(text: bytes) -> tuple[object, int]:
+    """The first value in `text`, and how many bytes it takes."""
+    data = proton.Data()
     try:
-        consumed = int(data.decode(text))
+        size = int(data.decode(text))
     except (proton.ProtonException, ValueError) as error:
-        raise AmqpError(DECODE_ERROR, f"the message cannot be decoded: {error}") from error
-    if consumed <= 0:
-        raise AmqpError(DECODE_ERROR, "the message ends in the middle of a section")
-    return consumed
+        raise DecodeError(f"the message cannot be decoded: {error}") from error
+    if size <= 0:
+        raise DecodeError("the message ends in the middle of a section")
+    return value_of(data), size
+
+
+def _number(value: object, default: int, most: int) -> int:
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise DecodeError(f"the message's header has {value!r:.40} where a number up to {most} belongs")
+    return int(value)

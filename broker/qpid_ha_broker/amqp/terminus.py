@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import proton
 
 from qpid_ha_broker.amqp.conditions import INVALID_FIELD, AmqpError
 from qpid_ha_broker.amqp.selector import Selector, SelectorError, parse_selector
+from qpid_ha_broker.amqp.values import value_of
 from qpid_ha_broker.events.types import Scalar
 
 SELECTOR = "apache.org:selector-filter:string"
@@ -40,7 +42,7 @@ class Terminus(NamedTuple):
 
 def read_terminus(terminus: proton.Terminus) -> Terminus:
     """Read a remote source or target."""
-    capabilities = {str(name) for name in _flattened(_value(terminus.capabilities))}
+    capabilities = {str(name) for name in _flattened(value_of(terminus.capabilities))}
     return Terminus(
         address=terminus.address or None,
         dynamic=bool(terminus.dynamic),
@@ -48,7 +50,7 @@ def read_terminus(terminus: proton.Terminus) -> Terminus:
         durable=terminus.expiry_policy == proton.Terminus.EXPIRE_NEVER,
         browse=terminus.distribution_mode == proton.Terminus.DIST_MODE_COPY,
         topic=bool(capabilities & {"topic", "temporary-topic"}),
-        arguments=_queue_arguments(_value(terminus.properties)),
+        arguments=_queue_arguments(value_of(terminus.properties)),
     )
 
 
@@ -63,7 +65,7 @@ class Filters(NamedTuple):
 
 def read_filters(source: proton.Terminus) -> Filters:
     """Read the filter set. Raises AmqpError for a malformed one; unknown filters are left out, as the standard says."""
-    given = _value(source.filter)
+    given = value_of(source.filter)
     selector, key, headers = None, None, None
     applied: dict[proton.symbol, object] = {}
     for name, described in given.items() if isinstance(given, dict) else ():
@@ -91,11 +93,6 @@ def _selector(text: object) -> Selector:
         raise AmqpError(INVALID_FIELD, f"selector: {error}") from error
 
 
-def _value(data: proton.Data) -> object:
-    data.rewind()
-    return data.get_object() if data.next() is not None else None
-
-
 def _flattened(value: object) -> list[object]:
     if isinstance(value, proton.Array):
         return list(value.elements)
@@ -112,7 +109,7 @@ def _queue_arguments(properties: object) -> dict[str, Scalar]:
     return arguments
 
 
-def _scalars(values: dict[object, object]) -> dict[str, Scalar]:
+def _scalars(values: Mapping[Any, object]) -> dict[str, Scalar]:
     return {str(name): _plain(value) for name, value in values.items() if isinstance(value, str | int | float)}
 
 

@@ -195,10 +195,14 @@ class ResourceSet:
 
     def _move(self, queue: Queue, entry: Entry, exchange: Exchange) -> bool:
         event = entry.content()
-        targets = self.route(exchange, event.payload, self._reader.routing_key(event.payload))
         message = Message(event.payload, event.durable, event.priority, event.expires_at_ms)
         plan = EnqueuePlan(self._reader)
         try:
+            key = self._reader.routing_key(event.payload)
+        except ModelError:
+            key = ""  # what nobody could read is what dead letters are for
+        try:
+            targets = self.route(exchange, event.payload, key)
             plan.add(tuple(target for target in targets if target is not queue), message, self._now_ms)
         except ModelError:
             self.dead_letters_dropped_total += 1
@@ -240,7 +244,7 @@ class ResourceSet:
         return self._carry_out(plan, departures)
 
     def roll_back(self, transaction: Transaction) -> None:
-        """Forget the publishes; what it had accepted goes back to its consumer, or to the queue as a failed delivery."""
+        """Forget the publishes; what it had accepted is its consumer's again, or the queue's, as a failed delivery."""
         for queue, entry in transaction.accepted:
             consumer = transaction.consumer_of(entry)
             if consumer is not None and not queue.deleted:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import resource
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
@@ -46,6 +48,8 @@ class Broker:
         """The addresses in use, with the real port where 0 was asked."""
         self._started = time.monotonic()
         self._protocols: dict[Connection, ClientProtocol] = {}
+        self._deserted = asyncio.Event()
+        self._deserted.set()
         self._turn_is_due = False
         self._committed_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._servers: list[asyncio.Server] = []
@@ -87,9 +91,8 @@ class Broker:
         for address in self._settings.listen:
             engines = EngineFactory(self.current, address, self._sasl)
             try:
-                server = await loop.create_server(
-                    lambda engines=engines: ClientProtocol(self, engines), address.host, address.port, backlog=1024
-                )
+                make_protocol = partial(ClientProtocol, self, engines)
+                server = await loop.create_server(make_protocol, address.host, address.port, backlog=1024)
             except OSError as error:
                 raise SettingsError("listen", f"{address}: {error.strerror or error}; is it in use?") from error
             self._servers.append(server)
@@ -106,9 +109,8 @@ class Broker:
         for connection in list(self._protocols):
             connection.end(AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} is stopping"))
         self._turn()
-        deadline = time.monotonic() + self._settings.stop_timeout_s
-        while self._protocols and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._deserted.wait(), self._settings.stop_timeout_s)
         for protocol in list(self._protocols.values()):
             protocol.abort()
         await self._close_listeners()
@@ -138,10 +140,13 @@ class Broker:
     def add(self, connection: Connection, protocol: ClientProtocol) -> None:
         """A client has connected."""
         self._protocols[connection] = protocol
+        self._deserted.clear()
 
     def remove(self, connection: Connection) -> None:
         """A client's socket is gone."""
         self._protocols.pop(connection, None)
+        if not self._protocols:
+            self._deserted.set()
 
     # --- the turn
 
