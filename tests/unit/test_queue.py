@@ -285,6 +285,13 @@ def test_an_unused_auto_delete_queue_is_due_after_its_delay_and_not_while_somebo
     assert core.tick() == []
 
 
+def test_an_unused_queue_is_looked_at_again_until_its_delay_is_over() -> None:
+    core = Core()
+    queue = core.queue("q", auto_delete=True, auto_delete_delay_s=2.5)
+    core.leave(queue, core.consumer(queue))
+    assert [core.tick(after_ms=SECOND) for _ in range(3)] == [[], [], [queue]]
+
+
 def test_without_a_delay_an_auto_delete_queue_is_due_at_once() -> None:
     core = Core()
     queue = core.queue("q", auto_delete=True)

@@ -89,6 +89,19 @@ def test_a_ring_takes_nothing_from_a_consumers_hands() -> None:
     core.check()
 
 
+def test_a_ring_that_cannot_make_room_enough_makes_none() -> None:
+    core = Core()
+    size = len(message("a").payload)
+    queue = core.queue("q", max_size=3 * size, policy_type="ring")
+    core.publish(queue, *"abc")
+    held = core.take(queue, core.consumer(queue), 2)
+    with pytest.raises(QueueFull):
+        core.publish(queue, "d" * (2 + size))
+    assert core.consume(queue) == ["c"]
+    assert queue.acquired == len(held)
+    core.check()
+
+
 def test_a_ring_with_priorities_drops_the_lowest_first() -> None:
     core = Core()
     queue = core.queue("q", max_count=3, policy_type="ring", priorities=10)

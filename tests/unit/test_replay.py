@@ -32,7 +32,7 @@ kinds: dict[str, dict[str, Scalar]] = {
     "last values, ring": {"qpid.last_value_queue_key": "k", "qpid.max_count": 2, "qpid.policy_type": "ring"},
     "small": {"qpid.max_count": 3},
     "ring": {"qpid.max_count": 3, "qpid.policy_type": "ring"},
-    "bytes": {"qpid.max_size": 40, "qpid.policy_type": "ring"},
+    "bytes": {"qpid.max_size": 60, "qpid.policy_type": "ring"},
     "priority ring": {"qpid.max_count": 3, "qpid.policy_type": "ring", "qpid.priorities": 10},
     "brief": {"qpid.message_ttl_ms": 2 * SECOND},
     "fussy": {"qpid.delivery_limit": 2},
@@ -47,7 +47,7 @@ changes: list[dict[str, Scalar]] = [
 ]
 messages = st.builds(
     message,
-    st.text("rg", min_size=1, max_size=3),
+    st.text("rg", min_size=1, max_size=15),
     st.sampled_from(["red", "green"]),
     priority=st.integers(0, 9),
     ttl_ms=st.sampled_from([0, 0, 0, SECOND, 5 * SECOND]),

@@ -146,7 +146,7 @@ def test_a_million_messages_pass_by_one_that_stays_and_leave_nothing_behind() ->
         consumer.skip()
         messages.remove(entry)
         if message_id % 50_000 == 0:
-            most_blocks = max(most_blocks, len(messages._blocks))
+            most_blocks = max(most_blocks, len(blocks_of(messages)))
             most_entries = max(most_entries, distinct_entries(messages))
     assert most_blocks < 100
     assert most_entries < 2 * sequence.BLOCK_LENGTH
