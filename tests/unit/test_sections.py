@@ -1,0 +1,185 @@
+"""Reading messages: what is in them comes out, and whatever else comes in is a named error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import proton
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qpid_ha_broker.amqp.conditions import AmqpError
+from qpid_ha_broker.amqp.sections import Header, MessageSections, encode_header
+
+HEADER, PROPERTIES, APPLICATION_PROPERTIES, DATA = 0x70, 0x73, 0x74, 0x75
+DEEP = 100_000
+
+Reader = Callable[[MessageSections, bytes], object]
+READERS: list[Reader] = [
+    lambda sections, payload: sections.header(payload),
+    lambda sections, payload: sections.fresh(payload),
+    lambda sections, payload: sections.redelivered(payload, 3),
+    lambda sections, payload: sections.routing_key(payload),
+    lambda sections, payload: sections.to(payload),
+    lambda sections, payload: sections.properties(payload),
+    lambda sections, payload: sections.selector_value(payload, "JMSPriority"),
+    lambda sections, payload: sections.selector_value(payload, "JMSMessageID"),
+    lambda sections, payload: sections.selector_value(payload, "colour"),
+]
+
+
+def encoded(value: object) -> bytes:
+    data = proton.Data()
+    data.put_object(value)
+    return bytes(data.encode())
+
+
+def section(code: int, value: object) -> bytes:
+    return encoded(proton.Described(proton.ulong(code), value))
+
+
+def nested_lists(depth: int) -> bytes:
+    """A list in a list in a list; legal, and deeper than any program needs."""
+    inside, levels = 1, []
+    for _ in range(depth):
+        levels.append(b"\xd0" + (inside + 4).to_bytes(4, "big") + (1).to_bytes(4, "big"))
+        inside += 9
+    return b"".join(reversed(levels)) + b"\x45"
+
+
+def read_everything(payload: bytes) -> list[AmqpError]:
+    """Read in every way; returns the refusals. Any other exception is a failure."""
+    refusals = []
+    for read in READERS:
+        try:
+            read(MessageSections(), payload)
+        except AmqpError as error:
+            refusals.append(error)
+    return refusals
+
+
+def a_message() -> bytes:
+    message = proton.Message(body="news", subject="weather", address="q", durable=True, priority=7, ttl=1.5)
+    message.delivery_count = 2
+    message.properties = {"colour": "red", "size": 3}
+    return bytes(message.encode())
+
+
+def test_what_a_client_wrote_is_what_we_read() -> None:
+    sections, payload = MessageSections(), a_message()
+
+    header = sections.header(payload)
+
+    assert (header.durable, header.priority, header.ttl_ms, header.delivery_count) == (True, 7, 1500, 2)
+    assert sections.routing_key(payload) == "weather"
+    assert sections.to(payload) == "q"
+    assert sections.properties(payload) == {"colour": "red", "size": 3}
+    assert sections.selector_value(payload, "size") == 3
+
+
+def test_a_message_without_a_header_has_the_standards_defaults() -> None:
+    payload = section(DATA, b"x")
+
+    header = MessageSections().header(payload)
+
+    assert header == Header(False, 4, 0, 0, 0, header.fresh)
+
+
+def test_a_second_delivery_is_marked_and_counted_and_nothing_else_changes() -> None:
+    sections, payload = MessageSections(), a_message()
+    again = proton.Message()
+
+    again.decode(sections.redelivered(payload, 3))
+
+    assert (again.first_acquirer, again.delivery_count) == (False, 5)
+    assert (again.durable, again.priority, again.subject, again.body) == (True, 7, "weather", "news")
+
+
+def test_a_delivery_count_at_its_end_stays_there() -> None:
+    payload = encode_header(False, 4, 0, True, 0xFFFFFFFF) + section(DATA, b"x")
+    again = proton.Message()
+
+    again.decode(MessageSections().redelivered(payload, 1))
+
+    assert again.delivery_count == 0xFFFFFFFF
+
+
+def test_a_property_behind_a_large_body_is_not_looked_for() -> None:
+    """Sections come in order: once the body has begun there are no properties any more."""
+    unreadable_body = b"\x00\x53\x75\xb0\xff\xff\xff\xff"
+
+    assert MessageSections().properties(section(PROPERTIES, ["id"]) + unreadable_body) == {}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\x00",
+        b"\x00S",
+        b"\x00Sp",
+        b"\x00Sp\xc0",
+        b"\x00Sp\xc0\xff\x05",
+        b"\x00Sp\xd0\xff\xff\xff\xff\x00\x00\x00\x05",
+        section(HEADER, {"durable": True}),
+        section(HEADER, [True, "high"]),
+        section(HEADER, [True, float("inf")]),
+        section(HEADER, [True, -1]),
+        section(HEADER, [True, 4, 2**40]),
+        section(HEADER, [True, 4, None, True, [1]]),
+        b"\x00Ss" + nested_lists(DEEP),
+        b"\x00Ss" + nested_lists(2000),
+        section(HEADER, [True]) + b"\x00Ss" + nested_lists(2000),
+        b"\x00" * DEEP + b"\x40",
+        b"\x00St" + encoded({proton.symbol("x"): 1}).replace(b"x", b"\xff"),
+        b"\x00St\xc1\x05\x02\x45\x45\x45\x45",
+        b"\x00\xa3\x03abc\x45",
+        b"\x00\xa3\x03\xff\xff\xff\x45",
+        b"\x00\x45\x45",
+        b"GET / HTTP/1.1\r\n\r\n",
+    ],
+    ids=lambda payload: payload[:16].hex() or "empty",
+)
+def test_what_is_no_message_is_refused_by_name_or_read_as_far_as_it_goes(payload: bytes) -> None:
+    for error in read_everything(payload):
+        assert error.name == "amqp:decode-error"
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_raise_nothing_else(payload: bytes) -> None:
+    read_everything(payload)
+
+
+@given(st.lists(st.tuples(st.integers(0x6F, 0x79), st.binary(max_size=40)), max_size=4))
+def test_random_bytes_dressed_as_sections_raise_nothing_else(parts: list[tuple[int, bytes]]) -> None:
+    read_everything(b"".join(b"\x00S" + bytes((code,)) + value for code, value in parts))
+
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats() | st.text(max_size=8) | st.binary(max_size=8)
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+)
+
+
+@given(st.lists(st.tuples(st.integers(0x70, 0x78), VALUES), max_size=4))
+def test_any_values_in_any_section_raise_nothing_else(parts: list[tuple[int, object]]) -> None:
+    read_everything(b"".join(section(code, value) for code, value in parts))
+
+
+@given(st.data())
+def test_a_good_message_with_a_few_wrong_bytes_raises_nothing_else(data: st.DataObject) -> None:
+    payload = bytearray(a_message())
+    for _ in range(data.draw(st.integers(1, 4))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    read_everything(bytes(payload[: data.draw(st.integers(0, len(payload)))]))
+
+
+def test_the_cache_of_headers_stays_small() -> None:
+    sections = MessageSections()
+    for ttl_ms in range(1, 3000):
+        sections.header(encode_header(False, 4, ttl_ms, True, 0) + section(DATA, b"x"))
+
+    assert len(sections._headers) <= 1024
