@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
+from proton import ProtonException
 from rich.console import Console
 
-from bench import throughput
+from bench import capacity, latency, proton_client, throughput
 from bench.figures import Measurement, collected, show_table, write_json
+from bench.load_client import BenchError
 from bench.machine import facts
 from bench.scenario import Measure, Scenario
+from qpid_ha_agent.control import ControlFailure
 
 MEASURES: Mapping[str, Measure] = {
     "enqueue": throughput.measure_enqueue,
     "dequeue": throughput.measure_dequeue,
     "both": throughput.measure_both,
+    "latency": latency.measure_latency,
+    "memory": capacity.measure_memory,
+    "queues": capacity.measure_queues,
+    "connections": capacity.measure_connections,
+    "start": capacity.measure_start,
+    "proton": proton_client.measure_proton,
 }
 WIDTH_IN_A_FILE = 160
 
@@ -43,17 +54,34 @@ def main(
     if not console.is_terminal:
         console = Console(width=WIDTH_IN_A_FILE)
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
-    runs = [list(measure_all(console, scenario, only or tuple(MEASURES))) for _ in range(repeat)]
+    failures: list[str] = []
+    measures = {name: MEASURES[name] for name in only or MEASURES}
+    runs = [list(measure_all(console, scenario, measures, failures)) for _ in range(repeat)]
     figures = collected(runs)
     show_table(console, figures)
-    write_json(json_path, machine, figures)
+    write_json(json_path, machine, figures, failures)
+    if failures:
+        sys.exit(1)
 
 
-def measure_all(console: Console, scenario: Scenario, names: tuple[str, ...]) -> Iterator[Measurement]:
-    """Each measurement once, in the order of `names`."""
-    for name in names:
-        with console.status(f"measuring {name}"):
-            yield from MEASURES[name](scenario)
+def measure_all(
+    console: Console, scenario: Scenario, measures: Mapping[str, Measure], failures: list[str]
+) -> Iterator[Measurement]:
+    """Each measurement once. One that fails is told and put into `failures`, and the next begins."""
+    for name, measure in measures.items():
+        try:
+            with console.status(f"measuring {name}"):
+                yield from measure(scenario)
+        except (
+            BenchError,
+            ControlFailure,
+            OSError,
+            ProtonException,
+            RuntimeError,
+            subprocess.SubprocessError,
+        ) as error:
+            failures.append("\n".join([f"{name} failed: {error}", *getattr(error, "__notes__", [])]))
+            console.print(failures[-1], style="red", markup=False)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,11 @@ def show_table(console: Console, figures: Iterable[Figure]) -> None:
     console.print(table)
 
 
-def write_json(path: Path, machine: Mapping[str, object], figures: Iterable[Figure]) -> None:
+def write_json(path: Path, machine: Mapping[str, object], figures: Iterable[Figure], failures: list[str]) -> None:
     """The same for programs."""
-    content = {"machine": dict(machine), "figures": [figure.as_json() for figure in figures]}
+    content = {
+        "machine": dict(machine),
+        "figures": [figure.as_json() for figure in figures],
+        "failures": failures,
+    }
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -14,8 +14,7 @@ from typing import Any, Self
 import proton
 from cproton_ffi import ffi, lib
 
-READ_BYTES = 256 * 1024
-WRITE_BYTES = 256 * 1024
+BUFFER_BYTES = 256 * 1024
 MESSAGE_BYTES_MAX = 64 * 1024
 TIMEOUT_S = 60.0
 TAGS = 16_384
@@ -32,9 +31,10 @@ class BenchError(Exception):
 class LoadConnection:
     """One open AMQP connection with one session, over a blocking socket."""
 
-    def __init__(self, port: int) -> None:
-        self._input = ffi.new("char[]", READ_BYTES)
-        self._output = ffi.new("char[]", WRITE_BYTES)
+    def __init__(self, port: int, buffer_bytes: int = BUFFER_BYTES) -> None:
+        self._buffer_bytes = buffer_bytes
+        self._input = ffi.new("char[]", buffer_bytes)
+        self._output = ffi.new("char[]", buffer_bytes)
         self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._transport = proton.Transport()
@@ -59,7 +59,7 @@ class LoadConnection:
         """Write all that the engine has for the broker."""
         engine, room = self._engine, self._output
         while lib.pn_transport_pending(engine) > 0:
-            size = lib.pn_transport_peek(engine, room, WRITE_BYTES)
+            size = lib.pn_transport_peek(engine, room, self._buffer_bytes)
             lib.pn_transport_pop(engine, self.socket.send(ffi.buffer(room, size)))
 
     def read(self) -> None:

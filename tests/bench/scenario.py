@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ from bench.figures import Measurement
 from bench.profile import Profile
 from qpid_ha_agent.control import ControlClient
 from running_broker import RunningBroker
+
+LAST_WORDS = 2000
+"""Characters of a log."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,17 @@ class Scenario:
 
 
 Measure = Callable[[Scenario], Iterator[Measurement]]
+
+
+@contextmanager
+def fresh_broker(settings: Mapping[str, object] | None = None) -> Iterator[RunningBroker]:
+    """A broker of one's own. What it said goes with a failure as a note, because its log goes with it."""
+    with RunningBroker(settings) as broker:
+        try:
+            yield broker
+        except Exception as error:
+            error.add_note(f"the broker's last words: {broker.log()[-LAST_WORDS:]}")
+            raise
 
 
 def ask(broker: RunningBroker, method: str, **params: object) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import proton
 
 from bench.figures import Measurement
 from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
-from bench.scenario import Scenario, ask
+from bench.scenario import Scenario, ask, fresh_broker
 from bench.usage import Usage
 from running_broker import RunningBroker
 
@@ -88,7 +88,7 @@ def check_depth(broker: RunningBroker, expected: int) -> None:
 def measure_enqueue(scenario: Scenario) -> Iterator[Measurement]:
     """An empty queue, one publisher, nobody who consumes."""
     for size in SIZES:
-        with RunningBroker() as broker, LoadConnection(broker.port) as connection:
+        with fresh_broker() as broker, LoadConnection(broker.port) as connection:
             publisher, payload = Publisher(connection, QUEUE), message(size)
             with scenario.profile(broker, f"enqueue-{size}"), Usage(broker.pid) as usage:
                 publish(publisher, payload, scenario.messages)
@@ -99,7 +99,7 @@ def measure_enqueue(scenario: Scenario) -> Iterator[Measurement]:
 def measure_dequeue(scenario: Scenario) -> Iterator[Measurement]:
     """A full queue, one consumer, nobody who publishes."""
     for size in SIZES:
-        with RunningBroker() as broker:
+        with fresh_broker() as broker:
             with LoadConnection(broker.port) as connection:
                 publish(Publisher(connection, QUEUE), message(size), scenario.messages)
             with LoadConnection(broker.port) as connection:
@@ -114,7 +114,7 @@ def measure_both(scenario: Scenario) -> Iterator[Measurement]:
     """One publisher and one consumer at once: messages that went all the way."""
     for size in SIZES:
         with (
-            RunningBroker() as broker,
+            fresh_broker() as broker,
             LoadConnection(broker.port) as outgoing,
             LoadConnection(broker.port) as incoming,
         ):

@@ -20,9 +20,13 @@ class Usage:
         self.elapsed_s = 0.0
         self.client_s = 0.0
         self.broker_s = 0.0
+        self.others_s = 0.0
+        """What all else on this machine used: much of it, and the figure is not one to quote."""
 
     def _processor_s(self) -> list[float]:
-        return [times.user + times.system for times in (process.cpu_times() for process in self._processes)]
+        own = [times.user + times.system for times in (process.cpu_times() for process in self._processes)]
+        machine = psutil.cpu_times()
+        return [*own, sum(machine[:3]) - sum(own)]  # user, nice and system, in this order on every system
 
     def __enter__(self) -> Self:
         self._before = self._processor_s()
@@ -34,15 +38,17 @@ class Usage:
     ) -> None:
         self.elapsed_s = time.perf_counter() - self._began
         after = self._processor_s()
-        self.client_s, self.broker_s = (end - start for end, start in zip(after, self._before, strict=True))
+        self.client_s, self.broker_s, self.others_s = (
+            end - start for end, start in zip(after, self._before, strict=True)
+        )
 
     def note_for(self, messages: int) -> str:
         """Shares of one core, whom that makes the bottleneck, and what a message cost (true on a busy machine too)."""
-        client, broker = self.client_s / self.elapsed_s, self.broker_s / self.elapsed_s
+        client, broker, others = (spent_s / self.elapsed_s for spent_s in (self.client_s, self.broker_s, self.others_s))
         busy = [name for name, share in (("broker", broker), ("client", client)) if share >= BUSY]
         verdict = f": limited by {' and '.join(busy)}" if busy else ""
         costs = f"{self.broker_s / messages * 1e6:.1f} and {self.client_s / messages * 1e6:.1f} µs a message"
-        return f"CPU broker {broker:.0%}, client {client:.0%} ({costs}){verdict}"
+        return f"CPU broker {broker:.0%}, client {client:.0%}, others {max(others, 0):.0%} ({costs}){verdict}"
 
 
 def resident_bytes(pid: int) -> int:

@@ -1,0 +1,92 @@
+"""What the broker holds, and what that costs: messages, queues, connections; and how fast it is there."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from bench.figures import Measurement
+from bench.latency import PERCENTILES, Pace, percentile
+from bench.load_client import LoadConnection, Publisher, Subscriber
+from bench.scenario import Scenario, fresh_broker
+from bench.throughput import QUEUE, WINDOW, check_depth, message, publish
+from bench.usage import resident_bytes
+from qpid_ha_agent.control import ControlClient
+
+MB = 1_000_000
+SMALL_BUFFER_BYTES = 4096
+DESCRIPTORS_BESIDE = 200
+"""Files that a process needs apart from its connections."""
+PROBES = 500
+"""Messages that show how quick a broker with many connections is."""
+
+
+def measure_memory(scenario: Scenario) -> Iterator[Measurement]:
+    """Fill one queue and look at the resident set."""
+    count, payload = scenario.memory_messages, message(100)
+    with fresh_broker() as broker, LoadConnection(broker.port) as connection:
+        publisher = Publisher(connection, QUEUE)
+        before = resident_bytes(broker.pid)
+        publish(publisher, payload, count)
+        check_depth(broker, count)
+        after = resident_bytes(broker.pid)
+    each = (after - before) / count
+    note = f"resident {before / MB:.0f} MB before, {after / MB:.0f} MB with {count:,} messages"
+    yield Measurement(
+        "memory_overhead", "memory for a 100 B message, without its bytes", each - len(payload), "B", note
+    )
+    note = f"{len(payload)} B as sent"
+    yield Measurement("memory_per_message", "memory for a 100 B message, all", each, "B", note)
+
+
+def measure_queues(scenario: Scenario) -> Iterator[Measurement]:
+    """Create queues that nobody uses, one call after the other."""
+    count = scenario.queues
+    with fresh_broker() as broker, ControlClient(broker.control_socket, timeout_s=60.0) as control:
+        before, began = resident_bytes(broker.pid), time.perf_counter()
+        for number in range(count):
+            control.call("queues", action="create", name=f"idle-{number}")
+        elapsed_s, after = time.perf_counter() - began, resident_bytes(broker.pid)
+    note = f"{(after - before) / count:,.0f} B each; {before / MB:.0f} MB without them"
+    yield Measurement("queues_memory", f"broker with {count:,} idle queues", after / MB, "MB", note)
+    note = f"{count / elapsed_s:,.0f}/s through the control socket"
+    yield Measurement("queues_time", f"create {count:,} queues", elapsed_s, "s", note)
+
+
+def measure_connections(scenario: Scenario) -> Iterator[Measurement]:
+    """Open connections with a session each, then see whether a message still goes through quickly."""
+    count = scenario.connections
+    allow_descriptors(count + DESCRIPTORS_BESIDE)
+    with ExitStack() as stack:
+        broker = stack.enter_context(fresh_broker({"max-connections": count + 2}))
+        outgoing, incoming = (stack.enter_context(LoadConnection(broker.port)) for _ in range(2))
+        pace = Pace(Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW), min(PROBES, count))
+        before, began = resident_bytes(broker.pid), time.perf_counter()
+        for _ in range(count):
+            stack.enter_context(LoadConnection(broker.port, SMALL_BUFFER_BYTES))
+        elapsed_s, after = time.perf_counter() - began, resident_bytes(broker.pid)
+        pace.run()
+    note = f"{count / elapsed_s:,.0f}/s, one after the other, client included"
+    yield Measurement("connections_time", f"open {count:,} connections", elapsed_s, "s", note)
+    note = f"resident {after / MB:.0f} MB with {count:,}"
+    yield Measurement("connections_memory", "memory for a connection", (after - before) / count / 1000, "kB", note)
+    for name in ("p50", "max"):
+        value = percentile(pace.to_consumer, PERCENTILES[name]) * 1000
+        yield Measurement(f"connections_latency_{name}", f"beside them, send to consumer, {name}", value, "ms")
+
+
+def measure_start(scenario: Scenario) -> Iterator[Measurement]:
+    """From the start of the process to the log line that says that it listens."""
+    for _ in range(scenario.starts):
+        with fresh_broker() as broker:
+            pass
+        yield Measurement("start", "start to listening", broker.start_s, "s", f"median of {scenario.starts} or more")
+
+
+def allow_descriptors(count: int) -> None:
+    """Raise the soft limit on open files, for us and the brokers that we start. Raises ValueError over the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
