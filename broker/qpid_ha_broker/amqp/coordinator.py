@@ -18,11 +18,14 @@ from qpid_ha_broker.amqp.conditions import (
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.queue import Consumer
 from qpid_ha_broker.model.transaction import Transaction
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection
+    from qpid_ha_broker.amqp.outgoing import OutgoingLink
     from qpid_ha_broker.model.resource_set import ResourceSet
+    from qpid_ha_broker.model.sequence import Entry
 
 MAX_OPEN_TRANSACTIONS = 1024
 _DECLARE = ("amqp:declare:list", 0x31)
@@ -73,16 +76,30 @@ class Transactions:
             self._resources.roll_back(transaction)
             return 0
         try:
-            return self._resources.commit(transaction, now_ms)
+            lsn = self._resources.commit(transaction, now_ms)
         except ModelError as error:
             self._resources.roll_back(transaction)
             raise AmqpError(TRANSACTION_ROLLBACK, str(error)) from error
+        _settle_accepted(transaction, lsn)
+        return lsn
 
     def closed(self) -> None:
         """The connection is gone: roll everything back."""
         for transaction in self._open.values():
             self._resources.roll_back(transaction)
         self._open.clear()
+
+
+def _settle_accepted(transaction: Transaction, lsn: int) -> None:
+    """Some clients accept in a transaction and settle nothing: what is done is ours to settle then."""
+    entries_by_link: dict[OutgoingLink, set[Entry]] = {}
+    for _, entry in transaction.accepted:
+        consumer = transaction.consumer_of(entry)
+        if isinstance(consumer, Consumer):
+            link: OutgoingLink = consumer.owner  # type: ignore[assignment]
+            entries_by_link.setdefault(link, set()).add(entry)
+    for link, entries in entries_by_link.items():
+        link.settle_committed(entries, lsn)
 
 
 class CoordinatorLink(ReceivingLink):
@@ -110,7 +127,7 @@ class CoordinatorLink(ReceivingLink):
         descriptor, fields = _read_request(payload)
         if descriptor in _DECLARE:
             engine.set_local_data(delivery, engine.DECLARED, [transactions.declare()], settle_now=True)
-        elif descriptor in _DISCHARGE and fields and isinstance(fields[0], bytes):
+        elif descriptor in _DISCHARGE and fields and isinstance(fields[0], bytes | memoryview):
             fail = len(fields) > 1 and bool(fields[1])
             self._unconfirmed.append((transactions.discharge(bytes(fields[0]), fail, now_ms), delivery))
         else:

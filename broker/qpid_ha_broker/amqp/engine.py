@@ -280,9 +280,9 @@ class RemoteOutcome:
     def transaction(self) -> tuple[bytes, object]:
         """Transaction id and described outcome of a transactional state; ValueError or AmqpError for anything else."""
         value = read_data(lib.pn_disposition_data(self._remote))
-        if not isinstance(value, list) or not value or not isinstance(value[0], bytes):
+        if not isinstance(value, list) or not value or not isinstance(value[0], bytes | memoryview):
             raise ValueError("a transactional state without a transaction id")
-        return value[0], value[1] if len(value) > 1 else None
+        return bytes(value[0]), value[1] if len(value) > 1 else None
 
 
 def set_local_data(delivery: Delivery, state: int, values: list[object], settle_now: bool) -> None:

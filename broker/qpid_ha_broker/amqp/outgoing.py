@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 import proton
@@ -167,7 +168,8 @@ class OutgoingLink:
         waiting = self._unconfirmed
         while waiting and waiting[0][0] <= committed_lsn:
             _, delivery, tag = waiting.popleft()
-            engine.settle(delivery, RemoteOutcome(delivery).state)
+            state = RemoteOutcome(delivery).state
+            engine.settle(delivery, engine.ACCEPTED if state == engine.TRANSACTIONAL else state)
             self._sender.free(tag)
             self.connection.touch()
         return bool(waiting)
@@ -194,6 +196,14 @@ class OutgoingLink:
         transaction.accept(self.queue, entry, None if settled else self.consumer)
         if settled:
             self._settled(delivery)
+
+    def settle_committed(self, entries: Container[Entry], lsn: int) -> None:
+        """The transaction that accepted `entries` was committed at `lsn`, and the consumer has settled none of them."""
+        for delivery, (entry, tag) in list(self._unsettled.items()):
+            if entry in entries:
+                del self._unsettled[delivery]
+                self._unconfirmed.append((lsn, delivery, tag))
+        self._container.unconfirmed.add(self)
 
     def _settled(self, delivery: Delivery) -> None:
         _, tag = self._unsettled.pop(delivery)
