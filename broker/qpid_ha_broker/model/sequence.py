@@ -110,10 +110,8 @@ class MessageSequence:
         entry.holder = GONE
         self._length -= 1
         block.live = live = block.live - 1
-        if live == THIN_LENGTH and block is not self._last:
-            _thin(block)
-        elif not live and (block is not self._last or len(block.entries) >= SEAL_LENGTH):
-            self._seal(block)
+        if live <= THIN_LENGTH:
+            self._tidy(block, live)
 
     def find(self, message_id: int) -> Entry | None:
         """The entry with that id, or None when it is not, or no longer, here."""
@@ -134,6 +132,12 @@ class MessageSequence:
         self._last = block
         self._blocks.append(block)
         return block
+
+    def _tidy(self, block: Block, live: int) -> None:
+        if not live and (block is not self._last or len(block.entries) >= SEAL_LENGTH):
+            self._seal(block)
+        elif live == THIN_LENGTH and block is not self._last:
+            _thin(block)
 
     def _seal(self, block: Block) -> None:
         if block is self._last:
@@ -157,9 +161,11 @@ class MessageSequence:
 def _thin(block: Block) -> None:
     """One tombstone stands for all in a row: places and the order of ids stay, so cursors and `find` notice nothing."""
     entries = block.entries
-    for at in range(1, len(entries)):
-        if entries[at].event is None and entries[at - 1].event is None:
-            entries[at] = entries[at - 1]
+    start = 0
+    for at in [at for at, entry in enumerate(entries) if entry.event is not None]:
+        entries[start:at] = entries[start : start + 1] * (at - start)
+        start = at + 1
+    entries[start:] = entries[start : start + 1] * (len(entries) - start)
 
 
 class Cursor:
