@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from blocking_client import BlockingClient
+from blocking_client import BlockingClient, Management
 from running_broker import RunningBroker
 
 Connect = Callable[..., BlockingClient]
@@ -38,6 +38,12 @@ def connect(broker: RunningBroker) -> Iterator[Connect]:
 def client(connect: Connect) -> BlockingClient:
     """The test's first connection."""
     return connect()
+
+
+@pytest.fixture
+def management(connect: Connect) -> Management:
+    """Makes and reads queues, over a connection of its own."""
+    return Management(connect())
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from proton import Delivery, Link, Message, ProtonException
 from proton.handlers import TransactionHandler
 from proton.reactor import Copy, LinkOption
-from proton.utils import BlockingConnection, BlockingReceiver, BlockingSender
+from proton.utils import BlockingConnection, BlockingReceiver, BlockingSender, SyncRequestResponse
 
 TIMEOUT_S = 15.0
 PLENTY = 10_000
@@ -49,10 +49,13 @@ class BlockingClient:
         """Attach a sender."""
         return self.connection.create_sender(address, **{"name": f"link-{next(self._links)}", **options})
 
-    def receiver(self, address: str | None, credit: int | None = None, *options: Any, **more: Any) -> BlockingReceiver:
-        """Attach a receiver."""
+    def receiver(self, address: str | None, credit: int = 1, *options: Any, **more: Any) -> BlockingReceiver:
+        """Attach a receiver, with exactly so much credit: Proton's own prefetch would keep adding to it."""
         name = f"link-{next(self._links)}"
-        return self.connection.create_receiver(address, credit, options=list(options), **{"name": name, **more})
+        receiver = self.connection.create_receiver(address, 0, options=list(options), **{"name": name, **more})
+        if credit:
+            receiver.link.flow(credit)
+        return receiver
 
     # --- in
 
@@ -78,7 +81,10 @@ class BlockingClient:
         """Wait for `count` messages; answer each with `state`, None: leave them unanswered."""
         messages = []
         for _ in range(count):
-            messages.append(receiver.receive())
+            if not receiver.fetcher.has_message and not receiver.link.credit:
+                receiver.link.flow(1)
+            self.wait(lambda: receiver.fetcher.has_message)
+            messages.append(receiver.fetcher.pop())
             if state is not None and receiver.fetcher.unsettled:
                 receiver.settle(state)
         return messages
@@ -189,6 +195,63 @@ class LocalTransaction(TransactionHandler):  # type: ignore[misc]
     def _failed(self, event: Any, news: str) -> None:
         condition = event.delivery.remote.condition
         self.news, self.condition = news, condition.name if condition else ""
+
+
+class Answer(NamedTuple):
+    """What `$management` answered."""
+
+    status: int
+    description: str
+    body: Any
+    properties: dict[str, Any]
+
+
+class Management:
+    """Asks `$management`, over a dynamic reply queue as Proton's request/response client does."""
+
+    def __init__(self, client: BlockingClient) -> None:
+        self._calls = SyncRequestResponse(client.connection, "$management")
+
+    def ask(self, operation: str, body: object = None, **properties: object) -> Answer:
+        """One request, one answer."""
+        answer = self._calls.call(Message(body=body, properties={"operation": operation, **properties}))
+        status, description = answer.properties.pop("statusCode"), answer.properties.pop("statusDescription")
+        return Answer(status, description, answer.body, answer.properties)
+
+    def create_queue(self, name: str, arguments: dict[str, object] | None = None) -> None:
+        """Raises AssertionError when it is refused."""
+        self._create("queue", name, {"arguments": arguments or {}})
+
+    def create_exchange(self, name: str, kind: str, arguments: dict[str, object] | None = None) -> None:
+        """Raises AssertionError when it is refused."""
+        self._create("exchange", name, {"kind": kind, "arguments": arguments or {}})
+
+    def bind(self, exchange: str, queue: str, key: str = "", arguments: dict[str, object] | None = None) -> None:
+        """Raises AssertionError when it is refused."""
+        body = {"exchange": exchange, "queue": queue, "key": key, "arguments": arguments or {}}
+        _expect(self.ask("CREATE", body, type="binding"), 201)
+
+    def delete_queue(self, name: str) -> None:
+        """Raises AssertionError when it is refused."""
+        _expect(self.ask("DELETE", type="queue", name=name), 204)
+
+    def queue(self, name: str) -> dict[str, Any] | None:
+        """Its attributes; None when there is no such queue."""
+        answer = self.ask("READ", type="queue", name=name)
+        return answer.body if answer.status == 200 else None
+
+    def messages(self, name: str) -> int | None:
+        """How many a queue holds, acquired ones too; None when there is no such queue."""
+        facts = self.queue(name)
+        return None if facts is None else facts["messages"]
+
+    def _create(self, kind: str, name: str, body: dict[str, object]) -> None:
+        _expect(self.ask("CREATE", body, type=kind, name=name), 201)
+
+
+def _expect(answer: Answer, status: int) -> None:
+    if answer.status != status:
+        raise AssertionError(f"{answer.status} {answer.description}")
 
 
 def bodies(messages: Iterable[Message]) -> list[Any]:

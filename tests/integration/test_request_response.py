@@ -1,0 +1,121 @@
+"""Requests and their answers: dynamic reply queues, and the anonymous relay that answers need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from threading import Thread
+
+import pytest
+from blocking_client import BlockingClient, Management, bodies
+from proton import Delivery, Message
+from proton.handlers import MessagingHandler
+from proton.reactor import AtLeastOnce, Container
+from proton.utils import SyncRequestResponse
+from running_broker import RunningBroker
+
+Connect = Callable[..., BlockingClient]
+
+
+class UpperCaseService(MessagingHandler):  # type: ignore[misc]
+    """Answers each request in upper case, through the anonymous relay; ends when it is told to stop."""
+
+    def __init__(self, url: str, address: str) -> None:
+        super().__init__()
+        self._url, self._address = url, address
+
+    def on_start(self, event: object) -> None:
+        """Connect."""
+        connection = event.container.connect(self._url)  # type: ignore[attr-defined]
+        event.container.create_receiver(connection, self._address)  # type: ignore[attr-defined]
+        self._relay = event.container.create_sender(connection, None)  # type: ignore[attr-defined]
+
+    def on_message(self, event: object) -> None:
+        """Answer."""
+        request = event.message  # type: ignore[attr-defined]
+        if request.body == "stop":
+            event.connection.close()  # type: ignore[attr-defined]
+            return
+        answer = Message(request.body.upper(), address=request.reply_to, correlation_id=request.correlation_id)
+        self._relay.send(answer)
+
+
+@pytest.fixture
+def service(broker: RunningBroker, client: BlockingClient, address: str) -> Iterator[str]:
+    """The address of a running service."""
+    thread = Thread(target=Container(UpperCaseService(broker.url, address)).run)
+    thread.start()
+    yield address
+    client.send(address, "stop")
+    thread.join(15)
+    assert not thread.is_alive()
+
+
+def test_each_caller_gets_its_own_answers(connect: Connect, service: str) -> None:
+    callers = [SyncRequestResponse(connect().connection, service) for _ in range(3)]
+    assert len({caller.reply_to for caller in callers}) == 3
+    for n in range(10):
+        assert [caller.call(Message(f"{n}a{which}")).body for which, caller in enumerate(callers)] == [
+            f"{n}A0",
+            f"{n}A1",
+            f"{n}A2",
+        ]
+
+
+def test_a_dynamic_node_lives_as_long_as_its_link(client: BlockingClient, management: Management) -> None:
+    receiver = client.receiver(None, 1, dynamic=True)
+    name = receiver.link.remote_source.address
+    assert name
+    assert management.messages(name) == 0
+    client.send(name, "a")
+    assert receiver.receive().body == "a"
+    receiver.close()
+    assert management.messages(name) is None
+
+
+def test_a_dynamic_node_goes_with_its_connection(client: BlockingClient, connect: Connect, management: Management) -> None:
+    for end in (BlockingClient.close, BlockingClient.break_connection):
+        other = connect()
+        name = other.receiver(None, 0, dynamic=True).link.remote_source.address
+        watcher = client.receiver(name, 0)
+        end(other)
+        with pytest.raises(Exception, match="amqp:resource-deleted"):
+            client.wait(lambda: watcher.link.state & watcher.link.REMOTE_CLOSED)
+        assert management.messages(name) is None
+
+
+def test_a_publisher_may_have_a_dynamic_node_too(client: BlockingClient, connect: Connect, management: Management) -> None:
+    sender = client.connection.container.create_sender(client.connection.conn, None, name="dynamic")
+    sender.target.dynamic = True
+    client.wait(lambda: sender.remote_target.address)
+    name = sender.remote_target.address
+    delivery = sender.send(Message("a"))
+    client.wait(lambda: delivery.settled)
+    assert bodies(connect().consume(name)) == ["a"]
+    sender.close()
+    client.wait(lambda: sender.state & sender.REMOTE_CLOSED)
+    assert management.messages(name) is None
+
+
+def test_the_anonymous_relay_sends_each_message_where_it_says(client: BlockingClient, address: str) -> None:
+    relay = client.sender(None, options=AtLeastOnce())
+    for n in range(4):
+        assert client.offer(relay, Message(n, address=f"{address}-{n % 2}")).state == Delivery.ACCEPTED
+    assert bodies(client.consume(f"{address}-0")) == [0, 2]
+    assert bodies(client.consume(f"{address}-1")) == [1, 3]
+
+
+def test_the_anonymous_relay_refuses_a_message_that_says_nothing(client: BlockingClient) -> None:
+    relay = client.sender(None)
+    outcome = client.offer(relay, Message("where?"))
+    assert (outcome.state, outcome.condition) == (Delivery.REJECTED, "amqp:not-found")
+    assert client.offer(relay, Message("there", address="amq.fanout")).state == Delivery.ACCEPTED
+
+
+def test_the_anonymous_relay_reaches_exchanges_with_a_key(client: BlockingClient, management: Management, address: str) -> None:
+    management.create_queue(address)
+    management.bind("amq.direct", address, "key")
+    relay = client.sender(None)
+    client.offer(relay, Message("by address", address="amq.direct/key"))
+    client.offer(relay, Message("by subject", address="amq.direct", subject="key"))
+    client.offer(relay, Message("elsewhere", address="amq.direct/other"))
+    assert bodies(client.consume(address)) == ["by address", "by subject"]
