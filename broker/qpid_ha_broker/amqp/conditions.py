@@ -17,6 +17,7 @@ UNAUTHORIZED = "amqp:unauthorized-access"
 CONNECTION_FORCED = "amqp:connection:forced"
 FRAMING_ERROR = "amqp:connection:framing-error"
 MESSAGE_SIZE = "amqp:link:message-size-exceeded"
+TRANSFER_LIMIT = "amqp:link:transfer-limit-exceeded"
 TRANSACTION_ROLLBACK = "amqp:transaction:rollback"
 UNKNOWN_TRANSACTION = "amqp:transaction:unknown-id"
 

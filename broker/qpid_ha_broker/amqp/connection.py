@@ -18,6 +18,11 @@ from qpid_ha_broker.model.errors import ModelError
 
 LinkHandler = ReceivingLink | OutgoingLink | ReplyLink
 
+NOTES_LIMIT = 100
+"""Lines that one connection may cause in the log."""
+DESCRIPTION_LENGTH = 200
+"""Characters of an error text that is made of what the peer sent."""
+
 
 class Connection:
     """The promise: when it ends, however it ends, everything that its client held is back where it was.
@@ -41,6 +46,9 @@ class Connection:
         self._links: dict[Any, LinkHandler] = {}
         self._sessions = 0
         self._ended = False
+        self._refused: dict[Any, proton.Link] = {}
+        """Links that we have closed and the peer has not."""
+        self._noted = 0
         container.connections.add(self)
 
     # --- the driver's calls
@@ -69,8 +77,14 @@ class Connection:
         self.writable = False
         for handler in self._links.values():
             if isinstance(handler, OutgoingLink):
-                handler.consumer.window_bytes = 0
+                handler.window_bytes = 0
                 self.congested.add(handler)
+
+    def heartbeat(self, now_ms: int) -> None:
+        """Keep the idle time-outs of both sides, by a clock that never jumps."""
+        self.engine.tick(now_ms)
+        self.engine.process(self)
+        self.touch()
 
     def lost(self) -> None:
         """The socket is gone."""
@@ -81,6 +95,11 @@ class Connection:
         for link in congested:
             link.open_window()
 
+    @property
+    def has_ended(self) -> bool:
+        """There is nothing more to be done for this client than to say goodbye."""
+        return self._ended
+
     # --- for links
 
     def touch(self) -> None:
@@ -88,7 +107,14 @@ class Connection:
         self.container.touch(self)
 
     def note(self, level: str, text: str) -> None:
-        """For the operator's log."""
+        """For the operator's log, which no client can fill."""
+        self._noted += 1
+        if self._noted <= NOTES_LIMIT:
+            self._log(level, text)
+        elif self._noted == NOTES_LIMIT + 1:
+            self._log("warning", "there is more like this; it is not logged for this connection")
+
+    def _log(self, level: str, text: str) -> None:
         self.container.notices.append(Notice(level, self.peer, text))
 
     def end_link(self, handler: LinkHandler, error: AmqpError) -> None:
@@ -100,7 +126,7 @@ class Connection:
         """Close the connection with a condition; what the client held is given back."""
         if self._ended:
             return
-        self.note("info" if error.name == CONNECTION_FORCED else "warning", f"closed: {error}")
+        self._log("info" if error.name == CONNECTION_FORCED else "warning", f"closed: {error}")
         connection = self.engine.connection
         connection.condition = proton.Condition(error.name, error.description)
         connection.close()
@@ -132,7 +158,8 @@ class Connection:
         self._finish(lost=False)
 
     def failed(self, name: str, description: str) -> None:
-        self.note("warning", f"connection failed: {name}: {description}")
+        if not self._ended:
+            self._log("warning", f"connection failed: {name}: {description:.{DESCRIPTION_LENGTH}}")
         self._finish(lost=True)
 
     def malformed(self, description: str) -> None:
@@ -152,6 +179,7 @@ class Connection:
             if handler.link.session == session:
                 self._drop(handler, lost=False)
                 handler.link.free()
+        self._refused = {key: link for key, link in self._refused.items() if link.session != session}
         session.close()
         session.free()
 
@@ -180,6 +208,7 @@ class Connection:
         if handler is not None:
             self._drop(handler, lost=False)
             attach.after_detach(self, handler, closed)
+        self._refused.pop(link._impl, None)
         if closed:
             link.close()
         else:
@@ -199,6 +228,10 @@ class Connection:
         link.condition = proton.Condition(error.name, error.description)
         link.close()
         self.touch()
+        self._refused[link._impl] = link
+        limit = self.container.settings.max_links_per_connection
+        if len(self._refused) > limit:
+            self.end(AmqpError(RESOURCE_LIMIT, f"{limit} links were refused, and none of them has been detached"))
 
     def _drop(self, handler: LinkHandler, *, lost: bool) -> None:
         self._links.pop(handler.link._impl, None)

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from qpid_ha_broker.amqp.conditions import RESOURCE_DELETED, AmqpError
 from qpid_ha_broker.amqp.management import Management
 from qpid_ha_broker.amqp.nodes import Nodes, NodeSettings
+from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.sections import MessageSections
 from qpid_ha_broker.model.administration import Administration
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import Batch
-from qpid_ha_broker.model.queue import Handout, Queue
+from qpid_ha_broker.model.queue import Consumer, Handout, Queue
 from qpid_ha_broker.model.resource_set import ResourceSet
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection
     from qpid_ha_broker.amqp.incoming import ReceivingLink
-    from qpid_ha_broker.amqp.outgoing import OutgoingLink
 
 HANDOUT_LIMIT = 256
 """Messages for one consumer in one turn: enough to fill frames, few enough that nobody waits for long."""
@@ -127,7 +127,8 @@ class Container:
         committed_lsn = self.resources.log.committed_lsn
         while self._withheld and self._withheld[0].lsn <= committed_lsn:
             self._deliver(self._withheld.popleft())
-        self.unconfirmed = {link for link in self.unconfirmed if link.confirm(committed_lsn)}
+        unconfirmed, self.unconfirmed = self.unconfirmed, set()
+        self.unconfirmed |= {link for link in unconfirmed if link.confirm(committed_lsn)}
         if self.draining and not self.resources.has_work and not self._withheld:
             self.draining = {link for link in self.draining if not link.finish_drain()}
         if self.starved and self._is_roomy():
@@ -137,8 +138,7 @@ class Container:
         return batch
 
     def _deliver(self, handout: Handout) -> None:
-        link: OutgoingLink = handout.consumer.owner  # type: ignore[assignment]
-        link.deliver(handout.entries)
+        _link(handout.consumer).deliver(handout.entries)
 
     def tick(self) -> None:
         """Expire messages and delete queues whose time has come."""
@@ -168,5 +168,11 @@ class Container:
         while self.deleted_queues:
             queue = self.deleted_queues.pop()
             for consumer in list(queue.consumers):
-                link: OutgoingLink = consumer.owner  # type: ignore[assignment]
+                link = _link(consumer)
                 link.connection.end_link(link, AmqpError(RESOURCE_DELETED, f"queue {queue.name} was deleted"))
+
+
+def _link(consumer: Consumer) -> OutgoingLink:
+    if not isinstance(consumer, OutgoingLink):
+        raise TypeError(f"{consumer} is no link: nothing can be sent to it")
+    return consumer

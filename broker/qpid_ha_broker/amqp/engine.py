@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import proton
 from cproton_ffi import ffi, lib
 
+from qpid_ha_broker.amqp.conditions import FRAMING_ERROR
 from qpid_ha_broker.amqp.values import value_of
 
 ACCEPTED: int = lib.PN_ACCEPTED
@@ -187,6 +188,10 @@ class Engine:
         if condition is not None:
             handler.failed(condition.name or "amqp:internal-error", condition.description or "")
 
+    def _tell_ended(self, event: Any, handler: Handler) -> None:
+        if self.transport.condition is None:  # Proton gives up without a word on a TLS hello that it cannot answer
+            handler.failed(FRAMING_ERROR, "it ended without a close; does the peer speak TLS, or another protocol?")
+
     def _tell_flow(self, event: Any, handler: Handler) -> None:
         sending = self._sending.get(lib.pn_event_link(event))
         if sending is not None:
@@ -226,6 +231,7 @@ _EVENTS: dict[int, Callable[[Engine, Any, Handler], None]] = {
     lib.PN_LINK_REMOTE_DETACH: lambda engine, event, handler: handler.link_detached(_link(event), False),
     lib.PN_LINK_FLOW: Engine._tell_flow,
     lib.PN_TRANSPORT_ERROR: Engine._tell_failed,
+    lib.PN_TRANSPORT_TAIL_CLOSED: Engine._tell_ended,
 }
 
 
@@ -351,6 +357,11 @@ class Sender:
     def unsent_bytes(self) -> int:
         """What Proton holds back for the session because the peer's window is closed."""
         return int(lib.pn_session_outgoing_bytes(lib.pn_link_session(self._link)))
+
+
+def credit(link: proton.Link) -> int:
+    """How many messages may still come on `link`; below 0 the peer has sent more than it may."""
+    return int(lib.pn_link_credit(link._impl))
 
 
 def give_credit(link: proton.Link, count: int) -> None:

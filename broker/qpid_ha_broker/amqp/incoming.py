@@ -12,6 +12,7 @@ from qpid_ha_broker.amqp.conditions import (
     NOT_FOUND,
     RESOURCE_DELETED,
     RESOURCE_LIMIT,
+    TRANSFER_LIMIT,
     AmqpError,
     as_amqp,
 )
@@ -40,8 +41,8 @@ class ReceivingLink:
         self.link = link
         self._parts = bytearray()
         self._credit = credit
-        self._credit_due = 0
-        engine.give_credit(link, credit)
+        self._credit_due = credit
+        self.replenish()
 
     def partial(self, delivery: Delivery, data: bytes) -> None:
         """Collect, up to the limits of the message and of the connection."""
@@ -58,6 +59,7 @@ class ReceivingLink:
         """Forget the parts."""
         self._take_parts()
         self._credit_due += 1
+        self.replenish()
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """A message came."""
@@ -66,6 +68,7 @@ class ReceivingLink:
     def closed(self, *, lost: bool) -> None:
         """The link is gone."""
         self._take_parts()
+        self.connection.container.starved.discard(self)
 
     def whole(self, payload: bytes) -> bytes | None:
         """The message with its earlier parts; None when it is too large, and then the link has been ended."""
@@ -78,10 +81,17 @@ class ReceivingLink:
 
     def replenish(self) -> None:
         """Give back the credit that was used, once it is worth a frame and the broker has room."""
-        if self._credit_due * 2 >= self._credit and self.connection.container.has_room(self):
+        if engine.credit(self.link) < 0:
+            text = f"more messages than the {self._credit} that there was credit for"
+            self.connection.end_link(self, AmqpError(TRANSFER_LIMIT, text))
+        elif self._credit_due * 2 >= self._credit and self._may_have_credit():
             engine.give_credit(self.link, self._credit_due)
             self._credit_due = 0
             self.connection.touch()
+
+    def _may_have_credit(self) -> bool:
+        """Commands are always let in: they may be what makes room."""
+        return True
 
     def _take_parts(self) -> bytes:
         parts, self._parts = bytes(self._parts), bytearray()
@@ -184,6 +194,9 @@ class IncomingLink(ReceivingLink):
         self._container.unconfirmed.add(self)
         self.connection.touch()
 
+    def _may_have_credit(self) -> bool:
+        return self.connection.container.has_room(self)
+
     def confirm(self, committed_lsn: int) -> bool:
         """Settle what is committed and replenish the credit; returns whether something still waits."""
         waiting = self._unconfirmed
@@ -204,4 +217,3 @@ class IncomingLink(ReceivingLink):
         super().closed(lost=lost)
         self._unconfirmed.clear()
         self._container.unconfirmed.discard(self)
-        self._container.starved.discard(self)

@@ -26,7 +26,9 @@ class ClientProtocol(asyncio.Protocol):
         self._broker = broker
         self._engines = engines
         self._transport: asyncio.Transport | None = None
-        self._handshake: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        """For the handshake; later, for the goodbye."""
+        self._is_leaving = False
         self.connection: Connection | None = None
 
     # --- asyncio's calls
@@ -43,7 +45,7 @@ class ClientProtocol(asyncio.Protocol):
         self.connection = Connection(self._broker.container, self._engines.make(), peer, self._refusal())
         self._broker.add(self.connection, self)
         timeout_s = self._broker.current().handshake_timeout_s
-        self._handshake = asyncio.get_running_loop().call_later(timeout_s, self._check_handshake, timeout_s)
+        self._deadline = asyncio.get_running_loop().call_later(timeout_s, self._check_handshake, timeout_s)
         log.debug("%s connected", peer)
 
     def data_received(self, data: bytes) -> None:
@@ -53,6 +55,7 @@ class ClientProtocol(asyncio.Protocol):
             self._broker.schedule_turn()
 
     def eof_received(self) -> bool:
+        self._leave()
         return False
 
     def pause_writing(self) -> None:
@@ -67,8 +70,8 @@ class ClientProtocol(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self.connection is None:
             return
-        if self._handshake is not None:
-            self._handshake.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
         connection, self.connection = self.connection, None
         self._broker.set_time()
         connection.lost()
@@ -86,6 +89,8 @@ class ClientProtocol(asyncio.Protocol):
         output = self.connection.take_output()
         if output:
             self._transport.write(output)
+        if self.connection.has_ended:
+            self._leave()
         if self.connection.engine.finished:
             self._transport.close()
 
@@ -103,6 +108,16 @@ class ClientProtocol(asyncio.Protocol):
         if self._broker.connection_count >= limit:
             return AmqpError(RESOURCE_LIMIT, f"{limit} clients are connected, and max-connections allows no more")
         return None
+
+    def _leave(self) -> None:
+        """A peer that neither says goodbye nor reads ours must not keep its place, nor the messages that it holds."""
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+        timeout_s = self._broker.current().handshake_timeout_s
+        self._deadline = asyncio.get_running_loop().call_later(timeout_s, self.abort)
 
     def _check_handshake(self, timeout_s: float) -> None:
         if self.connection is not None and not self.connection.is_open:

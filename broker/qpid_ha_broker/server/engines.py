@@ -52,7 +52,7 @@ class EngineFactory:
         settings = self._current()
         transport = proton.Transport(proton.Transport.SERVER)
         transport.max_frame_size = settings.max_frame_bytes
-        transport.channel_max = min(settings.max_sessions_per_connection, 65_535)
+        transport.channel_max = settings.max_sessions_per_connection - 1
         if settings.idle_timeout_s:
             transport.idle_timeout = settings.idle_timeout_s
         if self._domain is not None:
