@@ -88,6 +88,31 @@ def test_a_limit_only_interrupts(consumers: int) -> None:
     assert not core.resources.has_work
 
 
+def test_in_a_crowd_that_filters_and_browses_everybody_gets_what_is_theirs() -> None:
+    core = Core()
+    queue = core.queue("q")
+    crowd = [core.consumer(queue) for _ in range(50)]
+    picky, browser = core.consumer(queue, accepts=wants("b")), core.browser(queue)
+    for consumer in (*crowd, picky, browser):
+        core.give_credit(queue, consumer, 2)
+    core.publish(queue, *(f"a{n}" for n in range(70)), "b")
+    core.hand_out()
+    taken = bodies(entry for consumer in (*crowd, picky) for entry in core.inbox(consumer))
+    assert sorted(taken) == sorted([*(f"a{n}" for n in range(70)), "b"])
+    assert len(core.inbox(browser)) >= 1
+
+
+def test_a_consumer_without_credit_does_not_end_the_round_for_others() -> None:
+    core = Core()
+    queue = core.queue("q")
+    consumers = [core.consumer(queue) for _ in range(3)]
+    core.publish(queue, *(str(n) for n in range(12)))
+    for consumer, credit in zip(consumers, (1, 2, 9), strict=True):
+        core.give_credit(queue, consumer, credit)
+    core.hand_out()
+    assert [len(core.inbox(consumer)) for consumer in consumers] == [1, 2, 9]
+
+
 def test_messages_wake_those_who_wait_and_wake_nobody_where_nobody_is() -> None:
     core = Core()
     queue, lonely = core.queue("q"), core.queue("lonely")
@@ -116,7 +141,7 @@ def test_an_exclusive_queue_has_one_owner_until_its_last_consumer_left() -> None
     core = Core()
     queue = core.queue("q", exclusive=True)
     mine = core.consumer(queue)
-    second = Consumer(None)
+    second = Consumer()
     core.resources.subscribe(queue, second, owner=mine)
     with pytest.raises(InUse, match="exclusive"):
         core.consumer(queue)

@@ -25,14 +25,13 @@ Accepts = Callable[[Enqueued], bool]
 class Consumer(Holder):
     """One who takes messages, or only looks at them (`browsing`), as far as its credit and its window go.
 
-    `credit` (messages) and `window_bytes` belong to the driver, which raises them; handing out lowers them. `owner` is
-    the driver's own business: whom a handout is for.
+    `credit` (messages) and `window_bytes` belong to the driver, which raises them; handing out lowers them. A
+    driver's link is a consumer: what is handed out to it, it sends.
     """
 
-    __slots__ = ("accepts", "browsing", "credit", "owner", "position", "window_bytes")
+    __slots__ = ("accepts", "browsing", "credit", "position", "window_bytes")
 
-    def __init__(self, owner: object, *, browsing: bool = False, accepts: Accepts | None = None) -> None:
-        self.owner = owner
+    def __init__(self, *, browsing: bool = False, accepts: Accepts | None = None) -> None:
         self.browsing = browsing
         self.accepts = accepts
         self.credit = 0
@@ -247,7 +246,7 @@ class Queue:
     def _serve_in_turn(
         self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry]
     ) -> dict[Consumer, list[Entry]]:
-        given: dict[Consumer, list[Entry]] = {consumer: [] for consumer in ready}
+        given: dict[Consumer, list[Entry]] = {}
         if ready:
             self._turn = (self._turn + 1) % len(ready)
             ready = ready[self._turn :] + ready[: self._turn]
@@ -256,8 +255,11 @@ class Queue:
             for consumer in ready:
                 entries = self._serve(consumer, 1, now_ms, expired)
                 if entries:
-                    given[consumer] += entries
+                    given.setdefault(consumer, []).extend(entries)
                     still_ready.append(consumer)
+                elif consumer.position is self._head and self._head.peek() is None:
+                    # Nothing available lies behind the head: a thousand need not each find out that there is no more.
+                    return given
             ready = still_ready
             if not ready:
                 break

@@ -188,6 +188,8 @@ class ResourceSet:
         if queue.deleted:
             return self.log.last_lsn
         alternate = self.state.exchanges.get(queue.arguments.alternate_exchange)
+        if alternate is None and entries:
+            return self._dequeue(queue, entries, DequeueReason.REJECTED)
         for entry in entries:
             if alternate is None or not self._move(queue, entry, alternate):
                 self._dequeue(queue, [entry], DequeueReason.REJECTED)
