@@ -6,7 +6,7 @@ import pytest
 
 from model_support import PLENTY, Core, bodies, message, transaction_of, wants
 from qpid_ha_broker.events.types import Acquired, Dequeued, DequeueReason, Enqueued, Released
-from qpid_ha_broker.model.errors import InUse, NotFound
+from qpid_ha_broker.model.errors import InUse, NotFound, QueueFull
 from qpid_ha_broker.model.queue import PASSED_LENGTH, Consumer
 
 SECOND = 1000
@@ -179,6 +179,18 @@ def test_failed_deliveries_are_counted_and_logged_and_others_are_not() -> None:
     assert next(iter(queue.entries())).delivery_count == 2
     assert [type(event) for event in core.read()].count(Released) == 2
     core.check()
+
+
+def test_what_somebody_had_is_marked_and_what_a_ring_only_meant_to_drop_is_not() -> None:
+    core = Core()
+    ring, full = core.queue("ring", max_count=2, policy_type="ring"), core.queue("full", max_count=1)
+    core.publish(ring, *"ab")
+    core.publish(full, "x")
+    consumer = core.consumer(ring)
+    core.resources.release(ring, core.take(ring, consumer, 1), failed=False)
+    with pytest.raises(QueueFull):
+        core.resources.commit(transaction_of((ring, "c"), (ring, "d"), (full, "y")), core.now_ms)
+    assert [entry.acquired_before for entry in ring.entries()] == [True, False]
 
 
 def test_release_wakes_those_who_wait() -> None:

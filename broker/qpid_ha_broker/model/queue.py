@@ -140,7 +140,7 @@ class Queue:
         """It is available again, in its old place; `failed` counts one failed delivery."""
         if entry.holder is not None:
             self.acquired -= 1
-            entry.acquired_before = entry.holder is not _DISPLACED
+            entry.acquired_before |= entry.holder is not _DISPLACED
         entry.holder = None
         entry.delivery_count += failed
         for position in self._positions:
