@@ -8,6 +8,8 @@ from typing import Self
 
 import psutil
 
+from bench.figures import shown
+
 BUSY = 0.9
 """From this share of one core on, a process was the bottleneck."""
 
@@ -43,12 +45,15 @@ class Usage:
         )
 
     def note_for(self, messages: int) -> str:
-        """Shares of one core, whom that makes the bottleneck, and what a message cost (true on a busy machine too)."""
-        client, broker, others = (spent_s / self.elapsed_s for spent_s in (self.client_s, self.broker_s, self.others_s))
+        """Shares of one core, processor time for each message (true on a busy machine too), and the bottleneck."""
+        broker, client, others = (spent_s / self.elapsed_s for spent_s in (self.broker_s, self.client_s, self.others_s))
         busy = [name for name, share in (("broker", broker), ("client", client)) if share >= BUSY]
-        verdict = f": limited by {' and '.join(busy)}" if busy else ""
-        costs = f"{self.broker_s / messages * 1e6:.1f} and {self.client_s / messages * 1e6:.1f} µs a message"
-        return f"CPU broker {broker:.0%}, client {client:.0%}, others {max(others, 0):.0%} ({costs}){verdict}"
+        verdict = f": {' and '.join(busy)} limits" if busy else ""
+        broker_us, client_us = (spent_s / messages * 1e6 for spent_s in (self.broker_s, self.client_s))
+        return (
+            f"CPU broker {broker:.0%} {shown(broker_us)} µs, client {client:.0%} {shown(client_us)} µs, "
+            f"others {max(others, 0):.0%}{verdict}"
+        )
 
 
 def resident_bytes(pid: int) -> int:

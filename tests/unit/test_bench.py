@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,12 +87,28 @@ def test_a_message_that_was_not_accepted_is_never_counted() -> None:
         check_depth(broker, 5)
 
 
-def test_what_was_consumed_is_gone_when_the_clock_stops() -> None:
+def test_what_was_consumed_is_gone() -> None:
     with fresh_broker() as broker, LoadConnection(broker.port) as outgoing, LoadConnection(broker.port) as incoming:
         publish(Publisher(outgoing, QUEUE), message(100), 3000)
         check_depth(broker, 3000)
         consume(Subscriber(incoming, QUEUE, 1000), 3000)
         check_depth(broker, 0)
+
+
+def test_the_clock_does_not_stop_before_the_broker_has_carried_out_the_consumers_answers() -> None:
+    with fresh_broker() as broker, LoadConnection(broker.port) as outgoing, LoadConnection(broker.port) as incoming:
+        publish(Publisher(outgoing, QUEUE), message(100), 1)
+        subscriber = Subscriber(incoming, QUEUE, 1000)
+        subscriber.start()
+        incoming.read()
+        assert subscriber.take() == 1
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            incoming.socket.settimeout(0.1)
+            with pytest.raises(BenchError, match="said nothing"):
+                subscriber.finish()
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
 
 
 def test_a_broker_that_holds_something_else_than_it_confirmed_makes_the_figure_worthless() -> None:
