@@ -112,7 +112,7 @@ class Core:
 
     def consumer(self, queue: Queue, *, browsing: bool = False, accepts: Accepts | None = None) -> Consumer:
         """A consumer with no credit yet, which also owns itself."""
-        consumer = Consumer(None, browsing=browsing, accepts=accepts)
+        consumer = Consumer(browsing=browsing, accepts=accepts)
         self._inboxes[consumer] = []
         self.resources.subscribe(queue, consumer, consumer)
         return consumer

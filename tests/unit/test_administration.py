@@ -95,7 +95,7 @@ def test_a_queue_is_described_with_what_it_holds_and_who_uses_it(desk: Desk) -> 
     for _ in range(3):
         desk.publish("orders", b"12345")
     queue = desk.configuration.queue("orders")
-    consumer = Consumer(owner=None)
+    consumer = Consumer()
     desk.resources.subscribe(queue, consumer, owner=None)
     consumer.credit, consumer.window_bytes = 2, 1000
     desk.resources.wake(queue)

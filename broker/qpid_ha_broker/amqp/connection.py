@@ -7,7 +7,7 @@ from typing import Any
 import proton
 
 from qpid_ha_broker.amqp import attach
-from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, DECODE_ERROR, RESOURCE_LIMIT, AmqpError, as_amqp
+from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, RESOURCE_LIMIT, AmqpError, as_amqp
 from qpid_ha_broker.amqp.container import Container, Notice
 from qpid_ha_broker.amqp.coordinator import Transactions
 from qpid_ha_broker.amqp.engine import Engine
@@ -162,8 +162,8 @@ class Connection:
             self._log("warning", f"connection failed: {name}: {description:.{DESCRIPTION_LENGTH}}")
         self._finish(lost=True)
 
-    def malformed(self, description: str) -> None:
-        self.end(AmqpError(DECODE_ERROR, description))
+    def malformed(self, name: str, description: str) -> None:
+        self.end(AmqpError(name, description))
 
     def session_opened(self, session: proton.Session) -> None:
         self._sessions += 1

@@ -17,13 +17,12 @@ from qpid_ha_broker.amqp.conditions import (
 )
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome
 from qpid_ha_broker.amqp.incoming import ReceivingLink
+from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.queue import Consumer
 from qpid_ha_broker.model.transaction import Transaction
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection
-    from qpid_ha_broker.amqp.outgoing import OutgoingLink
     from qpid_ha_broker.model.resource_set import ResourceSet
     from qpid_ha_broker.model.sequence import Entry
 
@@ -95,9 +94,8 @@ def _settle_accepted(transaction: Transaction, lsn: int) -> None:
     entries_by_link: dict[OutgoingLink, set[Entry]] = {}
     for _, entry in transaction.accepted:
         consumer = transaction.consumer_of(entry)
-        if isinstance(consumer, Consumer):
-            link: OutgoingLink = consumer.owner  # type: ignore[assignment]
-            entries_by_link.setdefault(link, set()).add(entry)
+        if isinstance(consumer, OutgoingLink):
+            entries_by_link.setdefault(consumer, set()).add(entry)
     for link, entries in entries_by_link.items():
         link.settle_committed(entries, lsn)
 

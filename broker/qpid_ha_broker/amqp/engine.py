@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import proton
 from cproton_ffi import ffi, lib
 
-from qpid_ha_broker.amqp.conditions import FRAMING_ERROR
+from qpid_ha_broker.amqp.conditions import DECODE_ERROR, FRAMING_ERROR
 from qpid_ha_broker.amqp.values import value_of
 
 ACCEPTED: int = lib.PN_ACCEPTED
@@ -63,17 +63,26 @@ class Handler(Protocol):
     def opened(self) -> None: ...
     def closed(self) -> None: ...
     def failed(self, name: str, description: str) -> None: ...
-    def malformed(self, description: str) -> None: ...
+    def malformed(self, name: str, description: str) -> None: ...
     def session_opened(self, session: proton.Session) -> None: ...
     def session_closed(self, session: proton.Session) -> None: ...
     def link_attached(self, link: proton.Link) -> None: ...
     def link_detached(self, link: proton.Link, closed: bool) -> None: ...
 
 
+class Workspace:
+    """Room for bytes on their way between C and Python. Engines that run in one thread share it: 64 KiB once."""
+
+    def __init__(self) -> None:
+        self.buffer = ffi.new("char[]", max(RECEIVE_BUFFER, OUTPUT_CHUNK))
+
+
 class Engine:
     """One AMQP connection. Not thread-safe; after `close` nothing may be called."""
 
-    def __init__(self, transport: proton.Transport, connection: proton.Connection) -> None:
+    def __init__(
+        self, transport: proton.Transport, connection: proton.Connection, workspace: Workspace | None = None
+    ) -> None:
         self.transport = transport
         self.connection = connection
         self._transport = transport._impl
@@ -81,7 +90,7 @@ class Engine:
         lib.pn_connection_collect(connection._impl, self._collector)
         self._receiving: dict[Any, Receiving] = {}
         self._sending: dict[Any, Sending] = {}
-        self._buffer = ffi.new("char[]", max(RECEIVE_BUFFER, OUTPUT_CHUNK))
+        self._buffer = (workspace or Workspace()).buffer
         transport.bind(connection)
 
     def close(self) -> None:
@@ -156,7 +165,7 @@ class Engine:
                     try:
                         tell(self, event, handler)
                     except UnicodeError as error:  # from Proton, where the standard wants UTF-8
-                        handler.malformed(str(error))
+                        handler.malformed(DECODE_ERROR, str(error))
                 last_pointer = nothing
             pop(collector)
 
@@ -189,8 +198,8 @@ class Engine:
             handler.failed(condition.name or "amqp:internal-error", condition.description or "")
 
     def _tell_ended(self, event: Any, handler: Handler) -> None:
-        if self.transport.condition is None:  # Proton gives up without a word on a TLS hello that it cannot answer
-            handler.failed(FRAMING_ERROR, "it ended without a close; does the peer speak TLS, or another protocol?")
+        if self.transport.condition is None:  # some things Proton gives up on without a word: a TLS hello, noise in a frame
+            handler.malformed(FRAMING_ERROR, "what came is no frame; does the peer speak TLS, or another protocol?")
 
     def _tell_flow(self, event: Any, handler: Handler) -> None:
         sending = self._sending.get(lib.pn_event_link(event))

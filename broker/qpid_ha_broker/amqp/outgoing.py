@@ -24,7 +24,7 @@ WINDOW_BYTES = 256 * 1024
 """What may wait in Proton for one session: enough for a full socket, little enough for ten thousand consumers."""
 
 
-class OutgoingLink:
+class OutgoingLink(Consumer):
     """The promise: a message is forgotten only when the consumer says so, which is confirmed only when committed."""
 
     owned_queue = ""
@@ -35,6 +35,7 @@ class OutgoingLink:
     def __init__(
         self, connection: Connection, link: proton.Link, queue: Queue, *, browsing: bool, selector: Selector | None
     ) -> None:
+        super().__init__(browsing=browsing, accepts=self._matches if selector else None)
         self.connection = connection
         self.link = link
         self.queue = queue
@@ -48,8 +49,7 @@ class OutgoingLink:
         self._answered: list[tuple[Delivery, Any]] = []
         """Answered, but not settled by the consumer: it waits for our word."""
         self._unconfirmed: deque[tuple[int, Delivery, Any]] = deque()
-        self.consumer = Consumer(self, browsing=browsing, accepts=self._matches if selector else None)
-        self._container.resources.subscribe(queue, self.consumer, connection)
+        self._container.resources.subscribe(queue, self, connection)
 
     def _matches(self, event: Enqueued) -> bool:
         payload = event.payload
@@ -65,7 +65,7 @@ class OutgoingLink:
 
     def flow(self) -> None:
         """The peer changed its credit."""
-        self.consumer.credit = self._sender.credit
+        self.credit = self._sender.credit
         if self._sender.draining:
             self._container.draining.add(self)
         self.open_window()
@@ -73,21 +73,21 @@ class OutgoingLink:
     def open_window(self) -> None:
         """Let the queue send, as far as the connection takes more."""
         if not self.connection.writable:
-            self.consumer.window_bytes = 0
+            self.window_bytes = 0
             self.connection.congested.add(self)
             return
-        self.consumer.window_bytes = WINDOW_BYTES - self._sender.unsent_bytes
-        if self.consumer.window_bytes <= 0:
+        self.window_bytes = WINDOW_BYTES - self._sender.unsent_bytes
+        if self.window_bytes <= 0:
             self.connection.congested.add(self)
-        elif self.consumer.credit > 0:
+        elif self.credit > 0:
             self._container.resources.wake(self.queue)
 
     def finish_drain(self) -> bool:
         """Give up credit that the queue has no messages for; False when the drain has to wait for room."""
-        if self.consumer.credit > 0 and self.consumer.window_bytes <= 0:
+        if self.credit > 0 and self.window_bytes <= 0:
             return False
         self._sender.drained()
-        self.consumer.credit = 0
+        self.credit = 0
         self.connection.touch()
         return True
 
@@ -110,10 +110,10 @@ class OutgoingLink:
             else:
                 delivery, tag = self._sender.send(payload)
                 self._unsettled[delivery] = (entry, tag)
-        if self._presettled and not self.consumer.browsing:
+        if self._presettled and not self.browsing:
             self._container.resources.accept(self.queue, entries)
         self.connection.touch()
-        if self.consumer.window_bytes <= 0:
+        if self.window_bytes <= 0:
             self.connection.congested.add(self)
 
     # --- what became of them
@@ -130,7 +130,7 @@ class OutgoingLink:
         if not settled and state not in (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED):
             return  # `received`: it is still on its way
         del self._unsettled[delivery]
-        if not self.consumer.browsing:
+        if not self.browsing:
             if state == engine.ACCEPTED:
                 self._accepted.append(entry)
                 self._container.accepting.add(self)
@@ -193,7 +193,7 @@ class OutgoingLink:
             self._settled(delivery)
             self._container.resources.release(self.queue, [entry], failed=True)
             return
-        transaction.accept(self.queue, entry, None if settled else self.consumer)
+        transaction.accept(self.queue, entry, None if settled else self)
         if settled:
             self._settled(delivery)
 
@@ -221,12 +221,13 @@ class OutgoingLink:
         for entry, _ in self._unsettled.values():
             if isinstance(entry.holder, Transaction):
                 entry.holder.abandon(entry)
-            elif not self.consumer.browsing:
+            elif not self.browsing:
                 entries.append(entry)
         self._unsettled.clear()
-        self.consumer.credit = 0
+        self.credit = 0
+        self.accepts = None
         if entries:
             container.resources.release(self.queue, entries, failed=lost)
-        container.resources.unsubscribe(self.queue, self.consumer, now_ms)
+        container.resources.unsubscribe(self.queue, self, now_ms)
         for links in (container.unconfirmed, container.accepting, container.draining, self.connection.congested):
             links.discard(self)

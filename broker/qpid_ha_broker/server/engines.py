@@ -8,7 +8,7 @@ from pathlib import Path
 
 import proton
 
-from qpid_ha_broker.amqp.engine import Engine
+from qpid_ha_broker.amqp.engine import Engine, Workspace
 from qpid_ha_broker.server.settings import BrokerSettings, ListenAddress, SettingsError
 
 _SASL_SERVICE = "qpid-ha"
@@ -38,6 +38,7 @@ class EngineFactory:
         self, current: Callable[[], BrokerSettings], address: ListenAddress, sasl: SaslConfiguration | None
     ) -> None:
         self._current = current
+        self._workspace = Workspace()
         settings = current()
         self._mechanisms = settings.mechanisms_for(address)
         self._insecure_plain = "PLAIN" in self._mechanisms and not address.is_tls
@@ -64,7 +65,7 @@ class EngineFactory:
         sasl.allowed_mechs(" ".join(self._mechanisms))
         sasl.allow_insecure_mechs = self._insecure_plain
         transport.require_auth("ANONYMOUS" not in self._mechanisms)
-        return Engine(transport, proton.Connection())
+        return Engine(transport, proton.Connection(), self._workspace)
 
 
 def _tls_domain(settings: BrokerSettings) -> proton.SSLDomain:
