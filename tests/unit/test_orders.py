@@ -75,7 +75,7 @@ def test_with_a_share_lower_priorities_get_their_turn() -> None:
     queue = core.queue("q", priorities=10, fairshare=3)
     for priority in (9, 5, 1):
         core.publish(queue, *(message(str(priority), priority=priority) for _ in range(7)))
-    assert "".join(core.consume(queue)) == "999555111" "999555111" "951"
+    assert "".join(core.consume(queue)) == "999555111999555111951"
 
 
 def test_without_lower_messages_a_share_holds_nobody_back() -> None:
