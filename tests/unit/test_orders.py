@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_support import Core, bodies, message, transaction_of, wants
 
+from model_support import Core, bodies, message, transaction_of, wants
 from qpid_ha_broker.model.orders import ByPriority
 
 # Levels, then the level of each AMQP priority 0 to 9, from the table of the specification, section 3.2.1.
@@ -123,7 +124,7 @@ def test_a_share_never_loses_nor_repeats_and_keeps_each_priority_in_order(
         assert in_level == sorted(in_level)
     left = Counter(level_of)
     in_a_row = 0
-    for n, following in zip(given_out, given_out[1:], strict=False):
+    for n, following in pairwise(given_out):
         left[level_of[n]] -= 1
         in_a_row = in_a_row + 1 if level_of[n] == level_of[following] else 0
         others_wait = any(count for level, count in left.items() if level != level_of[n])
