@@ -1,0 +1,138 @@
+"""A broker that cannot start says why in one line on stderr, and exits with 1 before anybody could connect."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running_broker import RunningBroker
+
+START_TIMEOUT_S = 20.0
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def port_in_use() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+def complaint(directory: Path, *arguments: str, config: str | None = None) -> str:
+    """Start a broker that must not start; returns what it says."""
+    command = [sys.executable, "-m", "qpid_ha_broker.server.main", "--control-socket", str(directory / "c.sock")]
+    if config is not None:
+        (directory / "qpid-ha.yaml").write_text(config, encoding="utf-8")
+        command += ["--config", str(directory / "qpid-ha.yaml")]
+    found = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
+    assert found.returncode == 1
+    assert found.stdout == ""
+    (line,) = found.stderr.splitlines()
+    assert line.startswith("qpidd: ")
+    assert "Traceback" not in line
+    return line
+
+
+def test_a_typing_error_in_the_file_is_named_with_its_place(directory: Path) -> None:
+    line = complaint(directory, config="listen: [amqp://127.0.0.1:0\nname: node1\n")
+
+    assert "qpid-ha.yaml" in line
+    assert "qpid-ha.yaml:2:" in line
+
+
+def test_a_value_of_the_wrong_kind_is_named_with_its_key(directory: Path) -> None:
+    line = complaint(directory, config="max-connections: many\nlisten: [amqp://127.0.0.1:0]\n")
+
+    assert "max-connections" in line
+    assert "'many'" in line
+
+
+def test_an_unknown_key_is_named_with_the_nearest_known_one(directory: Path) -> None:
+    line = complaint(directory, config="max-conections: 5\n")
+
+    assert "max-conections" in line
+    assert "did you mean max-connections?" in line
+
+
+def test_a_file_that_is_not_there_is_named(directory: Path) -> None:
+    missing = directory / "missing.yaml"
+
+    assert str(missing) in complaint(directory, "--config", str(missing))
+
+
+@pytest.mark.parametrize("content", [None, "this is no certificate\n"], ids=["missing", "no PEM"])
+def test_a_certificate_that_cannot_be_used_is_named(directory: Path, content: str | None) -> None:
+    certificate = directory / "certificate.pem"
+    if content is not None:
+        certificate.write_text(content, encoding="ascii")
+    key = directory / "key.pem"
+    key.write_text("neither is this a key\n", encoding="ascii")
+
+    line = complaint(
+        directory, "--listen", "amqps://127.0.0.1:0", "--set", f"tls.certificate={certificate}", "--set", f"tls.key={key}"
+    )
+
+    assert "tls.certificate" in line
+    assert str(certificate) in line
+
+
+def test_a_port_in_use_is_named(directory: Path, port_in_use: int) -> None:
+    line = complaint(directory, "--listen", f"amqp://127.0.0.1:{port_in_use}")
+
+    assert f"127.0.0.1:{port_in_use}" in line
+    assert "in use" in line
+    assert not (directory / "c.sock").exists()
+
+
+def test_an_address_of_another_machine_is_named(directory: Path) -> None:
+    line = complaint(directory, "--listen", "amqp://192.0.2.1:0", "--set", "sasl.allow-anonymous=true")
+
+    assert "192.0.2.1" in line
+
+
+def test_a_data_directory_of_another_broker_is_named_with_its_process(directory: Path) -> None:
+    with RunningBroker({"data-dir": str(directory / "data")}) as running:
+        line = complaint(directory, "--listen", "amqp://127.0.0.1:0", "--data-dir", str(directory / "data"))
+
+    assert str(directory / "data") in line
+    assert str(running.pid) in line
+
+
+def test_a_control_socket_of_another_broker_is_named(directory: Path) -> None:
+    with RunningBroker() as running:
+        line = complaint(
+            directory, "--listen", "amqp://127.0.0.1:0", "--control-socket", str(running.control_socket)
+        )
+        assert running.control_socket.exists()
+
+    assert str(running.control_socket) in line
+
+
+def test_a_network_listener_without_a_way_to_log_in_is_refused(directory: Path) -> None:
+    line = complaint(directory, "--listen", "amqp://0.0.0.0:0")
+
+    assert "nobody could log in" in line
+    assert "sasl.users-db" in line
+
+
+def test_what_a_killed_broker_left_behind_hinders_nobody(directory: Path) -> None:
+    settings: dict[str, object] = {"data-dir": str(directory / "data"), "control-socket": str(directory / "c.sock")}
+    killed = RunningBroker(settings)
+    killed.start()
+    settings["listen"] = killed.url
+    if killed.process is not None:
+        killed.process.send_signal(signal.SIGKILL)
+        killed.process.wait()
+    assert (directory / "c.sock").exists()
+    assert (directory / "data" / "LOCK").exists()
+
+    with RunningBroker(settings) as again:
+        assert again.url == killed.url
