@@ -118,8 +118,7 @@ class Container:
 
     def turn(self) -> Batch | None:
         """Make the broker's move; returns what witnesses must see. Call again when one has acknowledged."""
-        while self.accepting:
-            self.accepting.pop().flush_accepted()
+        self.flush_accepted()
         self._end_links_of_deleted_queues()
         for handout in self.resources.hand_out(self.now_ms, HANDOUT_LIMIT):
             self._withheld.append(handout)
@@ -136,6 +135,11 @@ class Container:
             for link in starved:
                 link.replenish()
         return batch
+
+    def flush_accepted(self) -> None:
+        """Carry out what consumers have accepted in this turn: due before anything that asks how full a queue is."""
+        while self.accepting:
+            self.accepting.pop().flush_accepted()
 
     def _deliver(self, handout: Handout) -> None:
         _link(handout.consumer).deliver(handout.entries)

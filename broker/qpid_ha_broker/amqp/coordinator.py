@@ -126,6 +126,7 @@ class CoordinatorLink(ReceivingLink):
         if descriptor in _DECLARE:
             engine.set_local_data(delivery, engine.DECLARED, [transactions.declare()], settle_now=True)
         elif descriptor in _DISCHARGE and fields and isinstance(fields[0], bytes | memoryview):
+            self.connection.container.flush_accepted()
             fail = len(fields) > 1 and bool(fields[1])
             self._unconfirmed.append((transactions.discharge(bytes(fields[0]), fail, now_ms), delivery))
         else:

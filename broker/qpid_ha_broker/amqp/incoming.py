@@ -134,7 +134,7 @@ class IncomingLink(ReceivingLink):
                 self._publish_in_transaction(delivery, message)
                 return
             queue = self._queue
-            if queue is not None and not queue.deleted:
+            if queue is not None and not queue.needs_care:
                 lsn = self._publish(queue, message, container.now_ms)
             else:
                 lsn = self._publish_anywhere(message)
@@ -163,6 +163,8 @@ class IncomingLink(ReceivingLink):
         self.connection.touch()
 
     def _publish_anywhere(self, message: Message) -> int:
+        """To queues with limits, too: whoever accepted a message before sending this one has made room for it."""
+        self._container.flush_accepted()
         target, key = self._destination(message.payload)
         resources, now_ms = self._container.resources, self._container.now_ms
         if isinstance(target, Queue):

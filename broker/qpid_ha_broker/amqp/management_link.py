@@ -35,6 +35,7 @@ class ManagementLink(ReceivingLink):
         whole = self.whole(payload)
         if whole is None:
             return
+        self.connection.container.flush_accepted()
         reply = self.connection.container.management.handle(whole)
         self._credit_due += 1
         self.connection.container.unconfirmed.add(self)
