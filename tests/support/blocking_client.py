@@ -57,6 +57,10 @@ class BlockingClient:
             receiver.link.flow(credit)
         return receiver
 
+    def round_trip(self) -> None:
+        """Whatever was said before has reached the broker when this returns."""
+        self.sender(None).close()
+
     # --- in
 
     def offer(self, sender: BlockingSender, message: Message | str) -> Outcome:

@@ -1,0 +1,206 @@
+"""Exchanges, bindings and subscriptions, as clients reach them by address and by filter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from blocking_client import BlockingClient, Management, bodies
+from proton import Delivery, Described, Message, symbol
+from proton.reactor import DurableSubscription, Filter
+from proton.utils import LinkDetached
+
+Connect = Callable[..., BlockingClient]
+
+
+def binding_filter(kind: str, value: Any) -> Filter:
+    shape = "map" if kind == "headers" else "string"
+    return Filter({symbol("binding"): Described(symbol(f"apache.org:legacy-amqp-{kind}-binding:{shape}"), value)})
+
+
+def subjects(*names: str) -> list[Message]:
+    return [Message(name, subject=name) for name in names]
+
+
+def test_a_direct_exchange_goes_by_the_whole_subject(client: BlockingClient, address: str) -> None:
+    by_address = client.receiver("amq.direct/red", 0)
+    by_filter = client.receiver("amq.direct", 0, binding_filter("direct", "blue"))
+    client.send("amq.direct", *subjects("red", "blue", "redder"))
+    assert bodies(client.drain(by_address)) == ["red"]
+    assert bodies(client.drain(by_filter)) == ["blue"]
+
+
+def test_a_topic_exchange_knows_words_and_their_wildcards(client: BlockingClient) -> None:
+    patterns = ["a.*", "a.#", "#.c", "*.b.*", "#", "a"]
+    receivers = {pattern: client.receiver(f"amq.topic/{pattern}", 0) for pattern in patterns}
+    client.send("amq.topic", *subjects("a", "a.b", "a.b.c", "x.c"))
+    assert {pattern: bodies(client.drain(receiver)) for pattern, receiver in receivers.items()} == {
+        "a.*": ["a.b"],
+        "a.#": ["a", "a.b", "a.b.c"],
+        "#.c": ["a.b.c", "x.c"],
+        "*.b.*": ["a.b.c"],
+        "#": ["a", "a.b", "a.b.c", "x.c"],
+        "a": ["a"],
+    }
+
+
+def test_a_topic_filter_is_a_binding(client: BlockingClient) -> None:
+    receiver = client.receiver("amq.topic", 0, binding_filter("topic", "news.*"))
+    client.send("amq.topic", *subjects("news.today", "news", "weather.today"))
+    assert bodies(client.drain(receiver)) == ["news.today"]
+
+
+def test_a_key_in_the_publishers_address_beats_the_subject(client: BlockingClient) -> None:
+    receiver = client.receiver("amq.topic/one", 0)
+    client.send("amq.topic/one", *subjects("two"))
+    assert bodies(client.drain(receiver)) == ["two"]
+
+
+def test_a_fanout_exchange_copies_to_everybody(client: BlockingClient, connect: Connect) -> None:
+    receivers = [client.receiver("amq.fanout", 0) for _ in range(3)]
+    client.send("amq.fanout", *subjects("a", "b"))
+    assert [bodies(client.drain(receiver)) for receiver in receivers] == [["a", "b"]] * 3
+
+
+@pytest.mark.parametrize(("match", "wanted"), [("all", ["both"]), ("any", ["both", "one"])])
+def test_a_headers_exchange_goes_by_properties(client: BlockingClient, match: str, wanted: list[str]) -> None:
+    headers = {"x-match": match, "color": "red", "size": 3}
+    receiver = client.receiver("amq.match", 0, binding_filter("headers", headers))
+    client.send(
+        "amq.match",
+        Message("both", properties={"color": "red", "size": 3}),
+        Message("one", properties={"color": "red", "size": 4}),
+        Message("none", properties={"color": "blue"}),
+        Message("nothing"),
+    )
+    assert bodies(client.drain(receiver)) == wanted
+
+
+def test_what_nobody_is_bound_for_is_accepted_and_dropped(client: BlockingClient) -> None:
+    assert client.send("amq.direct", *subjects("nobody"))[0].state == Delivery.ACCEPTED
+
+
+def test_what_one_exchange_cannot_route_its_alternate_can(
+    client: BlockingClient, management: Management, address: str
+) -> None:
+    management.create_exchange(f"{address}-lost", "fanout")
+    management.create_exchange(address, "direct", {"qpid.alternate_exchange": f"{address}-lost"})
+    known, lost = client.receiver(f"{address}/known", 0), client.receiver(f"{address}-lost", 0)
+    client.send(address, *subjects("known", "unknown"))
+    assert bodies(client.drain(known)) == ["known"]
+    assert bodies(client.drain(lost)) == ["unknown"]
+
+
+def test_a_queue_that_is_bound_twice_gets_a_message_once(
+    client: BlockingClient, management: Management, address: str
+) -> None:
+    management.create_queue(address)
+    management.bind("amq.topic", address, f"{address}.#")
+    management.bind("amq.topic", address, f"#.{address}")
+    client.send("amq.topic", *subjects(address))
+    assert bodies(client.consume(address)) == [address]
+
+
+def test_a_message_that_one_of_its_queues_refuses_reaches_none(
+    client: BlockingClient, management: Management, address: str
+) -> None:
+    management.create_exchange(address, "fanout")
+    management.create_queue(f"{address}-full", {"qpid.max_count": 1})
+    management.create_queue(f"{address}-roomy")
+    for queue in ("full", "roomy"):
+        management.bind(address, f"{address}-{queue}")
+    first, second = client.send(address, "a", "b")
+    assert (first.state, second.state, second.condition) == (
+        Delivery.ACCEPTED,
+        Delivery.REJECTED,
+        "amqp:resource-limit-exceeded",
+    )
+    assert bodies(client.consume(f"{address}-roomy")) == ["a"]
+
+
+# --- subscriptions
+
+
+def test_a_subscription_begins_with_its_link_and_ends_with_it(
+    client: BlockingClient, connect: Connect, management: Management
+) -> None:
+    client.send("amq.fanout", "before")
+    receiver = client.receiver("amq.fanout", 0)
+    client.send("amq.fanout", "during")
+    assert bodies(client.drain(receiver)) == ["during"]
+    (subscription,) = subscriptions(management)
+    receiver.close()
+    assert management.queue(subscription) is None
+    other = connect()
+    other.receiver("amq.fanout", 0)
+    (subscription,) = subscriptions(management)
+    watcher = client.receiver(subscription, 0)
+    other.break_connection()
+    with pytest.raises(LinkDetached, match="amqp:resource-deleted"):
+        client.wait(lambda: watcher.link.state & watcher.link.REMOTE_CLOSED)
+    assert subscriptions(management) == []
+
+
+def subscriptions(management: Management) -> list[str]:
+    names = [row[0] for row in management.ask("QUERY", {"attributeNames": ["name"]}, entityType="queue").body["results"]]
+    return [name for name in names if name.startswith("subscription.")]
+
+
+def test_a_durable_subscription_outlives_its_link_until_it_is_closed(
+    client: BlockingClient, connect: Connect, management: Management
+) -> None:
+    def subscribe(subscriber: BlockingClient) -> Any:
+        return subscriber.receiver("amq.topic/news", 0, DurableSubscription(), name="paper")
+
+    reader = connect(container=named_container("reader"))
+    subscribe(reader).link.detach()
+    client.send("amq.topic/news", "while away")
+    reader.close()
+    client.send("amq.topic/news", "while the connection was closed")
+    reader = connect(container=named_container("reader"))
+    receiver = subscribe(reader)
+    assert bodies(reader.drain(receiver)) == ["while away", "while the connection was closed"]
+    while receiver.fetcher.unsettled:
+        receiver.accept()
+    reader.round_trip()
+    assert management.messages("reader.paper") == 0
+    receiver.close()
+    assert management.queue("reader.paper") is None
+
+
+def named_container(name: str) -> Any:
+    from proton.reactor import Container
+
+    container = Container()
+    container.container_id = name
+    return container
+
+
+def test_a_durable_subscription_is_its_subscribers_own(client: BlockingClient, connect: Connect) -> None:
+    owner = connect(container=named_container("owner"))
+    receiver = owner.receiver("amq.topic/news", 0, DurableSubscription(), name="mine")
+    with pytest.raises(LinkDetached) as refused:
+        client.receiver("owner.mine", 0)
+    assert refused.value.condition == "amqp:resource-locked"
+    receiver.close()
+
+
+def test_a_topic_is_made_on_demand_for_who_says_so(client: BlockingClient, management: Management, address: str) -> None:
+    sender = client.connection.container.create_sender(client.connection.conn, None, name="topic")
+    sender.target.address = address
+    sender.target.capabilities.put_object(symbol("topic"))
+    client.wait(lambda: sender.credit)
+    assert management.ask("READ", type="exchange", name=address).body["kind"] == "topic"
+
+
+def test_publishing_to_a_deleted_exchange_costs_the_link(
+    client: BlockingClient, management: Management, address: str
+) -> None:
+    management.create_exchange(address, "fanout")
+    sender = client.sender(address)
+    assert management.ask("DELETE", type="exchange", name=address).status == 204
+    sender.link.send(Message("late"))
+    with pytest.raises(LinkDetached) as refused:
+        client.wait(lambda: False)
+    assert refused.value.condition == "amqp:resource-deleted"
