@@ -75,6 +75,11 @@ class Figure:
         return statistics.median(self.values)
 
     @property
+    def typical(self) -> Measurement:
+        """The run whose value is nearest to the median: its note goes with it."""
+        return min(self.measurements, key=lambda measurement: abs(measurement.value - self.median))
+
+    @property
     def target(self) -> Target | None:
         """What is wanted; None when nobody said."""
         return TARGETS.get(self.first.key)
@@ -133,7 +138,7 @@ def show_table(console: Console, figures: Iterable[Figure]) -> None:
             spread,
             str(figure.target or ""),
             f"[{colour}]{figure.verdict}[/]",
-            figure.measurements[-1].note,
+            figure.typical.note,
         )
     console.print(table)
 

@@ -51,6 +51,11 @@ def test_one_lucky_run_does_not_meet_a_target() -> None:
     assert (figure.median, figure.verdict) == (90_000, "missed")
 
 
+def test_the_note_is_of_the_run_that_is_quoted() -> None:
+    runs = [[Measurement("both_100", "both", value, "/s", f"note of {value}")] for value in (9, 1, 5)]
+    assert collected(runs)[0].typical.note == "note of 5"
+
+
 def test_the_table_shows_median_spread_target_and_verdict() -> None:
     screen = io.StringIO()
     show_table(Console(file=screen, width=160), collected(measured("memory_overhead", 300, 500, 450)))
