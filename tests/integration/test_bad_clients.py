@@ -1,0 +1,267 @@
+"""Clients that speak the protocol and still misbehave, or go silent: what it costs them, and that it costs nobody else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import proton
+import pytest
+from blocking_client import BlockingClient, bodies
+from proton import Delivery
+from proton.reactor import Selector
+from proton.utils import LinkDetached
+from raw_peer import (
+    AMQP_HEADER,
+    BEGIN,
+    CLOSE,
+    FLOW,
+    OPEN,
+    RECEIVER,
+    SASL_HEADER,
+    SENDER,
+    TRANSFER,
+    RawPeer,
+    attach,
+    begin,
+    credit,
+    frame,
+)
+from running_broker import RunningBroker
+
+HANDSHAKE_S = 0.5
+IDLE_S = 1.0
+MAX_CONNECTIONS = 10
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[RunningBroker]:
+    """A broker that makes nothing on demand and waits for nobody."""
+    settings: dict[str, object] = {
+        "auto-create": False,
+        "handshake-timeout": f"{HANDSHAKE_S}s",
+        "idle-timeout": f"{IDLE_S}s",
+        "max-connections": MAX_CONNECTIONS,
+    }
+    with RunningBroker(settings) as running:
+        yield running
+        assert running.stop() == 0
+        assert "Traceback" not in running.log()
+
+
+def works(broker: RunningBroker, address: str) -> bool:
+    """A client that behaves can send and receive."""
+    with BlockingClient(broker.url) as client:
+        client.send(address, "still here")
+        return bodies(client.consume(address)) == ["still here"]
+
+
+def logged(broker: RunningBroker, text: str, timeout_s: float = 5.0) -> list[str]:
+    """The lines with `text`; waits for the first."""
+    deadline = time.monotonic() + timeout_s
+    while text not in broker.log() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return [line for line in broker.log().splitlines() if text in line]
+
+
+# --- addresses and filters
+
+
+@pytest.mark.parametrize("kind", ["sender", "receiver"])
+def test_an_unknown_address_is_not_found_when_nothing_is_made_on_demand(strict: RunningBroker, kind: str) -> None:
+    with BlockingClient(strict.url, heartbeat=10) as client:
+        with pytest.raises(LinkDetached) as refused:
+            client.sender(f"nowhere-{kind}") if kind == "sender" else client.receiver(f"nowhere-{kind}")
+
+        assert refused.value.condition == "amqp:not-found"
+        assert f"nowhere-{kind}" in str(refused.value)
+        assert "auto-create" in str(refused.value)
+        client.sender("amq.topic")
+    assert len(logged(strict, f"nowhere-{kind}")) == 1
+
+
+BAD_SELECTORS = ("colour = ", "colour = 'red", "((((", "= " * 5000, "(" * 5000, "a = 1 " + "AND NOT (" * 3000)
+
+
+@pytest.mark.parametrize("selector", BAD_SELECTORS, ids=lambda selector: f"{selector[:12]} {len(selector)}")
+def test_a_malformed_selector_costs_the_link(broker: RunningBroker, selector: str) -> None:
+    with BlockingClient(broker.url) as client:
+        with pytest.raises(LinkDetached) as refused:
+            client.receiver("selected", 1, Selector(selector))
+
+        assert refused.value.condition == "amqp:invalid-field"
+        assert "selector" in str(refused.value)
+        assert len(str(refused.value)) < 1000
+        client.receiver("selected", 1, Selector("colour = 'red'"))
+    assert works(broker, "selected")
+
+
+# --- silence
+
+
+def test_a_peer_that_connects_and_says_nothing_is_dropped(strict: RunningBroker) -> None:
+    with RawPeer(strict.port) as silent:
+        began = time.monotonic()
+        assert silent.read_to_end() == b""
+        assert time.monotonic() - began < HANDSHAKE_S + 2
+    assert logged(strict, "no AMQP open within 0.5 s")
+
+
+@pytest.mark.parametrize("beginning", [AMQP_HEADER, SASL_HEADER, AMQP_HEADER + b"\x00\x00"], ids=["amqp", "sasl", "half"])
+def test_a_peer_that_stops_in_the_handshake_is_dropped(strict: RunningBroker, beginning: bytes) -> None:
+    with RawPeer(strict.port) as silent:
+        silent.send(beginning)
+        silent.read_to_end()
+    with RawPeer(strict.port) as talking:
+        assert talking.open().code == OPEN
+
+
+def test_a_peer_that_sends_its_handshake_byte_by_byte_for_ever_is_dropped(strict: RunningBroker) -> None:
+    """What counts is the time since it connected, not since its last byte."""
+    with RawPeer(strict.port) as slow:
+        began = time.monotonic()
+        with pytest.raises(OSError):  # noqa: PT012
+            slow.send(AMQP_HEADER + b"\x00\x00\x02\x00\x02\x00\x00\x00")
+            while time.monotonic() - began < 10:
+                slow.send(b"\x00")
+                time.sleep(0.02)
+        assert time.monotonic() - began < HANDSHAKE_S + 2
+
+
+def test_a_client_that_goes_silent_loses_its_connection_and_what_it_held(strict: RunningBroker) -> None:
+    with BlockingClient(strict.url, heartbeat=1) as client:
+        client.connection.create_sender("amq.direct").close()
+    with RawPeer(strict.port) as silent:
+        silent.open()
+        assert silent.expect(CLOSE).error[0] == "amqp:resource-limit-exceeded"
+    (line,) = logged(strict, "amqp:resource-limit-exceeded: local-idle-timeout expired")
+    assert "connection failed" in line
+
+
+def test_messages_of_a_consumer_that_goes_silent_go_to_the_next_one() -> None:
+    with RunningBroker({"idle-timeout": "1s", "handshake-timeout": "1s"}) as broker, RawPeer(broker.port) as silent:
+        with BlockingClient(broker.url) as client:
+            client.send("held", "one", "two")
+        silent.open()
+        silent.send(begin() + attach("silent", 0, RECEIVER, "held") + credit(0, 10))
+        silent.expect(TRANSFER)
+        silent.expect(TRANSFER)
+
+        silent.expect(CLOSE)
+
+        with BlockingClient(broker.url) as client:
+            again = client.consume("held")
+        assert bodies(again) == ["one", "two"]
+        assert all(message.delivery_count == 1 and not message.first_acquirer for message in again)
+
+
+def test_a_peer_that_is_told_to_go_and_does_not_answer_is_dropped(strict: RunningBroker) -> None:
+    """It goes on sending heartbeats, so it is not idle; it just does not leave."""
+    with ExitStack() as stack:
+        for _ in range(MAX_CONNECTIONS):
+            stack.enter_context(BlockingClient(strict.url, heartbeat=10))
+        stubborn = stack.enter_context(RawPeer(strict.port))
+        stubborn.open()
+        assert stubborn.expect(CLOSE).error[0] == "amqp:resource-limit-exceeded"
+        began = time.monotonic()
+        with pytest.raises(OSError):  # noqa: PT012
+            while time.monotonic() - began < 10:
+                stubborn.send(b"\x00\x00\x00\x08\x02\x00\x00\x00")
+                time.sleep(0.02)
+        assert time.monotonic() - began < HANDSHAKE_S + 2
+
+
+# --- too much of something
+
+
+def test_more_connections_than_allowed_are_told_so_and_the_others_stay() -> None:
+    with RunningBroker({"max-connections": 3}) as broker, ExitStack() as stack:
+        clients = [stack.enter_context(BlockingClient(broker.url)) for _ in range(3)]
+
+        with RawPeer(broker.port) as fourth:
+            fourth.open()
+            condition, text = fourth.expect(CLOSE).error
+        assert condition == "amqp:resource-limit-exceeded"
+        assert "max-connections" in text
+        assert len(logged(broker, "max-connections allows no more")) == 1
+
+        clients[0].send("q", "from one that was there")
+        clients.pop().close()
+        with RawPeer(broker.port) as instead:
+            instead.open()
+            instead.send(begin())
+            instead.expect(BEGIN)
+        assert bodies(clients[0].consume("q")) == ["from one that was there"]
+
+
+def test_a_client_with_ten_thousand_links_is_refused_those_over_the_limit(broker: RunningBroker) -> None:
+    limit = 4096
+    with RawPeer(broker.port, timeout_s=20) as greedy:
+        greedy.open()
+        greedy.send(begin())
+        greedy.expect(BEGIN)
+        attached = 0
+        for handle in range(10_000):
+            greedy.send(attach(f"link-{handle}", handle, SENDER, "greedy"))
+            if handle < limit:
+                greedy.expect(FLOW)
+                attached += 1
+            elif handle == limit:
+                assert works(broker, "beside-the-greedy")
+        assert attached == limit
+        assert greedy.expect(CLOSE).error[0] == "amqp:resource-limit-exceeded"
+    assert works(broker, "beside-the-greedy")
+
+
+# --- credit
+
+
+def test_a_consumer_that_never_gives_credit_keeps_nothing_from_the_others(broker: RunningBroker) -> None:
+    with BlockingClient(broker.url) as idle, BlockingClient(broker.url) as client:
+        receiver = idle.receiver("never-gives", 0)
+        assert works(broker, "never-gives")
+        client.send("never-gives", *[f"m{number}" for number in range(50)])
+        assert len(client.consume("never-gives")) == 50
+        assert not receiver.fetcher.has_message
+
+
+def test_a_publisher_that_never_uses_its_credit_keeps_nothing_from_the_others(broker: RunningBroker) -> None:
+    with BlockingClient(broker.url) as idle:
+        for _ in range(100):
+            idle.sender("never-uses")
+        assert works(broker, "never-uses")
+
+
+def test_a_consumer_that_never_answers_gets_no_more_than_its_credit(broker: RunningBroker) -> None:
+    with BlockingClient(broker.url) as quiet, BlockingClient(broker.url) as client:
+        client.send("never-answers", *[f"m{number}" for number in range(20)])
+        receiver = quiet.receiver("never-answers", 5)
+        taken = quiet.fetch(receiver, 5, None)
+
+        assert len(client.consume("never-answers")) == 15
+
+        quiet.break_connection()
+        client.wait(lambda: True)
+        again = client.fetch(client.receiver("never-answers", 5), 5, Delivery.ACCEPTED)
+        assert bodies(again) == bodies(taken)
+
+
+def test_a_lying_transaction_is_refused_and_the_link_goes(broker: RunningBroker) -> None:
+    with BlockingClient(broker.url) as client:
+        sender = client.sender("lying")
+        delivery = sender.link.delivery("lie")
+        delivery.local.data = [b"no such transaction"]
+        sender.link.stream(proton.Message("x").encode())
+        delivery.update(0x34)
+        sender.link.advance()
+        client.wait(lambda: delivery.settled)
+        assert delivery.remote.condition.name == "amqp:transaction:unknown-id"
+    assert works(broker, "lying")
+
+
+def test_a_close_with_an_error_is_an_ordinary_goodbye(broker: RunningBroker) -> None:
+    with RawPeer(broker.port) as peer:
+        peer.open()
+        peer.send(frame(CLOSE, [proton.Described(proton.ulong(0x1D), [proton.symbol("my:error"), "I am cross"])]))
+        assert peer.expect(CLOSE).error == ("", "")
