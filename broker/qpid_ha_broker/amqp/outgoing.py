@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 WINDOW_BYTES = 256 * 1024
 """What may wait in Proton for one session: enough for a full socket, little enough for ten thousand consumers."""
 
+_ANSWERS = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED, engine.TRANSACTIONAL)
+
 
 class OutgoingLink(Consumer):
     """The promise: a message is forgotten only when the consumer says so, which is confirmed only when committed."""
@@ -124,10 +126,10 @@ class OutgoingLink(Consumer):
         if found is None:
             return  # answered before: what it says now changes nothing, and we settle when the log has committed
         entry, tag = found
-        if state == engine.TRANSACTIONAL:
+        if state == engine.TRANSACTIONAL and not self.browsing:
             self._answered_in_transaction(delivery, entry, settled)
             return
-        if not settled and state not in (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED):
+        if not settled and state not in _ANSWERS:
             return  # `received`: it is still on its way
         del self._unsettled[delivery]
         if not self.browsing:
