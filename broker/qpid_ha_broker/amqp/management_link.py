@@ -44,7 +44,8 @@ class ManagementLink(ReceivingLink):
             engine.reject(delivery, DECODE_ERROR, "a request needs a reply-to and has to be a message")
             return
         engine.accept_all([delivery])
-        self._waiting.append(reply)
+        if reply.reply_to is not None:
+            self._waiting.append(reply)
 
     def confirm(self, committed_lsn: int) -> bool:
         """Send the replies whose commands are committed; whether some still wait."""
