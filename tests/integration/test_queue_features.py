@@ -113,9 +113,9 @@ def test_a_ring_counts_what_was_accepted_before_as_gone(
     management.create_queue(address, {"qpid.max_count": 2, "qpid.policy_type": "ring"})
     client.send(address, *"ab")
     receiver, sender = client.receiver(address, 1), client.sender(address)
-    client.fetch(receiver, 1)
+    client.fetch(receiver, 1, None)
+    client.write_together(receiver.accept, lambda: sender.link.send(Message("c")))
     client.round_trip()
-    client.offer(sender, "c")
     assert bodies(client.consume(address)) == ["b", "c"]
 
 

@@ -1,0 +1,95 @@
+"""`qpid-ha` as an operator types it, against a running broker: what it prints, and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from blocking_client import BlockingClient, bodies
+from running_broker import RunningBroker
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def qpid_ha(broker: RunningBroker) -> Run:
+    """Runs `qpid-ha WORDS` on the module's broker."""
+
+    def run(*words: str, socket: Path = broker.control_socket) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", *words]
+        environment = {**os.environ, "QPID_HA_SOCKET": str(socket)}
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=False)
+
+    return run
+
+
+def done(result: subprocess.CompletedProcess[str]) -> str:
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+def test_ping_status_and_query_describe_the_broker(qpid_ha: Run) -> None:
+    assert done(qpid_ha("ping")) == "test is alive\n"
+    assert done(qpid_ha("status")) == "standalone\n"
+    assert done(qpid_ha("status", "--expect", "standalone")) == ""
+    assert qpid_ha("status", "--is-primary").returncode == 1
+    facts = json.loads(done(qpid_ha("query", "--format", "json")))
+    assert (facts["name"], facts["state"]) == ("test", "standalone")
+
+
+def test_a_queue_is_created_listed_purged_and_deleted(qpid_ha: Run, client: BlockingClient, address: str) -> None:
+    done(qpid_ha("queue", "create", address, "--max-messages", "3", "--policy", "ring"))
+    client.send(address, *"abcd")
+    (row,) = [row for row in json.loads(done(qpid_ha("queue", "list", "--format", "json"))) if row["name"] == address]
+    assert (row["messages"], row["enqueued"], row["consumers"]) == (3, 4, 0)
+    assert address in done(qpid_ha("queue", "list"))
+    assert json.loads(done(qpid_ha("queue", "show", address, "--format", "json")))["arguments"]["qpid.max_count"] == 3
+    done(qpid_ha("queue", "purge", address))
+    assert bodies(client.browse(address)) == []
+    client.send(address, "left")
+    refused = qpid_ha("queue", "delete", address, "--if-empty")
+    assert refused.returncode == 1
+    assert "purge" in refused.stderr
+    done(qpid_ha("queue", "delete", address))
+    assert qpid_ha("queue", "show", address).returncode == 1
+
+
+def test_an_exchange_is_created_bound_and_deleted(qpid_ha: Run, client: BlockingClient, address: str) -> None:
+    done(qpid_ha("exchange", "create", address, "--kind", "topic"))
+    done(qpid_ha("queue", "create", f"{address}-queue"))
+    done(qpid_ha("exchange", "bind", address, f"{address}-queue", "news.#"))
+    client.send(f"{address}/news.today", "a")
+    client.send(f"{address}/weather", "b")
+    assert bodies(client.consume(f"{address}-queue")) == ["a"]
+    shown = json.loads(done(qpid_ha("exchange", "show", address, "--format", "json")))
+    assert shown["bindings"][0]["key"] == "news.#"
+    done(qpid_ha("exchange", "unbind", address, f"{address}-queue", "news.#"))
+    done(qpid_ha("exchange", "delete", address))
+    assert qpid_ha("exchange", "delete", "amq.topic").returncode == 1
+
+
+def test_a_setting_is_changed_and_the_broker_acts_on_it(qpid_ha: Run, client: BlockingClient, address: str) -> None:
+    assert done(qpid_ha("get", "auto-create")) == "true\n"
+    try:
+        done(qpid_ha("set", "auto-create", "false"))
+        assert done(qpid_ha("get", "auto-create")) == "false\n"
+        with pytest.raises(Exception, match="amqp:not-found"):
+            client.sender(address)
+    finally:
+        done(qpid_ha("set", "auto-create=true"))
+    client.send(address, "a")
+
+
+def test_exit_codes_tell_apart_no_wrong_usage_and_nobody_there(qpid_ha: Run, tmp_path: Path) -> None:
+    assert qpid_ha("queue", "delete", "nowhere").returncode == 1
+    assert qpid_ha("queue", "create", "x", "--max-messages", "many").returncode == 2
+    assert qpid_ha("get", "no-such-key").returncode == 1
+    assert qpid_ha("set", "name", "other").returncode == 1
+    unreachable = qpid_ha("ping", socket=tmp_path / "absent.sock")
+    assert unreachable.returncode == 3
+    assert "absent.sock" in unreachable.stderr
