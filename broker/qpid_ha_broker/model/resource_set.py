@@ -19,6 +19,9 @@ from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, State
 from qpid_ha_broker.model.transaction import Message, Transaction
 
+DEQUEUED_LENGTH = 65_536
+"""Messages in one event at most: a purge of twenty million would not fit into one record."""
+
 
 class ResourceSet:
     """The promise: whatever `state` holds was written to `log` first, and units are written whole."""
@@ -215,9 +218,11 @@ class ResourceSet:
         return True
 
     def _dequeue(self, queue: Queue, entries: list[Entry], reason: DequeueReason) -> int:
-        lsn = self.log.append(ev.Dequeued(queue.id, tuple([entry.id for entry in entries]), reason))
+        for start in range(0, len(entries), DEQUEUED_LENGTH):
+            ids = tuple([entry.id for entry in entries[start : start + DEQUEUED_LENGTH]])
+            self.log.append(ev.Dequeued(queue.id, ids, reason))
         self.state.removed(queue, entries)
-        return lsn
+        return self.log.last_lsn
 
     def purge(self, queue: Queue) -> int:
         """Drop what is available; what consumers hold stays theirs. Returns how many went."""
