@@ -10,6 +10,8 @@ from collections import Counter
 from pathlib import Path
 from types import TracebackType
 
+from bench.load_client import BenchError
+
 HOTTEST = 25
 SAMPLES_PER_S = 500
 _STOP_TIMEOUT_S = 30.0
@@ -25,13 +27,14 @@ class Profile:
     def __init__(self, pid: int, path: Path) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
         self._command = [
             str(Path(sys.executable).with_name("py-spy")), "record", "--nonblocking", "--rate", str(SAMPLES_PER_S),
             "--duration", "3600", "--format", "raw", "--function", "--output", str(path), "--pid", str(pid),
         ]  # fmt: skip
 
     def __enter__(self) -> Profile:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         time.sleep(0.5)  # it says nowhere that it has begun
         return self
 
@@ -39,13 +42,16 @@ class Profile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.send_signal(signal.SIGINT)
-        self._process.wait(_STOP_TIMEOUT_S)
-        print(self._hottest())
+        _, complaint = self._process.communicate(timeout=_STOP_TIMEOUT_S)
+        if self._path.exists():
+            print(self._hottest())
+        elif error is None:
+            raise BenchError(f"py-spy recorded nothing: {complaint.decode(errors='replace').strip()}")
 
     def _hottest(self) -> str:
         own: Counter[str] = Counter()
         with_callees: Counter[str] = Counter()
-        for line in self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []:
+        for line in self._path.read_text(encoding="utf-8").splitlines():
             stack, _space, samples = line.rpartition(" ")
             frames = stack.split(";")
             own[frames[-1]] += int(samples)
