@@ -96,6 +96,11 @@ class Connection:
             link.open_window()
 
     @property
+    def link_count(self) -> int:
+        """Links attached, at least 1: the one that asks may be about to be."""
+        return len(self._links) or 1
+
+    @property
     def has_ended(self) -> bool:
         """There is nothing more to be done for this client than to say goodbye."""
         return self._ended

@@ -50,6 +50,11 @@ class ContainerSettings:
     idle_timeout_ms: int = 60_000
     memory_limit_bytes: int = 1 << 40
 
+    @property
+    def max_unfinished_bytes(self) -> int:
+        """What all connections together may have in unfinished messages: a quarter of the memory, but one at least."""
+        return max(self.memory_limit_bytes // 4, self.max_message_bytes + self.max_partial_bytes)
+
 
 class Notice(NamedTuple):
     """Something an operator may want to read; the driver logs it."""
@@ -82,6 +87,8 @@ class Container:
         self.nodes = Nodes(self.resources.state, self.configuration, settings.nodes, unique_name)
         self.now_ms = 0
         """The time of the current turn, milliseconds since the epoch; the driver sets it."""
+        self.partial_bytes = 0
+        """In unfinished messages, of all connections."""
         self.connections: set[Connection] = set()
         self.unconfirmed: set[Waiting] = set()
         self.accepting: set[OutgoingLink] = set()
@@ -157,16 +164,20 @@ class Container:
 
     def has_room(self, link: ReceivingLink) -> bool:
         """Whether `link` may have more credit; if not, it gets some when there is room again."""
-        if self.resources.state.memory_bytes < self.settings.memory_limit_bytes:
+        if self._used_bytes < self.settings.memory_limit_bytes:
             return True
         if not self.starved:
-            text = f"{self.resources.state.memory_bytes} bytes are queued, memory-limit is reached: publishers wait"
+            text = f"{self._used_bytes} bytes are queued, memory-limit is reached: publishers wait"
             self.notices.append(Notice("warning", "memory", text))
         self.starved.add(link)
         return False
 
     def _is_roomy(self) -> bool:
-        return self.resources.state.memory_bytes < self.settings.memory_limit_bytes * 0.9
+        return self._used_bytes < self.settings.memory_limit_bytes * 0.9
+
+    @property
+    def _used_bytes(self) -> int:
+        return self.resources.state.memory_bytes + self.partial_bytes
 
     def _end_links_of_deleted_queues(self) -> None:
         while self.deleted_queues:

@@ -198,7 +198,7 @@ class Engine:
             handler.failed(condition.name or "amqp:internal-error", condition.description or "")
 
     def _tell_ended(self, event: Any, handler: Handler) -> None:
-        if self.transport.condition is None:  # some things Proton gives up on without a word: a TLS hello, noise in a frame
+        if self.transport.condition is None:  # Proton gives up without a word on a TLS hello, or on noise in a frame
             handler.malformed(FRAMING_ERROR, "what came is no frame; does the peer speak TLS, or another protocol?")
 
     def _tell_flow(self, event: Any, handler: Handler) -> None:

@@ -46,13 +46,17 @@ class ReceivingLink:
 
     def partial(self, delivery: Delivery, data: bytes) -> None:
         """Collect, up to the limits of the message and of the connection."""
+        container, settings = self.connection.container, self.connection.container.settings
         self._parts += data
         self.connection.partial_bytes += len(data)
-        settings = self.connection.container.settings
+        container.partial_bytes += len(data)
         if len(self._parts) > settings.max_message_bytes:
             self._too_large(len(self._parts))
         elif self.connection.partial_bytes > settings.max_message_bytes + settings.max_partial_bytes:
             text = f"{self.connection.partial_bytes} bytes of unfinished messages on one connection"
+            self.connection.end_link(self, AmqpError(RESOURCE_LIMIT, text))
+        elif container.partial_bytes > settings.max_unfinished_bytes:
+            text = f"{container.partial_bytes} bytes of unfinished messages on all connections together"
             self.connection.end_link(self, AmqpError(RESOURCE_LIMIT, text))
 
     def aborted(self, delivery: Delivery) -> None:
@@ -96,6 +100,7 @@ class ReceivingLink:
     def _take_parts(self) -> bytes:
         parts, self._parts = bytes(self._parts), bytearray()
         self.connection.partial_bytes -= len(parts)
+        self.connection.container.partial_bytes -= len(parts)
         return parts
 
     def _too_large(self, size: int) -> None:

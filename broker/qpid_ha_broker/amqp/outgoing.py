@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection
     from qpid_ha_broker.amqp.selector import Selector
 
+CONNECTION_WINDOW_BYTES = 2 * 1024 * 1024
+"""What all links of a connection may send together in one turn; each gets a share, and at least one message."""
 WINDOW_BYTES = 256 * 1024
 """What may wait in Proton for one session: enough for a full socket, little enough for ten thousand consumers."""
 
@@ -78,7 +80,8 @@ class OutgoingLink(Consumer):
             self.window_bytes = 0
             self.connection.congested.add(self)
             return
-        self.window_bytes = WINDOW_BYTES - self._sender.unsent_bytes
+        share = min(WINDOW_BYTES, CONNECTION_WINDOW_BYTES // self.connection.link_count)
+        self.window_bytes = share - self._sender.unsent_bytes
         if self.window_bytes <= 0:
             self.connection.congested.add(self)
         elif self.credit > 0:

@@ -17,6 +17,8 @@ log = logging.getLogger("connection")
 
 WRITE_BUFFER_BYTES = 1024 * 1024
 """Written and not yet taken by the socket: beyond it, consumers of this connection wait."""
+ANSWERS_LIMIT_BYTES = 4 * 1024 * 1024
+"""Beyond the largest message: what may wait for a client that goes on asking and has stopped reading."""
 
 
 class ClientProtocol(asyncio.Protocol):
@@ -29,6 +31,8 @@ class ClientProtocol(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         """For the handshake; later, for the goodbye."""
         self._is_leaving = False
+        self._unread_bytes: int | None = None
+        """Written since the socket is full; None: it is not."""
         self.connection: Connection | None = None
 
     # --- asyncio's calls
@@ -59,10 +63,12 @@ class ClientProtocol(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
+        self._unread_bytes = 0
         if self.connection is not None:
             self.connection.pause_writing()
 
     def resume_writing(self) -> None:
+        self._unread_bytes = None
         if self.connection is not None:
             self.connection.resume_writing()
             self._broker.schedule_turn()
@@ -88,7 +94,7 @@ class ClientProtocol(asyncio.Protocol):
             return
         output = self.connection.take_output()
         if output:
-            self._transport.write(output)
+            self._write(output)
         if self.connection.has_ended:
             self._leave()
         if self.connection.engine.finished:
@@ -108,6 +114,18 @@ class ClientProtocol(asyncio.Protocol):
         if self._broker.connection_count >= limit:
             return AmqpError(RESOURCE_LIMIT, f"{limit} clients are connected, and max-connections allows no more")
         return None
+
+    def _write(self, output: bytes) -> None:
+        if self._transport is None or self.connection is None:
+            return
+        if self._unread_bytes is not None:  # no messages then, only answers to a client that asks and does not read
+            self._unread_bytes += len(output)
+            if self._unread_bytes > ANSWERS_LIMIT_BYTES + self._broker.current().max_message_bytes:
+                text = "%s dropped: %d bytes of answers that it does not read"
+                log.warning(text, self.connection.peer, self._unread_bytes)
+                self.abort()
+                return
+        self._transport.write(output)
 
     def _leave(self) -> None:
         """A peer that neither says goodbye nor reads ours must not keep its place, nor the messages that it holds."""

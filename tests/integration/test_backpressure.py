@@ -1,0 +1,256 @@
+"""Back-pressure: whoever is slow waits in its own queue, and the broker's memory does not wait with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import proton
+import psutil
+import pytest
+from blocking_client import BlockingClient, bodies
+from raw_peer import (
+    ATTACH,
+    BEGIN,
+    DETACH,
+    DISPOSITION,
+    FLOW,
+    RECEIVER,
+    SENDER,
+    TRANSFER,
+    RawPeer,
+    attach,
+    begin,
+    credit,
+    frame,
+    message,
+    transfer,
+)
+from running_broker import RunningBroker
+
+MIB = 1024 * 1024
+BODY = 60_000
+STOCK = 3600
+"""Messages of BODY bytes: more than 200 MB."""
+SMALL_MEMORY = 24 * MIB
+
+
+def resident_bytes(broker: RunningBroker) -> int:
+    return int(psutil.Process(broker.pid).memory_info().rss)
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def quiet(broker: RunningBroker) -> bool:
+    """The broker has nothing left to do: it has used no processor for a while."""
+
+    def used_s() -> float:
+        times = psutil.Process(broker.pid).cpu_times()
+        return float(times.user + times.system)
+
+    def idle() -> bool:
+        before = used_s()
+        time.sleep(0.3)
+        return used_s() - before < 0.03
+
+    return until(idle)
+
+
+def publish(peer: RawPeer, count: int, body: bytes) -> None:
+    """Send as far as there is credit, `count` messages, pre-settled; the link is handle 0."""
+    allowed = int(peer.expect(FLOW).fields[6])
+    sent = 0
+    while sent < count:
+        while sent >= allowed:
+            flow = peer.expect(FLOW)
+            allowed = int(flow.fields[5]) + int(flow.fields[6])
+        peer.send(transfer(0, sent, message(body), settled=True))
+        sent += 1
+
+
+def sender(broker: RunningBroker, address: str) -> RawPeer:
+    peer = RawPeer(broker.port)
+    peer.open()
+    peer.send(begin())
+    peer.expect(BEGIN)
+    peer.send(attach("publisher", 0, SENDER, address))
+    return peer
+
+
+@pytest.fixture(scope="module")
+def stocked() -> Iterator[RunningBroker]:
+    """A broker that holds more than 200 MB in the queue `stock`."""
+    with RunningBroker({"memory-limit": "1GiB"}) as broker:
+        with sender(broker, "stock") as peer:
+            publish(peer, STOCK, b"x" * BODY)
+            peer.send(frame(0x18, []))
+            peer.read_to_end()
+        yield broker
+        assert broker.stop() == 0
+        assert "Traceback" not in broker.log()
+
+
+@pytest.fixture
+def small() -> Iterator[RunningBroker]:
+    """A broker with little memory to give away."""
+    with RunningBroker({"memory-limit": SMALL_MEMORY, "max-message-size": "16MiB", "publisher-credit": 50}) as broker:
+        yield broker
+        assert "Traceback" not in broker.log()
+
+
+def stalled_consumer(broker: RunningBroker, links: int, first: str = "stock") -> RawPeer:
+    """A consumer that asks for everything on each of its links, and never reads its socket again."""
+    peer = RawPeer(broker.port, receive_buffer=4096)
+    peer.open()
+    peer.send(begin())
+    peer.expect(BEGIN)
+    for handle in range(links):
+        peer.send(attach(f"consumer-{handle}", handle, RECEIVER, first))
+    for _ in range(links):
+        peer.expect(ATTACH)
+    peer.send(b"".join(credit(handle, 1_000_000) for handle in range(links)))
+    return peer
+
+
+@pytest.mark.parametrize(("links", "bound"), [(1, 12 * MIB), (200, 40 * MIB)])
+def test_a_consumer_that_stops_reading_costs_no_memory_and_stops_nobody(
+    stocked: RunningBroker, links: int, bound: int
+) -> None:
+    before = resident_bytes(stocked)
+    with stalled_consumer(stocked, links):
+        assert quiet(stocked)
+
+        grown = resident_bytes(stocked) - before
+        with BlockingClient(stocked.url) as client:
+            taken = client.fetch(client.receiver("stock", 50), 50)
+            client.send("beside", "goes on")
+            assert bodies(client.consume("beside")) == ["goes on"]
+
+        assert grown < bound
+        assert len(taken) == 50
+
+
+def test_many_consumers_that_stop_reading_cost_little_each(stocked: RunningBroker) -> None:
+    before = resident_bytes(stocked)
+    peers = [stalled_consumer(stocked, 1) for _ in range(20)]
+    assert quiet(stocked)
+
+    grown = resident_bytes(stocked) - before
+
+    for peer in peers:
+        peer.close()
+    assert grown < 20 * 6 * MIB
+    assert quiet(stocked)
+    with BlockingClient(stocked.url) as client:
+        assert len(client.fetch(client.receiver("stock", 10), 10)) == 10
+
+
+def test_a_consumer_that_reads_again_gets_the_rest(stocked: RunningBroker) -> None:
+    with stalled_consumer(stocked, 1) as peer:
+        assert quiet(stocked)
+        for _ in range(500):
+            assert peer.expect(TRANSFER).payload.endswith(b"xxx")
+
+
+def test_a_client_that_asks_and_never_reads_the_answers_loses_its_connection() -> None:
+    """Each attach and each detach is answered; nobody reads the answers."""
+    settings: dict[str, object] = {"memory-limit": SMALL_MEMORY, "max-message-size": "1MiB"}
+    with RunningBroker(settings) as broker, RawPeer(broker.port, receive_buffer=4096) as peer:
+        peer.open()
+        peer.send(begin())
+        peer.expect(BEGIN)
+        again = (attach("x" * 200, 0, SENDER, "beside") + frame(DETACH, [proton.uint(0), True])) * 100
+        before = resident_bytes(broker)
+        with pytest.raises(ConnectionError):  # noqa: PT012
+            for _ in range(100 * MIB // len(again)):
+                peer.send(again)
+        assert "answers that it does not read" in broker.log()
+        assert resident_bytes(broker) - before < 96 * MIB
+        with BlockingClient(broker.url) as client:
+            client.send("beside", "goes on")
+            assert bodies(client.consume("beside")) == ["goes on"]
+
+
+def test_a_publisher_waits_while_memory_is_full_and_goes_on_when_there_is_room(small: RunningBroker) -> None:
+    with sender(small, "full") as peer:
+        peer.socket.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            publish(peer, 10 * SMALL_MEMORY // BODY, b"x" * BODY)
+        assert "memory-limit is reached" in small.log()
+
+        with sender(small, "full") as newcomer:
+            newcomer.socket.settimeout(0.5)
+            newcomer.expect(ATTACH)
+            with pytest.raises(TimeoutError):
+                while int(newcomer.expect(FLOW).fields[6] or 0) == 0:
+                    pass
+            newcomer.socket.settimeout(10)
+            peer.socket.settimeout(10)
+
+            with BlockingClient(small.url) as client:
+                receiver = client.receiver("full", 50)
+                taken = client.fetch(receiver, 250)
+            assert len(taken) == 250
+
+            assert int(peer.expect(FLOW).fields[6]) > 0
+            while int(newcomer.expect(FLOW).fields[6] or 0) == 0:
+                pass
+
+
+def test_management_works_while_memory_is_full(small: RunningBroker) -> None:
+    with sender(small, "full") as peer:
+        peer.socket.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            publish(peer, 10 * SMALL_MEMORY // BODY, b"x" * BODY)
+        with RawPeer(small.port) as manager:
+            manager.open()
+            manager.send(begin())
+            manager.expect(BEGIN)
+            manager.send(attach("requests", 0, SENDER, "$management"))
+            publish(manager, 300, b"no request, but a command that is let in")
+
+
+def test_large_messages_that_are_never_completed_are_bounded_together(small: RunningBroker) -> None:
+    """Unfinished messages are memory too: what all connections have begun stays within the limit's reach."""
+    before = resident_bytes(small)
+    part = b"x" * 65_000
+    peers = [sender(small, "unfinished") for _ in range(12)]
+    for number, peer in enumerate(peers):
+        peer.socket.settimeout(5)
+        peer.expect(ATTACH)
+        for _ in range(15 * MIB // len(part)):
+            try:
+                peer.send(transfer(0, 0, part, more=True))
+            except OSError:
+                break
+        assert number < len(peers)
+    assert quiet(small)
+
+    grown = resident_bytes(small) - before
+
+    for peer in peers:
+        peer.close()
+    assert grown < 4 * SMALL_MEMORY
+    with BlockingClient(small.url) as client:
+        client.send("beside", "goes on")
+        assert bodies(client.consume("beside")) == ["goes on"]
+
+
+def test_a_message_in_many_small_frames_arrives_whole(small: RunningBroker) -> None:
+    with sender(small, "slowly") as peer:
+        peer.expect(FLOW)
+        whole = message(b"y" * 100_000)
+        for offset in range(0, len(whole), 1000):
+            more = offset + 1000 < len(whole)
+            peer.send(transfer(0, 0, whole[offset : offset + 1000], more=more))
+        assert peer.expect(DISPOSITION).fields[4].descriptor == 0x24
+    with BlockingClient(small.url) as client:
+        (received,) = client.consume("slowly")
+        assert bytes(received.body) == b"y" * 100_000
