@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 from bench.figures import Measurement
 from bench.latency import PERCENTILES, Pace, percentile
-from bench.load_client import LoadConnection, Publisher, Subscriber
+from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
 from bench.scenario import Scenario, fresh_broker
 from bench.throughput import QUEUE, WINDOW, check_depth, message, publish
 from bench.usage import resident_bytes
@@ -86,7 +86,9 @@ def measure_start(scenario: Scenario) -> Iterator[Measurement]:
 
 
 def allow_descriptors(count: int) -> None:
-    """Raise the soft limit on open files, for us and the brokers that we start. Raises ValueError over the hard one."""
+    """Raise the soft limit on open files, for us and the brokers that we start. Raises BenchError over the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < count:
+    if hard != resource.RLIM_INFINITY and hard < count:
+        raise BenchError(f"{count} files have to be open at once, and the limit is {hard}: see ulimit -Hn")
+    if soft != resource.RLIM_INFINITY and soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
