@@ -250,7 +250,7 @@ def test_a_certificate_and_a_key_that_belong_together_are_accepted(tmp_path: Pat
     make_certificate(tmp_path, "a")
     make_certificate(tmp_path, "b")
     text = f"listen: amqps://127.0.0.1:0\ntls: {{certificate: {tmp_path}/a.pem, ca: {tmp_path}/a.pem, key: "
-    settings = settings_of(tmp_path, text + f"{tmp_path}/a.key}}")
+    settings = settings_of(tmp_path, text + f"{tmp_path}/a.key, require-client-certificate: true}}")
     assert settings.mechanisms_for(settings.listen[0]) == ("EXTERNAL", "ANONYMOUS")
     with pytest.raises(ConfigError, match=r"tls\.certificate: .*a\.pem and .*b\.key"):
         settings_of(tmp_path, text + f"{tmp_path}/b.key}}")

@@ -208,7 +208,7 @@ class BrokerSettings:
 
     def _possible_mechanisms(self, address: ListenAddress) -> list[str]:
         possible = []
-        if address.is_tls and self.tls.ca is not None:
+        if address.is_tls and self.tls.require_client_certificate:  # Proton asks every client for one, or none
             possible.append("EXTERNAL")
         if self.sasl.users_db is not None:
             possible += ["SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1"]
@@ -305,8 +305,9 @@ def _check_logins(settings: BrokerSettings) -> None:
             offered = ", ".join(settings.sasl.mechanisms)
             possible = ", ".join(settings._possible_mechanisms(address)) or "none"
             problem = f"none of {offered} can work on {address} (what can: {possible})"
-            raise SettingsError("sasl.mechanisms", f"{problem}; see sasl.users-db, tls.ca, sasl.allow-anonymous")
+            advice = "see sasl.users-db, tls.require-client-certificate, sasl.allow-anonymous"
+            raise SettingsError("sasl.mechanisms", f"{problem}; {advice}")
         ways = "set sasl.users-db (made with saslpasswd2), or sasl.allow-anonymous: true to let everybody in"
         if address.is_tls:
-            ways = f"set tls.ca to accept client certificates, or {ways}"
+            ways = f"set tls.ca and tls.require-client-certificate, or {ways}"
         raise SettingsError("listen", f"nobody could log in at {address}: {ways}, or listen on loopback only")

@@ -1,0 +1,231 @@
+"""amqps: a certificate made for the test, clients that check it, clients that show one of their own, and bad hellos."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import proton
+import pytest
+from proton import SSLDomain
+from proton.utils import BlockingConnection
+
+from blocking_client import BlockingClient, bodies
+from raw_peer import AMQP_HEADER, RawPeer
+from running_broker import RunningBroker
+
+pytestmark = pytest.mark.skipif(
+    not proton.SSL.present() or shutil.which("openssl") is None, reason="needs openssl and a Proton with TLS"
+)
+
+
+class Authority:
+    """A certificate authority of one test run. Its keys never leave the temporary directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.certificate = directory / "ca.pem"
+        self._openssl(
+            "req", "-x509", *self._new_key("ca"), "-out", str(self.certificate), "-days", "1", "-subj", "/CN=test CA"
+        )
+
+    def issue(self, name: str) -> tuple[Path, Path]:
+        """A certificate for `name`, and its key."""
+        request, certificate = self._directory / f"{name}.csr", self._directory / f"{name}.pem"
+        extensions = self._directory / f"{name}.ext"
+        extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n", encoding="ascii")
+        self._openssl("req", *self._new_key(name), "-out", str(request), "-subj", f"/CN={name}")
+        signing = ("-CA", str(self.certificate), "-CAkey", str(self._directory / "ca.key"), "-CAcreateserial")
+        self._openssl(
+            "x509",
+            "-req",
+            "-in",
+            str(request),
+            *signing,
+            "-extfile",
+            str(extensions),
+            "-days",
+            "1",
+            "-out",
+            str(certificate),
+        )
+        return certificate, self._directory / f"{name}.key"
+
+    def _new_key(self, name: str) -> tuple[str, ...]:
+        return (
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-keyout",
+            str(self._directory / f"{name}.key"),
+        )
+
+    def _openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=30)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def secure(authority: Authority) -> Iterator[RunningBroker]:
+    """A broker that takes TLS only, and logs in whoever shows a certificate of the authority."""
+    certificate, key = authority.issue("localhost")
+    settings: dict[str, object] = {
+        "listen": "amqps://127.0.0.1:0",
+        "tls.certificate": certificate,
+        "tls.key": key,
+        "tls.ca": authority.certificate,
+        "handshake-timeout": "1s",
+    }
+    with RunningBroker(settings) as running:
+        yield running
+        assert running.stop() == 0
+        assert "Traceback" not in running.log()
+
+
+def trusting(authority: Authority) -> SSLDomain:
+    """A client's side that checks the broker's certificate and name."""
+    domain = SSLDomain(SSLDomain.MODE_CLIENT)
+    domain.set_trusted_ca_db(str(authority.certificate))
+    domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
+    return domain
+
+
+def by_name(broker: RunningBroker) -> str:
+    """The broker's URL with the name that its certificate has."""
+    return f"amqps://localhost:{broker.port}"
+
+
+def works(broker: RunningBroker, authority: Authority, **options: object) -> bool:
+    with BlockingClient(by_name(broker), ssl_domain=trusting(authority), **options) as client:
+        client.send("secret", "x" * 100_000)
+        return bodies(client.consume("secret")) == ["x" * 100_000]
+
+
+def test_a_client_that_trusts_the_authority_sends_and_receives(secure: RunningBroker, authority: Authority) -> None:
+    assert works(secure, authority)
+
+
+def test_a_client_of_another_authority_does_not_go_on(
+    secure: RunningBroker, authority: Authority, tmp_path: Path
+) -> None:
+    with pytest.raises(proton.ProtonException):
+        BlockingConnection(by_name(secure), timeout=5, ssl_domain=trusting(Authority(tmp_path)))
+    assert works(secure, authority)
+
+
+@pytest.fixture(scope="module")
+def demanding(authority: Authority) -> Iterator[RunningBroker]:
+    """A broker that talks only to who shows a certificate of the authority."""
+    certificate, key = authority.issue("localhost")
+    settings: dict[str, object] = {
+        "listen": "amqps://127.0.0.1:0",
+        "tls.certificate": certificate,
+        "tls.key": key,
+        "tls.ca": authority.certificate,
+        "tls.require-client-certificate": True,
+        "sasl.allow-anonymous": False,
+    }
+    with RunningBroker(settings) as running:
+        yield running
+        assert running.stop() == 0
+        assert "Traceback" not in running.log()
+
+
+def showing(authority: Authority, issuer: Authority, name: str) -> SSLDomain:
+    """A client's side with a certificate of its own."""
+    domain = trusting(authority)
+    certificate, key = issuer.issue(name)
+    domain.set_credentials(str(certificate), str(key), None)
+    return domain
+
+
+def test_external_logs_in_with_the_clients_certificate(demanding: RunningBroker, authority: Authority) -> None:
+    domain = showing(authority, authority, "alice")
+
+    with BlockingClient(by_name(demanding), ssl_domain=domain, allowed_mechs="EXTERNAL") as client:
+        client.send("external", "signed")
+        assert client.connection.conn.transport.sasl().mech == "EXTERNAL"
+        assert bodies(client.consume("external")) == ["signed"]
+
+
+def test_external_is_not_offered_where_no_certificate_is_asked_for(secure: RunningBroker, authority: Authority) -> None:
+    domain = showing(authority, authority, "carol")
+
+    with pytest.raises(proton.ProtonException) as refused:
+        BlockingConnection(by_name(secure), timeout=5, ssl_domain=domain, allowed_mechs="EXTERNAL")
+
+    assert "amqp:unauthorized-access" in str(refused.value)
+    assert works(secure, authority)
+
+
+def test_a_certificate_can_be_demanded(demanding: RunningBroker, authority: Authority, tmp_path: Path) -> None:
+    for domain in (trusting(authority), showing(authority, Authority(tmp_path), "mallory")):
+        with pytest.raises(proton.ProtonException):
+            BlockingConnection(by_name(demanding), timeout=5, ssl_domain=domain)
+
+    with BlockingClient(by_name(demanding), ssl_domain=showing(authority, authority, "bob")) as client:
+        client.send("q", "x")
+    assert len([line for line in demanding.log().splitlines() if "SSL Failure" in line]) == 2
+
+
+NO_TLS = {"plain AMQP": AMQP_HEADER, "HTTP": b"GET / HTTP/1.1\r\n\r\n", "noise": bytes(range(256)) * 4}
+
+
+@pytest.mark.parametrize("data", NO_TLS.values(), ids=NO_TLS.keys())
+def test_what_is_no_tls_costs_the_peer_its_socket_and_one_line(
+    secure: RunningBroker, authority: Authority, data: bytes
+) -> None:
+    before = len(secure.log())
+    with RawPeer(secure.port) as peer:
+        peer.send(data)
+        peer.read_to_end()
+
+    deadline = time.monotonic() + 5
+    while len(secure.log()) == before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    (line,) = secure.log()[before:].splitlines()
+    assert "amqp:connection:" in line
+    assert works(secure, authority)
+
+
+def test_a_peer_that_stops_in_the_middle_of_its_hello_is_dropped(secure: RunningBroker, authority: Authority) -> None:
+    with RawPeer(secure.port) as peer:
+        peer.send(b"\x16\x03\x01\x00\xa5\x01\x00")
+        assert peer.read_to_end() == b""
+    assert works(secure, authority)
+
+
+def test_a_peer_that_encrypts_and_then_talks_nonsense_loses_its_socket(
+    secure: RunningBroker, authority: Authority
+) -> None:
+    """Proton writes nothing more through TLS once the input made no sense; the log says what it was."""
+    before = len(secure.log())
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    with (
+        socket.create_connection(("127.0.0.1", secure.port), timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as encrypted,
+    ):
+        encrypted.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert encrypted.recv(4096) == b""
+    (line,) = secure.log()[before:].splitlines()
+    assert "amqp:connection:framing-error" in line
+    assert works(secure, authority)
+
+
+def test_a_slow_consumer_over_tls_gets_everything(secure: RunningBroker, authority: Authority) -> None:
+    """Encryption has buffers of its own; nothing may stay in them."""
+    with BlockingClient(by_name(secure), ssl_domain=trusting(authority)) as client:
+        client.send("large", *["y" * 200_000] * 40)
+        time.sleep(0.1)
+        assert sum(len(body) for body in bodies(client.consume("large"))) == 40 * 200_000
