@@ -7,7 +7,7 @@ different one is decoded once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import proton
@@ -144,8 +144,7 @@ class MessageSections:
     def selector_value(self, payload: bytes, name: str) -> object:
         """What a selector's identifier stands for (JMS mapping of AMQP 1.0); None where the message lacks it."""
         if name in _HEADER_IDENTIFIERS:
-            header = self.header(payload)
-            return {"durable": header.durable, "priority": header.priority}[_HEADER_IDENTIFIERS[name]]
+            return _HEADER_IDENTIFIERS[name](self.header(payload))
         if name in _PROPERTY_IDENTIFIERS:
             fields = _section(payload, PROPERTIES)
             at = _PROPERTY_IDENTIFIERS[name]
@@ -153,7 +152,12 @@ class MessageSections:
         return self.properties(payload).get(name)
 
 
-_HEADER_IDENTIFIERS = {"JMSPriority": "priority", "amqp.priority": "priority", "amqp.durable": "durable"}
+_HEADER_IDENTIFIERS: dict[str, Callable[[Header], object]] = {
+    "JMSPriority": lambda header: header.priority,
+    "amqp.priority": lambda header: header.priority,
+    "JMSDeliveryMode": lambda header: "PERSISTENT" if header.durable else "NON_PERSISTENT",
+    "amqp.durable": lambda header: header.durable,
+}
 _PROPERTY_IDENTIFIERS = {
     "JMSMessageID": 0,
     "amqp.message_id": 0,
