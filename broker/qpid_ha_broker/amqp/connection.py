@@ -88,6 +88,7 @@ class Connection:
 
     def lost(self) -> None:
         """The socket is gone."""
+        self.engine.process(self)  # a refused login is known only when its outcome has been written
         self._finish(lost=True)
 
     def _relieve(self) -> None:
