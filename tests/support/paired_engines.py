@@ -18,6 +18,7 @@ from qpid_ha_broker.model.queue import Queue
 
 START_MS = 1_000_000
 _ROUNDS = 10_000
+_INPUT_BUFFER = 4096
 
 
 class PairedBroker:
@@ -102,8 +103,8 @@ class PairedClient:
             self.sent += outgoing
             self.peer.receive(bytes(outgoing))
         incoming = self.peer.take_output()
-        if incoming:
-            self.transport.push(incoming)
+        for offset in range(0, len(incoming), _INPUT_BUFFER):  # Proton takes no more than its buffer holds
+            self.transport.push(incoming[offset : offset + _INPUT_BUFFER])
         return bool(outgoing or incoming)
 
     def vanish(self) -> None:

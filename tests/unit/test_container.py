@@ -1,0 +1,373 @@
+"""The container without sockets: who hears of what when, which is what stores and backups rely on."""
+
+from __future__ import annotations
+
+import proton
+import pytest
+from paired_engines import PairedBroker, PairedClient
+from proton import Delivery
+
+from qpid_ha_broker.amqp.container import ContainerSettings
+from qpid_ha_broker.events.codec import decode
+from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued
+
+STORE = "store"
+
+
+@pytest.fixture
+def broker() -> PairedBroker:
+    return PairedBroker()
+
+
+@pytest.fixture
+def client(broker: PairedBroker) -> PairedClient:
+    return broker.connect()
+
+
+def witness(broker: PairedBroker, name: str = STORE) -> None:
+    broker.container.resources.log.add_witness(name)
+
+
+def acknowledge(broker: PairedBroker, name: str = STORE, lsn: int | None = None) -> None:
+    """The witness has everything up to `lsn`, by default all."""
+    log = broker.container.resources.log
+    log.acknowledge(name, log.last_lsn if lsn is None else lsn)
+    broker.settle_down()
+
+
+def stock(broker: PairedBroker, client: PairedClient, address: str, count: int) -> None:
+    link = client.sender(address)
+    for number in range(count):
+        client.send(link, proton.Message(body=number))
+    broker.settle_down()
+    link.close()
+    broker.settle_down()
+
+
+# --- what a witness delays
+
+
+def test_a_publish_is_settled_only_when_every_witness_has_it(broker: PairedBroker, client: PairedClient) -> None:
+    sender = client.sender("q")
+    witness(broker)
+    witness(broker, "backup")
+
+    delivery = client.send(sender, proton.Message(body="x"))
+    broker.settle_down()
+    assert not delivery.settled
+    acknowledge(broker)
+    assert not delivery.settled
+
+    acknowledge(broker, "backup")
+
+    assert delivery.settled
+    assert delivery.remote_state == Delivery.ACCEPTED
+
+
+def test_publishes_are_settled_as_far_as_the_witness_has_come(broker: PairedBroker, client: PairedClient) -> None:
+    sender = client.sender("q")
+    witness(broker)
+    deliveries = [client.send(sender, proton.Message(body=number)) for number in range(3)]
+    broker.settle_down()
+
+    acknowledge(broker, lsn=broker.container.resources.log.last_lsn - 1)
+
+    assert [delivery.settled for delivery in deliveries] == [True, True, False]
+
+
+def test_a_witness_is_shown_what_was_written_as_one_batch_per_turn(broker: PairedBroker, client: PairedClient) -> None:
+    sender = client.sender("q")
+    witness(broker)
+    for number in range(3):
+        client.send(sender, proton.Message(body=number))
+
+    broker.settle_down()
+
+    (batch,) = broker.batches
+    events = [record.event for record in decode(batch.data).records]
+    assert [type(event) for event in events] == [Enqueued] * 3
+    assert batch.last_lsn - batch.first_lsn == 2
+
+
+def test_a_publisher_gets_no_new_credit_for_what_is_not_committed(broker: PairedBroker, client: PairedClient) -> None:
+    sender = client.sender("q")
+    witness(broker)
+    before = sender.credit
+    for number in range(before):
+        client.send(sender, proton.Message(body=number))
+    broker.settle_down()
+    assert sender.credit == 0
+
+    acknowledge(broker)
+
+    assert sender.credit == before
+
+
+def test_a_management_reply_waits_for_what_the_command_wrote(broker: PairedBroker, client: PairedClient) -> None:
+    replies, requests = client.receiver("$management", 10), client.sender("$management")
+    witness(broker)
+    request = proton.Message(reply_to="$management", correlation_id=1, body={})
+    request.properties = {"operation": "CREATE", "type": "queue", "name": "made"}
+
+    client.send(requests, request)
+    broker.settle_down()
+    assert client.received(replies) == []
+
+    acknowledge(broker)
+
+    ((_, reply),) = client.received(replies)
+    assert reply.properties["statusCode"] == 201
+
+
+def declared_transaction(broker: PairedBroker, client: PairedClient) -> tuple[proton.Sender, bytes]:
+    coordinator = client.session.sender("coordinator")
+    coordinator.target.type = proton.Terminus.COORDINATOR
+    coordinator.open()
+    broker.settle_down()
+    delivery = client.send(
+        coordinator, proton.Message(body=proton.Described(proton.symbol("amqp:declare:list"), []))
+    )
+    broker.settle_down()
+    return coordinator, bytes(delivery.remote.data[0])
+
+
+def test_a_discharge_is_accepted_only_when_the_whole_unit_is_committed(
+    broker: PairedBroker, client: PairedClient
+) -> None:
+    coordinator, transaction_id = declared_transaction(broker, client)
+    sender = client.sender("q")
+    delivery = sender.delivery("in-a-transaction")
+    delivery.local.data = [transaction_id]
+    delivery.update(0x34)
+    sender.stream(proton.Message(body="x").encode())
+    sender.advance()
+    broker.settle_down()
+    witness(broker)
+    discharge = proton.Described(proton.symbol("amqp:discharge:list"), [transaction_id, False])
+
+    discharged = client.send(coordinator, proton.Message(body=discharge))
+    broker.settle_down()
+    assert not discharged.settled
+    log = broker.container.resources.log
+    acknowledge(broker, lsn=log.last_lsn - 1)
+    assert not discharged.settled
+
+    acknowledge(broker)
+
+    assert discharged.settled
+    assert discharged.remote_state == Delivery.ACCEPTED
+    assert broker.queue("q").count == 1
+
+
+def test_a_consumers_accepted_is_settled_only_when_the_dequeue_is_committed(
+    broker: PairedBroker, client: PairedClient
+) -> None:
+    stock(broker, client, "q", 1)
+    receiver = client.receiver("q", 1, answers_first=True)
+    ((delivery, _),) = client.received(receiver)
+    witness(broker)
+
+    delivery.update(Delivery.ACCEPTED)
+    broker.settle_down()
+    assert not delivery.settled
+
+    acknowledge(broker)
+
+    assert delivery.settled
+    events = [record.event for batch in broker.batches for record in decode(batch.data).records]
+    assert [type(event) for event in events] == [Dequeued]
+    assert broker.queue("q").count == 0
+
+
+def test_a_message_goes_out_only_when_its_acquisition_is_committed() -> None:
+    broker = PairedBroker(log_acquisitions=True)
+    client = broker.connect()
+    stock(broker, client, "q", 1)
+    witness(broker)
+
+    receiver = client.receiver("q", 10)
+    assert client.received(receiver) == []
+    (batch,) = broker.batches
+    assert [type(record.event) for record in decode(batch.data).records] == [Acquired]
+
+    acknowledge(broker)
+
+    assert [message.body for _, message in client.received(receiver)] == [0]
+
+
+def test_a_message_whose_consumer_left_before_its_acquisition_was_committed_is_there_again() -> None:
+    broker = PairedBroker(log_acquisitions=True)
+    client = broker.connect()
+    stock(broker, client, "q", 1)
+    witness(broker)
+    client.receiver("q", 10)
+
+    client.vanish()
+    acknowledge(broker)
+
+    queue = broker.queue("q")
+    assert (queue.count, queue.acquired) == (1, 0)
+    queue.check_invariants()
+
+
+def test_without_acquisitions_in_the_log_a_consumer_does_not_wait(broker: PairedBroker, client: PairedClient) -> None:
+    stock(broker, client, "q", 1)
+    witness(broker)
+
+    assert len(client.received(client.receiver("q", 10))) == 1
+
+
+def test_what_was_not_confirmed_is_never_confirmed_to_somebody_else(broker: PairedBroker, client: PairedClient) -> None:
+    sender = client.sender("q")
+    witness(broker)
+    client.send(sender, proton.Message(body="x"))
+    broker.settle_down()
+
+    client.vanish()
+    acknowledge(broker)
+
+    assert broker.container.unconfirmed == set()
+    assert broker.queue("q").count == 1
+
+
+def test_when_a_witness_is_dropped_what_it_held_up_goes_on(broker: PairedBroker, client: PairedClient) -> None:
+    sender = client.sender("q")
+    witness(broker)
+    delivery = client.send(sender, proton.Message(body="x"))
+    broker.settle_down()
+
+    broker.container.resources.log.remove_witness(STORE)
+    broker.settle_down()
+
+    assert delivery.settled
+
+
+# --- what a lost client leaves
+
+
+def test_what_a_lost_client_held_is_there_for_the_next_one_and_marked(broker: PairedBroker, client: PairedClient) -> None:
+    stock(broker, client, "q", 3)
+    gone = broker.connect()
+    assert len(gone.received(gone.receiver("q", 3))) == 3
+
+    gone.vanish()
+
+    again = client.received(client.receiver("q", 3))
+    assert [message.body for _, message in again] == [0, 1, 2]
+    assert all(message.delivery_count == 1 and not message.first_acquirer for _, message in again)
+    broker.check_invariants()
+
+
+def test_a_transaction_of_a_lost_client_is_rolled_back(broker: PairedBroker, client: PairedClient) -> None:
+    _, transaction_id = declared_transaction(broker, client)
+    sender = client.sender("q")
+    delivery = sender.delivery("never-discharged")
+    delivery.local.data = [transaction_id]
+    delivery.update(0x34)
+    sender.stream(proton.Message(body="x").encode())
+    sender.advance()
+    broker.settle_down()
+
+    client.vanish()
+
+    assert broker.queue("q").count == 0
+
+
+def test_a_temporary_queue_goes_with_its_client(broker: PairedBroker, client: PairedClient) -> None:
+    link = client.session.receiver("dynamic")
+    link.source.dynamic = True
+    link.open()
+    broker.settle_down()
+    name = link.remote_source.address
+    assert name in broker.container.resources.state.queues
+
+    client.vanish()
+
+    assert name not in broker.container.resources.state.queues
+
+
+# --- limits
+
+
+def test_a_message_that_nobody_can_read_goes_to_the_dead_letters(broker: PairedBroker, client: PairedClient) -> None:
+    """A map with a list for a key: well formed, and nothing that Python could hold."""
+    configuration = broker.container.configuration
+    configuration.declare_queue("dead", {})
+    configuration.bind("amq.fanout", "dead", "", {})
+    configuration.declare_queue("q", {"qpid.alternate_exchange": "amq.fanout"})
+    unreadable = b"\x00Ss\xc1\x05\x02\x45\x45\x45\x45" + b"\x00Su\xa0\x01x"
+    client.send(client.sender("q"), unreadable)
+    broker.settle_down()
+    receiver = client.receiver("q", 1)
+    delivery = receiver.current
+    receiver.advance()
+
+    delivery.update(Delivery.REJECTED)
+    delivery.settle()
+    broker.settle_down()
+
+    assert (broker.queue("q").count, broker.queue("dead").count) == (0, 1)
+
+
+def test_an_unreadable_message_for_a_headers_exchange_is_rejected(broker: PairedBroker, client: PairedClient) -> None:
+    configuration = broker.container.configuration
+    configuration.declare_queue("q", {})
+    configuration.bind("amq.match", "q", "all", {"x-match": "all", "colour": "red"})
+
+    delivery = client.send(client.sender("amq.match"), b"\x00St\xc1\x05\x02\x45\x45\x45\x45" + b"\x00Su\xa0\x01x")
+    broker.settle_down()
+
+    assert delivery.remote_state == Delivery.REJECTED
+    assert delivery.remote.condition.name == "amqp:decode-error"
+
+
+def full_broker() -> PairedBroker:
+    """One whose memory is full with ten messages."""
+    settings = ContainerSettings("test", "0", memory_limit_bytes=10_000, max_message_bytes=8_000, publisher_credit=10)
+    broker = PairedBroker(settings)
+    stock(broker, broker.connect(), "q", 0)
+    filling = broker.connect()
+    sender = filling.sender("q")
+    for _ in range(10):
+        filling.send(sender, proton.Message(body="x" * 1000))
+    broker.settle_down()
+    return broker
+
+
+def test_a_new_publisher_gets_no_credit_while_memory_is_full_and_some_later() -> None:
+    broker = full_broker()
+    late = broker.connect()
+    sender = late.sender("q")
+    assert sender.credit == 0
+
+    receiver = late.receiver("q", 10)
+    for delivery, _ in late.received(receiver):
+        delivery.update(Delivery.ACCEPTED)
+        delivery.settle()
+    broker.settle_down()
+
+    assert sender.credit == 10
+
+
+def test_commands_are_let_in_while_memory_is_full() -> None:
+    broker = full_broker()
+    client = broker.connect()
+    requests = client.sender("$management")
+
+    for _ in range(3):
+        for _ in range(requests.credit):
+            client.send(requests, b"no request")
+        broker.settle_down()
+
+    assert requests.credit > 0
+
+
+def test_a_publisher_that_waits_for_memory_and_leaves_is_forgotten() -> None:
+    broker = full_broker()
+    client = broker.connect()
+    client.sender("q")
+    assert len(broker.container.starved) == 1
+
+    client.vanish()
+
+    assert broker.container.starved == set()
