@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+
 from blocking_client import BlockingClient, Management
 from running_broker import RunningBroker
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from blocking_client import BlockingClient, Management, bodies
 from proton import Delivery
 from proton.reactor import Copy
+
+from blocking_client import BlockingClient, Management, bodies
 
 Connect = Callable[..., BlockingClient]
 

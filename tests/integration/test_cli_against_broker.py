@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from blocking_client import BlockingClient, bodies
 from running_broker import RunningBroker
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from blocking_client import BlockingClient, Management, bodies
 from proton import Delivery, Described, Message, symbol
 from proton.reactor import DurableSubscription, Filter
 from proton.utils import LinkDetached
+
+from blocking_client import BlockingClient, Management, bodies
 
 Connect = Callable[..., BlockingClient]
 
@@ -143,7 +144,9 @@ def test_a_subscription_begins_with_its_link_and_ends_with_it(
 
 
 def subscriptions(management: Management) -> list[str]:
-    names = [row[0] for row in management.ask("QUERY", {"attributeNames": ["name"]}, entityType="queue").body["results"]]
+    names = [
+        row[0] for row in management.ask("QUERY", {"attributeNames": ["name"]}, entityType="queue").body["results"]
+    ]
     return [name for name in names if name.startswith("subscription.")]
 
 
@@ -186,7 +189,9 @@ def test_a_durable_subscription_is_its_subscribers_own(client: BlockingClient, c
     receiver.close()
 
 
-def test_a_topic_is_made_on_demand_for_who_says_so(client: BlockingClient, management: Management, address: str) -> None:
+def test_a_topic_is_made_on_demand_for_who_says_so(
+    client: BlockingClient, management: Management, address: str
+) -> None:
     sender = client.connection.container.create_sender(client.connection.conn, None, name="topic")
     sender.target.address = address
     sender.target.capabilities.put_object(symbol("topic"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from blocking_client import BlockingClient, Management, bodies
 from proton import Delivery, Message
+
+from blocking_client import BlockingClient, Management, bodies
 from running_broker import RunningBroker
 
 Connect = Callable[..., BlockingClient]

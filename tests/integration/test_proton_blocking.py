@@ -7,10 +7,11 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from blocking_client import BlockingClient, SettleSecond, bodies
 from proton import ConnectionException, Delivery, Link, Message
 from proton.reactor import AtLeastOnce, AtMostOnce
 from proton.utils import LinkDetached
+
+from blocking_client import BlockingClient, SettleSecond, bodies
 from running_broker import RunningBroker
 
 Connect = Callable[..., BlockingClient]
@@ -64,7 +65,9 @@ def test_a_message_larger_than_a_frame_comes_through(connect: Connect, address: 
         assert [(len(body), body[:4]) for body in found] == [(s // 4 * 4, s.to_bytes(4, "big")) for s in sizes]
 
 
-def test_ten_mebibytes_come_through_among_small_messages(client: BlockingClient, connect: Connect, address: str) -> None:
+def test_ten_mebibytes_come_through_among_small_messages(
+    client: BlockingClient, connect: Connect, address: str
+) -> None:
     large = bytes(range(256)) * (10 * MIB // 256)
     client.send(address, "before", Message(large), "after")
     before, found, after = bodies(connect().consume(address))
@@ -223,7 +226,9 @@ def test_at_least_once_is_what_it_says(client: BlockingClient, address: str) -> 
 # --- ends
 
 
-def test_messages_of_a_broken_connection_come_back_as_failed(client: BlockingClient, connect: Connect, address: str) -> None:
+def test_messages_of_a_broken_connection_come_back_as_failed(
+    client: BlockingClient, connect: Connect, address: str
+) -> None:
     client.send(address, *"abc")
     broken = connect()
     receiver = broken.receiver(address, 2)

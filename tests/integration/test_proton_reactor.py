@@ -9,10 +9,11 @@ import pytest
 from proton import Message
 from proton.handlers import MessagingHandler, TransactionHandler
 from proton.reactor import AtMostOnce, Container
+
 from running_broker import RunningBroker
 
 
-class Story(MessagingHandler):  # type: ignore[misc]
+class Story(MessagingHandler):
     """Sends `count` numbers while it receives them; ends when all are there and all are confirmed."""
 
     def __init__(self, url: str, address: str, count: int, *, prefetch: int = 100, options: Any = None) -> None:
@@ -75,7 +76,7 @@ def test_at_most_once_loses_nothing_while_all_is_well(broker: RunningBroker, add
     assert (story.problems, story.received) == ([], list(range(5_000)))
 
 
-class Transfers(MessagingHandler, TransactionHandler):  # type: ignore[misc]
+class Transfers(MessagingHandler, TransactionHandler):
     """Sends numbers in batches, each in a transaction of its own; every third batch is rolled back."""
 
     def __init__(self, url: str, address: str, batches: int, size: int) -> None:
@@ -130,7 +131,7 @@ class Transfers(MessagingHandler, TransactionHandler):  # type: ignore[misc]
         self.on_transaction_commit_failed(event)
 
 
-class Collect(MessagingHandler):  # type: ignore[misc]
+class Collect(MessagingHandler):
     """Receives `count` messages."""
 
     def __init__(self, url: str, address: str, count: int) -> None:
@@ -159,7 +160,7 @@ def test_batches_in_transactions_arrive_whole_or_not_at_all(broker: RunningBroke
 
 
 def test_many_links_on_one_connection_do_not_mix(broker: RunningBroker, address: str) -> None:
-    class Many(MessagingHandler):  # type: ignore[misc]
+    class Many(MessagingHandler):
         links = 50
 
         def __init__(self) -> None:

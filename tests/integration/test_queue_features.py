@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from blocking_client import BlockingClient, Management, bodies
 from proton import Delivery, Described, Message, symbol
 from proton.reactor import DynamicNodeProperties
 from proton.utils import LinkDetached
+
+from blocking_client import BlockingClient, Management, bodies
 
 Connect = Callable[..., BlockingClient]
 
@@ -42,7 +43,9 @@ def test_what_fails_too_often_becomes_a_dead_letter(client: BlockingClient, addr
     assert (letter.body, letter.id, letter.properties, letter.delivery_count) == ("poison", "p", {"a": 1}, 0)
 
 
-def test_what_is_rejected_becomes_a_dead_letter_at_once(client: BlockingClient, address: str, dead_letters: str) -> None:
+def test_what_is_rejected_becomes_a_dead_letter_at_once(
+    client: BlockingClient, address: str, dead_letters: str
+) -> None:
     client.send(address, "a", "b")
     receiver = client.receiver(address, 1)
     client.fetch(receiver, 1, Delivery.REJECTED)
@@ -251,7 +254,9 @@ def test_links_of_a_deleted_queue_are_told(
     assert bodies(client.consume(address)) == ["a new queue of that name"]
 
 
-def test_answers_for_a_deleted_queue_change_nothing(client: BlockingClient, management: Management, address: str) -> None:
+def test_answers_for_a_deleted_queue_change_nothing(
+    client: BlockingClient, management: Management, address: str
+) -> None:
     client.send(address, *"ab")
     receiver = client.receiver(address, 2)
     client.fetch(receiver, 2, None)

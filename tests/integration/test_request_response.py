@@ -4,36 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from threading import Thread
+from typing import Any
 
 import pytest
-from blocking_client import BlockingClient, Management, bodies
 from proton import Delivery, Message
 from proton.handlers import MessagingHandler
 from proton.reactor import AtLeastOnce, Container
-from proton.utils import SyncRequestResponse
+from proton.utils import LinkDetached, SyncRequestResponse
+
+from blocking_client import BlockingClient, Management, bodies
 from running_broker import RunningBroker
 
 Connect = Callable[..., BlockingClient]
 
 
-class UpperCaseService(MessagingHandler):  # type: ignore[misc]
+class UpperCaseService(MessagingHandler):
     """Answers each request in upper case, through the anonymous relay; ends when it is told to stop."""
 
     def __init__(self, url: str, address: str) -> None:
         super().__init__()
         self._url, self._address = url, address
 
-    def on_start(self, event: object) -> None:
+    def on_start(self, event: Any) -> None:
         """Connect."""
-        connection = event.container.connect(self._url)  # type: ignore[attr-defined]
-        event.container.create_receiver(connection, self._address)  # type: ignore[attr-defined]
-        self._relay = event.container.create_sender(connection, None)  # type: ignore[attr-defined]
+        connection = event.container.connect(self._url)
+        event.container.create_receiver(connection, self._address)
+        self._relay = event.container.create_sender(connection, None)
 
-    def on_message(self, event: object) -> None:
+    def on_message(self, event: Any) -> None:
         """Answer."""
-        request = event.message  # type: ignore[attr-defined]
+        request = event.message
         if request.body == "stop":
-            event.connection.close()  # type: ignore[attr-defined]
+            event.connection.close()
             return
         answer = Message(request.body.upper(), address=request.reply_to, correlation_id=request.correlation_id)
         self._relay.send(answer)
@@ -72,18 +74,22 @@ def test_a_dynamic_node_lives_as_long_as_its_link(client: BlockingClient, manage
     assert management.messages(name) is None
 
 
-def test_a_dynamic_node_goes_with_its_connection(client: BlockingClient, connect: Connect, management: Management) -> None:
-    for end in (BlockingClient.close, BlockingClient.break_connection):
-        other = connect()
-        name = other.receiver(None, 0, dynamic=True).link.remote_source.address
-        watcher = client.receiver(name, 0)
-        end(other)
-        with pytest.raises(Exception, match="amqp:resource-deleted"):
-            client.wait(lambda: watcher.link.state & watcher.link.REMOTE_CLOSED)
-        assert management.messages(name) is None
+@pytest.mark.parametrize("end", [BlockingClient.close, BlockingClient.break_connection])
+def test_a_dynamic_node_goes_with_its_connection(
+    client: BlockingClient, connect: Connect, management: Management, end: Callable[[BlockingClient], None]
+) -> None:
+    other = connect()
+    name = other.receiver(None, 0, dynamic=True).link.remote_source.address
+    watcher = client.receiver(name, 0)
+    end(other)
+    with pytest.raises(LinkDetached, match="amqp:resource-deleted"):
+        client.wait(lambda: watcher.link.state & watcher.link.REMOTE_CLOSED)
+    assert management.messages(name) is None
 
 
-def test_a_publisher_may_have_a_dynamic_node_too(client: BlockingClient, connect: Connect, management: Management) -> None:
+def test_a_publisher_may_have_a_dynamic_node_too(
+    client: BlockingClient, connect: Connect, management: Management
+) -> None:
     sender = client.connection.container.create_sender(client.connection.conn, None, name="dynamic")
     sender.target.dynamic = True
     client.wait(lambda: sender.remote_target.address)
@@ -111,7 +117,9 @@ def test_the_anonymous_relay_refuses_a_message_that_says_nothing(client: Blockin
     assert client.offer(relay, Message("there", address="amq.fanout")).state == Delivery.ACCEPTED
 
 
-def test_the_anonymous_relay_reaches_exchanges_with_a_key(client: BlockingClient, management: Management, address: str) -> None:
+def test_the_anonymous_relay_reaches_exchanges_with_a_key(
+    client: BlockingClient, management: Management, address: str
+) -> None:
     management.create_queue(address)
     management.bind("amq.direct", address, "key")
     relay = client.sender(None)

@@ -1,4 +1,4 @@
-"""rhea, the AMQP client for Node: another implementation than the one inside the broker. The stories are node/client.js."""
+"""rhea, the AMQP client for Node: not the implementation that is inside the broker. The stories are node/client.js."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from blocking_client import BlockingClient, Management, bodies
 from running_broker import RunningBroker
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from blocking_client import BlockingClient, Management, bodies
 from proton import Delivery, Message
 from proton.reactor import Copy, Selector
 from proton.utils import LinkDetached
+
+from blocking_client import BlockingClient, Management, bodies
 
 Connect = Callable[..., BlockingClient]
 

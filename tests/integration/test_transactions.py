@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from blocking_client import BlockingClient, LocalTransaction, Management, bodies
 from proton import Delivery, Message
 from proton.utils import LinkDetached
+
+from blocking_client import BlockingClient, LocalTransaction, Management, bodies
 
 Connect = Callable[..., BlockingClient]
 

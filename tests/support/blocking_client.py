@@ -1,4 +1,7 @@
-"""Proton's blocking client with the few words that tests need: offer, send, consume, browse, and break the connection."""
+"""Proton's blocking client with the few words that tests need: offer, send, consume, browse, break the connection.
+
+Senders, receivers and received messages are typed as Any: Proton's own annotations are partial, and in places wrong.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any, NamedTuple
 from proton import Delivery, Link, Message, ProtonException
 from proton.handlers import TransactionHandler
 from proton.reactor import Copy, LinkOption
-from proton.utils import BlockingConnection, BlockingReceiver, BlockingSender, SyncRequestResponse
+from proton.utils import BlockingConnection, SyncRequestResponse
 
 TIMEOUT_S = 15.0
 PLENTY = 10_000
@@ -26,7 +29,7 @@ class Outcome(NamedTuple):
     description: str = ""
 
 
-class SettleSecond(LinkOption):  # type: ignore[misc]
+class SettleSecond(LinkOption):
     """The receiver settles only after the sender has heard its answer."""
 
     def apply(self, link: Link) -> None:
@@ -38,18 +41,18 @@ class BlockingClient:
     """One connection, one session. Whatever waits gives up after TIMEOUT_S with proton.Timeout."""
 
     def __init__(self, url: str, **options: Any) -> None:
-        self.connection = BlockingConnection(url, timeout=TIMEOUT_S, **options)
+        self.connection: Any = BlockingConnection(url, timeout=TIMEOUT_S, **options)
         self._links = itertools.count()
 
     def wait(self, condition: Callable[[], object]) -> None:
         """Let events in until `condition` holds."""
         self.connection.wait(condition)
 
-    def sender(self, address: str | None, **options: Any) -> BlockingSender:
+    def sender(self, address: str | None, **options: Any) -> Any:
         """Attach a sender."""
         return self.connection.create_sender(address, **{"name": f"link-{next(self._links)}", **options})
 
-    def receiver(self, address: str | None, credit: int = 1, *options: Any, **more: Any) -> BlockingReceiver:
+    def receiver(self, address: str | None, credit: int = 1, *options: Any, **more: Any) -> Any:
         """Attach a receiver, with exactly so much credit: Proton's own prefetch would keep adding to it."""
         name = f"link-{next(self._links)}"
         receiver = self.connection.create_receiver(address, 0, options=list(options), **{"name": name, **more})
@@ -72,7 +75,7 @@ class BlockingClient:
 
     # --- in
 
-    def offer(self, sender: BlockingSender, message: Message | str) -> Outcome:
+    def offer(self, sender: Any, message: Message | str) -> Outcome:
         """Send one message, and say what became of it."""
         delivery = sender.link.send(message if isinstance(message, Message) else Message(message))
         self.wait(lambda: delivery.settled)
@@ -90,7 +93,7 @@ class BlockingClient:
 
     # --- out
 
-    def fetch(self, receiver: BlockingReceiver, count: int, state: Any = Delivery.ACCEPTED) -> list[Message]:
+    def fetch(self, receiver: Any, count: int, state: Any = Delivery.ACCEPTED) -> list[Any]:
         """Wait for `count` messages; answer each with `state`, None: leave them unanswered."""
         messages = []
         for _ in range(count):
@@ -102,13 +105,13 @@ class BlockingClient:
                 receiver.settle(state)
         return messages
 
-    def drain(self, receiver: BlockingReceiver) -> list[Message]:
+    def drain(self, receiver: Any) -> list[Any]:
         """All that is there for `receiver` now, unanswered: the broker itself says that there is no more."""
         receiver.link.drain(PLENTY)
         self.wait(lambda: receiver.link.credit == 0)
         return [receiver.fetcher.pop() for _ in range(receiver.fetcher.has_message)]
 
-    def consume(self, address: str, *options: Any) -> list[Message]:
+    def consume(self, address: str, *options: Any) -> list[Any]:
         """Take and accept all that is there now."""
         receiver = self.receiver(address, 0, *options)
         messages = self.drain(receiver)
@@ -117,7 +120,7 @@ class BlockingClient:
         receiver.close()
         return messages
 
-    def browse(self, address: str, *options: Any) -> list[Message]:
+    def browse(self, address: str, *options: Any) -> list[Any]:
         """See all that is there now."""
         receiver = self.receiver(address, 0, Copy(), *options)
         messages = self.drain(receiver)
@@ -140,11 +143,13 @@ class BlockingClient:
     def __enter__(self) -> BlockingClient:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
-class LocalTransaction(TransactionHandler):  # type: ignore[misc]
+class LocalTransaction(TransactionHandler):
     """A local transaction on a blocking connection; `news` is what the coordinator said last."""
 
     def __init__(self, client: BlockingClient, *, settle_before_discharge: bool = False) -> None:
@@ -153,18 +158,18 @@ class LocalTransaction(TransactionHandler):  # type: ignore[misc]
         self.news = ""
         self.condition = ""
         connection = client.connection
-        self.transaction = connection.container.declare_transaction(connection.conn, self, settle_before_discharge)
+        self.transaction: Any = connection.container.declare_transaction(connection.conn, self, settle_before_discharge)
         client.wait(lambda: self.news)
         if self.news != "declared":
             raise AssertionError(f"the coordinator said {self.news}: {self.condition}")
 
-    def send(self, sender: BlockingSender, message: Message | str) -> Outcome:
+    def send(self, sender: Any, message: Message | str) -> Outcome:
         """Send one message as a part of it."""
         delivery = self.transaction.send(sender.link, message if isinstance(message, Message) else Message(message))
         self._client.wait(lambda: delivery.settled)
         return Outcome(delivery.remote_state)
 
-    def accept(self, receiver: BlockingReceiver) -> None:
+    def accept(self, receiver: Any) -> None:
         """Accept what `receiver` got and did not answer, as a part of it."""
         while receiver.fetcher.unsettled:
             self.transaction.accept(receiver.fetcher.unsettled.popleft())
@@ -223,9 +228,9 @@ class Management:
     """Asks `$management`, over a dynamic reply queue as Proton's request/response client does."""
 
     def __init__(self, client: BlockingClient) -> None:
-        self._calls = SyncRequestResponse(client.connection, "$management")
+        self._calls: Any = SyncRequestResponse(client.connection, "$management")
 
-    def ask(self, operation: str, body: object = None, **properties: object) -> Answer:
+    def ask(self, operation: str, body: Any = None, **properties: object) -> Answer:
         """One request, one answer."""
         answer = self._calls.call(Message(body=body, properties={"operation": operation, **properties}))
         status, description = answer.properties.pop("statusCode"), answer.properties.pop("statusDescription")
@@ -267,6 +272,6 @@ def _expect(answer: Answer, status: int) -> None:
         raise AssertionError(f"{answer.status} {answer.description}")
 
 
-def bodies(messages: Iterable[Message]) -> list[Any]:
+def bodies(messages: Iterable[Any]) -> list[Any]:
     """What they say. Proton gives binary as a view into its memory, which does not stay."""
     return [bytes(m.body) if isinstance(m.body, memoryview) else m.body for m in messages]
