@@ -8,8 +8,10 @@ escaped and what is long is cut, so nobody can forge a line, steer a terminal, o
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import logging.handlers
+import sys
 import time
 from pathlib import Path
 
@@ -52,6 +54,31 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
+class LogFile(logging.handlers.WatchedFileHandler):
+    """A log file; what the disk does not take goes to stderr, and the broker goes on."""
+
+    _fails = _failed_before = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line, wherever it can be written."""
+        self._failed_before, self._fails = self._fails, False
+        try:
+            super().emit(record)
+        except OSError:  # the directory is gone: opening the file again is not under logging's own care
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
+        """Called while the error is being handled."""
+        self._fails = True
+        if not self._failed_before:
+            problem = sys.exc_info()[1]
+            print(f"log-file {self.baseFilename}: {problem}; lines come here until it works again", file=sys.stderr)
+        print(self.format(record), file=sys.stderr)
+        stream, self.stream = self.stream, None  # type: ignore[assignment]  # the next line opens the file again
+        with contextlib.suppress(OSError, AttributeError):
+            stream.close()
+
+
 def configure_logging(level: str, file: Path | None = None) -> None:
     """Log from `level` on to `file`, or to stderr; again when either changes. Raises SettingsError.
 
@@ -62,7 +89,7 @@ def configure_logging(level: str, file: Path | None = None) -> None:
         handler = logging.StreamHandler()
     else:
         try:
-            handler = logging.handlers.WatchedFileHandler(file, encoding="utf-8", errors="backslashreplace")
+            handler = LogFile(file, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise SettingsError("log-file", f"cannot write {file}: {error.strerror}") from None
     handler.setFormatter(LineFormatter(tracebacks=level == "debug"))

@@ -1,0 +1,49 @@
+"""Stories about a log that cannot be written."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qpid_ha_broker.server.logs import configure_logging
+
+log = logging.getLogger("broker")
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    for handler in handlers:
+        root.addHandler(handler)
+    root.setLevel(level)
+
+
+def test_a_full_disk_sends_the_lines_to_stderr_and_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("info", Path("/dev/full"))
+    log.info("first")
+    log.info("second")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("broker ")[-1] for line in lines[1:]] == ["first", "second"]
+    assert "No space left on device" in lines[0]
+    assert "Traceback" not in "".join(lines)
+
+
+def test_lines_go_to_the_file_again_once_it_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = tmp_path / "logs"
+    directory.mkdir()
+    configure_logging("info", directory / "log")
+    log.info("before")
+    shutil.rmtree(directory)
+    log.info("lost directory")
+    directory.mkdir()
+    log.info("after")
+    assert "lost directory" in capsys.readouterr().err
+    assert (directory / "log").read_text(encoding="utf-8").endswith("after\n")
