@@ -42,7 +42,7 @@ class ReceivingLink:
         self._parts = bytearray()
         self._credit = credit
         self._credit_due = credit
-        self.replenish()
+        self._give_due_credit()
 
     def partial(self, delivery: Delivery, data: bytes) -> None:
         """Collect, up to the limits of the message and of the connection."""
@@ -88,7 +88,11 @@ class ReceivingLink:
         if engine.credit(self.link) < 0:
             text = f"more messages than the {self._credit} that there was credit for"
             self.connection.end_link(self, AmqpError(TRANSFER_LIMIT, text))
-        elif self._credit_due * 2 >= self._credit and self._may_have_credit():
+        elif self._credit_due * 2 >= self._credit:
+            self._give_due_credit()
+
+    def _give_due_credit(self) -> None:
+        if self._may_have_credit():
             engine.give_credit(self.link, self._credit_due)
             self._credit_due = 0
             self.connection.touch()
