@@ -74,6 +74,16 @@ def test_a_dynamic_node_lives_as_long_as_its_link(client: BlockingClient, manage
     assert management.messages(name) is None
 
 
+def test_a_dynamic_node_does_not_wait_for_a_link_that_only_detached(
+    client: BlockingClient, management: Management
+) -> None:
+    receiver = client.receiver(None, 0, dynamic=True)
+    name = receiver.link.remote_source.address
+    receiver.link.detach()
+    client.round_trip()
+    assert management.messages(name) is None
+
+
 @pytest.mark.parametrize("end", [BlockingClient.close, BlockingClient.break_connection])
 def test_a_dynamic_node_goes_with_its_connection(
     client: BlockingClient, connect: Connect, management: Management, end: Callable[[BlockingClient], None]

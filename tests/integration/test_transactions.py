@@ -97,13 +97,14 @@ def test_transactions_of_one_connection_are_apart(client: BlockingClient, addres
     assert bodies(client.consume(address)) == ["second"]
 
 
+@pytest.mark.parametrize("settle_first", [False, True])
 def test_a_transaction_that_does_not_fit_changes_nothing(
-    client: BlockingClient, management: Management, address: str
+    client: BlockingClient, management: Management, address: str, settle_first: bool
 ) -> None:
     client.send("plain-" + address, "kept")
     management.create_queue(address, {"qpid.max_count": 2})
     receiver = client.receiver("plain-" + address, 1)
-    work = LocalTransaction(client)
+    work = LocalTransaction(client, settle_before_discharge=settle_first)
     sender = client.sender(address)
     for body in "abc":
         work.send(sender, body)
