@@ -1,4 +1,4 @@
-"""Clients that speak the protocol and still misbehave, or go silent: what it costs them, and that it costs nobody else."""
+"""Clients that speak the protocol and still misbehave, or go silent: what it costs them, and nobody else."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from contextlib import ExitStack
 
 import proton
 import pytest
-from blocking_client import BlockingClient, bodies
 from proton import Delivery
 from proton.reactor import Selector
 from proton.utils import LinkDetached
+
+from blocking_client import BlockingClient, bodies
 from raw_peer import (
     AMQP_HEADER,
     BEGIN,
@@ -108,7 +109,10 @@ def test_a_peer_that_connects_and_says_nothing_is_dropped(strict: RunningBroker)
     assert logged(strict, "no AMQP open within 0.5 s")
 
 
-@pytest.mark.parametrize("beginning", [AMQP_HEADER, SASL_HEADER, AMQP_HEADER + b"\x00\x00"], ids=["amqp", "sasl", "half"])
+BEGINNINGS = {"amqp": AMQP_HEADER, "sasl": SASL_HEADER, "half a frame": AMQP_HEADER + b"\x00\x00"}
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS.values(), ids=BEGINNINGS.keys())
 def test_a_peer_that_stops_in_the_handshake_is_dropped(strict: RunningBroker, beginning: bytes) -> None:
     with RawPeer(strict.port) as silent:
         silent.send(beginning)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from running_broker import RunningBroker
 
 START_TIMEOUT_S = 20.0
@@ -76,9 +77,8 @@ def test_a_certificate_that_cannot_be_used_is_named(directory: Path, content: st
     key = directory / "key.pem"
     key.write_text("neither is this a key\n", encoding="ascii")
 
-    line = complaint(
-        directory, "--listen", "amqps://127.0.0.1:0", "--set", f"tls.certificate={certificate}", "--set", f"tls.key={key}"
-    )
+    files = ("--set", f"tls.certificate={certificate}", "--set", f"tls.key={key}")
+    line = complaint(directory, "--listen", "amqps://127.0.0.1:0", *files)
 
     assert "tls.certificate" in line
     assert str(certificate) in line

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from blocking_client import BlockingClient, bodies
 from proton.utils import ConnectionClosed
+
+from blocking_client import BlockingClient, bodies
 from raw_peer import (
     ACCEPTED,
     BEGIN,
@@ -137,9 +138,8 @@ def test_nobody_new_is_let_in_while_it_stops() -> None:
         terminate(broker)
         until_close(stubborn)
 
-        with pytest.raises((OSError, EOFError)):  # noqa: PT012
-            with RawPeer(broker.port) as late:
-                late.open()
+        with pytest.raises((OSError, EOFError)), RawPeer(broker.port) as late:
+            late.open()
 
         stubborn.send(frame(CLOSE, []))
         assert exit_code(broker) == 0

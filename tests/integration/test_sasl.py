@@ -11,8 +11,9 @@ from pathlib import Path
 
 import proton
 import pytest
-from blocking_client import BlockingClient, bodies
 from proton.utils import BlockingConnection
+
+from blocking_client import BlockingClient, bodies
 from raw_peer import AMQP_HEADER, CLOSE, OPEN, SASL_HEADER, RawPeer, described, encoded, frame
 from running_broker import RunningBroker
 
@@ -39,7 +40,8 @@ def users_db(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def guarded(users_db: Path) -> Iterator[RunningBroker]:
     """A broker that lets in who knows a password, and nobody else."""
-    with RunningBroker({"sasl.users-db": users_db, "sasl.allow-anonymous": False, "handshake-timeout": "2s"}) as running:
+    settings: dict[str, object] = {"sasl.users-db": users_db, "sasl.allow-anonymous": False}
+    with RunningBroker(settings) as running:
         yield running
         assert running.stop() == 0
         assert "Traceback" not in running.log()
@@ -138,9 +140,11 @@ def test_anonymous_elsewhere_needs_a_decision() -> None:
     """0.0.0.0 is reachable through loopback too; what counts is where the broker listens."""
     with pytest.raises(RuntimeError, match="nobody could log in"):
         RunningBroker({"listen": "amqp://0.0.0.0:0"}).start()
-    with RunningBroker({"listen": "amqp://0.0.0.0:0", "sasl.allow-anonymous": True}) as open_to_all:
-        with BlockingClient(f"amqp://127.0.0.1:{open_to_all.port}", allowed_mechs="ANONYMOUS") as client:
-            client.send("q", "x")
+    with (
+        RunningBroker({"listen": "amqp://0.0.0.0:0", "sasl.allow-anonymous": True}) as open_to_all,
+        BlockingClient(f"amqp://127.0.0.1:{open_to_all.port}", allowed_mechs="ANONYMOUS") as client,
+    ):
+        client.send("q", "x")
 
 
 @needs_cyrus

@@ -7,6 +7,7 @@ until nothing moves any more. What happens in between is the test's to decide.
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 import proton
 
@@ -73,7 +74,10 @@ class PairedBroker:
 
 
 class PairedClient:
-    """Proton's engine as a client. Nothing is carried before the broker's `settle_down`."""
+    """Proton's engine as a client. Nothing is carried before the broker's `settle_down`.
+
+    Links and deliveries are Proton's; they are typed `Any`, because its own types promise less than it does.
+    """
 
     def __init__(self, broker: PairedBroker) -> None:
         self.broker = broker
@@ -82,7 +86,7 @@ class PairedClient:
         self.connection.container = f"client-{len(broker.clients)}"
         self.transport.bind(self.connection)
         self.connection.open()
-        self.session = self.connection.session()
+        self.session: Any = self.connection.session()
         self.session.open()
         self.peer = broker.accept()
         self.sent = bytearray()
@@ -114,7 +118,7 @@ class PairedClient:
         self.peer.engine.close()
         self.broker.turn()
 
-    def sender(self, address: str | None) -> proton.Sender:
+    def sender(self, address: str | None) -> Any:
         """An attached publisher's link."""
         link = self.session.sender(f"to-{next(self._names)}")
         link.target.address = address
@@ -122,7 +126,7 @@ class PairedClient:
         self.broker.settle_down()
         return link
 
-    def receiver(self, address: str, credit: int = 0, *, answers_first: bool = False) -> proton.Receiver:
+    def receiver(self, address: str, credit: int = 0, *, answers_first: bool = False) -> Any:
         """An attached consumer's link. `answers_first`: the broker settles, and only then do we (mode `second`)."""
         link = self.session.receiver(f"from-{next(self._names)}")
         link.source.address = address
@@ -135,14 +139,14 @@ class PairedClient:
         self.broker.settle_down()
         return link
 
-    def send(self, link: proton.Sender, payload: bytes | proton.Message) -> proton.Delivery:
+    def send(self, link: Any, payload: bytes | proton.Message) -> Any:
         """Send a message, unsettled; it is on its way after the next `settle_down`."""
         delivery = link.delivery(str(next(self._tags)))
         link.stream(payload.encode() if isinstance(payload, proton.Message) else payload)
         link.advance()
         return delivery
 
-    def received(self, link: proton.Receiver) -> list[tuple[proton.Delivery, proton.Message]]:
+    def received(self, link: Any) -> list[tuple[Any, Any]]:
         """The messages that have come, in order."""
         found = []
         while (delivery := link.current) is not None and delivery.readable and not delivery.partial:

@@ -128,7 +128,7 @@ class RawPeer:
         length = data.decode(rest)
         data.rewind()
         data.next()
-        performative = data.get_object()
+        performative: Any = data.get_object()
         return Frame(channel, int(performative.descriptor), performative.value, rest[length:])
 
     def expect(self, code: int) -> Frame:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import proton
 import pytest
-from paired_engines import PairedBroker, PairedClient
 from proton import Delivery
 
+from paired_engines import PairedBroker, PairedClient
 from qpid_ha_broker.amqp.container import ContainerSettings
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued
@@ -106,7 +108,7 @@ def test_a_publisher_gets_no_new_credit_for_what_is_not_committed(broker: Paired
 def test_a_management_reply_waits_for_what_the_command_wrote(broker: PairedBroker, client: PairedClient) -> None:
     replies, requests = client.receiver("$management", 10), client.sender("$management")
     witness(broker)
-    request = proton.Message(reply_to="$management", correlation_id=1, body={})
+    request: Any = proton.Message(reply_to="$management", correlation_id=1, body={})
     request.properties = {"operation": "CREATE", "type": "queue", "name": "made"}
 
     client.send(requests, request)
@@ -119,7 +121,7 @@ def test_a_management_reply_waits_for_what_the_command_wrote(broker: PairedBroke
     assert reply.properties["statusCode"] == 201
 
 
-def declared_transaction(broker: PairedBroker, client: PairedClient) -> tuple[proton.Sender, bytes]:
+def declared_transaction(broker: PairedBroker, client: PairedClient) -> tuple[Any, bytes]:
     coordinator = client.session.sender("coordinator")
     coordinator.target.type = proton.Terminus.COORDINATOR
     coordinator.open()
@@ -245,7 +247,9 @@ def test_when_a_witness_is_dropped_what_it_held_up_goes_on(broker: PairedBroker,
 # --- what a lost client leaves
 
 
-def test_what_a_lost_client_held_is_there_for_the_next_one_and_marked(broker: PairedBroker, client: PairedClient) -> None:
+def test_what_a_lost_client_held_is_there_for_the_next_one_and_marked(
+    broker: PairedBroker, client: PairedClient
+) -> None:
     stock(broker, client, "q", 3)
     gone = broker.connect()
     assert len(gone.received(gone.receiver("q", 3))) == 3

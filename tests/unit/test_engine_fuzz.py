@@ -6,14 +6,16 @@ import os
 import random
 from collections.abc import Iterator
 from functools import cache
+from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import proton
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paired_engines import PairedBroker, PairedClient
 
+from paired_engines import PairedBroker, PairedClient
 from qpid_ha_broker.amqp.container import ContainerSettings
 
 CORPUS = Path(__file__).parent / "corpus" / "engine"
@@ -87,7 +89,7 @@ def manage(client: PairedClient) -> None:
     replies = client.receiver("$management", 10)
     requests = client.sender("$management")
     for operation, name in (("CREATE", "made"), ("READ", "made"), ("QUERY", ""), ("DELETE", "made"), ("NONSENSE", "")):
-        message = proton.Message(reply_to="$management", correlation_id=operation, body={})
+        message: Any = proton.Message(reply_to="$management", correlation_id=operation, body={})
         message.properties = {"operation": operation, "type": "org.apache.qpid.queue", "name": name}
         client.send(requests, message)
     client.broker.settle_down()
@@ -184,11 +186,6 @@ def check_nothing_is_held(broker: PairedBroker) -> None:
         assert receiver is not None
 
 
-def any_size() -> Iterator[int]:
-    while True:
-        yield 1 << 20
-
-
 def sizes(chance: random.Random) -> Iterator[int]:
     while True:
         yield chance.choice((1, 7, 64, 1000, 5000, 65536))
@@ -213,7 +210,8 @@ def mutated(chance: random.Random, said: bytes) -> bytes:
     for _ in range(chance.choice((0, 1, 1, 2, 5, 40))):
         at = chance.randrange(8, len(result)) if len(result) > 9 else 0
         if result:
-            result[at] = chance.choice((0, 0x40, 0x45, 0x7F, 0x80, 0xFF, chance.randrange(256), result[at] ^ 1 << chance.randrange(8)))
+            flipped = result[at] ^ 1 << chance.randrange(8)
+            result[at] = chance.choice((0, 0x40, 0x45, 0x7F, 0x80, 0xFF, chance.randrange(256), flipped))
     cut = len(result) if chance.random() < 0.7 else chance.randrange(len(result) + 1)
     return bytes(result[:cut])
 
@@ -221,14 +219,14 @@ def mutated(chance: random.Random, said: bytes) -> bytes:
 @pytest.mark.parametrize("number", range(len(CONVERSATIONS)), ids=[each.__name__ for each in CONVERSATIONS])
 def test_a_recorded_conversation_is_understood_in_any_pieces(number: int) -> None:
     for size in (1, 13, 1 << 20):
-        endure(recorded()[number], iter(lambda size=size: size, None))
+        endure(recorded()[number], repeat(size))
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.hex")), ids=lambda path: path.stem)
 def test_what_was_once_trouble_is_trouble_no_more(path: Path) -> None:
     said = bytes.fromhex(path.read_text(encoding="ascii"))
 
-    endure(said, any_size())
+    endure(said, repeat(1 << 20))
     endure(said, sizes(random.Random(1)))
 
 
@@ -247,7 +245,7 @@ def test_mutated_conversations_do_no_harm() -> None:
 @given(st.binary(max_size=500), st.booleans())
 @settings(deadline=None, max_examples=50)
 def test_random_bytes_do_no_harm(said: bytes, with_header: bool) -> None:
-    endure((b"AMQP\x00\x01\x00\x00" if with_header else b"") + said, any_size())
+    endure((b"AMQP\x00\x01\x00\x00" if with_header else b"") + said, repeat(1 << 20))
 
 
 @given(st.data())
@@ -259,4 +257,4 @@ def test_random_bodies_of_real_frames_do_no_harm(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(4, len(body) - 1))] = data.draw(st.integers(0, 255))
     frames[at] = bytes(body)
-    endure(b"".join(frames), any_size())
+    endure(b"".join(frames), repeat(1 << 20))

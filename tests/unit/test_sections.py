@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import proton
 import pytest
@@ -35,7 +36,7 @@ def encoded(value: object) -> bytes:
     return bytes(data.encode())
 
 
-def section(code: int, value: object) -> bytes:
+def section(code: int, value: Any) -> bytes:
     return encoded(proton.Described(proton.ulong(code), value))
 
 
@@ -60,9 +61,10 @@ def read_everything(payload: bytes) -> list[AmqpError]:
 
 
 def a_message() -> bytes:
-    message = proton.Message(body="news", subject="weather", address="q", durable=True, priority=7, ttl=1.5)
+    properties: Any = {"colour": "red", "size": 3}
+    message: Any = proton.Message(body="news", subject="weather", address="q", durable=True, priority=7, ttl=1.5)
     message.delivery_count = 2
-    message.properties = {"colour": "red", "size": 3}
+    message.properties = properties
     return bytes(message.encode())
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import proton
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from qpid_ha_broker.amqp.conditions import AmqpError
 from qpid_ha_broker.amqp.terminus import SELECTOR, Terminus, read_filters, read_terminus
 
-
+UNDESCRIBED: Any = proton.UNDESCRIBED
 CONNECTION = proton.Connection()
 """Keeps what belongs to it alive: a terminus alone does not."""
 SESSION = CONNECTION.session()
@@ -24,7 +26,7 @@ def source() -> proton.Terminus:
     return link.source
 
 
-def described(descriptor: object, value: object) -> proton.Described:
+def described(descriptor: Any, value: Any) -> proton.Described:
     return proton.Described(descriptor, value)
 
 
@@ -48,7 +50,7 @@ def test_what_a_source_says_is_read() -> None:
     "capabilities",
     [
         proton.symbol("topic"),
-        proton.Array(proton.UNDESCRIBED, proton.Data.SYMBOL, proton.symbol("queue"), proton.symbol("topic")),
+        proton.Array(UNDESCRIBED, proton.Data.SYMBOL, proton.symbol("queue"), proton.symbol("topic")),
     ],
     ids=["one", "several"],
 )
