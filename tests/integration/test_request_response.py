@@ -112,6 +112,17 @@ def test_a_publisher_may_have_a_dynamic_node_too(
     assert management.messages(name) is None
 
 
+def test_a_dynamic_node_goes_with_a_link_that_the_broker_ends() -> None:
+    with RunningBroker({"max-message-size": "100KiB"}) as small, BlockingClient(small.url) as client:
+        sender = client.connection.container.create_sender(client.connection.conn, None, name="dynamic")
+        sender.target.dynamic = True
+        client.wait(lambda: sender.credit)
+        sender.send(Message(b"x" * 200_000))
+        with pytest.raises(LinkDetached, match="message-size-exceeded"):
+            client.wait(lambda: False)
+        assert Management(client).messages(sender.remote_target.address) is None
+
+
 def test_the_anonymous_relay_sends_each_message_where_it_says(client: BlockingClient, address: str) -> None:
     relay = client.sender(None, options=AtLeastOnce())
     for n in range(4):

@@ -126,6 +126,7 @@ class Connection:
     def end_link(self, handler: LinkHandler, error: AmqpError) -> None:
         """Detach a link with an error; the connection and its other links go on."""
         self._drop(handler, lost=False)
+        attach.after_detach(self, handler, closed=False)
         self._detach_with(handler.link, error)
 
     def end(self, error: AmqpError) -> None:
