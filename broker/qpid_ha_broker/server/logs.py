@@ -74,9 +74,10 @@ class LogFile(logging.handlers.WatchedFileHandler):
             problem = sys.exc_info()[1]
             print(f"log-file {self.baseFilename}: {problem}; lines come here until it works again", file=sys.stderr)
         print(self.format(record), file=sys.stderr)
-        stream, self.stream = self.stream, None  # type: ignore[assignment]  # the next line opens the file again
-        with contextlib.suppress(OSError, AttributeError):
-            stream.close()
+        stream, self.stream = self.stream, None  # the next line opens the file again
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
 
 
 def configure_logging(level: str, file: Path | None = None) -> None:
