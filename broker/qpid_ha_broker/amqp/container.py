@@ -116,7 +116,7 @@ class Container:
     @property
     def has_work(self) -> bool:
         """Whether another turn is due at once."""
-        return self.resources.has_work or bool(self.deleted_queues)
+        return self.resources.has_work or self.resources.log.has_pending or bool(self.deleted_queues)
 
     @property
     def deleted_queues(self) -> list[Queue]:
@@ -125,14 +125,18 @@ class Container:
 
     def turn(self) -> Batch | None:
         """Make the broker's move; returns what witnesses must see. Call again when one has acknowledged."""
+        log = self.resources.log
         self.flush_accepted()
         self._end_links_of_deleted_queues()
-        for handout in self.resources.hand_out(self.now_ms, HANDOUT_LIMIT):
-            self._withheld.append(handout)
-        batch = self.resources.log.take_batch()
-        committed_lsn = self.resources.log.committed_lsn
-        while self._withheld and self._withheld[0].lsn <= committed_lsn:
-            self._deliver(self._withheld.popleft())
+        self._withheld += self.resources.hand_out(self.now_ms, HANDOUT_LIMIT)
+        while self._withheld and self._withheld[0].lsn <= log.committed_lsn:
+            consumer, entries, _ = self._withheld.popleft()
+            _link(consumer).deliver(entries)
+        batch = log.take_batch()
+        self._tell_what_is_certain(log.committed_lsn)
+        return batch
+
+    def _tell_what_is_certain(self, committed_lsn: int) -> None:
         unconfirmed, self.unconfirmed = self.unconfirmed, set()
         self.unconfirmed |= {link for link in unconfirmed if link.confirm(committed_lsn)}
         if self.draining and not self.resources.has_work and not self._withheld:
@@ -141,15 +145,11 @@ class Container:
             starved, self.starved = self.starved, set()
             for link in starved:
                 link.replenish()
-        return batch
 
     def flush_accepted(self) -> None:
         """Carry out what consumers have accepted in this turn: due before anything that asks how full a queue is."""
         while self.accepting:
             self.accepting.pop().flush_accepted()
-
-    def _deliver(self, handout: Handout) -> None:
-        _link(handout.consumer).deliver(handout.entries)
 
     def tick(self) -> None:
         """Expire messages and delete queues whose time has come."""

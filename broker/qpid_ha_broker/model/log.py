@@ -38,6 +38,11 @@ class Log:
         """The last LSN that every witness has acknowledged."""
         return min(self._acknowledged.values()) if self._acknowledged else self.last_lsn
 
+    @property
+    def has_pending(self) -> bool:
+        """Whether `take_batch` has something for the witnesses."""
+        return bool(self._pending)
+
     def append(self, event: Event, part: bool = False) -> int:
         """Give `event` the next LSN. `part`: it counts only when the unit's TransactionCommitted follows."""
         lsn = self.last_lsn = self.last_lsn + 1
