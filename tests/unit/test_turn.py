@@ -1,0 +1,37 @@
+"""Stories about the turn: what was written in it reaches the witnesses in it, not when something else happens."""
+
+from __future__ import annotations
+
+import proton
+
+from paired_engines import PairedBroker
+from qpid_ha_broker.events.codec import decode
+from qpid_ha_broker.events.types import Dequeued, Enqueued
+
+
+def test_what_is_sent_at_most_once_is_dequeued_before_the_witnesses_in_the_same_turn() -> None:
+    broker = PairedBroker()
+    client = broker.connect()
+    receiver = client.session.receiver("at-most-once")
+    receiver.source.address = "q"
+    receiver.snd_settle_mode = proton.Link.SND_SETTLED
+    receiver.open()
+    receiver.flow(10)
+    sender = client.sender("q")
+    broker.container.resources.log.add_witness("store")
+    client.send(sender, proton.Message(body="only once"))
+    client.exchange()
+    broker.turn()
+    events = [record.event for batch in broker.batches for record in decode(batch.data).records]
+    assert [type(event) for event in events] == [Enqueued, Dequeued]
+
+
+def test_what_is_written_when_the_turn_ends_asks_for_another_turn() -> None:
+    broker = PairedBroker()
+    log = broker.container.resources.log
+    log.add_witness("store")
+    broker.container.configuration.declare_queue("q", {})
+    assert broker.container.has_work
+    broker.turn()
+    assert not broker.container.has_work
+    assert broker.batches[-1].last_lsn == log.last_lsn
