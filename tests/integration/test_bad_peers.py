@@ -178,9 +178,7 @@ def test_a_frame_over_the_negotiated_size_costs_the_connection(peer: RawPeer, ne
 
 
 @pytest.mark.parametrize(("name", "address"), [("wrong", "a"), ("n", "wrong")])
-def test_text_that_is_not_utf8_is_a_decode_error(
-    peer: RawPeer, new_lines: NewLines, name: str, address: str
-) -> None:
+def test_text_that_is_not_utf8_is_a_decode_error(peer: RawPeer, new_lines: NewLines, name: str, address: str) -> None:
     start_session(peer)
 
     peer.send(attach(name, 0, SENDER, address).replace(b"wron", b"\xff\xfe\xfd\xfc"))

@@ -108,9 +108,7 @@ def test_a_data_directory_of_another_broker_is_named_with_its_process(directory:
 
 def test_a_control_socket_of_another_broker_is_named(directory: Path) -> None:
     with RunningBroker() as running:
-        line = complaint(
-            directory, "--listen", "amqp://127.0.0.1:0", "--control-socket", str(running.control_socket)
-        )
+        line = complaint(directory, "--listen", "amqp://127.0.0.1:0", "--control-socket", str(running.control_socket))
         assert running.control_socket.exists()
 
     assert str(running.control_socket) in line

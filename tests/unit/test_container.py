@@ -126,9 +126,7 @@ def declared_transaction(broker: PairedBroker, client: PairedClient) -> tuple[An
     coordinator.target.type = proton.Terminus.COORDINATOR
     coordinator.open()
     broker.settle_down()
-    delivery = client.send(
-        coordinator, proton.Message(body=proton.Described(proton.symbol("amqp:declare:list"), []))
-    )
+    delivery = client.send(coordinator, proton.Message(body=proton.Described(proton.symbol("amqp:declare:list"), [])))
     broker.settle_down()
     return coordinator, bytes(delivery.remote.data[0])
 

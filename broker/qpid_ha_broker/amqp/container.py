@@ -89,6 +89,8 @@ class Container:
         """The time of the current turn, milliseconds since the epoch; the driver sets it."""
         self.partial_bytes = 0
         """In unfinished messages, of all connections."""
+        self.unsettled_bytes = 0
+        """Sent and not settled: Proton keeps a copy of each message for its link."""
         self.connections: set[Connection] = set()
         self.unconfirmed: set[Waiting] = set()
         self.accepting: set[OutgoingLink] = set()
@@ -167,7 +169,7 @@ class Container:
         if self._used_bytes < self.settings.memory_limit_bytes:
             return True
         if not self.starved:
-            text = f"{self._used_bytes} bytes are queued, memory-limit is reached: publishers wait"
+            text = f"{self._used_bytes} bytes are held, memory-limit is reached: publishers wait"
             self.notices.append(Notice("warning", "memory", text))
         self.starved.add(link)
         return False
@@ -177,7 +179,7 @@ class Container:
 
     @property
     def _used_bytes(self) -> int:
-        return self.resources.state.memory_bytes + self.partial_bytes
+        return self.resources.state.memory_bytes + self.partial_bytes + self.unsettled_bytes
 
     def _end_links_of_deleted_queues(self) -> None:
         while self.deleted_queues:

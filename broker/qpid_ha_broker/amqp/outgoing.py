@@ -48,7 +48,8 @@ class OutgoingLink(Consumer):
         self._ended = False
         self._presettled = link.snd_settle_mode == proton.Link.SND_SETTLED
         self._selector = selector
-        self._unsettled: dict[Delivery, tuple[Entry, Any]] = {}
+        self._unsettled: dict[Delivery, tuple[Entry, Any, int]] = {}
+        """By delivery: the message, the tag, and the bytes that Proton keeps until it is settled."""
         self._accepted: list[Entry] = []
         self._answered: list[tuple[Delivery, Any]] = []
         """Answered, but not settled by the consumer: it waits for our word."""
@@ -114,7 +115,9 @@ class OutgoingLink(Consumer):
                 self._sender.send_settled(payload)
             else:
                 delivery, tag = self._sender.send(payload)
-                self._unsettled[delivery] = (entry, tag)
+                size = len(payload)
+                self._unsettled[delivery] = (entry, tag, size)
+                self._container.unsettled_bytes += size
         if self._presettled and not self.browsing:
             self._container.resources.accept(self.queue, entries)
         self.connection.touch()
@@ -128,13 +131,14 @@ class OutgoingLink(Consumer):
         found = self._unsettled.get(delivery)
         if found is None:
             return  # answered before: what it says now changes nothing, and we settle when the log has committed
-        entry, tag = found
+        entry, tag, size = found
         if state == engine.TRANSACTIONAL and not self.browsing:
             self._answered_in_transaction(delivery, entry, settled)
             return
         if not settled and state not in _ANSWERS:
             return  # `received`: it is still on its way
         del self._unsettled[delivery]
+        self._container.unsettled_bytes -= size
         if not self.browsing:
             if state == engine.ACCEPTED:
                 self._accepted.append(entry)
@@ -204,14 +208,16 @@ class OutgoingLink(Consumer):
 
     def settle_committed(self, entries: Container[Entry], lsn: int) -> None:
         """The transaction that accepted `entries` was committed at `lsn`, and the consumer has settled none of them."""
-        for delivery, (entry, tag) in list(self._unsettled.items()):
+        for delivery, (entry, tag, size) in list(self._unsettled.items()):
             if entry in entries:
                 del self._unsettled[delivery]
+                self._container.unsettled_bytes -= size
                 self._unconfirmed.append((lsn, delivery, tag))
         self._container.unconfirmed.add(self)
 
     def _settled(self, delivery: Delivery) -> None:
-        _, tag = self._unsettled.pop(delivery)
+        _, tag, size = self._unsettled.pop(delivery)
+        self._container.unsettled_bytes -= size
         engine.forget(delivery)
         self._sender.free(tag)
 
@@ -223,7 +229,8 @@ class OutgoingLink(Consumer):
         self._ended = True
         container, now_ms = self._container, self._container.now_ms
         entries = []
-        for entry, _ in self._unsettled.values():
+        for entry, _, size in self._unsettled.values():
+            container.unsettled_bytes -= size
             if isinstance(entry.holder, Transaction):
                 entry.holder.abandon(entry)
             elif not self.browsing:
