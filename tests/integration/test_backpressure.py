@@ -241,7 +241,7 @@ def test_large_messages_that_are_never_completed_are_bounded_together(small: Run
 
     for peer in peers:
         peer.close()
-    assert grown < 4 * SMALL_MEMORY
+    assert grown < 3 * SMALL_MEMORY
     with BlockingClient(small.url) as client:
         client.send("beside", "goes on")
         assert bodies(client.consume("beside")) == ["goes on"]

@@ -154,7 +154,7 @@ class Engine:
                 if receiving is not None:
                     self._incoming(pointer, delivery, receiving)
                 elif sending is None:
-                    lib.pn_delivery_settle(delivery)
+                    self._discard(pointer, delivery)
                 elif lib.pn_delivery_updated(delivery):
                     sending.disposition(
                         delivery, lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery)
@@ -191,6 +191,15 @@ class Engine:
             lib.pn_link_advance(pointer)
             settled, state = lib.pn_delivery_settled(delivery), lib.pn_delivery_remote_state(delivery)
             link.transfer(delivery, data, settled, state)
+
+    def _discard(self, pointer: Any, delivery: Delivery) -> None:
+        """For a link that has ended on our side. What comes is read to its end: once settled, Proton would keep it."""
+        if lib.pn_link_is_receiver(pointer):
+            while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:
+                pass
+            if lib.pn_delivery_partial(delivery):
+                return
+        lib.pn_delivery_settle(delivery)
 
     def _tell_failed(self, event: Any, handler: Handler) -> None:
         condition = self.transport.condition
