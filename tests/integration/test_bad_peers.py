@@ -65,9 +65,9 @@ def neighbour(broker: RunningBroker) -> Iterator[BlockingClient]:
 
 @pytest.fixture
 def new_lines(broker: RunningBroker) -> Callable[[], list[str]]:
-    """What the broker has logged since the test began."""
+    """What the broker has logged of connections since the test began."""
     before = len(broker.log())
-    return lambda: broker.log()[before:].splitlines()
+    return lambda: [line for line in broker.log()[before:].splitlines() if " connection " in line]
 
 
 @pytest.fixture

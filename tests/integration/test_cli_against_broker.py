@@ -43,7 +43,9 @@ def test_ping_status_and_query_describe_the_broker(qpid_ha: Run) -> None:
     assert (facts["name"], facts["state"]) == ("test", "standalone")
 
 
-def test_a_queue_is_created_listed_purged_and_deleted(qpid_ha: Run, client: BlockingClient, address: str) -> None:
+def test_a_queue_is_created_listed_purged_and_deleted(
+    qpid_ha: Run, client: BlockingClient, address: str, broker: RunningBroker
+) -> None:
     done(qpid_ha("queue", "create", address, "--max-messages", "3", "--policy", "ring"))
     client.send(address, *"abcd")
     (row,) = [row for row in json.loads(done(qpid_ha("queue", "list", "--format", "json"))) if row["name"] == address]
@@ -58,6 +60,11 @@ def test_a_queue_is_created_listed_purged_and_deleted(qpid_ha: Run, client: Bloc
     assert "purge" in refused.stderr
     done(qpid_ha("queue", "delete", address))
     assert qpid_ha("queue", "show", address).returncode == 1
+    logged = [line.partition(" info ")[2] for line in broker.log().splitlines() if f"queue {address} " in line]
+    assert logged == [
+        f"configuration queue {address} created qpid.max_count=3 qpid.policy_type=ring",
+        f"configuration queue {address} deleted; it held 1 messages",
+    ]
 
 
 def test_an_exchange_is_created_bound_and_deleted(qpid_ha: Run, client: BlockingClient, address: str) -> None:

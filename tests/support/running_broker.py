@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-_LISTENING = re.compile(r"listens on \['(?P<url>[^']+)'")
+_LISTENING = re.compile(r"listens on (?P<url>[^ ,]+)[ ,]")
 START_TIMEOUT_S = 20.0
 
 

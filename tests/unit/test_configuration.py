@@ -224,3 +224,21 @@ def test_an_exchange_in_use_is_not_deleted() -> None:
     core.configuration.delete_exchange("dlx")
     assert core.state.exchanges == {}
     core.check()
+
+
+def test_what_was_done_is_told_in_an_operators_words_once() -> None:
+    core = Core()
+    core.exchange("news", "topic")
+    core.queue("orders", max_count=5)
+    core.queue("reply", auto_delete=True)
+    core.configuration.bind("news", "orders", "a.#", {})
+    core.configuration.declare_queue("orders", {"qpid.max_count": 5})
+    core.configuration.delete_queue("orders")
+    assert core.configuration.take_changes() == [
+        ("topic exchange news created", False),
+        ("queue orders created qpid.max_count=5", False),
+        ("queue reply created qpid.auto_delete=True", True),
+        ("queue orders bound to news with the key 'a.#'", False),
+        ("queue orders deleted; it held 0 messages", False),
+    ]
+    assert core.configuration.take_changes() == []

@@ -121,7 +121,7 @@ class Connection:
             self._log("warning", "there is more like this; it is not logged for this connection")
 
     def _log(self, level: str, text: str) -> None:
-        self.container.notices.append(Notice(level, self.peer, text))
+        self.container.notices.append(Notice(level, "connection", f"{self.peer} {text}"))
 
     def end_link(self, handler: LinkHandler, error: AmqpError) -> None:
         """Detach a link with an error; the connection and its other links go on."""

@@ -57,10 +57,10 @@ class ContainerSettings:
 
 
 class Notice(NamedTuple):
-    """Something an operator may want to read; the driver logs it."""
+    """Something an operator may want to read; the driver logs it. `source`: connection, configuration or memory."""
 
     level: str
-    subject: str
+    source: str
     text: str
 
 
@@ -112,6 +112,8 @@ class Container:
 
     def take_notices(self) -> list[Notice]:
         """What there is to log."""
+        for text, transient in self.configuration.take_changes():
+            self.notices.append(Notice("debug" if transient else "info", "configuration", text))
         notices, self.notices = self.notices, []
         return notices
 
@@ -157,7 +159,6 @@ class Container:
         """Expire messages and delete queues whose time has come."""
         for queue in self.resources.tick(self.now_ms):
             self.configuration.delete_queue(queue.name)
-            self.notices.append(Notice("info", "queue", f"{queue.name} deleted: nobody uses it, and it is auto-delete"))
 
     def is_there(self, node: Queue | Exchange) -> bool:
         """Whether a node still exists."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
@@ -21,6 +23,13 @@ STANDARD_EXCHANGES = {
 """There from the first start, as users of Qpid expect; they cannot be deleted."""
 
 
+class Change(NamedTuple):
+    """What was done, in an operator's words. `transient`: to something that deletes itself."""
+
+    text: str
+    transient: bool
+
+
 class Configuration:
     """Commands on the objects of `resources`: each is refused with a reason, or written and done."""
 
@@ -28,12 +37,19 @@ class Configuration:
         self._resources = resources
         self._state = resources.state
         self._log = resources.log
+        self._changes: list[Change] = []
+
+    def take_changes(self) -> list[Change]:
+        """What was done since the last call, for the operator's log."""
+        changes, self._changes = self._changes, []
+        return changes
 
     def declare_standard_exchanges(self) -> None:
         """For an empty log."""
         for name, kind in STANDARD_EXCHANGES.items():
             if name not in self._state.exchanges:
                 self._write(ev.ExchangeDeclared(name, kind, {}))
+        self._changes.clear()
 
     def queue(self, name: str) -> Queue:
         """Raises NotFound."""
@@ -58,7 +74,9 @@ class Configuration:
         self._check_new_name(name)
         if parsed.alternate_exchange:
             self.exchange(parsed.alternate_exchange)
-        return self._state.queues_by_id[self._write(ev.QueueDeclared(name, dict(arguments)))]
+        queue = self._state.queues_by_id[self._write(ev.QueueDeclared(name, dict(arguments)))]
+        self._note(queue, f"queue {name} created{_shown(arguments)}")
+        return queue
 
     def update_queue(self, name: str, changes: Arguments) -> Queue:
         """Change the given arguments; a None takes one away. What fixes the order of messages cannot change."""
@@ -76,6 +94,7 @@ class Configuration:
         if after.alternate_exchange:
             self.exchange(after.alternate_exchange)
         self._write(ev.QueueUpdated(queue.id, arguments))
+        self._note(queue, f"queue {name} changed:{_shown(arguments)}")
         if after.auto_delete:
             self._resources.watch(queue)
         return queue
@@ -87,6 +106,7 @@ class Configuration:
             raise InUse(f"queue {name} holds {queue.count} messages: purge it first, or do not ask for if-empty")
         if if_unused and queue.consumers:
             raise InUse(f"queue {name} has {len(queue.consumers)} consumers: stop them, or do not ask for if-unused")
+        self._note(queue, f"queue {name} deleted; it held {queue.count} messages")
         if queue.arguments.alternate_exchange in self._state.exchanges:
             self._resources.reject(queue, list(queue.entries()))
         self._write(ev.QueueDeleted(queue.id))
@@ -107,7 +127,9 @@ class Configuration:
             make_exchange(kind, 0, name, arguments)
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
-        return self._state.exchanges_by_id[self._write(ev.ExchangeDeclared(name, kind, dict(arguments)))]
+        exchange = self._state.exchanges_by_id[self._write(ev.ExchangeDeclared(name, kind, dict(arguments)))]
+        self._note(None, f"{kind} exchange {name} created{_shown(arguments)}")
+        return exchange
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
         """Raises NotFound, InUse (standard exchanges, alternates in use, bindings where it had to be unused)."""
@@ -121,6 +143,7 @@ class Configuration:
         if if_unused and exchange.bindings():
             raise InUse(f"exchange {name} has {len(exchange.bindings())} bindings")
         self._write(ev.ExchangeDeleted(exchange.id))
+        self._note(None, f"exchange {name} deleted")
 
     def bind(self, exchange: str, queue: str, key: str, arguments: Arguments) -> None:
         """Raises NotFound, InvalidArgument."""
@@ -130,6 +153,7 @@ class Configuration:
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
         self._write(ev.Bound(source.id, target.id, key, dict(arguments)))
+        self._note(target, f"queue {queue} bound to {exchange} with the key {key!r}{_shown(arguments)}")
 
     def unbind(self, exchange: str, queue: str, key: str) -> None:
         """Raises NotFound."""
@@ -137,6 +161,7 @@ class Configuration:
         if not any(binding.queue == target.id and binding.key == key for binding in source.bindings()):
             raise NotFound(f"{queue} is not bound to {exchange} with the key {key!r}")
         self._write(ev.Unbound(source.id, target.id, key))
+        self._note(target, f"queue {queue} unbound from {exchange} with the key {key!r}")
 
     def _check_new_name(self, name: str) -> None:
         if not name or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES or not name.isprintable():
@@ -145,6 +170,9 @@ class Configuration:
             raise InvalidArgument(f"{name}: names with $ belong to the broker")
         if name in self._state.queues or name in self._state.exchanges:
             raise AlreadyExists(f"the name {name} is taken: queues and exchanges share their names")
+
+    def _note(self, queue: Queue | None, text: str) -> None:
+        self._changes.append(Change(text, transient=queue is not None and queue.arguments.auto_delete))
 
     def _write(self, event: ev.Event) -> int:
         try:
@@ -155,3 +183,7 @@ class Configuration:
         lsn = self._log.append(event)
         self._state.apply(lsn, event)
         return lsn
+
+
+def _shown(arguments: Arguments) -> str:
+    return "".join(f" {name}={value}" for name, value in arguments.items())

@@ -26,7 +26,6 @@ from qpid_ha_broker.server.logs import configure_logging
 from qpid_ha_broker.server.settings import BrokerSettings, SettingsError
 
 log = logging.getLogger("broker")
-_client_log = logging.getLogger("connection")
 
 TICK_S = 0.25
 """How late an expiry or an automatic deletion may be noticed."""
@@ -176,8 +175,8 @@ class Broker:
                 protocol.flush()
         if self._committed_waiters:
             self._wake_waiters()
-        for level, subject, text in self.container.take_notices():
-            _client_log.log(logging.getLevelNamesMapping()[level.upper()], "%s %s", subject, text)
+        for level, source, text in self.container.take_notices():
+            logging.getLogger(source).log(logging.getLevelNamesMapping()[level.upper()], "%s", text)
         if self.container.has_work:
             self.schedule_turn()
 

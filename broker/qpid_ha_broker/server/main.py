@@ -83,7 +83,7 @@ async def _serve(settings: BrokerSettings) -> None:
         loop.add_signal_handler(number, stop.set)
     await broker.start()
     _tame_garbage_collector()
-    log.info("%s listens on %s, control socket %s", settings.name, broker.listening, settings.control_socket)
+    log.info("%s listens on %s, control socket %s", settings.name, ", ".join(broker.listening), settings.control_socket)
     await stop.wait()
     await broker.stop()
 
