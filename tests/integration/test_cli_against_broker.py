@@ -63,7 +63,7 @@ def test_a_queue_is_created_listed_purged_and_deleted(
     logged = [line.partition(" info ")[2] for line in broker.log().splitlines() if f"queue {address} " in line]
     assert logged == [
         f"configuration queue {address} created qpid.max_count=3 qpid.policy_type=ring",
-        f"configuration queue {address} deleted; it held 1 messages",
+        f"configuration queue {address} deleted; messages in it: 1",
     ]
 
 
@@ -81,7 +81,9 @@ def test_an_exchange_is_created_bound_and_deleted(qpid_ha: Run, client: Blocking
     assert qpid_ha("exchange", "delete", "amq.topic").returncode == 1
 
 
-def test_a_setting_is_changed_and_the_broker_acts_on_it(qpid_ha: Run, client: BlockingClient, address: str) -> None:
+def test_a_setting_is_changed_and_the_broker_acts_on_it(
+    qpid_ha: Run, client: BlockingClient, address: str, broker: RunningBroker
+) -> None:
     assert done(qpid_ha("get", "auto-create")) == "true\n"
     try:
         done(qpid_ha("set", "auto-create", "false"))
@@ -91,6 +93,7 @@ def test_a_setting_is_changed_and_the_broker_acts_on_it(qpid_ha: Run, client: Bl
     finally:
         done(qpid_ha("set", "auto-create=true"))
     client.send(address, "a")
+    assert "info broker setting auto-create changed from True to False" in broker.log()
 
 
 def test_exit_codes_tell_apart_no_wrong_usage_and_nobody_there(qpid_ha: Run, tmp_path: Path) -> None:

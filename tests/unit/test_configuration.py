@@ -239,6 +239,6 @@ def test_what_was_done_is_told_in_an_operators_words_once() -> None:
         ("queue orders created qpid.max_count=5", False),
         ("queue reply created qpid.auto_delete=True", True),
         ("queue orders bound to news with the key 'a.#'", False),
-        ("queue orders deleted; it held 0 messages", False),
+        ("queue orders deleted; messages in it: 0", False),
     ]
     assert core.configuration.take_changes() == []

@@ -106,7 +106,7 @@ class Configuration:
             raise InUse(f"queue {name} holds {queue.count} messages: purge it first, or do not ask for if-empty")
         if if_unused and queue.consumers:
             raise InUse(f"queue {name} has {len(queue.consumers)} consumers: stop them, or do not ask for if-unused")
-        self._note(queue, f"queue {name} deleted; it held {queue.count} messages")
+        self._note(queue, f"queue {name} deleted; messages in it: {queue.count}")
         if queue.arguments.alternate_exchange in self._state.exchanges:
             self._resources.reject(queue, list(queue.entries()))
         self._write(ev.QueueDeleted(queue.id))

@@ -70,6 +70,9 @@ class Broker:
         """Put other settings in force; what is open already keeps the sizes it was opened with."""
         if settings.log_level != self._settings.log_level:
             configure_logging(settings.log_level, settings.log_file)
+        before, after = self._settings.as_mapping(), settings.as_mapping()
+        for key in [key for key in after if before[key] != after[key]]:
+            log.info("setting %s changed from %s to %s", key, before[key], after[key])
         self._settings = settings
         self.container.settings = container_settings(settings)
         self.container.nodes.settings = self.container.settings.nodes
