@@ -226,7 +226,7 @@ def test_what_was_not_confirmed_is_never_confirmed_to_somebody_else(broker: Pair
     client.vanish()
     acknowledge(broker)
 
-    assert broker.container.unconfirmed == set()
+    assert broker.container.unconfirmed == {}
     assert broker.queue("q").count == 1
 
 
@@ -372,4 +372,4 @@ def test_a_publisher_that_waits_for_memory_and_leaves_is_forgotten() -> None:
 
     client.vanish()
 
-    assert broker.container.starved == set()
+    assert broker.container.starved == {}

@@ -39,7 +39,7 @@ class Connection:
         self.writable = True
         """The socket takes more; the driver says."""
         self.partial_bytes = 0
-        self.congested: set[OutgoingLink] = set()
+        self.congested: dict[OutgoingLink, None] = {}
         """Consumers that wait for room in the peer's window or in the socket."""
         self.is_open = False
         self._refusal = refusal
@@ -49,7 +49,6 @@ class Connection:
         self._refused: dict[Any, proton.Link] = {}
         """Links that we have closed and the peer has not."""
         self._noted = 0
-        container.connections.add(self)
 
     # --- the driver's calls
 
@@ -78,7 +77,7 @@ class Connection:
         for handler in self._links.values():
             if isinstance(handler, OutgoingLink):
                 handler.window_bytes = 0
-                self.congested.add(handler)
+                self.congested[handler] = None
 
     def heartbeat(self, now_ms: int) -> None:
         """Keep the idle time-outs of both sides, by a clock that never jumps."""
@@ -92,7 +91,7 @@ class Connection:
         self._finish(lost=True)
 
     def _relieve(self) -> None:
-        congested, self.congested = self.congested, set()
+        congested, self.congested = self.congested, {}
         for link in congested:
             link.open_window()
 
@@ -253,4 +252,3 @@ class Connection:
         for handler in self.links():
             self._drop(handler, lost=lost)
             attach.after_detach(self, handler, closed=False)
-        self.container.connections.discard(self)

@@ -8,7 +8,7 @@ tells everybody what has become certain. So the cost of a confirmation is shared
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -91,23 +91,23 @@ class Container:
         """In unfinished messages, of all connections."""
         self.unsettled_bytes = 0
         """Sent and not settled: Proton keeps a copy of each message for its link."""
-        self.connections: set[Connection] = set()
-        self.unconfirmed: set[Waiting] = set()
-        self.accepting: set[OutgoingLink] = set()
-        self.draining: set[OutgoingLink] = set()
-        self.starved: set[ReceivingLink] = set()
+        # Dictionaries, not sets: who is served first must follow from who asked first, so that a run can be repeated.
+        self.unconfirmed: dict[Waiting, None] = {}
+        self.accepting: dict[OutgoingLink, None] = {}
+        self.draining: dict[OutgoingLink, None] = {}
+        self.starved: dict[ReceivingLink, None] = {}
         """Publishers that wait for memory."""
         self.notices: list[Notice] = []
-        self._touched: set[Connection] = set()
+        self._touched: dict[Connection, None] = {}
         self._withheld: deque[Handout] = deque()
 
     def touch(self, connection: Connection) -> None:
         """`connection` has something to write, or to do, at the end of the turn."""
-        self._touched.add(connection)
+        self._touched[connection] = None
 
-    def take_touched(self) -> set[Connection]:
+    def take_touched(self) -> Iterable[Connection]:
         """The connections to be written, once each."""
-        touched, self._touched = self._touched, set()
+        touched, self._touched = self._touched, {}
         return touched
 
     def take_notices(self) -> list[Notice]:
@@ -141,19 +141,20 @@ class Container:
         return batch
 
     def _tell_what_is_certain(self, committed_lsn: int) -> None:
-        unconfirmed, self.unconfirmed = self.unconfirmed, set()
-        self.unconfirmed |= {link for link in unconfirmed if link.confirm(committed_lsn)}
+        unconfirmed, self.unconfirmed = self.unconfirmed, {}
+        self.unconfirmed |= {link: None for link in unconfirmed if link.confirm(committed_lsn)}
         if self.draining and not self.resources.has_work and not self._withheld:
-            self.draining = {link for link in self.draining if not link.finish_drain()}
+            self.draining = {link: None for link in self.draining if not link.finish_drain()}
         if self.starved and self._is_roomy():
-            starved, self.starved = self.starved, set()
+            starved, self.starved = self.starved, {}
             for link in starved:
                 link.replenish()
 
     def flush_accepted(self) -> None:
         """Carry out what consumers have accepted in this turn: due before anything that asks how full a queue is."""
-        while self.accepting:
-            self.accepting.pop().flush_accepted()
+        accepting, self.accepting = self.accepting, {}
+        for link in accepting:
+            link.flush_accepted()
 
     def tick(self) -> None:
         """Expire messages and delete queues whose time has come."""
@@ -172,7 +173,7 @@ class Container:
         if not self.starved:
             text = f"{self._used_bytes} bytes are held, memory-limit is reached: publishers wait"
             self.notices.append(Notice("warning", "memory", text))
-        self.starved.add(link)
+        self.starved[link] = None
         return False
 
     def _is_roomy(self) -> bool:

@@ -117,7 +117,7 @@ class CoordinatorLink(ReceivingLink):
         except AmqpError as error:
             engine.reject(delivery, error.name, error.description)
         self._credit_due += 1
-        self.connection.container.unconfirmed.add(self)
+        self.connection.container.unconfirmed[self] = None
         self.connection.touch()
 
     def _carry_out(self, delivery: Delivery, payload: bytes) -> None:
@@ -146,7 +146,7 @@ class CoordinatorLink(ReceivingLink):
         """The link is gone; what is open ends with it (AMQP 1.0 section 4.3)."""
         super().closed(lost=lost)
         self._unconfirmed.clear()
-        self.connection.container.unconfirmed.discard(self)
+        self.connection.container.unconfirmed.pop(self, None)
         self.connection.transactions.closed()
 
 

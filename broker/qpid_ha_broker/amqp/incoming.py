@@ -72,7 +72,7 @@ class ReceivingLink:
     def closed(self, *, lost: bool) -> None:
         """The link is gone."""
         self._take_parts()
-        self.connection.container.starved.discard(self)
+        self.connection.container.starved.pop(self, None)
 
     def whole(self, payload: bytes) -> bytes | None:
         """The message with its earlier parts; None when it is too large, and then the link has been ended."""
@@ -157,11 +157,11 @@ class IncomingLink(ReceivingLink):
                 self._credit_due += 1
             else:
                 self._unconfirmed.append((lsn, delivery))
-            container.unconfirmed.add(self)
+            container.unconfirmed[self] = None
 
     def _refuse(self, delivery: Delivery, settled: bool, error: AmqpError) -> None:
         self._credit_due += 1
-        self._container.unconfirmed.add(self)
+        self._container.unconfirmed[self] = None
         if error.name == RESOURCE_DELETED:
             self.connection.end_link(self, error)
         elif settled:
@@ -202,7 +202,7 @@ class IncomingLink(ReceivingLink):
         self.connection.transactions.check_size(transaction)
         engine.set_local_data(delivery, engine.TRANSACTIONAL, [transaction_id, ACCEPTED_OUTCOME], settle_now=True)
         self._credit_due += 1
-        self._container.unconfirmed.add(self)
+        self._container.unconfirmed[self] = None
         self.connection.touch()
 
     def _may_have_credit(self) -> bool:
@@ -227,4 +227,4 @@ class IncomingLink(ReceivingLink):
         """What was not confirmed stays unconfirmed: the publisher will ask again, or never know."""
         super().closed(lost=lost)
         self._unconfirmed.clear()
-        self._container.unconfirmed.discard(self)
+        self._container.unconfirmed.pop(self, None)

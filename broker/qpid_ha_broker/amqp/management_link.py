@@ -38,7 +38,7 @@ class ManagementLink(ReceivingLink):
         self.connection.container.flush_accepted()
         reply = self.connection.container.management.handle(whole)
         self._credit_due += 1
-        self.connection.container.unconfirmed.add(self)
+        self.connection.container.unconfirmed[self] = None
         self.connection.touch()
         if reply is None:
             engine.reject(delivery, DECODE_ERROR, "a request needs a reply-to and has to be a message")
@@ -70,7 +70,7 @@ class ManagementLink(ReceivingLink):
         """Nobody waits for the replies any more."""
         super().closed(lost=lost)
         self._waiting.clear()
-        self.connection.container.unconfirmed.discard(self)
+        self.connection.container.unconfirmed.pop(self, None)
 
 
 class ReplyLink:

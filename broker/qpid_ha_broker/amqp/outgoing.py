@@ -72,19 +72,19 @@ class OutgoingLink(Consumer):
         """The peer changed its credit."""
         self.credit = self._sender.credit
         if self._sender.draining:
-            self._container.draining.add(self)
+            self._container.draining[self] = None
         self.open_window()
 
     def open_window(self) -> None:
         """Let the queue send, as far as the connection takes more."""
         if not self.connection.writable:
             self.window_bytes = 0
-            self.connection.congested.add(self)
+            self.connection.congested[self] = None
             return
         share = min(WINDOW_BYTES, CONNECTION_WINDOW_BYTES // self.connection.link_count)
         self.window_bytes = share - self._sender.unsent_bytes
         if self.window_bytes <= 0:
-            self.connection.congested.add(self)
+            self.connection.congested[self] = None
         elif self.credit > 0:
             self._container.resources.wake(self.queue)
 
@@ -122,7 +122,7 @@ class OutgoingLink(Consumer):
             self._container.resources.accept(self.queue, entries)
         self.connection.touch()
         if self.window_bytes <= 0:
-            self.connection.congested.add(self)
+            self.connection.congested[self] = None
 
     # --- what became of them
 
@@ -142,7 +142,7 @@ class OutgoingLink(Consumer):
         if not self.browsing:
             if state == engine.ACCEPTED:
                 self._accepted.append(entry)
-                self._container.accepting.add(self)
+                self._container.accepting[self] = None
             else:
                 self._returned(delivery, entry, state)
         if settled:
@@ -150,7 +150,7 @@ class OutgoingLink(Consumer):
             self._sender.free(tag)
         else:
             self._answered.append((delivery, tag))
-            self._container.accepting.add(self)
+            self._container.accepting[self] = None
 
     def _returned(self, delivery: Delivery, entry: Entry, state: int) -> None:
         resources, outcome = self._container.resources, RemoteOutcome(delivery)
@@ -170,7 +170,7 @@ class OutgoingLink(Consumer):
             lsn = resources.log.last_lsn
             self._unconfirmed += [(lsn, delivery, tag) for delivery, tag in self._answered]
             self._answered = []
-            self._container.unconfirmed.add(self)
+            self._container.unconfirmed[self] = None
 
     def confirm(self, committed_lsn: int) -> bool:
         """Settle answers that are committed, with the outcome we carried out; whether some still wait."""
@@ -213,7 +213,7 @@ class OutgoingLink(Consumer):
                 del self._unsettled[delivery]
                 self._container.unsettled_bytes -= size
                 self._unconfirmed.append((lsn, delivery, tag))
-        self._container.unconfirmed.add(self)
+        self._container.unconfirmed[self] = None
 
     def _settled(self, delivery: Delivery) -> None:
         _, tag, size = self._unsettled.pop(delivery)
@@ -242,4 +242,4 @@ class OutgoingLink(Consumer):
             container.resources.release(self.queue, entries, failed=lost)
         container.resources.unsubscribe(self.queue, self, now_ms)
         for links in (container.unconfirmed, container.accepting, container.draining, self.connection.congested):
-            links.discard(self)
+            links.pop(self, None)
