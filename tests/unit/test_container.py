@@ -373,3 +373,24 @@ def test_a_publisher_that_waits_for_memory_and_leaves_is_forgotten() -> None:
     client.vanish()
 
     assert broker.container.starved == {}
+
+
+def test_a_bug_costs_one_connection_and_what_it_held_is_there_for_the_others(
+    broker: PairedBroker, client: PairedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(request: bytes) -> None:
+        raise ZeroDivisionError("a bug")
+
+    stock(broker, client, "q", 1)
+    unlucky = broker.connect()
+    unlucky.receiver("q", 1)
+    monkeypatch.setattr(broker.container.management, "handle", bug)
+    requests = unlucky.sender("$management")
+    unlucky.send(requests, proton.Message())
+    with pytest.raises(ZeroDivisionError):
+        unlucky.exchange()
+    unlucky.vanish()
+
+    broker.clients.remove(unlucky)
+    receiver = client.receiver("q", 1)
+    assert [message.body for _, message in client.received(receiver)] == [0]

@@ -87,8 +87,10 @@ class Connection:
 
     def lost(self) -> None:
         """The socket is gone."""
-        self.engine.process(self)  # a refused login is known only when its outcome has been written
-        self._finish(lost=True)
+        try:
+            self.engine.process(self)  # a refused login is known only when its outcome has been written
+        finally:  # even if it is a bug of ours that ended this connection, others get what it held
+            self._finish(lost=True)
 
     def _relieve(self) -> None:
         congested, self.congested = self.congested, {}

@@ -112,10 +112,6 @@ class Engine:
                 return
             offset += taken
 
-    def end_of_input(self) -> None:
-        """The peer will send nothing more."""
-        lib.pn_transport_close_tail(self._transport)
-
     def take_output(self) -> bytes:
         """Bytes for the peer; empty when there are none now."""
         transport, buffer = self._transport, self._buffer

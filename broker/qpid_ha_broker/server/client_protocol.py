@@ -80,11 +80,13 @@ class ClientProtocol(asyncio.Protocol):
             self._deadline.cancel()
         connection, self.connection = self.connection, None
         self._broker.set_time()
-        connection.lost()
-        self._broker.remove(connection)
-        connection.engine.close()
-        log.debug("%s disconnected%s", connection.peer, f": {error}" if error else "")
-        self._broker.schedule_turn()
+        try:
+            connection.lost()
+        finally:
+            self._broker.remove(connection)
+            connection.engine.close()
+            log.debug("%s disconnected%s", connection.peer, f": {error}" if error else "")
+            self._broker.schedule_turn()
 
     # --- the broker's calls
 
