@@ -239,6 +239,21 @@ def test_a_client_with_ten_thousand_links_is_refused_those_over_the_limit() -> N
         assert works(broker, "beside-the-greedy")
 
 
+def test_a_client_that_reads_late_still_learns_why_it_was_closed() -> None:
+    with (
+        RunningBroker({"max-links-per-connection": 50}) as broker,
+        RawPeer(broker.port, receive_buffer=4096) as late,
+    ):
+        late.open()
+        late.send(begin())
+        late.expect(BEGIN)
+        late.send(b"".join(attach(f"link-{handle}", handle, SENDER, "late") for handle in range(3000)))
+        assert logged(broker, "none of them has been detached")
+        for handle in range(3000, 3010):
+            late.send(attach(f"link-{handle}", handle, SENDER, "late"))
+        assert late.expect(CLOSE).error[0] == "amqp:resource-limit-exceeded"
+
+
 # --- credit
 
 

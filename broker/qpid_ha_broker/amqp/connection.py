@@ -42,6 +42,7 @@ class Connection:
         self.congested: dict[OutgoingLink, None] = {}
         """Consumers that wait for room in the peer's window or in the socket."""
         self.is_open = False
+        self.peer_has_closed = False
         self._refusal = refusal
         self._links: dict[Any, LinkHandler] = {}
         self._sessions = 0
@@ -162,6 +163,7 @@ class Connection:
             self.end(self._refusal)
 
     def closed(self) -> None:
+        self.peer_has_closed = True
         self.engine.connection.close()
         self._finish(lost=False)
 

@@ -124,7 +124,7 @@ class Engine:
 
     @property
     def finished(self) -> bool:
-        """Nothing more will come out: the socket can be closed."""
+        """Nothing more will come out: our last word was said, or there is nobody to say it to."""
         return bool(lib.pn_transport_pending(self._transport) < 0)
 
     def tick(self, now_ms: int) -> int:

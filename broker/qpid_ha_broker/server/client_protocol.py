@@ -31,6 +31,7 @@ class ClientProtocol(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         """For the handshake; later, for the goodbye."""
         self._is_leaving = False
+        self._has_said_all = False
         self._unread_bytes: int | None = None
         """Written since the socket is full; None: it is not."""
         self.connection: Connection | None = None
@@ -91,7 +92,11 @@ class ClientProtocol(asyncio.Protocol):
     # --- the broker's calls
 
     def flush(self) -> None:
-        """Write what the connection has for its peer; close the socket when the protocol has come to its end."""
+        """Write what the connection has for its peer; end the socket when the protocol has come to its end.
+
+        Our last word is followed by the end of our stream, not of the socket: a socket that is closed with unread bytes
+        in it is reset, and the peer would lose the reason that we gave.
+        """
         if self.connection is None or self._transport is None or self._transport.is_closing():
             return
         output = self.connection.take_output()
@@ -100,7 +105,12 @@ class ClientProtocol(asyncio.Protocol):
         if self.connection.has_ended:
             self._leave()
         if self.connection.engine.finished:
-            self._transport.close()
+            if self.connection.peer_has_closed:
+                self._transport.close()
+            elif not self._has_said_all:
+                self._has_said_all = True
+                self._transport.write_eof()
+                self._leave()
 
     def abort(self) -> None:
         """Drop the socket now."""
