@@ -43,7 +43,7 @@ class PairedBroker:
     def accept(self) -> Connection:
         """The broker's end of a connection whose bytes the caller carries."""
         transport = proton.Transport(proton.Transport.SERVER)
-        transport.max_frame_size = self.container.settings.max_frame_bytes
+        transport.max_frame_size = 64 * 1024
         return Connection(self.container, Engine(transport, proton.Connection()), "127.0.0.1:1")
 
     def turn(self) -> None:

@@ -45,9 +45,7 @@ class ContainerSettings:
     max_transaction_bytes: int = 256 * 1024 * 1024
     max_links_per_connection: int = 4096
     max_sessions_per_connection: int = 256
-    max_frame_bytes: int = 64 * 1024
     publisher_credit: int = 1000
-    idle_timeout_ms: int = 60_000
     memory_limit_bytes: int = 1 << 40
 
     @property

@@ -22,7 +22,6 @@ _BINDING_NAMES = (
 )
 _HEADERS_BINDING_NAMES = ("apache.org:legacy-amqp-headers-binding:map", 0x468C00000002)
 
-DELETE_ON_CLOSE = "amqp:delete-on-close:list"
 DELETE_ON_NO_LINKS = "amqp:delete-on-no-links:list"
 
 
