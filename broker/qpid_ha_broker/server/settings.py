@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from qpid_ha_broker.events.codec import MAX_RECORD_BYTES
 from qpid_ha_broker.model.errors import InvalidArgument
 from qpid_ha_broker.model.queue_arguments import QueueArguments
 from qpid_ha_broker.server import defaults
@@ -39,6 +40,8 @@ from qpid_ha_broker.server.setting_kinds import (
 __all__ = ["BrokerSettings", "ListenAddress", "SaslSettings", "SettingsError", "TlsSettings", "nearest"]
 
 KIB, MIB, TIB = 1024, 1024**2, 1024**4
+LARGEST_MESSAGE = MAX_RECORD_BYTES - MIB
+"""A message has to fit into a record of the log, with the names of the queues that it joins."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _LONGEST_SOCKET_PATH = 107
 """Bytes that a Unix socket's address holds on Linux, without the final zero."""
@@ -122,7 +125,7 @@ class BrokerSettings:
     )
     max_frame_bytes: int = field(default=64 * KIB, metadata=described("max-frame-size", size(512, 16 * MIB)))
     max_message_bytes: int = field(
-        default=100 * MIB, metadata=described("max-message-size", size(512, TIB), changeable=True)
+        default=100 * MIB, metadata=described("max-message-size", size(512, LARGEST_MESSAGE), changeable=True)
     )
     memory_limit_bytes: int = field(
         default_factory=defaults.memory_limit_bytes,
