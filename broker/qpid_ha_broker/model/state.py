@@ -1,8 +1,8 @@
 """The state of a resource set: queues, exchanges and bindings, as a function of its log and of nothing else.
 
 `State.apply` is what a backup and a restart do with every event; a primary does the same to itself, on the message
-path by calling what `apply` would call. It decides nothing: limits, expiry, rings and dead letters were decided once, by
-whoever wrote the event.
+path by calling what `apply` would call. It decides nothing: limits, expiry, rings and dead letters were decided once,
+by whoever wrote the event.
 """
 
 from __future__ import annotations
