@@ -159,6 +159,32 @@ def test_a_discharge_is_accepted_only_when_the_whole_unit_is_committed(
     assert broker.queue("q").count == 1
 
 
+def test_a_rollback_does_not_let_an_earlier_commit_be_accepted_too_early(
+    broker: PairedBroker, client: PairedClient
+) -> None:
+    coordinator, committed_id = declared_transaction(broker, client)
+    sender = client.sender("q")
+    delivery = sender.delivery("in-a-transaction")
+    delivery.local.data = [committed_id]
+    delivery.update(0x34)
+    sender.stream(proton.Message(body="x").encode())
+    sender.advance()
+    broker.settle_down()
+    declared = client.send(coordinator, proton.Message(body=proton.Described(proton.symbol("amqp:declare:list"), [])))
+    broker.settle_down()
+    witness(broker)
+
+    discharges = [
+        client.send(coordinator, proton.Message(body=proton.Described(proton.symbol("amqp:discharge:list"), fields)))
+        for fields in ([committed_id, False], [declared.remote.data[0], True])
+    ]
+    broker.settle_down()
+    assert not discharges[0].settled
+
+    acknowledge(broker)
+    assert [discharge.remote_state for discharge in discharges] == [Delivery.ACCEPTED] * 2
+
+
 def test_a_consumers_accepted_is_settled_only_when_the_dequeue_is_committed(
     broker: PairedBroker, client: PairedClient
 ) -> None:

@@ -129,7 +129,7 @@ class Connection:
         """Detach a link with an error; the connection and its other links go on."""
         self._drop(handler, lost=False)
         attach.after_detach(self, handler, closed=False)
-        self._detach_with(handler.link, error)
+        self._detach_with(handler.link, error, "ended")
 
     def end(self, error: AmqpError) -> None:
         """Close the connection with a condition; what the client held is given back."""
@@ -231,10 +231,10 @@ class Connection:
         link.source.type = proton.Terminus.UNSPECIFIED
         link.target.type = proton.Terminus.UNSPECIFIED
         link.open()
-        self._detach_with(link, error)
+        self._detach_with(link, error, "refused")
 
-    def _detach_with(self, link: proton.Link, error: AmqpError) -> None:
-        self.note("warning", f"link {link.name} refused: {error}")
+    def _detach_with(self, link: proton.Link, error: AmqpError, what: str) -> None:
+        self.note("warning", f"link {link.name} {what}: {error}")
         link.condition = proton.Condition(error.name, error.description)
         link.close()
         self.touch()

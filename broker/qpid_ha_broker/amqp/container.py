@@ -34,7 +34,7 @@ HANDOUT_LIMIT = 256
 
 @dataclass(frozen=True)
 class ContainerSettings:
-    """Sizes in bytes, times in milliseconds."""
+    """What the container needs to know; credit counts messages."""
 
     name: str
     version: str
@@ -118,12 +118,7 @@ class Container:
     @property
     def has_work(self) -> bool:
         """Whether another turn is due at once."""
-        return self.resources.has_work or self.resources.log.has_pending or bool(self.deleted_queues)
-
-    @property
-    def deleted_queues(self) -> list[Queue]:
-        """Whose links have not been told yet."""
-        return self.resources.deleted_queues
+        return self.resources.has_work or self.resources.log.has_pending or bool(self.resources.deleted_queues)
 
     def turn(self) -> Batch | None:
         """Make the broker's move; returns what witnesses must see. Call again when one has acknowledged."""
@@ -182,8 +177,8 @@ class Container:
         return self.resources.state.memory_bytes + self.partial_bytes + self.unsettled_bytes
 
     def _end_links_of_deleted_queues(self) -> None:
-        while self.deleted_queues:
-            queue = self.deleted_queues.pop()
+        while self.resources.deleted_queues:
+            queue = self.resources.deleted_queues.pop()
             for consumer in list(queue.consumers):
                 link = _link(consumer)
                 link.connection.end_link(link, AmqpError(RESOURCE_DELETED, f"queue {queue.name} was deleted"))

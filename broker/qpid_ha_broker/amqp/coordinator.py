@@ -73,7 +73,7 @@ class Transactions:
             raise AmqpError(UNKNOWN_TRANSACTION, f"transaction {transaction_id.hex()} is not open on this connection")
         if fail:
             self._resources.roll_back(transaction)
-            return 0
+            return self._resources.log.last_lsn
         try:
             lsn = self._resources.commit(transaction, now_ms)
         except ModelError as error:
@@ -105,7 +105,6 @@ class CoordinatorLink(ReceivingLink):
 
     def __init__(self, connection: Connection, link: proton.Link) -> None:
         super().__init__(connection, link, _COORDINATOR_CREDIT)
-        self._unconfirmed: list[tuple[int, Delivery]] = []
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """Carry out one request."""
@@ -116,37 +115,25 @@ class CoordinatorLink(ReceivingLink):
             self._carry_out(delivery, whole)
         except AmqpError as error:
             engine.reject(delivery, error.name, error.description)
-        self._credit_due += 1
-        self.connection.container.unconfirmed[self] = None
-        self.connection.touch()
+            self.answered()
 
     def _carry_out(self, delivery: Delivery, payload: bytes) -> None:
         transactions, now_ms = self.connection.transactions, self.connection.container.now_ms
         descriptor, fields = _read_request(payload)
         if descriptor in _DECLARE:
             engine.set_local_data(delivery, engine.DECLARED, [transactions.declare()], settle_now=True)
+            self.answered()
         elif descriptor in _DISCHARGE and fields and isinstance(fields[0], bytes | memoryview):
             self.connection.container.flush_accepted()
             fail = len(fields) > 1 and bool(fields[1])
             self._unconfirmed.append((transactions.discharge(bytes(fields[0]), fail, now_ms), delivery))
+            self.connection.container.unconfirmed[self] = None
         else:
             raise AmqpError(NOT_IMPLEMENTED, f"a coordinator takes declare and discharge, not {descriptor}")
-
-    def confirm(self, committed_lsn: int) -> bool:
-        """Accept the discharges that are committed; whether some still wait."""
-        ready = [delivery for lsn, delivery in self._unconfirmed if lsn <= committed_lsn]
-        if ready:
-            self._unconfirmed = [item for item in self._unconfirmed if item[0] > committed_lsn]
-            engine.accept_all(ready)
-            self.connection.touch()
-        self.replenish()
-        return bool(self._unconfirmed)
 
     def closed(self, *, lost: bool) -> None:
         """The link is gone; what is open ends with it (AMQP 1.0 section 4.3)."""
         super().closed(lost=lost)
-        self._unconfirmed.clear()
-        self.connection.container.unconfirmed.pop(self, None)
         self.connection.transactions.closed()
 
 

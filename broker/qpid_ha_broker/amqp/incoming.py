@@ -40,6 +40,8 @@ class ReceivingLink:
         self.connection = connection
         self.link = link
         self._parts = bytearray()
+        self._unconfirmed: list[tuple[int, Delivery]] = []
+        """What the log has to commit before it is settled as accepted, by LSN."""
         self._credit = credit
         self._credit_due = credit
         self._give_due_credit()
@@ -69,10 +71,33 @@ class ReceivingLink:
         """A message came."""
         raise TypeError(f"{type(self).__name__} does not say what to do with a message")
 
+    def confirm(self, committed_lsn: int) -> bool:
+        """Settle what is committed and replenish the credit; returns whether something still waits."""
+        waiting = self._unconfirmed
+        if waiting:
+            if waiting[-1][0] <= committed_lsn:
+                ready, self._unconfirmed = waiting, []
+            else:
+                ready = [item for item in waiting if item[0] <= committed_lsn]
+                self._unconfirmed = [item for item in waiting if item[0] > committed_lsn]
+            engine.accept_all([delivery for _, delivery in ready])
+            self._credit_due += len(ready)
+            self.connection.touch()
+        self.replenish()
+        return bool(self._unconfirmed)
+
+    def answered(self) -> None:
+        """A message was dealt with at once: its credit is due, and there is something to write."""
+        self._credit_due += 1
+        self.connection.container.unconfirmed[self] = None
+        self.connection.touch()
+
     def closed(self, *, lost: bool) -> None:
-        """The link is gone."""
+        """The link is gone. What was not confirmed stays unconfirmed: the peer will ask again, or never know."""
         self._take_parts()
+        self._unconfirmed.clear()
         self.connection.container.starved.pop(self, None)
+        self.connection.container.unconfirmed.pop(self, None)
 
     def whole(self, payload: bytes) -> bytes | None:
         """The message with its earlier parts; None when it is too large, and then the link has been ended."""
@@ -127,7 +152,6 @@ class IncomingLink(ReceivingLink):
         self._container = container
         self._publish = container.resources.publish
         self._read_header = container.sections.header
-        self._unconfirmed: list[tuple[int, Delivery]] = []
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """Publish one message."""
@@ -160,8 +184,7 @@ class IncomingLink(ReceivingLink):
             container.unconfirmed[self] = None
 
     def _refuse(self, delivery: Delivery, settled: bool, error: AmqpError) -> None:
-        self._credit_due += 1
-        self._container.unconfirmed[self] = None
+        self.answered()
         if error.name == RESOURCE_DELETED:
             self.connection.end_link(self, error)
         elif settled:
@@ -169,7 +192,6 @@ class IncomingLink(ReceivingLink):
             self.connection.note("warning", f"a message sent at most once was refused: {error}")
         else:
             engine.reject(delivery, error.name, error.description)
-        self.connection.touch()
 
     def _publish_anywhere(self, message: Message) -> int:
         """To queues with limits, too: whoever accepted a message before sending this one has made room for it."""
@@ -201,30 +223,7 @@ class IncomingLink(ReceivingLink):
         transaction.publish(Publish(target, message, key))
         self.connection.transactions.check_size(transaction)
         engine.set_local_data(delivery, engine.TRANSACTIONAL, [transaction_id, ACCEPTED_OUTCOME], settle_now=True)
-        self._credit_due += 1
-        self._container.unconfirmed[self] = None
-        self.connection.touch()
+        self.answered()
 
     def _may_have_credit(self) -> bool:
         return self.connection.container.has_room(self)
-
-    def confirm(self, committed_lsn: int) -> bool:
-        """Settle what is committed and replenish the credit; returns whether something still waits."""
-        waiting = self._unconfirmed
-        if waiting:
-            if waiting[-1][0] <= committed_lsn:
-                ready, self._unconfirmed = waiting, []
-            else:
-                ready = [item for item in waiting if item[0] <= committed_lsn]
-                self._unconfirmed = waiting[len(ready) :]
-            engine.accept_all([delivery for _, delivery in ready])
-            self._credit_due += len(ready)
-            self.connection.touch()
-        self.replenish()
-        return bool(self._unconfirmed)
-
-    def closed(self, *, lost: bool) -> None:
-        """What was not confirmed stays unconfirmed: the publisher will ask again, or never know."""
-        super().closed(lost=lost)
-        self._unconfirmed.clear()
-        self._container.unconfirmed.pop(self, None)

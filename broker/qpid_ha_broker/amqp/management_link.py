@@ -37,9 +37,7 @@ class ManagementLink(ReceivingLink):
             return
         self.connection.container.flush_accepted()
         reply = self.connection.container.management.handle(whole)
-        self._credit_due += 1
-        self.connection.container.unconfirmed[self] = None
-        self.connection.touch()
+        self.answered()
         if reply is None:
             engine.reject(delivery, DECODE_ERROR, "a request needs a reply-to and has to be a message")
             return
@@ -51,8 +49,7 @@ class ManagementLink(ReceivingLink):
         """Send the replies whose commands are committed; whether some still wait."""
         while self._waiting and self._waiting[0].lsn <= committed_lsn:
             self._send(self._waiting.popleft())
-        self.replenish()
-        return bool(self._waiting)
+        return super().confirm(committed_lsn) or bool(self._waiting)
 
     def _send(self, reply: Reply) -> None:
         for handler in self.connection.links():
@@ -70,7 +67,6 @@ class ManagementLink(ReceivingLink):
         """Nobody waits for the replies any more."""
         super().closed(lost=lost)
         self._waiting.clear()
-        self.connection.container.unconfirmed.pop(self, None)
 
 
 class ReplyLink:
