@@ -174,15 +174,51 @@ def test_a_rollback_does_not_let_an_earlier_commit_be_accepted_too_early(
     broker.settle_down()
     witness(broker)
 
+    bodies: list[list[Any]] = [[committed_id, False], [bytes(declared.remote.data[0]), True]]
     discharges = [
         client.send(coordinator, proton.Message(body=proton.Described(proton.symbol("amqp:discharge:list"), fields)))
-        for fields in ([committed_id, False], [declared.remote.data[0], True])
+        for fields in bodies
     ]
     broker.settle_down()
     assert not discharges[0].settled
 
     acknowledge(broker)
     assert [discharge.remote_state for discharge in discharges] == [Delivery.ACCEPTED] * 2
+
+
+@pytest.mark.parametrize(
+    ("outcome", "queued", "failures", "dead"),
+    [
+        (proton.Described(proton.ulong(Delivery.REJECTED), []), 0, None, 1),
+        (proton.Described(proton.ulong(Delivery.RELEASED), []), 1, 0, 0),
+        (proton.Described(proton.ulong(Delivery.MODIFIED), [True]), 1, 1, 0),
+        (proton.Described(proton.ulong(Delivery.MODIFIED), [False, True]), 0, None, 1),
+        (proton.Described(proton.symbol("amqp:modified:list"), []), 1, 0, 0),
+    ],
+    ids=["rejected", "released", "failed", "undeliverable", "modified"],
+)
+def test_an_outcome_other_than_accepted_means_in_a_transaction_what_it_means_outside(
+    broker: PairedBroker, client: PairedClient, outcome: object, queued: int, failures: int | None, dead: int
+) -> None:
+    configuration = broker.container.configuration
+    configuration.declare_queue("dead", {})
+    configuration.declare_exchange("dlx", "fanout", {})
+    configuration.bind("dlx", "dead", "", {})
+    configuration.declare_queue("q", {"qpid.alternate_exchange": "dlx"})
+    stock(broker, client, "q", 1)
+    _, transaction_id = declared_transaction(broker, client)
+    receiver = client.receiver("q", 1)
+    ((delivery, _),) = client.received(receiver)
+    delivery.local.data = [transaction_id, outcome]
+    delivery.update(0x34)
+    delivery.settle()
+    broker.settle_down()
+
+    receiver.close()
+    broker.settle_down()
+    assert (broker.queue("q").count, broker.queue("dead").count) == (queued, dead)
+    assert [entry.delivery_count for entry in broker.queue("q").entries()] == ([] if failures is None else [failures])
+    broker.check_invariants()
 
 
 def test_a_consumers_accepted_is_settled_only_when_the_dequeue_is_committed(

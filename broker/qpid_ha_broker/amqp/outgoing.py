@@ -26,6 +26,12 @@ WINDOW_BYTES = 256 * 1024
 """What may wait in Proton for one session: enough for a full socket, little enough for ten thousand consumers."""
 
 _ANSWERS = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED, engine.TRANSACTIONAL)
+_OUTCOME_NAMES = {
+    "amqp:accepted:list": engine.ACCEPTED,
+    "amqp:rejected:list": engine.REJECTED,
+    "amqp:released:list": engine.RELEASED,
+    "amqp:modified:list": engine.MODIFIED,
+}
 
 
 class OutgoingLink(Consumer):
@@ -144,7 +150,8 @@ class OutgoingLink(Consumer):
                 self._accepted.append(entry)
                 self._container.accepting[self] = None
             else:
-                self._returned(delivery, entry, state)
+                outcome = RemoteOutcome(delivery)
+                self._return(entry, state, outcome.failed, outcome.undeliverable)
         if settled:
             engine.forget(delivery)
             self._sender.free(tag)
@@ -152,13 +159,13 @@ class OutgoingLink(Consumer):
             self._answered.append((delivery, tag))
             self._container.accepting[self] = None
 
-    def _returned(self, delivery: Delivery, entry: Entry, state: int) -> None:
-        resources, outcome = self._container.resources, RemoteOutcome(delivery)
-        if state == engine.REJECTED or (state == engine.MODIFIED and outcome.undeliverable):
-            resources.reject(self.queue, [entry])
+    def _return(self, entry: Entry, state: int, failed: bool, undeliverable: bool) -> None:
+        """What an outcome other than accepted comes to (AMQP 1.0 section 3.4); the flags are those of modified."""
+        if state == engine.REJECTED or (state == engine.MODIFIED and undeliverable):
+            self._container.resources.reject(self.queue, [entry])
         else:
-            failed = state != engine.RELEASED and (state != engine.MODIFIED or outcome.failed)
-            resources.release(self.queue, [entry], failed)
+            counts = state != engine.RELEASED and (state != engine.MODIFIED or failed)
+            self._container.resources.release(self.queue, [entry], counts)
 
     def flush_accepted(self) -> None:
         """Dequeue all that was accepted in this turn, with one event."""
@@ -198,9 +205,10 @@ class OutgoingLink(Consumer):
         except (AmqpError, ValueError) as error:
             self.connection.end_link(self, AmqpError(UNKNOWN_TRANSACTION, str(error)))
             return
-        if getattr(outcome, "descriptor", None) not in ("amqp:accepted:list", engine.ACCEPTED):
+        state, failed, undeliverable = _read_outcome(outcome)
+        if state != engine.ACCEPTED:
             self._settled(delivery)
-            self._container.resources.release(self.queue, [entry], failed=True)
+            self._return(entry, state, failed, undeliverable)
             return
         transaction.accept(self.queue, entry, None if settled else self)
         if settled:
@@ -243,3 +251,12 @@ class OutgoingLink(Consumer):
         container.resources.unsubscribe(self.queue, self, now_ms)
         for links in (container.unconfirmed, container.accepting, container.draining, self.connection.congested):
             links.pop(self, None)
+
+
+def _read_outcome(described: object) -> tuple[int, bool, bool]:
+    """State, delivery-failed and undeliverable-here of an outcome within a transactional state; 0: no known outcome."""
+    if not isinstance(described, proton.Described):
+        return 0, False, False
+    state = _OUTCOME_NAMES.get(str(described.descriptor), described.descriptor)
+    fields = [*described.value, None, None] if isinstance(described.value, list) else [None, None]
+    return state if isinstance(state, int) else 0, bool(fields[0]), bool(fields[1])
