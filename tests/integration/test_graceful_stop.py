@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from proton.utils import ConnectionClosed
 
 from blocking_client import BlockingClient, bodies
+from qpid_ha_broker.server.broker import Broker
+from qpid_ha_broker.server.settings import BrokerSettings, ListenAddress
 from raw_peer import (
     ACCEPTED,
     BEGIN,
@@ -82,26 +85,54 @@ def test_clients_are_told_and_the_process_ends_with_success() -> None:
         assert "Traceback" not in broker.log()
 
 
-def test_what_was_published_before_the_signal_is_settled_before_the_close() -> None:
+def settled_deliveries(frames: list[Frame]) -> set[int]:
+    """The deliveries that the broker has settled as accepted in `frames`."""
+    settled: set[int] = set()
+    for found in frames:
+        if found.code == DISPOSITION:
+            first = int(found.fields[1])
+            last = first if found.fields[2] is None else int(found.fields[2])
+            assert found.fields[3] is True
+            assert found.fields[4].descriptor == ACCEPTED
+            settled |= set(range(first, last + 1))
+    return settled
+
+
+def test_what_a_witness_has_seen_is_settled_before_the_close(tmp_path: Path) -> None:
+    """The store answers, and before the broker has come round to telling the publisher, it is told to stop."""
     count = 50
-    with RunningBroker() as broker, sending(broker, "q") as peer:
-        peer.send(b"".join(transfer(0, number, message(b"x")) for number in range(count)))
-        settled: set[int] = set()
-        terminate(broker)
+    settings = BrokerSettings(
+        listen=(ListenAddress("amqp", "127.0.0.1", 0),), control_socket=tmp_path / "control.sock", stop_timeout_s=1.0
+    )
 
-        frames = until_close(peer)
+    async def stop_when_the_store_has_answered() -> list[Frame]:
+        broker = Broker(settings)
+        log = broker.container.resources.log
+        all_seen = asyncio.Event()
+        await broker.start()
+        peer = await asyncio.to_thread(RawPeer, int(broker.listening[0].rpartition(":")[2]))
+        try:
+            await asyncio.to_thread(peer.open)
+            peer.send(begin() + attach("publisher", 0, SENDER, "q"))
+            await asyncio.to_thread(peer.expect, FLOW)
+            log.add_witness("store")
+            last_lsn = log.last_lsn + count
+            broker.witnesses.append(lambda batch: all_seen.set() if batch.last_lsn == last_lsn else None)
+            peer.send(b"".join(transfer(0, number, message(b"x")) for number in range(count)))
+            await asyncio.wait_for(all_seen.wait(), 10)
+            log.acknowledge("store", last_lsn)
+            stopping = asyncio.create_task(broker.stop())
+            frames = await asyncio.to_thread(until_close, peer)
+            peer.send(frame(CLOSE, []))
+            await stopping
+        finally:
+            peer.close()
+        return frames
 
-        for found in frames:
-            if found.code == DISPOSITION:
-                first = int(found.fields[1])
-                last = first if found.fields[2] is None else int(found.fields[2])
-                assert found.fields[3] is True
-                assert found.fields[4].descriptor == ACCEPTED
-                settled |= set(range(first, last + 1))
-        assert settled == set(range(count))
-        assert frames[-1].error[0] == "amqp:connection:forced"
-        peer.send(frame(CLOSE, []))
-        assert exit_code(broker) == 0
+    frames = asyncio.run(stop_when_the_store_has_answered())
+
+    assert settled_deliveries(frames) == set(range(count))
+    assert frames[-1].error[0] == "amqp:connection:forced"
 
 
 def test_a_client_that_does_not_react_does_not_hold_the_process() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import proton
 
 from paired_engines import PairedBroker
@@ -57,3 +59,27 @@ def test_memory_of_what_is_sent_and_not_settled_is_counted_until_it_is_answered_
     assert 30_000 < held[0] < 31_000
     assert 20_000 < held[1] < 21_000
     assert held[2] == 0
+
+
+def test_a_silent_connection_gets_a_sign_of_life_before_its_peer_gives_up_and_costs_nothing_between() -> None:
+    broker = PairedBroker()
+    impatient = proton.Transport()
+    impatient.idle_timeout = 2
+    connection = proton.Connection()
+    connection.container = "impatient"
+    impatient.bind(connection)
+    connection.open()
+    peer = broker.accept()
+    peer.receive(impatient.peek(impatient.pending()) or b"")
+    broker.turn()
+    peer.take_output()
+    said_at_ms = []
+    for now_ms in range(1000, 5001, 250):
+        peer.heartbeat(now_ms)
+        was_touched = peer in set(broker.container.take_touched())
+        if was_touched and peer.take_output():
+            said_at_ms.append(now_ms)
+    silences = [later - earlier for earlier, later in itertools.pairwise([1000, *said_at_ms])]
+    assert said_at_ms
+    assert max(silences) < 2000
+    assert len(said_at_ms) <= 8

@@ -43,6 +43,7 @@ class Connection:
         """Consumers that wait for room in the peer's window or in the socket."""
         self.is_open = False
         self.peer_has_closed = False
+        self._deadline_ms = 0
         self._refusal = refusal
         self._links: dict[Any, LinkHandler] = {}
         self._sessions = 0
@@ -81,10 +82,14 @@ class Connection:
                 self.congested[handler] = None
 
     def heartbeat(self, now_ms: int) -> None:
-        """Keep the idle time-outs of both sides, by a clock that never jumps."""
-        self.engine.tick(now_ms)
-        self.engine.process(self)
-        self.touch()
+        """Keep the idle time-outs of both sides, by a clock that never jumps.
+
+        To be called several times in the shortest of them: Proton learns of traffic only here.
+        """
+        deadline_ms, self._deadline_ms = self._deadline_ms, self.engine.tick(now_ms)
+        if 0 < deadline_ms <= now_ms:  # before, nothing can have happened
+            self.engine.process(self)
+            self.touch()
 
     def lost(self) -> None:
         """The socket is gone."""

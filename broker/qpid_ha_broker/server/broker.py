@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import resource
 import time
@@ -28,9 +27,7 @@ from qpid_ha_broker.server.settings import BrokerSettings, SettingsError
 log = logging.getLogger("broker")
 
 TICK_S = 0.25
-"""How late an expiry or an automatic deletion may be noticed."""
-TICKS_PER_HEARTBEAT = 4
-"""Idle time-outs are looked after less often: it costs some microseconds for each client."""
+"""How late an expiry, an automatic deletion or the end of a silence may be noticed."""
 CROWD = 100
 """Clients over max-connections that are still told why; beyond them sockets are closed without a word."""
 
@@ -198,18 +195,14 @@ class Broker:
         self._committed_waiters = [item for item in self._committed_waiters if not item[1].done()]
 
     async def _tick_forever(self) -> None:
-        for tick in itertools.count(1):
+        while True:
             await asyncio.sleep(TICK_S)
             self.set_time()
             self.container.tick()
-            if tick % TICKS_PER_HEARTBEAT == 0:
-                self._heartbeat()
+            now_ms = int(time.monotonic() * 1000)
+            for connection in list(self._protocols):
+                connection.heartbeat(now_ms)
             self.schedule_turn()
-
-    def _heartbeat(self) -> None:
-        now_ms = int(time.monotonic() * 1000)
-        for connection in list(self._protocols):
-            connection.heartbeat(now_ms)
 
     # ---
 
