@@ -188,7 +188,11 @@ def test_a_second_signal_changes_nothing() -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_the_next_broker_starts_on_the_same_port_socket_and_directory(tmp_path: Path, how: signal.Signals) -> None:
-    settings: dict[str, object] = {"data-dir": str(tmp_path / "data"), "control-socket": str(tmp_path / "c.sock")}
+    settings: dict[str, object] = {
+        "data-dir": str(tmp_path / "data"),
+        "control-socket": str(tmp_path / "c.sock"),
+        "stop-timeout": f"{STOP_TIMEOUT_S}s",
+    }
     first = RunningBroker(settings).start()
     with sending(first, "q"):
         if first.process is not None:
