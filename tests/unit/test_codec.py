@@ -53,7 +53,7 @@ VECTORS = [pytest.param(vector, id=vector["name"]) for vector in vectors()]
 
 def record_of(vector: dict[str, Any]) -> Record:
     fields = dict(vector["fields"])
-    for name in {"ids", "queues"} & fields.keys():
+    for name in {"ids", "queues", "members"} & fields.keys():
         fields[name] = tuple(fields[name])
     if "payload" in fields:
         fields["payload"] = bytes.fromhex(fields["payload"])

@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 EVENTS, MODEL = "qpid_ha_broker.events", "qpid_ha_broker.model"
+HA, COORDINATION = "qpid_ha_broker.ha", "qpid_ha_broker.coordination"
 AMQP, SERVER = "qpid_ha_broker.amqp", "qpid_ha_broker.server"
 AGENT = "qpid_ha_agent"
 QUANTITIES = "qpid_ha_broker.quantities"  # one module: durations and sizes as people write them
@@ -24,11 +25,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     EVENTS: (),
     MODEL: (EVENTS, QUANTITIES),
     AMQP: (EVENTS, MODEL, QUANTITIES),
-    SERVER: (EVENTS, MODEL, AMQP, QUANTITIES),
-    AGENT: (EVENTS, MODEL, QUANTITIES),
+    HA: (EVENTS, MODEL, QUANTITIES),
+    COORDINATION: (EVENTS, HA, QUANTITIES),
+    SERVER: (EVENTS, MODEL, HA, AMQP, COORDINATION, QUANTITIES),
+    AGENT: (EVENTS, MODEL, HA, COORDINATION, QUANTITIES),
 }
 
-PURE = (QUANTITIES, EVENTS, MODEL, AMQP)
+PURE = (QUANTITIES, EVENTS, MODEL, HA, AMQP)
 # fmt: off
 IMPURE = frozenset({
     "argparse", "asyncio", "click", "configparser", "logging", "os", "pathlib", "random", "secrets", "selectors",

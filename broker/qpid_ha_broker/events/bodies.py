@@ -31,10 +31,14 @@ from .types import (
     Event,
     ExchangeDeclared,
     ExchangeDeleted,
+    GenerationStarted,
+    InSyncChanged,
     QueueDeclared,
     QueueDeleted,
     QueueUpdated,
+    QueueUsed,
     Released,
+    ReplicationChanged,
     TransactionCommitted,
     Unbound,
 )
@@ -50,6 +54,8 @@ class Kind(IntEnum):
     EXCHANGE_DELETED = 0x14
     BOUND = 0x15
     UNBOUND = 0x16
+    QUEUE_USED = 0x17
+    REPLICATION_CHANGED = 0x18
 
     ENQUEUED = 0x20
     DEQUEUED = 0x21
@@ -58,7 +64,8 @@ class Kind(IntEnum):
 
     TRANSACTION_COMMITTED = 0x30
 
-    # 0x40 to 0x4f: reserved for the resource set itself (generations, the in-sync set).
+    GENERATION_STARTED = 0x40
+    IN_SYNC_CHANGED = 0x41
 
 
 Pieces = tuple[bytes, bytes]
@@ -68,6 +75,9 @@ _NO_PAYLOAD: Final = b""
 _ENQUEUED: Final = struct.Struct("<BBQHH")
 _IDS: Final = struct.Struct("<QBI")
 _PARTS: Final = struct.Struct("<I")
+_FLAGGED_ID: Final = struct.Struct("<QB")
+_GENERATION: Final = struct.Struct("<QQB")
+_IN_SYNC: Final = struct.Struct("<QH")
 _REASONS: Final = tuple(sorted(DequeueReason))
 
 
@@ -221,6 +231,62 @@ def _read_transaction_committed(body: memoryview) -> TransactionCommitted:
     return TransactionCommitted(parts)
 
 
+def _write_queue_used(event: QueueUsed) -> Pieces:
+    return write_id(event.queue) + write_text(event.owner), _NO_PAYLOAD
+
+
+def _read_queue_used(body: memoryview) -> QueueUsed:
+    queue, at = read_id(body, 0)
+    owner, at = read_text(body, at)
+    expect_end(body, at)
+    return QueueUsed(queue, owner)
+
+
+def _write_replication_changed(event: ReplicationChanged) -> Pieces:
+    return _FLAGGED_ID.pack(event.queue, 1 if event.messages else 0), _NO_PAYLOAD
+
+
+def _read_replication_changed(body: memoryview) -> ReplicationChanged:
+    queue, messages = _FLAGGED_ID.unpack_from(body)
+    expect_end(body, _FLAGGED_ID.size)
+    return ReplicationChanged(queue, _truth("messages", messages))
+
+
+def _write_generation_started(event: GenerationStarted) -> Pieces:
+    head = _GENERATION.pack(event.generation, event.started_at_ms, 1 if event.forced else 0)
+    return head + write_text(event.primary) + write_text(event.cluster) + write_text(event.cause), _NO_PAYLOAD
+
+
+def _read_generation_started(body: memoryview) -> GenerationStarted:
+    generation, started_at_ms, forced = _GENERATION.unpack_from(body)
+    primary, at = read_text(body, _GENERATION.size)
+    cluster, at = read_text(body, at)
+    cause, at = read_text(body, at)
+    expect_end(body, at)
+    return GenerationStarted(generation, primary, cluster, started_at_ms, _truth("forced", forced), cause)
+
+
+def _write_in_sync_changed(event: InSyncChanged) -> Pieces:
+    names = b"".join([write_text(name) for name in event.members])
+    return _IN_SYNC.pack(event.epoch, len(event.members)) + names, _NO_PAYLOAD
+
+
+def _read_in_sync_changed(body: memoryview) -> InSyncChanged:
+    epoch, count = _IN_SYNC.unpack_from(body)
+    at, members = _IN_SYNC.size, []
+    for _ in range(count):
+        name, at = read_text(body, at)
+        members.append(name)
+    expect_end(body, at)
+    return InSyncChanged(epoch, tuple(members))
+
+
+def _truth(name: str, value: int) -> bool:
+    if value > 1:
+        raise ValueError(f"{name}: expected 0 or 1, found {value}")
+    return value == 1
+
+
 Writer = Callable[[Any], Pieces]
 """From an event of its own type: `Any` because the table pairs type and writer, which its type cannot say."""
 Reader = Callable[[memoryview], Event]
@@ -241,11 +307,15 @@ _TABLE: Final = (
     _Row(Kind.EXCHANGE_DELETED, ExchangeDeleted, _write_exchange_deleted, _read_exchange_deleted),
     _Row(Kind.BOUND, Bound, _write_bound, _read_bound),
     _Row(Kind.UNBOUND, Unbound, _write_unbound, _read_unbound),
+    _Row(Kind.QUEUE_USED, QueueUsed, _write_queue_used, _read_queue_used),
+    _Row(Kind.REPLICATION_CHANGED, ReplicationChanged, _write_replication_changed, _read_replication_changed),
     _Row(Kind.ENQUEUED, Enqueued, _write_enqueued, _read_enqueued),
     _Row(Kind.DEQUEUED, Dequeued, _write_dequeued, _read_dequeued),
     _Row(Kind.ACQUIRED, Acquired, _write_acquired, _read_acquired),
     _Row(Kind.RELEASED, Released, _write_released, _read_released),
     _Row(Kind.TRANSACTION_COMMITTED, TransactionCommitted, _write_transaction_committed, _read_transaction_committed),
+    _Row(Kind.GENERATION_STARTED, GenerationStarted, _write_generation_started, _read_generation_started),
+    _Row(Kind.IN_SYNC_CHANGED, InSyncChanged, _write_in_sync_changed, _read_in_sync_changed),
 )
 
 WRITERS: Final[Mapping[type[Event], tuple[int, Writer]]] = {row.event: (int(row.kind), row.write) for row in _TABLE}

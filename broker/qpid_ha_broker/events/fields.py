@@ -158,14 +158,20 @@ def _wrong(name: str, value: object) -> str | None:
             return None if isinstance(value, bytes) else f"expected bytes, found {type(value).__name__}"
         case "reason":
             return None if type(value) is DequeueReason else f"expected a DequeueReason, found {value!r:.80}"
-        case "durable" | "failed":
+        case "durable" | "failed" | "forced" | "messages":
             return None if type(value) is bool else f"expected a truth value, found {type(value).__name__}"
-        case "name" | "kind" | "key":
+        case "name" | "kind" | "key" | "owner" | "primary" | "cluster" | "cause":
             return _wrong_text(value)
+        case "members":
+            return next((wrong for each in _as_tuple(value) if (wrong := _wrong_text(each))), None)
         case "arguments":
             return _refusal(value)
     bits = {"priority": 8, "parts": 32}.get(name, 64)
     return _wrong_integer(value, 2**bits - 1)
+
+
+def _as_tuple(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _wrong_integer(value: object, most: int) -> str | None:

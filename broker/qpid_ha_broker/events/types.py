@@ -88,6 +88,20 @@ class Unbound(NamedTuple):
     key: str
 
 
+class QueueUsed(NamedTuple):
+    """A consumer came to a queue that is exclusive or deletes itself. `owner`: the container id of who has it alone."""
+
+    queue: int
+    owner: str
+
+
+class ReplicationChanged(NamedTuple):
+    """Whether the messages of a replicated queue are in this log too; they are, until this says otherwise."""
+
+    queue: int
+    messages: bool
+
+
 class Enqueued(NamedTuple):
     """A message joined each of `queues`; its id is this event's LSN. `payload` is the AMQP message as it came."""
 
@@ -130,6 +144,26 @@ class TransactionCommitted(NamedTuple):
     parts: int
 
 
+class GenerationStarted(NamedTuple):
+    """A broker became primary; what follows is its word. `cluster`: the UUID that all logs of one cluster share."""
+
+    generation: int
+    primary: str
+    cluster: str
+    started_at_ms: int
+    forced: bool
+    """An operator overrode a refusal."""
+    cause: str
+    """Why, in a sentence."""
+
+
+class InSyncChanged(NamedTuple):
+    """From here on these brokers, the primary among them, must hold an event before it is confirmed."""
+
+    epoch: int
+    members: tuple[str, ...]
+
+
 Event = (
     QueueDeclared
     | QueueUpdated
@@ -138,9 +172,13 @@ Event = (
     | ExchangeDeleted
     | Bound
     | Unbound
+    | QueueUsed
+    | ReplicationChanged
     | Enqueued
     | Dequeued
     | Acquired
     | Released
     | TransactionCommitted
+    | GenerationStarted
+    | InSyncChanged
 )

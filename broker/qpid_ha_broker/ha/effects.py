@@ -1,0 +1,263 @@
+"""What happens to a member of a cluster, and what it wants done: the two closed lists between the core and a driver.
+
+The core is `Member.handle(input, now_s) -> list[Effect]`; `now_s` is a clock that never goes back. A driver feeds inputs
+in the order in which they happen and carries effects out in the order in which they come; it decides nothing. Whatever
+it is asked to do that has a result (connect, ask, record) comes back as an input with the number of the request.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from qpid_ha_broker.ha.frames import Answer, Frame, Question
+from qpid_ha_broker.ha.states import Phase, State
+from qpid_ha_broker.model import log as model_log
+
+
+class Record(NamedTuple):
+    """What a coordinator remembers of a cluster; `Record()` is one that remembers nothing."""
+
+    cluster: str = ""
+    generation: int = 0
+    primary: str = ""
+    epoch: int = 0
+    members: tuple[str, ...] = ()
+
+
+# --- inputs
+
+
+class Started(NamedTuple):
+    """The process is up: look for the primary."""
+
+
+class Ticked(NamedTuple):
+    """A while went by; to be fed several times in every heartbeat interval."""
+
+
+class LinkOpened(NamedTuple):
+    """The channel that `Connect` asked for is open."""
+
+    link: int
+
+
+class LinkLost(NamedTuple):
+    """A channel is gone, or could not be opened. Links that we opened and links that peers opened."""
+
+    link: int
+    reason: str
+
+
+class FrameReceived(NamedTuple):
+    """A frame came on a channel; the first frame on an unknown link is a peer's that has opened it."""
+
+    link: int
+    frame: Frame
+
+
+class FrameDamaged(NamedTuple):
+    """What came on a channel is no frame."""
+
+    link: int
+    problem: str
+
+
+class LinkWritable(NamedTuple):
+    """Whether more than frames of the live stream should be sent now."""
+
+    link: int
+    writable: bool
+
+
+class TurnEnded(NamedTuple):
+    """The end of a turn on which the log has nothing pending; `batch` is what it wrote."""
+
+    batch: model_log.Batch | None
+
+
+class PromoteAsked(NamedTuple):
+    """Somebody wants this broker to be the primary; answered by `Answered(request, ...)`."""
+
+    request: int
+    force: bool = False
+    cause: str = "promoted by an operator"
+
+
+class DemoteAsked(NamedTuple):
+    """Somebody wants this broker to be primary no more; answered by `Answered(request, ...)`."""
+
+    request: int
+
+
+class SwitchoverAsked(NamedTuple):
+    """Somebody wants this primary to hand over to `to` (empty: to the best); answered by `Answered(request, ...)`."""
+
+    request: int
+    to: str
+
+
+class ClientsEnded(NamedTuple):
+    """What `EndClients` asked for is done: nothing is written to the log any more, and its last batch was fed."""
+
+
+class PeersAnswered(NamedTuple):
+    """All peers have answered question `number`, or the limit is over. `unreachable`: addresses without an answer."""
+
+    number: int
+    answers: tuple[Answer, ...]
+    unreachable: tuple[str, ...]
+
+
+class RecordRead(NamedTuple):
+    """What the coordinator holds; None when it cannot be reached, and then `problem` says why."""
+
+    number: int
+    record: Record | None
+    problem: str = ""
+
+
+class RecordWritten(NamedTuple):
+    """`written`: the coordinator now holds what was asked. If not, `record` is what it holds instead, None: unknown."""
+
+    number: int
+    written: bool
+    record: Record | None
+    problem: str = ""
+
+
+class Stopping(NamedTuple):
+    """The process will end."""
+
+
+Input = (
+    Started
+    | Ticked
+    | LinkOpened
+    | LinkLost
+    | FrameReceived
+    | FrameDamaged
+    | LinkWritable
+    | TurnEnded
+    | PromoteAsked
+    | DemoteAsked
+    | SwitchoverAsked
+    | ClientsEnded
+    | PeersAnswered
+    | RecordRead
+    | RecordWritten
+    | Stopping
+)
+
+# --- effects
+
+
+class Connect(NamedTuple):
+    """Open a channel to `address`; `LinkOpened(link)` or `LinkLost(link)` follows."""
+
+    link: int
+    address: str
+
+
+class Send(NamedTuple):
+    """Send `frame` on a channel, after all that was sent before."""
+
+    link: int
+    frame: Frame
+
+
+class Close(NamedTuple):
+    """Say goodbye on a channel once all was sent. No `LinkLost` follows; nothing more is fed from it."""
+
+    link: int
+    reason: str
+
+
+class Ask(NamedTuple):
+    """Ask every address of `addresses` at once, wait at most `limit_s`; `PeersAnswered(question.number)` follows."""
+
+    question: Question
+    addresses: tuple[str, ...]
+    limit_s: float
+
+
+class ReadRecord(NamedTuple):
+    """Read the coordinator's record; `RecordRead(number)` follows, within a few seconds."""
+
+    number: int
+
+
+class WriteRecord(NamedTuple):
+    """Replace `expected` by `wanted` in the coordinator, if it still holds it; `RecordWritten(number)` follows."""
+
+    number: int
+    expected: Record
+    wanted: Record
+
+
+class StateChanged(NamedTuple):
+    """The state is another one now. Clients are served in PRIMARY only: the driver ends those that are not."""
+
+    before: State
+    after: State
+    reason: str
+
+
+class PhaseChanged(NamedTuple):
+    """A primary has its expected backups back, or not any more."""
+
+    phase: Phase
+
+
+class EndClients(NamedTuple):
+    """End all clients' connections, have the last turn, feed its batch, then `ClientsEnded`."""
+
+
+class TurnDue(NamedTuple):
+    """Have a turn soon: something was written to the log, or became certain."""
+
+
+class Answered(NamedTuple):
+    """What came of `PromoteAsked`, `DemoteAsked` or `SwitchoverAsked`, in a sentence."""
+
+    request: int
+    done: bool
+    text: str
+
+
+class Discarded(NamedTuple):
+    """Messages of a diverged log, which the cluster does not have, leave `queue`: keep them where they can be found."""
+
+    queue: str
+    ids: tuple[int, ...]
+    payloads: tuple[bytes, ...]
+
+
+class Notice(NamedTuple):
+    """A line for the operator's log."""
+
+    level: str
+    text: str
+
+
+class Stop(NamedTuple):
+    """This broker cannot be part of the cluster: end the process with this reason."""
+
+    reason: str
+
+
+Effect = (
+    Connect
+    | Send
+    | Close
+    | Ask
+    | ReadRecord
+    | WriteRecord
+    | StateChanged
+    | PhaseChanged
+    | EndClients
+    | TurnDue
+    | Answered
+    | Discarded
+    | Notice
+    | Stop
+)

@@ -1,0 +1,252 @@
+"""What brokers of a cluster say to each other: one value per kind of frame, and their one encoding.
+
+A *peer channel* carries frames both ways, in order, until it is lost. Three conversations use it: a backup follows its
+primary (`Hello` to `Heartbeat`), a broker asks another one (`Question`, `Answer`), and a copy of one queue is kept
+elsewhere (`Follow`). What is frequent (batches, chunks, acknowledgements) is binary, little-endian; what is rare is
+JSON, so that a trace can be read. The first byte is the kind. docs/protocol.md has the tables.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+PROTOCOL_VERSION: Final = 1
+
+
+class FrameError(Exception):
+    """Bytes that are no frame of this protocol: what was expected, and what was found."""
+
+
+class GenerationEntry(NamedTuple):
+    """One line of a generation history: `primary` wrote all from `first_lsn` to the next line's."""
+
+    generation: int
+    primary: str
+    first_lsn: int
+
+
+class Position(NamedTuple):
+    """A place in the history of a cluster; positions are totally ordered."""
+
+    generation: int
+    lsn: int
+
+
+# --- a backup and its primary
+
+
+class Hello(NamedTuple):
+    """A backup's first word."""
+
+    version: int
+    name: str
+    instance: str
+    """Of this process: made at its start."""
+    cluster: str
+    """The UUID of its log; empty when it has none."""
+    history: tuple[GenerationEntry, ...]
+    last_lsn: int
+    applied_lsn: int
+    """What it can no longer take back."""
+    complete: bool
+    """Its state is the whole of its log up to `last_lsn`; False in the middle of a catch-up by difference."""
+    promised: int
+    """The newest generation that it has promised to a candidate."""
+
+
+class Resync(StrEnum):
+    """How a backup is brought level."""
+
+    TAIL = "tail"
+    DIFF = "diff"
+
+
+class Welcome(NamedTuple):
+    """The primary's answer: forget what lies after `common_lsn`; what comes next continues it (tail), or corrects it."""
+
+    name: str
+    cluster: str
+    generation: int
+    history: tuple[GenerationEntry, ...]
+    common_lsn: int
+    resync: Resync
+    clients_url: str
+    """Where clients find this primary; empty: at the address that the backup used."""
+    link_timeout_s: float
+    """The primary gives a link up after so long a silence."""
+
+
+class RefusalCode(StrEnum):
+    """Why a broker will not have another one as its backup."""
+
+    NOT_PRIMARY = "not-primary"
+    OTHER_CLUSTER = "other-cluster"
+    SAME_NAME = "same-name"
+    BAD_HISTORY = "bad-history"
+    VERSION = "version"
+    PROTOCOL = "protocol"
+    STEPPED_DOWN = "stepped-down"
+
+
+class Refused(NamedTuple):
+    """No; the channel ends. `primary_address`: who may be worth asking."""
+
+    code: RefusalCode
+    text: str
+    primary_address: str
+
+
+class Batch(NamedTuple):
+    """What one turn wrote. `committed_lsn`: up to there the receiver may apply."""
+
+    generation: int
+    first_lsn: int
+    last_lsn: int
+    committed_lsn: int
+    data: bytes
+
+
+class Ack(NamedTuple):
+    """The backup holds everything up to `lsn`, and has taken in so many chunks since the channel was opened."""
+
+    generation: int
+    lsn: int
+    chunks: int
+
+
+class Heartbeat(NamedTuple):
+    """I am here. From a primary also: this much is committed, this much is written."""
+
+    generation: int
+    committed_lsn: int
+    last_lsn: int
+
+
+class Holdings(NamedTuple):
+    """Of queue `queue` a backup holds the messages with these ids, as ranges (first, last), ascending."""
+
+    queue: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+class HoldingsDone(NamedTuple):
+    """That was all."""
+
+
+class Objects(NamedTuple):
+    """The configuration as of `lsn`, as records: what is not among them does not exist."""
+
+    generation: int
+    lsn: int
+    epoch: int
+    members: tuple[str, ...]
+    used: tuple[tuple[int, str], ...]
+    """Queues that had a consumer, with the owner of an exclusive one."""
+    unreplicated: tuple[int, ...]
+    """Queues of which only the configuration is replicated."""
+    data: bytes
+
+
+class Chunk(NamedTuple):
+    """A replicating browser's find: of the ids from `low` to `high` in `queue` drop these, and take in those.
+
+    `last`: there is nothing further down; what the backup holds below `low` goes.
+    """
+
+    generation: int
+    queue: int
+    low: int
+    high: int
+    last: bool
+    dropped: tuple[int, ...]
+    failures: tuple[tuple[int, int], ...]
+    """(id, failed deliveries) of those that have any."""
+    data: bytes
+
+
+class CaughtUp(NamedTuple):
+    """Every browser is done: with what is in the stream before this, the backup is whole."""
+
+    generation: int
+    lsn: int
+
+
+class TakeOver(NamedTuple):
+    """The primary's operator wants this backup to be promoted."""
+
+    generation: int
+
+
+# --- a broker and another one
+
+
+class Topic(StrEnum):
+    """What a question is about."""
+
+    STATUS = "status"
+    CLAIM = "claim"
+    """I am about to become primary of `generation`: will you follow nobody older?"""
+    WITHDRAW = "withdraw"
+    """I am not, after all."""
+    STEP_DOWN = "step-down"
+    """Hand over to me."""
+    ANNOUNCE = "announce"
+    """I am primary of `generation`: come."""
+
+
+class Question(NamedTuple):
+    """One broker asks another; the answer has the same `number`."""
+
+    number: int
+    topic: Topic
+    asker: str
+    instance: str
+    cluster: str
+    generation: int
+    lsn: int
+    address: str
+    """Where the asker can be reached, if it knows."""
+
+
+class Answer(NamedTuple):
+    """What a broker says of itself."""
+
+    number: int
+    name: str
+    instance: str
+    cluster: str
+    state: str
+    generation: int
+    """The newest in its log."""
+    epoch: int
+    """Of the in-sync set that it knows."""
+    members: tuple[str, ...]
+    lsn: int
+    complete: bool
+    promised: int
+    promised_to: str
+    granted: bool
+    """Whether it agrees to what was asked; the text says why not."""
+    text: str
+    min_in_sync: int
+
+
+Frame = (
+    Hello
+    | Welcome
+    | Refused
+    | Batch
+    | Ack
+    | Heartbeat
+    | Holdings
+    | HoldingsDone
+    | Objects
+    | Chunk
+    | CaughtUp
+    | TakeOver
+    | Question
+    | Answer
+)

@@ -1,0 +1,42 @@
+"""What the core needs to know of a member's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MemberSettings:
+    """Times in seconds. Raises ValueError where they do not go together."""
+
+    name: str
+    instance: str
+    """Of this process; another one after each start."""
+    addresses: tuple[str, ...]
+    """Of all brokers of the cluster, this one too if it does not know which is its own."""
+    own_address: str = ""
+    """Which of them reaches this broker; empty: found out by asking."""
+    clients_url: str = ""
+    backup_timeout_s: float = 10.0
+    """A backup in the in-sync set that owes an acknowledgement for so long is dropped."""
+    min_in_sync: int = 1
+    heartbeat_interval_s: float = 1.0
+    link_timeout_s: float = 3.0
+    """A channel on which nothing came for so long is lost."""
+    ask_limit_s: float = 1.0
+    reconnect_s: float = 0.05
+    """The first pause between two attempts; it doubles up to `reconnect_most_s`, with jitter."""
+    reconnect_most_s: float = 1.0
+    tail_bytes: int = 64 * 1024 * 1024
+    """What is kept of the stream for backups that come back."""
+    chunk_messages: int = 1000
+    chunk_bytes: int = 256 * 1024
+    chunks_ahead: int = 8
+    """Sent and not yet taken in by the backup."""
+    has_coordinator: bool = False
+
+    def __post_init__(self) -> None:
+        if self.link_timeout_s < 2 * self.heartbeat_interval_s:
+            raise ValueError("link_timeout_s: at least two heartbeat intervals, or every late one loses the link")
+        if self.min_in_sync < 1:
+            raise ValueError("min_in_sync: at least 1, the primary itself")
