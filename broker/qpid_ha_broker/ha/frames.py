@@ -193,6 +193,8 @@ class Topic(StrEnum):
     """I am not, after all."""
     STEP_DOWN = "step-down"
     """Hand over to me."""
+    QUERY = "query"
+    """Tell facts and figures; answered by the driver, as JSON in the text."""
     ANNOUNCE = "announce"
     """I am primary of `generation`: come."""
 
