@@ -1,0 +1,56 @@
+"""Generation histories: which primary wrote which stretch of a log, and how far two logs are the same.
+
+Like the list of authors in a chronicle: two copies agree as long as the authors and the pages on which each began
+agree; within the last common author, up to where the shorter copy ends. LSNs are compared only within one generation
+of one primary, which is why neither a number that is used twice nor 64 bits can ever run over into something wrong.
+
+Source: KIP-101 (leader epochs); seed 000, LM1 and LM2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qpid_ha_broker.ha.frames import GenerationEntry
+
+History = Sequence[GenerationEntry]
+
+
+def common_lsn(mine: History, my_last: int, theirs: History, their_last: int) -> int:
+    """The last LSN up to which both logs hold the same; 0 when they share nothing."""
+    shared = 0
+    for ours, others in zip(mine, theirs, strict=False):
+        if ours != others:
+            break
+        shared += 1
+    if not shared:
+        return 0
+    return min(_end(mine, shared, my_last), _end(theirs, shared, their_last))
+
+
+def _end(history: History, shared: int, last_lsn: int) -> int:
+    """Where the last of the `shared` generations ends."""
+    return history[shared].first_lsn - 1 if shared < len(history) else last_lsn
+
+
+def problem(history: History, last_lsn: int) -> str:
+    """Why no log can have this history; empty when one can."""
+    generation, lsn = 0, 0
+    for entry in history:
+        if entry.generation <= generation:
+            return f"generation {entry.generation} follows generation {generation}"
+        if entry.first_lsn <= lsn:
+            return f"generation {entry.generation} begins at LSN {entry.first_lsn}, not after LSN {lsn}"
+        if not entry.primary:
+            return f"generation {entry.generation} has no primary"
+        generation, lsn = entry.generation, entry.first_lsn
+    if last_lsn < lsn:
+        return f"the log ends at LSN {last_lsn}, before its last generation begins at LSN {lsn}"
+    if last_lsn and not history:
+        return f"the log ends at LSN {last_lsn}, but nobody wrote it"
+    return ""
+
+
+def newest(history: History) -> int:
+    """The last generation; 0 for an empty log."""
+    return history[-1].generation if history else 0

@@ -1,0 +1,124 @@
+"""The in-sync set: which brokers must hold an event before anybody is told that it is certain.
+
+Like the signatories of a minute book: an entry stands when all of them have signed. A new signatory signs from the next
+entry on. One who leaves is struck only when the others have signed the very entry that says so and the registry has
+filed it; whoever comes back with an old copy can then find out that entries were made without him.
+
+Source: ISR in Kafka; seed 000, "New backups connecting to primary".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Change(NamedTuple):
+    """A new epoch: to be appended to the log, and to be filed (`filed` answers)."""
+
+    epoch: int
+    members: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Leaving:
+    """One who is struck but still counts."""
+
+    acknowledged: int
+    epoch: int
+    change_lsn: int = 0
+    is_filed: bool = False
+
+
+class InSyncSet:
+    """The promise: `committed_lsn` never passes an event that a broker which may be promoted lacks.
+
+    It never goes back, and stands still while there are fewer than `min_in_sync` members.
+    """
+
+    def __init__(self, primary: str, change: Change, committed_lsn: int, min_in_sync: int) -> None:
+        self.primary = primary
+        self.epoch = change.epoch
+        self.min_in_sync = min_in_sync
+        self.committed_lsn = committed_lsn
+        self._acknowledged = dict.fromkeys(change.members, committed_lsn)
+        self._leaving: dict[str, _Leaving] = {}
+        if primary not in self._acknowledged:
+            raise ValueError(f"{primary} is not in its own in-sync set {change.members}")
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names in order, the primary among them; those who are leaving are not."""
+        return tuple(sorted(self._acknowledged))
+
+    @property
+    def change(self) -> Change:
+        """The newest epoch."""
+        return Change(self.epoch, self.members)
+
+    @property
+    def is_large_enough(self) -> bool:
+        """Whether publishes may be accepted at all."""
+        return len(self._acknowledged) >= self.min_in_sync
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._acknowledged
+
+    def acknowledge(self, name: str, lsn: int) -> None:
+        """`name` holds everything up to `lsn`. News of others than members is ignored."""
+        before = self._acknowledged.get(name)
+        if before is not None and lsn > before:
+            self._acknowledged[name] = lsn
+            if before <= self.committed_lsn or self._leaving:
+                self._advance()
+
+    def join(self, name: str, lsn: int) -> Change:
+        """`name` has caught up to `lsn`: from now on nothing is certain without it."""
+        self._leaving.pop(name, None)
+        self._acknowledged[name] = lsn
+        self.epoch += 1
+        return self.change
+
+    def leave(self, name: str) -> Change:
+        """`name` is gone or silent. Raises ValueError for the primary, which steps down instead."""
+        if name == self.primary:
+            raise ValueError(f"{name} is the primary: it does not leave its own in-sync set")
+        acknowledged = self._acknowledged.pop(name)
+        self.epoch += 1
+        self._leaving[name] = _Leaving(acknowledged, self.epoch)
+        return self.change
+
+    def appended(self, epoch: int, lsn: int) -> None:
+        """The change to `epoch` is in the log at `lsn`."""
+        for leaving in self._leaving.values():
+            if leaving.epoch <= epoch and not leaving.change_lsn:
+                leaving.change_lsn = lsn
+        self._advance()
+
+    def filed(self, epoch: int) -> None:
+        """Whoever will be asked before a promotion knows `epoch`, or that nothing newer is around."""
+        for leaving in self._leaving.values():
+            if leaving.epoch <= epoch:
+                leaving.is_filed = True
+        self._advance()
+
+    @property
+    def awaits_filing(self) -> bool:
+        """Whether a departure waits for `filed`."""
+        return any(not leaving.is_filed for leaving in self._leaving.values())
+
+    def _advance(self) -> None:
+        held_by_all = min(self._acknowledged.values())
+        for name, leaving in list(self._leaving.items()):
+            if leaving.is_filed and 0 < leaving.change_lsn <= held_by_all:
+                del self._leaving[name]
+        if self.is_large_enough:
+            counted = [held_by_all, *[leaving.acknowledged for leaving in self._leaving.values()]]
+            self.committed_lsn = max(self.committed_lsn, min(counted))
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where the promise could be broken."""
+        if self.primary not in self._acknowledged:
+            raise AssertionError(f"{self.primary} left its own in-sync set")
+        if self._leaving.keys() & self._acknowledged.keys():
+            raise AssertionError(f"somebody both counts and leaves: {self.members}, {sorted(self._leaving)}")
