@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.quantities import format_duration, format_size, parse_duration_s, parse_size_bytes
 from qpid_ha_broker.server.config_file import ConfigError, load_settings
 from qpid_ha_broker.server.settings import BrokerSettings, ListenAddress, SettingsError, changeable_keys
@@ -112,6 +113,8 @@ def test_quantities_are_read_back_as_they_are_shown(size_bytes: int, duration_ms
 
 # --- what goes wrong --------------------------------------------------------------------------------------
 
+CLUSTER = "ha.cluster: true\nha.brokers-url: amqp://127.0.0.1:5672,127.0.0.1:5673,127.0.0.1:5674\n"
+
 WRONG_FILES = [
     # (file, what the one line must name)
     ("max-conections: 5", ["max-conections", "max-connections"]),
@@ -167,7 +170,35 @@ WRONG_FILES = [
     ("auto-create-arguments: {qpid.max_cuont: 5}", ["auto-create-arguments", "qpid.max_cuont", "qpid.max_count"]),
     ("auto-create-arguments: {qpid.policy_type: ring}", ["auto-create-arguments", "qpid.max_count"]),
     (f"control-socket: /{'x' * 120}", ["control-socket", "121", "107"]),
-    ("ha: {cluster: true}", ["ha.cluster", "standalone"]),
+    ("ha: {cluster: true}", ["ha.brokers-url", "missing", "ha.cluster"]),
+    (CLUSTER + "ha.min-in-sync: 4", ["ha.min-in-sync", "4", "names 3"]),
+    (CLUSTER + "ha.min-in-sync: 0", ["ha.min-in-sync", "from 1"]),
+    (CLUSTER + "listen: amqp://0.0.0.0\nsasl.users-db: /dev/null", ["ha.username", "0.0.0.0", "ha.password-file"]),
+    (CLUSTER + "ha.backup-timeout: 1s", ["ha.backup-timeout", "1s", "link-heartbeat-interval"]),
+    (CLUSTER + "link-heartbeat-interval: 6s", ["ha.backup-timeout", "link-heartbeat-interval"]),
+    ("ha: {cluster: true, brokers-url: 'amqp://127.0.0.1'}", ["ha.brokers-url", "127.0.0.1:5672", "only this broker"]),
+    ("ha: {cluster: true, brokers-url: 'amqp://127.0.0.1:5000'}", ["ha.brokers-url", "one broker", "all of the"]),
+    ("ha: {cluster: true, brokers-url: 'amqp://node1,node2'}", ["ha.username", "node1:5672"]),
+    ("ha: {brokers-url: 'amqp://a,b:5672,A'}", ["ha.brokers-url", "a:5672", "twice"]),
+    ("ha: {brokers-url: 'http://a,b'}", ["ha.brokers-url", "'http'", "amqps"]),
+    ("ha: {brokers-url: 'amqp://me@a,b'}", ["ha.brokers-url", "user", "ha.username"]),
+    ("ha: {brokers-url: 'amqp://0.0.0.0,b'}", ["ha.brokers-url", "0.0.0.0", "name the host"]),
+    ("ha: {brokers-url: [a, 5]}", ["ha.brokers-url", "5", "not text"]),
+    ("ha: {public-url: 'amqp://a:0'}", ["ha.public-url", "port 0"]),
+    ("ha: {username: me}", ["ha.password", "missing", "ha.username"]),
+    ("ha: {password: secret}", ["ha.username", "missing"]),
+    ("ha: {username: me, password: a, password-file: /dev/null}", ["ha.password", "ha.password-file"]),
+    ("ha: {username: me, password-file: /nonexistent/pw}", ["ha.password-file", "/nonexistent/pw", "No such file"]),
+    ("ha: {username: me, password-file: /dev/null}", ["ha.password-file", "/dev/null", "empty"]),
+    ("ha: {replicate: some}", ["ha.replicate", "'some'", "configuration"]),
+    ("ha: {coordinator: zookeeper}", ["ha.coordinator", "'zookeeper'", "file:PATH"]),
+    ("ha: {coordinator: 'file:state'}", ["ha.coordinator", "absolute"]),
+    ("ha: {mechanism: KERBEROS}", ["ha.mechanism", "KERBEROS", "SCRAM-SHA-256"]),
+    ("ha: {brokers-urls: a}", ["ha.brokers-urls", "ha.brokers-url"]),
+    ("replication-rules: tmp.*", ["replication-rules", "'tmp.*'", "PATTERN=LEVEL"]),
+    ("replication-rules: tmp.*=never", ["replication-rules", "'never'", "configuration"]),
+    ("replication-rules: [{pattern: a}]", ["replication-rules", "{pattern: PATTERN, replicate: LEVEL}"]),
+    ("link-heartbeat-interval: 1s\nha: {link-heartbeat-interval: 2s}", ["link-heartbeat-interval", "twice"]),
     ("ha: {cluster: perhaps}", ["ha.cluster", "'perhaps'", "true or false"]),
     ("name: a\nname: b", ["qpid-ha.yaml:2:1", "'name'", "twice"]),
     ("tls.ca: /x\ntls: {ca: /y}", ["tls.ca", "twice"]),
@@ -260,6 +291,107 @@ def make_certificate(directory: Path, name: str) -> None:
     new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     to = ["-subj", f"/CN={name}", "-keyout", f"{directory}/{name}.key", "-out", f"{directory}/{name}.pem"]
     subprocess.run([*new, *to], check=True, capture_output=True)
+
+
+# --- a cluster --------------------------------------------------------------------------------------------
+
+
+def test_a_member_of_a_cluster_is_described_as_qpids_users_know_it(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("correct horse\n")
+    settings = settings_of(
+        tmp_path,
+        f"""
+        listen: amqp://0.0.0.0
+        sasl.users-db: /dev/null
+        ha:
+          cluster: true
+          brokers-url: amqp://node1:5672,node2,[::1]:7000
+          public-url: amqps://10.0.0.100
+          replicate: all
+          backup-timeout: 5s
+          min-in-sync: 2
+          username: replicator
+          password-file: {tmp_path}/password
+          mechanism: scram-sha-256
+          coordinator: file:/srv/shared/state
+          tail-size: 1MiB
+          link-heartbeat-interval: 200ms
+        """,
+    )
+    ha = settings.ha
+    assert [str(address) for address in ha.brokers_url] == [
+        "amqp://node1:5672",
+        "amqp://node2:5672",
+        "amqp://[::1]:7000",
+    ]
+    assert (ha.public_url[0].scheme, ha.public_url[0].host, ha.public_url[0].port) == ("amqps", "10.0.0.100", 5671)
+    assert (ha.cluster, ha.min_in_sync, ha.confirm_dequeue, ha.queue_replication) == (True, 2, True, False)
+    assert (ha.replicate, ha.backup_timeout_s, ha.link_heartbeat_interval_s) == (Replicate.MESSAGES, 5, 0.2)
+    assert (ha.read_password(), ha.mechanism, ha.tail_bytes) == ("correct horse", "SCRAM-SHA-256", MIB)
+    assert ha.coordinator_path == Path("/srv/shared/state")
+
+
+def test_brokers_are_listed_in_one_url_or_in_several(tmp_path: Path) -> None:
+    written = ["a:5672,b", "amqp://a,b:5672", "amqp://a,amqp://b", "[a, b]", "['amqp://a', 'b:5672']"]
+    texts = [settings_of(tmp_path, f"ha.brokers-url: {text}").get("ha.brokers-url") for text in written]
+    assert texts == ["amqp://a:5672,b:5672"] * len(written)
+    mixed = settings_of(tmp_path, "ha.brokers-url: amqps://a,b,amqp://c")
+    assert mixed.get("ha.brokers-url") == "amqps://a:5671,b:5671,amqp://c:5672"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "replication-rules: [{pattern: tmp.*, replicate: none}, {pattern: '*', replicate: all}]",
+        "replication-rules: tmp.*=none, *=messages",
+        "ha: {replication-rules: {tmp.*: none, '*': messages}}",
+    ],
+)
+def test_the_first_rule_that_matches_says_how_far_something_is_replicated(tmp_path: Path, text: str) -> None:
+    ha = settings_of(tmp_path, f"{text}\nha.replicate: configuration").ha
+    assert [ha.level_for(name) for name in ("tmp.a", "Tmp.a", "orders")] == ["none", "messages", "messages"]
+    assert BrokerSettings(name="a").ha.level_for("orders") == "messages"
+
+
+def test_a_password_is_never_shown(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, "ha: {username: me, password: correct horse}")
+    assert settings.ha.read_password() == "correct horse"
+    assert settings.get("ha.password") == settings.as_mapping()["ha.password"] == "********"
+    assert "correct horse" not in repr(settings)
+    assert BrokerSettings(name="a").get("ha.password") is None
+    with pytest.raises(ConfigError) as caught:
+        settings_of(tmp_path, "ha: {username: me, password: 123456}")
+    assert "123456" not in str(caught.value)
+    assert "quotes" in str(caught.value)
+
+
+def test_a_running_member_takes_changes_that_go_with_the_rest() -> None:
+    urls = "127.0.0.1:5672,127.0.0.1:5673"
+    settings = BrokerSettings.from_values({"name": "a", "ha.cluster": True, "ha.brokers-url": urls})
+    changes = {
+        "ha.brokers-url": f"amqp://{urls},127.0.0.1:5674",
+        "ha.public-url": "amqp://127.0.0.9:5672",
+        "ha.backup-timeout": "3s",
+        "ha.min-in-sync": 3,
+        "ha.replicate": "configuration",
+        "ha.confirm-dequeue": False,
+        "link-heartbeat-interval": "500ms",
+        "replication-rules": [{"pattern": "tmp.*", "replicate": "none"}],
+    }
+    for key, value in changes.items():
+        settings = settings.with_change(key, value)
+    assert {key: settings.get(key) for key in changes} == changes
+    assert settings.with_change("ha.public-url", "").ha.public_url == ()
+    assert settings.with_change("ha.link-heartbeat-interval", 1).get("link-heartbeat-interval") == "1s"
+    for key, value, named in (
+        ("ha.min-in-sync", 4, "names 3"),
+        ("ha.brokers-url", "127.0.0.1", "only this broker"),
+        ("ha.brokers-url", "node1,node2,node3", "ha.username"),
+        ("ha.cluster", False, "restart"),
+        ("link-heartbeat-interval", "2s", "ha.backup-timeout"),
+    ):
+        with pytest.raises(SettingsError, match=named):
+            settings.with_change(key, value)
 
 
 # --- get and set ------------------------------------------------------------------------------------------

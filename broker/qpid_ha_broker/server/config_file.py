@@ -13,13 +13,12 @@ from pathlib import Path
 
 import yaml
 
-from qpid_ha_broker.server.settings import BrokerSettings, SettingsError, known_keys, unknown_key
+from qpid_ha_broker.server.settings import BrokerSettings, SettingsError, canonical_key, known_keys, unknown_key
 
 DEFAULT_CONFIG_FILE = Path("/etc/qpid-ha/qpid-ha.yaml")
 COMMAND_LINE = "command line"
 _LARGEST_FILE_BYTES = 1024 * 1024
-_CLUSTER_KEY = "ha.cluster"
-_MAPPINGS = frozenset({"auto-create-arguments"})
+_MAPPINGS = frozenset({"auto-create-arguments", "replication-rules", "ha.replication-rules"})
 """Keys whose value is a mapping of its own, not a section."""
 
 
@@ -43,7 +42,7 @@ def load_settings(
 
     `config_file` is what `--config` names, else `QPID_HA_CONFIG`, else /etc/qpid-ha/qpid-ha.yaml if that exists.
     """
-    flags = flags or {}
+    flags = {canonical_key(key): value for key, value in (flags or {}).items()}
     _read_alone(flags, COMMAND_LINE)
     path = _find_file(config_file, environment)
     values = {} if path is None else read_config_file(path)
@@ -64,17 +63,18 @@ def read_config_file(path: Path) -> dict[str, object]:
     if not isinstance(document, dict):
         raise ConfigError(path, "", "expected keys and values such as `name: node1`")
     values: dict[str, object] = {}
-    for key, value in _flatten(document, ""):
+    for written, value in _flatten(document, ""):
+        key = canonical_key(written)
         if key in values:
             raise ConfigError(path, key, "it is there twice; take one out")
         values[key] = value
-    _refuse_cluster(path, values)
     _read_alone(values, path)
     return values
 
 
 def check_files(settings: BrokerSettings) -> None:
-    """Raise SettingsError for a certificate, key, CA or users database that cannot be used."""
+    """Raise SettingsError for a certificate, key, CA, users database or password file that cannot be used."""
+    settings.ha.read_password()
     tls = settings.tls
     for key, file in (
         ("tls.certificate", tls.certificate),
@@ -186,7 +186,7 @@ def _line_and_column(text: str, position: int) -> tuple[int, int]:
 
 def _flatten(section: Mapping[object, object], prefix: str) -> Iterator[tuple[str, object]]:
     """Dotted keys and values; an empty section is none (all its lines may be commented out)."""
-    sections = {key.rpartition(".")[0] for key in [*known_keys(), _CLUSTER_KEY]} - {""}
+    sections = {key.rpartition(".")[0] for key in known_keys()} - {""}
     for name, value in section.items():
         key = f"{prefix}{name}"
         if isinstance(value, dict) and key not in _MAPPINGS:
@@ -195,22 +195,12 @@ def _flatten(section: Mapping[object, object], prefix: str) -> Iterator[tuple[st
             yield key, value
 
 
-def _refuse_cluster(path: Path, values: dict[str, object]) -> None:
-    """`ha.cluster: false` says what is so anyway; `true` must not start a broker that protects nothing."""
-    cluster = values.pop(_CLUSTER_KEY, False)
-    if cluster is True:
-        problem = "this version is standalone only and replicates nothing; set it to false or leave it out"
-        raise ConfigError(path, _CLUSTER_KEY, problem)
-    if cluster is not False:
-        raise ConfigError(path, _CLUSTER_KEY, f"{cluster!r} is not true or false")
-
-
 def _read_alone(values: Mapping[str, object], source: Path | str) -> None:
     """Blame the source that a wrong key or value came from, before sources are merged."""
     known = known_keys()
     for key in values:
         if key not in known:
-            error = unknown_key(key, [*known, _CLUSTER_KEY])
+            error = unknown_key(key, known)
             raise ConfigError(source, error.key, error.problem)
     try:
         BrokerSettings.read_values(values)

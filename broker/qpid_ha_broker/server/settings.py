@@ -14,13 +14,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from qpid_ha_broker.events.codec import MAX_RECORD_BYTES
 from qpid_ha_broker.model.errors import InvalidArgument
 from qpid_ha_broker.model.queue_arguments import QueueArguments
 from qpid_ha_broker.server import defaults
+from qpid_ha_broker.server.ha_settings import ALIASES, HaSettings
 from qpid_ha_broker.server.listen_address import ListenAddress
+from qpid_ha_broker.server.setting_fields import Setting, SettingsError, described, shown
 from qpid_ha_broker.server.setting_kinds import (
     BOOLEAN,
     LISTEN,
@@ -29,7 +31,6 @@ from qpid_ha_broker.server.setting_kinds import (
     PATH,
     QUEUE_ARGUMENTS,
     TEXT,
-    Kind,
     QueueArgument,
     choice,
     count,
@@ -37,7 +38,7 @@ from qpid_ha_broker.server.setting_kinds import (
     size,
 )
 
-__all__ = ["BrokerSettings", "ListenAddress", "SaslSettings", "SettingsError", "TlsSettings", "nearest"]
+__all__ = ["BrokerSettings", "HaSettings", "ListenAddress", "SaslSettings", "SettingsError", "TlsSettings", "nearest"]
 
 KIB, MIB, TIB = 1024, 1024**2, 1024**4
 LARGEST_MESSAGE = MAX_RECORD_BYTES - MIB
@@ -45,39 +46,6 @@ LARGEST_MESSAGE = MAX_RECORD_BYTES - MIB
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _LONGEST_SOCKET_PATH = 107
 """Bytes that a Unix socket's address holds on Linux, without the final zero."""
-
-
-class SettingsError(Exception):
-    """A setting that cannot be: `key` (dotted, as in the configuration file) and what to do about it."""
-
-    def __init__(self, key: str, problem: str) -> None:
-        super().__init__(f"{key}: {problem}" if key else problem)
-        self.key = key
-        self.problem = problem
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What a field's metadata says: its key, what it accepts, whether `set` may change it in a running broker."""
-
-    key: str
-    kind: Kind
-    changeable: bool = False
-
-    def read(self, value: object) -> Any:
-        """The field's value from what YAML or a command line gave. Raises SettingsError."""
-        if value is None:
-            raise SettingsError(self.key, f"it has no value; give {self.kind.expected}, or leave the line out")
-        try:
-            return self.kind.parse(value)
-        except ValueError as error:
-            reason = f": {error}" if str(error) else ""
-            raise SettingsError(self.key, f"{_shown(value)} is not {self.kind.expected}{reason}") from None
-
-
-def described(key: str, kind: Kind, *, changeable: bool = False) -> dict[str, Setting]:
-    """The metadata of a field that the configuration file calls `key`."""
-    return {"setting": Setting(key, kind, changeable)}
 
 
 @dataclass(frozen=True)
@@ -100,6 +68,10 @@ class SaslSettings:
     users_db: Path | None = field(default=None, metadata=described("sasl.users-db", PATH))
     allow_anonymous: bool | None = field(default=None, metadata=described("sasl.allow-anonymous", BOOLEAN))
     allow_insecure_plain: bool = field(default=False, metadata=described("sasl.allow-insecure-plain", BOOLEAN))
+
+
+_SECTIONS: Final[Mapping[str, Any]] = MappingProxyType({"tls": TlsSettings, "sasl": SaslSettings, "ha": HaSettings})
+"""The field of `BrokerSettings`, and what is in it."""
 
 
 @dataclass(frozen=True)
@@ -155,39 +127,36 @@ class BrokerSettings:
 
     tls: TlsSettings = field(default_factory=TlsSettings)
     sasl: SaslSettings = field(default_factory=SaslSettings)
+    ha: HaSettings = field(default_factory=HaSettings)
 
     def __post_init__(self) -> None:
         if self.control_socket == Path():
             object.__setattr__(self, "control_socket", defaults.control_socket(self.name))
         for check in (_check_names, _check_limits, _check_auto_create, _check_tls, _check_logins):
             check(self)
+        self.ha.check_beside(self.listen)
 
     @classmethod
     def from_values(cls, values: Mapping[str, object]) -> BrokerSettings:
         """Settings from {dotted key: value as YAML or a command line gives it}. Raises SettingsError."""
         sections = cls.read_values(values)
-        return cls(**sections[""], tls=TlsSettings(**sections["tls"]), sasl=SaslSettings(**sections["sasl"]))
+        own = {name: make(**sections[name]) for name, make in _SECTIONS.items()}
+        return cls(**sections[""], **own)
 
     @staticmethod
     def read_values(values: Mapping[str, object]) -> dict[str, dict[str, Any]]:
         """{section: {field name: value}}, each value alone checked, not their relations. Raises SettingsError."""
         known = _settings_by_key()
-        sections: dict[str, dict[str, Any]] = {"": {}, "tls": {}, "sasl": {}}
+        sections: dict[str, dict[str, Any]] = {section: {} for section in ("", *_SECTIONS)}
         for key, value in values.items():
-            if key not in known:
-                raise unknown_key(key, known)
-            section, name, found = known[key]
+            section, name, found = _find(key, known)
             sections[section][name] = found.read(value)
         return sections
 
     def get(self, key: str) -> object:
         """The setting `key` as JSON can carry it and as `with_change` takes it. Raises SettingsError."""
-        known = _settings_by_key()
-        if key not in known:
-            raise unknown_key(key, known)
-        section, name, found = known[key]
-        value = getattr(getattr(self, section) if section else self, name)
-        return None if value is None else found.kind.show(value)
+        section, name, found = _find(key, _settings_by_key())
+        return found.show(getattr(getattr(self, section) if section else self, name))
 
     def as_mapping(self) -> dict[str, object]:
         """Every setting, by key."""
@@ -195,14 +164,14 @@ class BrokerSettings:
 
     def with_change(self, key: str, value: object) -> BrokerSettings:
         """These settings with `key` changed, as `qpid-ha set` does. Raises SettingsError."""
-        known = _settings_by_key()
-        if key not in known:
-            raise unknown_key(key, known)
-        _section, name, found = known[key]
+        section, name, found = _find(key, _settings_by_key())
         if not found.changeable:
             problem = "cannot change while the broker runs: change the configuration file and restart"
-            raise SettingsError(key, f"{problem} (can change: {', '.join(changeable_keys())})")
-        return dataclasses.replace(self, **{name: found.read(value)})
+            raise SettingsError(found.key, f"{problem} (can change: {', '.join(changeable_keys())})")
+        changed: dict[str, Any] = {name: found.read(value)}
+        if section:
+            changed = {section: dataclasses.replace(getattr(self, section), **changed)}
+        return dataclasses.replace(self, **changed)
 
     def mechanisms_for(self, address: ListenAddress) -> tuple[str, ...]:
         """The SASL mechanisms that the listener offers, strongest first; none when nobody could log in there."""
@@ -245,24 +214,31 @@ def unknown_key(key: str, known: Iterable[str]) -> SettingsError:
     return SettingsError(key, f"unknown key; {nearest(key, known)}")
 
 
+def canonical_key(key: str) -> str:
+    """The one name of a setting that may be written in two ways."""
+    return ALIASES.get(key, key)
+
+
+def _find(key: str, known: Mapping[str, tuple[str, str, Setting]]) -> tuple[str, str, Setting]:
+    found = known.get(canonical_key(key))
+    if found is None:
+        raise unknown_key(key, known)
+    return found
+
+
 def _settings_by_key() -> dict[str, tuple[str, str, Setting]]:
     """Key -> (section, field name, setting)."""
     found: dict[str, tuple[str, str, Setting]] = {}
-    for section, owner in (("", BrokerSettings), ("tls", TlsSettings), ("sasl", SaslSettings)):
+    for section, owner in (("", BrokerSettings), *_SECTIONS.items()):
         for item in fields(owner):
             if "setting" in item.metadata:
                 found[item.metadata["setting"].key] = (section, item.name, item.metadata["setting"])
     return found
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def _check_names(settings: BrokerSettings) -> None:
     if not _NAME.fullmatch(settings.name):
-        raise SettingsError("name", f"{_shown(settings.name)} is not 1 to 64 of letters, digits and . _ -")
+        raise SettingsError("name", f"{shown(settings.name)} is not 1 to 64 of letters, digits and . _ -")
     length = len(bytes(settings.control_socket))
     if length > _LONGEST_SOCKET_PATH:
         problem = f"the path has {length} bytes, a Unix socket takes {_LONGEST_SOCKET_PATH}; choose a shorter one"
