@@ -11,10 +11,11 @@ import inspect
 import json
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from qpid_ha_broker.server.control_socket import PeerCredentials, bind_control_socket
 from qpid_ha_broker.server.settings import nearest
@@ -55,6 +56,19 @@ class ControlLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """What a method returns that goes on telling: an answer at once, then notifications until the caller goes.
+
+    Each of `notes` becomes the params of one notification `method`. `close` is called once, however it ends.
+    """
+
+    answer: object
+    method: str
+    notes: AsyncIterator[object]
+    close: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
 class _Request:
     identity: object
     wants_reply: bool
@@ -62,12 +76,20 @@ class _Request:
     params: dict[str, object]
 
 
+class _Answer(NamedTuple):
+    """The line to send, if one is wanted; whether the connection goes on after it; what else there is to tell."""
+
+    reply: bytes | None
+    goes_on: bool = True
+    stream: Stream | None = None
+
+
 @dataclass(slots=True)
 class ControlServer:
     """Whoever may not administer the broker gets nothing but an error; nobody can stop the others.
 
-    `methods` gives for each name what to do with the params: an answer that JSON can carry, or an awaitable of
-    one. It raises ControlError to refuse; any other exception is a bug, is logged as one, and named to the caller.
+    `methods` gives for each name what to do with the params: an answer that JSON can carry, a `Stream`, or an awaitable
+    of one. It raises ControlError to refuse; any other exception is a bug, is logged as one, and named to the caller.
     """
 
     path: Path
@@ -147,12 +169,33 @@ class ControlServer:
             if line == b"":
                 return
             self._connections[task] = True
-            reply, goes_on = await self._answer(line)
-            if reply is not None:
-                await self._send(writer, reply)
+            reply, goes_on, stream = await self._answer(line)
+            try:
+                if reply is not None:
+                    await self._send(writer, reply)
+                self._connections[task] = False
+                if stream is not None:
+                    await self._tell(reader, writer, stream)
+            finally:
+                if stream is not None:
+                    stream.close()
             if not goes_on:
                 return
-            self._connections[task] = False
+
+    async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stream: Stream) -> None:
+        """Until the caller closes its side, or there is nothing more to tell. What it sends meanwhile means nothing."""
+        telling = asyncio.create_task(self._send_notes(writer, stream))
+        going = asyncio.create_task(_until_gone(reader))
+        try:
+            await asyncio.wait((telling, going), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (telling, going):
+                task.cancel()
+            await asyncio.gather(telling, going, return_exceptions=True)
+
+    async def _send_notes(self, writer: asyncio.StreamWriter, stream: Stream) -> None:
+        async for note in stream.notes:
+            await self._send(writer, _encode({"jsonrpc": "2.0", "method": stream.method, "params": note}))
 
     async def _next_line(self, reader: asyncio.StreamReader) -> bytes | None:
         """A request; empty at the end; None when it is too long."""
@@ -169,19 +212,18 @@ class ControlServer:
         async with asyncio.timeout(self.limits.idle_timeout_s):
             await writer.drain()
 
-    async def _answer(self, line: bytes | None) -> tuple[bytes | None, bool]:
-        """The reply, if one is wanted, and whether the connection goes on."""
+    async def _answer(self, line: bytes | None) -> _Answer:
         try:
             document = self._decode(line)
         except ControlError as error:
-            return _error(None, error), False
+            return _Answer(_error(None, error), goes_on=False)
         try:
             request = _read_request(document)
         except ControlError as error:
             identity = document.get("id") if isinstance(document, dict) else None
-            return _error(identity if isinstance(identity, str | int) else None, error), True
-        reply = await self._call(request)
-        return (reply if request.wants_reply else None), True
+            return _Answer(_error(identity if isinstance(identity, str | int) else None, error))
+        reply, stream = await self._call(request)
+        return _Answer(reply if request.wants_reply else None, stream is None, stream)
 
     def _decode(self, line: bytes | None) -> object:
         if line is None:
@@ -193,22 +235,30 @@ class ControlServer:
             raise ControlError(PARSE_ERROR, problem) from None
         return document
 
-    async def _call(self, request: _Request) -> bytes:
+    async def _call(self, request: _Request) -> tuple[bytes, Stream | None]:
         method = self.methods.get(request.method)
         if method is None:
             problem = f"no method {request.method[:80]!r}; {nearest(request.method[:80], self.methods)}"
-            return _error(request.identity, ControlError(METHOD_NOT_FOUND, problem, {"methods": sorted(self.methods)}))
+            data = {"methods": sorted(self.methods)}
+            return _error(request.identity, ControlError(METHOD_NOT_FOUND, problem, data)), None
         try:
             result = method(request.params)
             if inspect.isawaitable(result):
                 result = await result
-            return _encode({"jsonrpc": "2.0", "id": request.identity, "result": result})
+            stream = result if isinstance(result, Stream) else None
+            answer = result if stream is None else stream.answer
+            return _encode({"jsonrpc": "2.0", "id": request.identity, "result": answer}), stream
         except ControlError as error:
-            return _error(request.identity, error)
+            return _error(request.identity, error), None
         except Exception as error:  # a bug in one method costs its caller an answer, and nobody else anything
             logger.exception("control method %s failed", request.method)
             problem = f"{request.method} failed because of a bug ({type(error).__name__}); the broker's log has it"
-            return _error(request.identity, ControlError(INTERNAL_ERROR, problem))
+            return _error(request.identity, ControlError(INTERNAL_ERROR, problem)), None
+
+
+async def _until_gone(reader: asyncio.StreamReader) -> None:
+    while await reader.read(4096):
+        pass
 
 
 def _read_request(document: object) -> _Request:

@@ -1,0 +1,76 @@
+"""Messages that this broker held and the cluster does not: kept in files, because nothing may vanish silently.
+
+A broker that was cut off while it was primary may hold messages that nobody else has. When it follows the next primary
+it has to drop them: they were never confirmed, or an operator chose to go on without this broker. Each file is a small
+log of its own, in the one format of events: a `QueueDeclared` with LSN 0, then the messages under their old ids.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+from qpid_ha_broker.events.codec import encode
+from qpid_ha_broker.events.types import Enqueued, QueueDeclared
+
+log = logging.getLogger("discarded")
+
+DIRECTORY = "discarded"
+_NAME_LENGTH = 150
+"""Characters of a queue's name in a file's name, which may have 255 bytes."""
+
+
+class DiscardedMessages:
+    """The promise: what is dropped is in a file, or the log says how many messages of which queue are in none."""
+
+    def __init__(self, data_directory: Path | None) -> None:
+        self._directory = None if data_directory is None else data_directory / DIRECTORY
+        self._paths: dict[str, Path] = {}
+        self.total = 0
+        """Messages since the start of the process."""
+
+    def begin(self) -> None:
+        """Another catch-up begins: it has files of its own."""
+        self._paths.clear()
+
+    def keep(self, queue: str, ids: tuple[int, ...], payloads: tuple[bytes, ...]) -> None:
+        """Append messages of `queue`."""
+        self.total += len(ids)
+        if self._directory is None:
+            text = "%d messages of queue %s are not in the cluster's log: dropped (with data-dir they would be kept)"
+            log.warning(text, len(ids), queue)
+            return
+        try:
+            path = self._append(self._directory, queue, ids, payloads)
+        except OSError as error:
+            text = "%d messages of queue %s are dropped and could not be kept: %s: %s"
+            log.error(text, len(ids), queue, self._directory, error.strerror or error)
+        else:
+            log.warning("%d messages of queue %s are not in the cluster's log: kept in %s", len(ids), queue, path)
+
+    def _append(self, directory: Path, queue: str, ids: tuple[int, ...], payloads: tuple[bytes, ...]) -> Path:
+        records = [
+            encode(message_id, Enqueued((0,), payload, durable=False, priority=4, expires_at_ms=0, key=""))
+            for message_id, payload in zip(ids, payloads, strict=True)
+        ]
+        path = self._paths.get(queue)
+        if path is None:
+            directory.mkdir(mode=0o700, exist_ok=True)
+            path = self._paths[queue] = directory / _file_name(queue, time.gmtime())
+            if not path.exists():
+                records.insert(0, encode(0, QueueDeclared(queue, {})))
+        with open(path, "ab", opener=_open_private) as file:
+            file.write(b"".join(records))
+        return path
+
+
+def _file_name(queue: str, now: time.struct_time) -> str:
+    name = quote(queue, safe="")[:_NAME_LENGTH]
+    return f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', now)}.log"
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
