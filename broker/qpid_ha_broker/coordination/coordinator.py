@@ -1,0 +1,49 @@
+"""Where a cluster's record is kept apart from the brokers' logs, and the lock by which one agent is chosen.
+
+A coordinator answers one question that the brokers alone cannot: after a crash of some, which in-sync set was the last?
+Everything here may block on a disk or a network: a broker calls it from a thread of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from qpid_ha_broker.ha.effects import Record
+
+
+class CoordinatorError(Exception):
+    """The coordinator cannot be reached, or what it holds cannot be used; the text names it and says what to do."""
+
+
+class Coordinator(Protocol):
+    """Holds one `Record`. What `compare_and_set` has confirmed, every later `read` returns, or a newer one."""
+
+    def read(self) -> Record:
+        """The record; `Record()` when there is none yet. Raises CoordinatorError."""
+
+    def compare_and_set(self, expected: Record, wanted: Record) -> tuple[bool, Record]:
+        """Replace `expected` by `wanted`: True and `wanted`, or False and what is there instead.
+
+        Raises CoordinatorError, and then nobody knows whether it was written: `read` tells.
+        """
+
+    def watch(self, callback: Callable[[Record], None]) -> Callable[[], None]:
+        """Call `callback` with each new record, from a thread of its own, until the returned function is called."""
+
+
+class Lease(Protocol):
+    """Held by one at a time, as long as its process lives and the coordinator remembers it."""
+
+    def try_lock(self) -> bool:
+        """Take it if it is free. Raises CoordinatorError."""
+
+    def acquire(self, cancel: threading.Event) -> bool:
+        """Wait until it is ours; False, and not ours, when `cancel` was set meanwhile. Raises CoordinatorError."""
+
+    def is_held(self) -> bool:
+        """Whether it is still ours; it is lost when somebody took away what it rests on."""
+
+    def release(self) -> None:
+        """Let another have it; nothing if it is not ours."""

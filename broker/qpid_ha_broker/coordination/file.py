@@ -1,0 +1,242 @@
+"""A directory that all brokers of a cluster share: a record in a file, and a lock.
+
+The locks are those of open file descriptions (fcntl(2), "Open file description locks"): the kernel lets go of them when
+the process that holds them ends, however it ends, and a process that waits gets them at that moment. On NFS the server
+does the same when a client's lease has run out. The directory must exist: one that we made ourselves where a mount is
+missing would give every machine a lock of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from qpid_ha_broker.coordination.coordinator import CoordinatorError
+from qpid_ha_broker.ha.effects import Record
+
+RECORD_FILE = "record.json"
+RECORD_LOCK_FILE = "record.lock"
+PRIMARY_LOCK_FILE = "primary.lock"
+FORMAT = 1
+RECORD_LOCK_TIMEOUT_S = 3.0
+"""Whoever holds the record's lock needs it for one write; if it is stopped in the middle, others must hear of it."""
+WATCH_INTERVAL_S = 0.25
+_MODE = 0o660
+_FLOCK = struct.Struct("hhqqi0q")
+"""struct flock: type, whence, start, length, pid; length 0 is the whole file."""
+_LARGEST_RECORD_BYTES = 1024 * 1024
+
+
+class FileCoordinator:
+    """The promise: `record.json` is at any moment a whole record, the last one that was confirmed or a newer one."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / RECORD_FILE
+
+    def read(self) -> Record:
+        """The record; an empty one when there is no file yet. Raises CoordinatorError."""
+        _require_directory(self.directory)
+        try:
+            with self.path.open("rb") as opened:
+                content = opened.read(_LARGEST_RECORD_BYTES)
+        except FileNotFoundError:
+            return Record()
+        except OSError as error:
+            raise CoordinatorError(f"cannot read {self.path}: {error.strerror or error}") from None
+        try:
+            return decode_record(content)
+        except (ValueError, RecursionError) as error:
+            raise CoordinatorError(
+                f"{self.path} is damaged ({error}): stop every broker of the cluster, move the file away, start them, "
+                "and promote the one that `qpid-ha status --all` shows furthest"
+            ) from None
+
+    def compare_and_set(self, expected: Record, wanted: Record) -> tuple[bool, Record]:
+        """Write `wanted` if `expected` is there, under the record's lock. Raises CoordinatorError."""
+        with self._record_lock():
+            found = self.read()
+            if found != expected:
+                return False, found
+            try:
+                self._replace(encode_record(wanted))
+            except OSError as error:
+                raise CoordinatorError(f"cannot write {self.path}: {error.strerror or error}") from None
+            return True, wanted
+
+    def watch(self, callback: Callable[[Record], None]) -> Callable[[], None]:
+        """Look at the file every `WATCH_INTERVAL_S`; what cannot be read is not reported, a later `read` says why."""
+        ended = threading.Event()
+        known = self._version()
+
+        def look() -> None:
+            nonlocal known
+            while not ended.wait(WATCH_INTERVAL_S):
+                version = self._version()
+                if version != known:
+                    known = version
+                    with contextlib.suppress(CoordinatorError):
+                        callback(self.read())
+
+        threading.Thread(target=look, name="record-watch", daemon=True).start()
+        return ended.set
+
+    def _version(self) -> tuple[int, int]:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return 0, 0
+        return status.st_ino, status.st_mtime_ns
+
+    def _replace(self, content: bytes) -> None:
+        """On the disk before its name is, and the name before anybody hears of it."""
+        temporary = self.path.with_suffix(".tmp")  # one writer at a time: the lock is ours
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
+        with open(descriptor, "wb") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(descriptor)
+        temporary.replace(self.path)
+        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    @contextlib.contextmanager
+    def _record_lock(self) -> Iterator[None]:
+        lock = Lock(self.directory, RECORD_LOCK_FILE)
+        deadline = time.monotonic() + RECORD_LOCK_TIMEOUT_S
+        while not lock.try_lock():
+            if time.monotonic() > deadline:
+                raise CoordinatorError(
+                    f"{lock.path} is held by {holder_of(lock.path)} for more than {RECORD_LOCK_TIMEOUT_S:g} s: "
+                    "if that process is stopped, continue or kill it"
+                )
+            time.sleep(0.005)
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+class Lock:
+    """The promise: of all `Lock`s of one directory and file name, on any machine, one at most is held.
+
+    It rests on the file: who removes or replaces it takes the lock away, which `is_held` notices. The file holds who
+    has it, for operators.
+    """
+
+    def __init__(self, directory: Path, file_name: str = PRIMARY_LOCK_FILE, holder: str = "") -> None:
+        self.path = directory / file_name
+        self._holder = holder
+        self._descriptor = -1
+
+    def try_lock(self) -> bool:
+        """Take it if it is free. Raises CoordinatorError."""
+        return self.is_held() or self._lock(fcntl.F_OFD_SETLK)
+
+    def acquire(self, cancel: threading.Event) -> bool:
+        """Wait in the kernel until it is ours; for a thread of its own. Raises CoordinatorError.
+
+        Nothing can interrupt that wait: `cancel` is looked at when the lock comes, and then it is given back at once.
+        """
+        while not cancel.is_set():
+            if self.is_held():
+                return True
+            self._lock(fcntl.F_OFD_SETLKW)
+        self.release()
+        return False
+
+    def is_held(self) -> bool:
+        """Whether it is ours, and the file is still the one that we locked."""
+        return self._descriptor >= 0 and _is_at(self._descriptor, self.path)
+
+    def release(self) -> None:
+        """Let the next one have it. The file stays: removing it would race with the next holder."""
+        if self._descriptor >= 0:
+            if self.is_held():
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _lock(self, command: int) -> bool:
+        """One attempt; False too when the file was replaced while we waited for it."""
+        self.release()
+        _require_directory(self.path.parent)
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+        except OSError as error:
+            raise CoordinatorError(f"cannot open {self.path}: {error.strerror or error}") from None
+        try:
+            fcntl.fcntl(descriptor, command, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise CoordinatorError(f"cannot lock {self.path}: {error.strerror or error}") from None
+        if not _is_at(descriptor, self.path):
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        self._sign()
+        return True
+
+    def _sign(self) -> None:
+        since = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"name": self._holder, "pid": os.getpid(), "since": since})
+        with contextlib.suppress(OSError):  # a full disk costs operators a hint, nobody the lock
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, line.encode() + b"\n", 0)
+
+
+def holder_of(path: Path) -> str:
+    """Who says in the lock file `path` that it is his; for messages only."""
+    try:
+        signed = json.loads(path.read_text(encoding="utf-8"))
+        return f"{signed['name'] or 'a broker'} (pid {signed['pid']}, since {signed['since']})"
+    except (OSError, ValueError, TypeError, KeyError):
+        return "somebody"
+
+
+def encode_record(record: Record) -> bytes:
+    """As JSON that an operator can read."""
+    return json.dumps({"format": FORMAT, **record._asdict()}, indent=2).encode() + b"\n"
+
+
+def decode_record(content: bytes) -> Record:
+    """The record in a file's bytes. Raises ValueError with what is wrong."""
+    found = json.loads(content)
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise ValueError(f"it is no record of format {FORMAT}")
+    texts = [found.get("cluster"), found.get("primary")]
+    numbers = [found.get("generation"), found.get("epoch")]
+    members = found.get("members")
+    if not isinstance(members, list) or not all(isinstance(text, str) for text in [*texts, *members]):
+        raise ValueError("cluster, primary and members are not text")
+    if any(isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers):
+        raise ValueError("generation and epoch are not numbers")
+    return Record(found["cluster"], found["generation"], found["primary"], found["epoch"], tuple(members))
+
+
+def _require_directory(directory: Path) -> None:
+    if not directory.is_dir():
+        raise CoordinatorError(f"the shared directory {directory} is not there: mount it, or make it")
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
