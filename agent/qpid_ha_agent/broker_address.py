@@ -6,17 +6,58 @@ The places are those where the broker puts its control socket by default (`serve
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from qpid_ha_agent.control import Unreachable
 
 DEFAULT_CONFIG_FILE = "/etc/qpid-ha/qpid-ha.yaml"
 
 
+_URL = re.compile(r"(?:(amqps?)://)?(?:([^@/\s]*)@)?(\[[^\[\]/\s]+\]|[^\[\]:/@?#\s]+)(?::([0-9]{1,5}))?/?", re.ASCII)
+
+
+class RemoteBroker(NamedTuple):
+    """A broker that is asked through AMQP. `host` carries no brackets; `user` is empty for nobody in particular."""
+
+    scheme: str
+    host: str
+    port: int
+    user: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
 class AddressError(Exception):
     """What was said does not name one broker whose control socket can be used; the text says what does."""
+
+
+def find_broker(broker: str | None, environment: Mapping[str, str] = os.environ) -> Path | RemoteBroker:
+    """The control socket as `find_socket` finds it, or the broker at `amqp[s]://[USER@]HOST[:PORT]` or `HOST:PORT`.
+
+    Raises AddressError, or Unreachable when there is none.
+    """
+    if broker and not broker.startswith("unix:") and ("://" in broker or ":" in broker):
+        return _remote(broker)
+    return find_socket(broker, environment)
+
+
+def _remote(text: str) -> RemoteBroker:
+    found = _URL.fullmatch(text)
+    if found is None:
+        raise AddressError(f"{text.rpartition('@')[2]}: a remote broker is amqp://[USER@]HOST[:PORT], or amqps")
+    user, port = found[2] or "", int(found[4]) if found[4] else {"amqps": 5671}.get(found[1], 5672)
+    if ":" in user:
+        problem = "the command line is no place for a password; use --password-file or QPID_HA_PASSWORD"
+        raise AddressError(f"{user.partition(':')[0]}@{found[3]}: {problem}")
+    if not 0 < port < 65536:
+        raise AddressError(f"{text}: there is no port {port}")
+    return RemoteBroker(found[1] or "amqp", found[3].strip("[]"), port, user)
 
 
 def find_socket(broker: str | None, environment: Mapping[str, str] = os.environ) -> Path:
@@ -43,9 +84,8 @@ def socket_directories(environment: Mapping[str, str] = os.environ) -> list[Path
 def _from_text(broker: str, environment: Mapping[str, str]) -> Path:
     if broker.startswith("unix:"):
         return Path(broker.removeprefix("unix:").removeprefix("//"))
-    if "://" in broker or ":" in broker:
-        problem = "a remote broker cannot be administered yet; run this on its machine, with its name or control socket"
-        raise AddressError(f"{broker}: {problem}")
+    if ":" in broker:
+        raise AddressError(f"{broker}: give the control socket of a broker of this machine, or its name")
     if "/" in broker:
         return Path(broker)
     return _by_name(broker, environment)

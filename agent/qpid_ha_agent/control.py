@@ -9,10 +9,13 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
+from typing import TypeVar
 
 _RECEIVE_BYTES = 65536
+Result = TypeVar("Result")
 
 
 class ControlFailure(Exception):
@@ -70,9 +73,27 @@ class ControlClient:
         self._last_identity += 1
         request = {"jsonrpc": "2.0", "id": self._last_identity, "method": method, "params": params}
         deadline = time.monotonic() + self.timeout_s
+        line = self._guarded(lambda: self._exchange(json.dumps(request).encode("ascii") + b"\n", deadline))
+        return self._guarded(lambda: self._read_reply(line))
+
+    def stream(self, method: str, **params: object) -> Iterator[object]:
+        """What `method` answers, then what it goes on telling, without a limit of time, until the broker ends it.
+
+        Raises as `call` does.
+        """
+        yield self.call(method, **params)
+        while (connection := self._connection) is not None:
+            line = self._guarded(lambda: self._read_line(connection, None))
+            note = _decode(line)
+            if note is None or "params" not in note:
+                self.close()
+                raise self._no_broker()
+            yield note["params"]
+
+    def _guarded(self, step: Callable[[], Result]) -> Result:
+        """`step`; whatever the operating system says is told in our terms, and ends the connection."""
         try:
-            line = self._exchange(json.dumps(request).encode("ascii") + b"\n", deadline)
-            return self._read_reply(line)
+            return step()
         except TimeoutError:
             self.close()
             raise TimedOut(f"no answer from {self.path} within {self.timeout_s:g} s") from None
@@ -89,11 +110,15 @@ class ControlClient:
         with suppress(BrokenPipeError, ConnectionResetError):
             connection.settimeout(_remaining_s(deadline))
             connection.sendall(request)
+        return self._read_line(connection, deadline)
+
+    def _read_line(self, connection: socket.socket, deadline: float | None) -> bytes:
         while b"\n" not in self._received:
-            connection.settimeout(_remaining_s(deadline))
+            connection.settimeout(None if deadline is None else _remaining_s(deadline))
             part = connection.recv(_RECEIVE_BYTES)
             if not part:
-                raise Unreachable(f"the broker at {self.path} closed the connection without an answer")
+                missing = "without an answer" if deadline is not None else "and tells nothing more"
+                raise Unreachable(f"the broker at {self.path} closed the connection {missing}")
             self._received += part
         line, _newline, self._received = self._received.partition(b"\n")
         return line
@@ -106,21 +131,29 @@ class ControlClient:
         return self._connection
 
     def _read_reply(self, line: bytes) -> object:
-        try:
-            reply = json.loads(line)
-        except ValueError:
-            reply = None
-        if not isinstance(reply, dict) or reply.get("id") not in (self._last_identity, None):
-            raise Unreachable(f"what listens at {self.path} is no qpid-ha broker")
+        reply = _decode(line)
+        if reply is None or reply.get("id") not in (self._last_identity, None):
+            raise self._no_broker()
         if "result" in reply:
-            result: object = reply["result"]
-            return result
+            return reply["result"]
         error = reply.get("error")
         if not isinstance(error, dict):
-            raise Unreachable(f"what listens at {self.path} is no qpid-ha broker")
+            raise self._no_broker()
         if reply.get("id") is None:  # the broker refused the connection, not this request
             self.close()
         raise Refused(error.get("code", 0), str(error.get("message", "refused")), error.get("data"))
+
+    def _no_broker(self) -> Unreachable:
+        return Unreachable(f"what listens at {self.path} is no qpid-ha broker")
+
+
+def _decode(line: bytes) -> dict[str, object] | None:
+    """The JSON object on a line; None if it is something else."""
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def _remaining_s(deadline: float) -> float:

@@ -5,16 +5,23 @@ Exit codes: 0 yes or done, 1 no or refused (the reason is on stderr), 2 usage, 3
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qpid_ha_agent.broker_address import AddressError, find_socket
+from qpid_ha_agent.broker_address import AddressError, RemoteBroker, find_broker
 from qpid_ha_agent.control import ControlClient, Refused, Unreachable
 
+if TYPE_CHECKING:
+    from qpid_ha_agent.remote_control import RemoteControlClient
+
 NO, USAGE, UNREACHABLE = 1, 2, 3
+USUAL_TIMEOUT_S = 10.0
 FORMATS = ("table", "json", "yaml")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -24,21 +31,51 @@ class Invocation:
     """The options that may stand before the command or after it, as qpid's tools allow."""
 
     broker: str | None = None
-    timeout_s: float = 10.0
+    timeout_s: float | None = None
     format: str = "table"
+    password_file: str | None = None
 
-    def call(self, method: str, **params: object) -> Any:
+    def call(self, method: str, /, *, usual_timeout_s: float = USUAL_TIMEOUT_S, **params: object) -> Any:
         """Ask the broker; parameters that are None are left out. Ends the program when it refuses or is silent."""
-        given = {name: value for name, value in params.items() if value is not None}
+        with self._failures(), self._client(usual_timeout_s) as client:
+            return client.call(method, **_given(params))
+
+    def stream(self, method: str, /, **params: object) -> Iterator[Any]:
+        """What the broker answers and goes on telling. Ends the program when it refuses, is silent or stops."""
+        with self._failures(), self._client(USUAL_TIMEOUT_S) as client:
+            yield from client.stream(method, **_given(params))
+
+    def _client(self, usual_timeout_s: float) -> ControlClient | RemoteControlClient:
+        broker = find_broker(self.broker)
+        timeout_s = usual_timeout_s if self.timeout_s is None else self.timeout_s
+        if not isinstance(broker, RemoteBroker):
+            return ControlClient(broker, timeout_s)
+        from qpid_ha_agent.remote_control import RemoteControlClient
+
+        return RemoteControlClient(broker, self._password(), timeout_s)
+
+    def _password(self) -> str | None:
+        if self.password_file is None:
+            return os.environ.get("QPID_HA_PASSWORD")
         try:
-            with ControlClient(find_socket(self.broker), self.timeout_s) as client:
-                return client.call(method, **given)
+            return Path(self.password_file).read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+        except (OSError, UnicodeDecodeError) as error:
+            raise Failure(f"--password-file: cannot read {self.password_file}: {error}", USAGE) from None
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
         except Refused as refusal:
             raise Failure(refusal.message, NO) from None
         except Unreachable as error:
             raise Failure(str(error), UNREACHABLE) from None
         except AddressError as error:
             raise Failure(str(error), USAGE) from None
+
+
+def _given(params: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in params.items() if value is not None}
 
 
 class Failure(click.ClickException):
@@ -54,6 +91,20 @@ def unexpected(result: object) -> Failure:
     return Failure(f"the broker's answer cannot be understood: {str(result)[:200]}", UNREACHABLE)
 
 
+def facts_of(result: object) -> dict[str, Any]:
+    """The answer of a method that promises an object."""
+    if not isinstance(result, dict):
+        raise unexpected(result)
+    return result
+
+
+def rows_of(result: object) -> list[dict[str, Any]]:
+    """The answer of a method that promises a list of objects."""
+    if not isinstance(result, list) or not all(isinstance(row, dict) for row in result):
+        raise unexpected(result)
+    return result
+
+
 def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def keep(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
         if value is not None:
@@ -63,9 +114,16 @@ def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
 
 
 def common_options(command: Command) -> Command:
-    """Add `-b`, `--timeout`, `--format` and `--cluster-manager`; what stands last counts."""
+    """Add `-b`, `--timeout`, `--format`, `--password-file` and `--cluster-manager`; what stands last counts."""
     for option in (
         click.option("--cluster-manager", is_flag=True, expose_value=False, help="For qpid's scripts; ignored."),
+        click.option(
+            "--password-file",
+            metavar="FILE",
+            callback=_keep("password_file"),
+            expose_value=False,
+            help="For a remote broker; default: QPID_HA_PASSWORD.",
+        ),
         click.option(
             "--format", type=click.Choice(FORMATS), callback=_keep("format"), expose_value=False, help="Default: table."
         ),
@@ -75,7 +133,7 @@ def common_options(command: Command) -> Command:
             metavar="SECONDS",
             callback=_keep("timeout_s"),
             expose_value=False,
-            help="How long to wait for the broker; default 10.",
+            help="How long to wait for the broker; default 10, where it changes state 30.",
         ),
         click.option(
             "-b",
@@ -83,7 +141,7 @@ def common_options(command: Command) -> Command:
             metavar="BROKER",
             callback=_keep("broker"),
             expose_value=False,
-            help="Its name, its control socket, or unix:PATH; default: the one of this machine.",
+            help="Its name, its control socket, or amqp://[USER@]HOST:PORT; default: the one of this machine.",
         ),
     ):
         command = option(command)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _WIDE = 100_000
 """Columns when nobody looks: a pipe has no width, and a cut name is no name."""
@@ -28,7 +31,7 @@ def print_facts(facts: Mapping[str, object], format_name: str) -> None:
     if format_name != "table":
         print_document(dict(facts), format_name)
         return
-    _print_table(("", ""), [(name, _cell(value)) for name, value in facts.items()], heading=False)
+    _print_table(("", ""), [(name, cell(value)) for name, value in facts.items()], heading=False)
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], format_name: str) -> None:
@@ -36,39 +39,74 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], format
     if format_name != "table":
         print_document([dict(row) for row in rows], format_name)
         return
-    _print_table(columns, [[_cell(row.get(column, "")) for column in columns] for row in rows])
+    _print_table(columns, cells_of(rows, columns))
 
 
-def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], heading: bool = True) -> None:
-    """With rich, which is imported only here: it takes longer to import than a ping takes."""
+def print_comparison(facts: Mapping[str, Mapping[str, object]]) -> None:
+    """A line for each fact, a column for each of the things that have it."""
+    names = dict.fromkeys(name for each in facts.values() for name in each)
+    rows = [[name, *(cell(each.get(name, "")) for each in facts.values())] for name in names]
+    _print_table(("", *facts), rows)
+
+
+def cells_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[list[str]]:
+    """The text of each cell; a column `in-sync` shows the fact `in-sync` or `in_sync`."""
+    return [[cell(row.get(column, row.get(column.replace("-", "_"), ""))) for column in columns] for row in rows]
+
+
+def value_text(value: object) -> str:
+    """A setting's value, as `qpid-ha set` takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ",".join(value_text(each) for each in value)
+    if isinstance(value, Mapping) and set(value) == {"pattern", "replicate"}:
+        return cell(f"{value['pattern']}={value['replicate']}")
+    return "none" if value is None else cell(value)
+
+
+def print_notes(answer: object) -> None:
+    """What the broker has to say about what it did, on lines of their own."""
+    notes = answer.get("notes") if isinstance(answer, Mapping) else None
+    for note in notes if isinstance(notes, list) else []:
+        click.echo(cell(note))
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], heading: bool = True) -> None:
+    """With rich, which is imported only when a table is printed: it takes longer to import than a ping takes."""
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(box=None, show_header=heading, pad_edge=False, header_style="bold")
-    rows = list(rows)
-    for index, column in enumerate(columns):
-        numeric = heading and bool(rows) and all(row[index].replace(".", "", 1).isdecimal() for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
     with console.capture() as captured:
-        console.print(table)
+        console.print(table_of(columns, rows, heading))
     for line in captured.get().splitlines():
         click.echo(line.rstrip())
 
 
-def _cell(value: object) -> str:
+def table_of(columns: Sequence[str], rows: Sequence[Sequence[str]], heading: bool = True) -> Table:
+    """Numbers to the right, everything else to the left."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=heading, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        numeric = heading and bool(rows) and all(row[index].replace(".", "", 1).isdecimal() for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(text) for text in row))
+    return table
+
+
+def cell(value: object) -> str:
     """Text for one cell; a name with control characters must not steer the terminal."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
         return "-"
     if isinstance(value, Mapping):
-        return " ".join(f"{name}={_cell(inner)}" for name, inner in value.items())
+        return " ".join(f"{name}={cell(inner)}" for name, inner in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(_cell(inner) for inner in value)
+        return ", ".join(cell(inner) for inner in value)
     if isinstance(value, float):
         return f"{value:.1f}"
     text = str(value)

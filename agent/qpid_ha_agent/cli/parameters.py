@@ -9,6 +9,9 @@ import click
 
 from qpid_ha_broker.quantities import parse_duration_s, parse_size_bytes
 
+_SHORT = frozenset({"brokers-url", "public-url", "backup-timeout", "min-in-sync", "replicate", "confirm-dequeue"})
+"""Settings that qpid's own tool calls by these names, without `ha.`."""
+
 
 def size(text: str) -> int:
     """Bytes, from `100MiB`. Raises click.BadParameter."""
@@ -38,7 +41,10 @@ def read_arguments(texts: Sequence[str]) -> dict[str, object]:
 
 
 def read_changes(words: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs from `KEY VALUE`, `KEY=VALUE`, `--KEY VALUE` and `--KEY=VALUE`, as many as there are."""
+    """Pairs from `KEY VALUE`, `KEY=VALUE`, `--KEY VALUE` and `--KEY=VALUE`, as many as there are.
+
+    `ha.` may be left out where qpid leaves it out. Raises click.UsageError.
+    """
     changes = []
     rest = list(words)
     while rest:
@@ -47,7 +53,7 @@ def read_changes(words: Sequence[str]) -> list[tuple[str, str]]:
             if not rest:
                 raise click.UsageError(f"what should {key} be? Write {key}=VALUE or {key} VALUE.")
             value = rest.pop(0)
-        changes.append((key, value))
+        changes.append((f"ha.{key}" if key in _SHORT else key, value))
     return changes
 
 

@@ -1,0 +1,179 @@
+"""`qpid-ha` about a cluster: who is what, who shall be primary, what backups hold, what happened."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from qpid_ha_agent.cli.invocation import NO, Invocation, common_options, facts_of, rows_of
+from qpid_ha_agent.cli.output import cell, print_comparison, print_document, print_facts, print_notes, print_rows
+
+STATES = ("standalone", "connecting", "catchup", "ready", "primary", "stopping")
+STATUS_COLUMNS = ("name", "address", "state", "phase", "generation", "lsn", "in-sync")
+BACKUP_COLUMNS = ("name", "state", "in-sync", "lsn", "lag-messages", "lag-bytes", "lag-s")
+HISTORY_COLUMNS = ("generation", "primary", "first-lsn", "started", "cause", "forced")
+UNREACHABLE_STATE = "unreachable"
+CHANGE_TIMEOUT_S = 30.0
+"""A change of primary waits for other brokers."""
+
+
+@click.command()
+@click.option("--expect", type=click.Choice(STATES), metavar="STATE", help="Say nothing; 0 if it is in STATE, else 1.")
+@click.option("--is-primary", is_flag=True, help="Say nothing; 0 if it is the primary, else 1.")
+@click.option("--all", "everyone", is_flag=True, help="Every broker of the cluster, a line for each.")
+@common_options
+@click.pass_context
+def status(context: click.Context, expect: str | None, is_primary: bool, everyone: bool) -> None:
+    """The state of the broker, on one line."""
+    if (expect is not None) + is_primary + everyone > 1:
+        raise click.UsageError("--expect, --is-primary and --all are different questions: give one of them")
+    invocation: Invocation = context.obj
+    if everyone:
+        print_rows(status_rows(invocation), STATUS_COLUMNS, invocation.format)
+        return
+    facts = facts_of(invocation.call("status"))
+    wanted = "primary" if is_primary else expect
+    if wanted is not None:
+        context.exit(0 if facts.get("state") == wanted else NO)
+    if invocation.format == "table":
+        click.echo(facts.get("state"))
+    else:
+        print_document(facts, invocation.format)
+
+
+def status_rows(invocation: Invocation) -> list[dict[str, Any]]:
+    """Every broker of the cluster as the asked one sees it; one that says nothing is unreachable."""
+    rows = rows_of(invocation.call("status", all=True))
+    return [row if row.get("state") else {**row, "state": UNREACHABLE_STATE} for row in rows]
+
+
+@click.command()
+@click.option("--all", "everyone", is_flag=True, help="Every broker of the cluster, a column for each.")
+@common_options
+@click.pass_obj
+def query(invocation: Invocation, everyone: bool) -> None:
+    """Facts and figures of the broker."""
+    if not everyone:
+        print_facts(facts_of(invocation.call("query")), invocation.format)
+        return
+    rows = rows_of(invocation.call("query", all=True))
+    if invocation.format != "table":
+        print_document(rows, invocation.format)
+        return
+    print_comparison({str(row.get("name") or row.get("address") or number): row for number, row in enumerate(rows)})
+
+
+@click.command()
+@click.option(
+    "--force", is_flag=True, help="Even if confirmed messages may be lost. It is logged, and kept in the log."
+)
+@common_options
+@click.pass_obj
+def promote(invocation: Invocation, force: bool) -> None:
+    """Make the broker the primary. A live primary is asked to hand over first."""
+    _say(invocation, invocation.call("promote", usual_timeout_s=CHANGE_TIMEOUT_S, force=force))
+
+
+@click.command()
+@common_options
+@click.pass_obj
+def demote(invocation: Invocation) -> None:
+    """Make the primary a backup; it keeps running and follows the next one."""
+    _say(invocation, invocation.call("demote", usual_timeout_s=CHANGE_TIMEOUT_S))
+
+
+@click.command()
+@click.argument("to", required=False)
+@common_options
+@click.pass_obj
+def switchover(invocation: Invocation, to: str | None) -> None:
+    """Let the primary hand over to broker TO, or to the best backup: nothing is lost."""
+    _say(invocation, invocation.call("switchover", usual_timeout_s=CHANGE_TIMEOUT_S, to=to))
+
+
+@click.command()
+@common_options
+@click.pass_obj
+def backups(invocation: Invocation) -> None:
+    """The backups of the primary, and how far each is behind."""
+    print_rows(rows_of(invocation.call("backups")), BACKUP_COLUMNS, invocation.format)
+
+
+@click.command()
+@common_options
+@click.pass_obj
+def history(invocation: Invocation) -> None:
+    """Who was primary since when, and why."""
+    rows = rows_of(invocation.call("history"))
+    if invocation.format == "table":
+        rows = [{**row, "started": _local_time(row.get("started_at_ms"))} for row in rows]
+    print_rows(rows, HISTORY_COLUMNS, invocation.format)
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("remote_broker", metavar="REMOTE-BROKER")
+@common_options
+@click.pass_obj
+def replicate(invocation: Invocation, queue: str, remote_broker: str) -> None:
+    """Keep a copy here of QUEUE of another cluster, whose address is REMOTE-BROKER."""
+    _say(invocation, invocation.call("replicate", queue=queue, address=remote_broker))
+
+
+@click.command()
+@common_options
+@click.pass_obj
+def events(invocation: Invocation) -> None:
+    """What happens to the broker, as it happens, until you interrupt it."""
+    with suppress(KeyboardInterrupt):
+        for event in invocation.stream("events"):
+            _print_event(event, invocation.format)
+
+
+commands: tuple[click.Command, ...] = (
+    status,
+    query,
+    promote,
+    demote,
+    switchover,
+    backups,
+    history,
+    replicate,
+    events,
+)
+
+
+def _say(invocation: Invocation, answer: object) -> None:
+    """What came of a command: in a sentence if the broker has one, else as facts."""
+    if invocation.format != "table":
+        print_document(answer, invocation.format)
+        return
+    if isinstance(answer, Mapping):
+        facts = {name: value for name, value in answer.items() if name not in ("text", "notes")}
+        if answer.get("text"):
+            click.echo(cell(answer["text"]))
+        elif facts:
+            print_facts(facts, invocation.format)
+        print_notes(answer)
+
+
+def _local_time(wall_ms: object) -> str:
+    if not isinstance(wall_ms, int | float) or wall_ms <= 0:
+        return "-"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ms / 1000))
+
+
+def _print_event(event: object, format_name: str) -> None:
+    """On one line in JSON too: whoever reads this reads line by line."""
+    if format_name == "json":
+        click.echo(json.dumps(event, ensure_ascii=False))
+    elif format_name == "yaml":
+        click.echo("---")
+        print_document(event, format_name)
+    else:
+        click.echo(f"{time.strftime('%H:%M:%S')} {cell(event)}")

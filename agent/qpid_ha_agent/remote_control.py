@@ -1,0 +1,112 @@
+"""Asking a broker on another machine: the requests of the control socket, as messages to its node `$management`.
+
+A request is a message with the application properties operation=`control` and type=`org.qpid-ha.broker` whose body is
+the text of a JSON-RPC 2.0 request; the body of the answer is the text of the reply.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import proton
+import proton.utils
+
+from qpid_ha_agent.broker_address import RemoteBroker
+from qpid_ha_agent.control import Refused, TimedOut, Unreachable
+
+NODE, OPERATION, TYPE = "$management", "control", "org.qpid-ha.broker"
+ADMIN_PROPERTY = "qpid.ha-admin"
+"""In the open: let in everywhere, also where ordinary clients are sent to the primary."""
+NOT_ALLOWED = -32001
+NOT_OFFERED = -32601
+
+
+class RemoteControlClient:
+    """As `ControlClient`, through one AMQP connection, made at the first call; each step takes `timeout_s` at most."""
+
+    def __init__(self, broker: RemoteBroker, password: str | None = None, timeout_s: float = 10.0) -> None:
+        self.broker = broker
+        self.timeout_s = timeout_s
+        self._password = password
+        self._connection: Any = None
+        self._requests: Any = None
+        self._last_identity = 0
+
+    def __enter__(self) -> RemoteControlClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection, if there is one."""
+        connection, self._connection, self._requests = self._connection, None, None
+        if connection is not None:
+            with suppress(proton.ProtonException, OSError):
+                connection.close()
+
+    def call(self, method: str, **params: object) -> object:
+        """The result of `method`. Raises Refused with the broker's reason, TimedOut or Unreachable."""
+        self._last_identity += 1
+        request = {"jsonrpc": "2.0", "id": self._last_identity, "method": method, "params": params}
+        properties = {"operation": OPERATION, "type": TYPE}
+        message = proton.Message(body=json.dumps(request), properties=properties)
+        return self._read(self._guarded(lambda: self._exchange(message)))
+
+    def stream(self, method: str, **params: object) -> Iterator[object]:
+        """Not through AMQP: always raises Refused."""
+        raise Refused(NOT_OFFERED, f"{method} is told on the machine of the broker only; run this there")
+
+    def _exchange(self, message: proton.Message) -> proton.Message:
+        if self._requests is None:
+            self._connection = proton.utils.BlockingConnection(
+                str(self.broker),
+                timeout=self.timeout_s,
+                user=self.broker.user or None,
+                password=self._password if self.broker.user else None,
+                allow_insecure_mechs=False,
+                properties={proton.symbol(ADMIN_PROPERTY): True},
+            )
+            self._requests = proton.utils.SyncRequestResponse(self._connection, NODE)
+        answer: proton.Message = self._requests.call(message)
+        return answer
+
+    def _guarded(self, step: Callable[[], proton.Message]) -> proton.Message:
+        """`step`; whatever Proton says is told in our terms, and ends the connection."""
+        try:
+            return step()
+        except proton.Timeout:
+            self.close()
+            raise TimedOut(f"no answer from {self.broker} within {self.timeout_s:g} s") from None
+        except (proton.ProtonException, proton.utils.LinkDetached, OSError) as error:
+            self.close()
+            text = str(error)
+            if "unauthorized-access" in text:
+                who = self.broker.user or "anybody"
+                raise Refused(NOT_ALLOWED, f"{self.broker} does not let {who} administer it: {text}") from None
+            raise Unreachable(f"cannot reach a broker at {self.broker}: {text}") from None
+
+    def _read(self, message: proton.Message) -> object:
+        properties: dict[Any, Any] = message.properties or {}
+        status = properties.get("statusCode")
+        if not isinstance(status, int) or not 200 <= status < 300:
+            raise Refused(NOT_OFFERED, f"{self.broker}: {properties.get('statusDescription', 'refused')}")
+        try:
+            reply = json.loads(str(message.body))
+        except ValueError:
+            reply = None
+        if not isinstance(reply, dict):
+            raise Unreachable(f"what listens at {self.broker} is no qpid-ha broker")
+        if "result" in reply:
+            result: object = reply["result"]
+            return result
+        error = reply.get("error")
+        if not isinstance(error, dict):
+            raise Unreachable(f"what listens at {self.broker} is no qpid-ha broker")
+        raise Refused(error.get("code", 0), str(error.get("message", "refused")), error.get("data"))
