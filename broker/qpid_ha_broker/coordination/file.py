@@ -100,11 +100,10 @@ class FileCoordinator:
     def _replace(self, content: bytes) -> None:
         """On the disk before its name is, and the name before anybody hears of it."""
         temporary = self.path.with_suffix(".tmp")  # one writer at a time: the lock is ours
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
-        with open(descriptor, "wb") as opened:
+        with temporary.open("wb") as opened:
             opened.write(content)
             opened.flush()
-            os.fsync(descriptor)
+            os.fsync(opened.fileno())
         temporary.replace(self.path)
         directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -1,0 +1,292 @@
+"""What an agent does next: a table over what it knows of its broker and of the lock. Pure.
+
+Every row says why. The brokers keep the safety property whatever agents do (a promotion that could lose something is
+refused); what this table adds is that there is a primary again soon, that one agent at a time tries, and that a broker
+which no longer answers cannot wake up as a primary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from qpid_ha_broker.ha.states import State
+
+
+class Action(StrEnum):
+    """What an agent can do."""
+
+    WAIT = "wait"
+    START_BROKER = "start the broker"
+    STOP_BROKER = "stop the broker"
+    KILL_BROKER = "kill the broker"
+    TRY_LOCK = "try the lock"
+    """Take it if it is free now, but stand in nobody's way."""
+    ACQUIRE_LOCK = "wait for the lock"
+    RELEASE_LOCK = "release the lock"
+    PROMOTE = "promote"
+    DEMOTE = "demote"
+    HAND_OVER = "hand over"
+    """Ask the broker to make its best backup the primary."""
+    EXIT = "exit"
+
+
+class LockView(StrEnum):
+    """How the agent stands to the lock."""
+
+    NONE = "none"
+    WAITING = "waiting"
+    HELD = "held"
+    LOST = "lost"
+    """It was held, and what it rests on was taken away."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """All that an agent knows. Times in seconds, and how long ago or for how long."""
+
+    alive: bool = True
+    """The broker's process is there."""
+    deaths: int = 0
+    """How often it died in a row, without a good while of answers between."""
+    dead_for_s: float = 0.0
+    state: State | None = None
+    """What it answered last; None: nothing yet."""
+    has_data: bool = False
+    """Its log is not empty."""
+    adopted: bool = False
+    """It ran already when this agent came, so it may be primary before it ever answered us."""
+    silent_s: float = 0.0
+    """How long the oldest question has been without an answer."""
+    lock: LockView = LockView.NONE
+    held_for_s: float = 0.0
+    """How long we have had the lock."""
+    demoted_for_s: float | None = None
+    """It was primary while we had the lock, and ceased to be so long ago; None: it was not, or still is."""
+    lockless_primary_s: float = 0.0
+    """How long it has been primary without our holding the lock."""
+    is_asked: bool = False
+    """A promotion, demotion or hand-over is under way."""
+    refusal: str | None = None
+    """Why a promotion was refused since we have had the lock."""
+    pause_s: float = 0.0
+    """What is left of the pause after we let the lock go, or did not get it; drawn anew each time."""
+    stopping: bool = False
+    """This agent is to end, and its broker with it."""
+    hand_over_tried: bool = False
+    stop_asked_s: float | None = None
+    """How long ago the broker was told to stop."""
+
+    @property
+    def may_be_primary(self) -> bool:
+        """Whether it could confirm something if it woke up now."""
+        if self.state is None:
+            return self.adopted
+        return self.state is State.PRIMARY
+
+    @property
+    def is_candidate(self) -> bool:
+        """Whether a promotion has a good chance; the verdict on it is the broker's."""
+        return self.state is State.READY or (self.state is State.CONNECTING and self.has_data)
+
+    @property
+    def is_empty(self) -> bool:
+        """New, or restarted without a store: primary only where nobody has more, as at a cluster's first start."""
+        return self.state is State.CONNECTING and not self.has_data
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When an agent loses patience."""
+
+    fence_after_s: float = 1.2
+    """A silent broker that may be primary is killed: its clients cannot work, and others cannot take over safely."""
+    promotion_s: float = 5.0
+    """A broker that we may have asked to be primary has a lot to do before it answers again."""
+    give_up_after_s: float = 15.0
+    """Any other silent broker is of no use, but does no harm either."""
+    start_s: float = 120.0
+    """Loading a large store takes its time."""
+    stop_s: float = 20.0
+    lockless_s: float = 3.0
+    """How long the lock may take to follow a primary that was moved by hand."""
+    demote_s: float = 10.0
+    settle_s: float = 0.3
+    """How long a backup with the lock waits for its broker to notice that the primary is gone."""
+    follow_s: float = 1.0
+    """After a demotion: until the other backups have found the new primary, or there is none."""
+    first_restart_s: float = 0.5
+    """A dead primary's agent leaves the processors to those who take over."""
+    last_restart_s: float = 10.0
+
+    def restart_after_s(self, deaths: int) -> float:
+        """The pause before the next start: none at first, then doubling."""
+        if deaths == 0:
+            return 0.0
+        return min(self.first_restart_s * 2.0 ** min(deaths - 1, 10), self.last_restart_s)
+
+
+class Decision(NamedTuple):
+    """What to do, and why."""
+
+    action: Action
+    why: str
+
+
+class Rule(NamedTuple):
+    """`action` if `applies`; `why` may name fields of Known and of Limits."""
+
+    applies: Callable[[Known, Limits], bool]
+    action: Action
+    why: str
+
+
+def _waits_for_new_primary(known: Known, limits: Limits) -> bool:
+    """After a demotion the lock is kept for a moment, so that no other backup takes it while it sees no primary yet."""
+    if known.lock is not LockView.HELD or known.demoted_for_s is None:
+        return False
+    return known.state is State.CONNECTING and known.demoted_for_s < limits.follow_s
+
+
+WITHOUT_BROKER: Final = (
+    Rule(
+        lambda k, _: k.lock is not LockView.NONE, Action.RELEASE_LOCK, "the broker is dead: let another one take over"
+    ),
+    Rule(lambda k, _: k.stopping, Action.EXIT, "the broker has stopped"),
+    Rule(lambda k, m: k.dead_for_s < m.restart_after_s(k.deaths), Action.WAIT, "it died {deaths} times: not at once"),
+    Rule(lambda k, _: k.deaths == 0, Action.START_BROKER, "it does not run"),
+    Rule(lambda k, _: True, Action.START_BROKER, "it died ({deaths} in a row)"),
+)
+
+SILENT: Final = (
+    Rule(
+        lambda k, m: k.may_be_primary and k.silent_s >= m.fence_after_s,
+        Action.KILL_BROKER,
+        "silent for {silent_s:.1f} s, and it may be primary: it must not wake up while another one serves",
+    ),
+    Rule(
+        lambda k, m: k.state is not None and k.lock is LockView.HELD and k.silent_s >= m.promotion_s,
+        Action.KILL_BROKER,
+        "silent for {silent_s:.1f} s since we have the lock: it may have become primary",
+    ),
+    Rule(
+        lambda k, m: k.state is None and k.silent_s >= m.start_s,
+        Action.KILL_BROKER,
+        "not one answer {silent_s:.0f} s after its start",
+    ),
+    Rule(
+        lambda k, m: k.state is not None and k.silent_s >= m.give_up_after_s,
+        Action.KILL_BROKER,
+        "silent for {silent_s:.0f} s: a broker that does not answer is of no use",
+    ),
+)
+
+STOPPING: Final = (
+    Rule(
+        lambda k, m: k.stop_asked_s is not None and k.stop_asked_s >= m.stop_s,
+        Action.KILL_BROKER,
+        "told to stop {stop_asked_s:.0f} s ago, and still there",
+    ),
+    Rule(lambda k, _: k.is_asked, Action.WAIT, "the broker is busy with what we asked"),
+    Rule(
+        lambda k, _: k.state is State.PRIMARY and not k.hand_over_tried and k.stop_asked_s is None,
+        Action.HAND_OVER,
+        "this agent stops, and its broker is primary",
+    ),
+    Rule(
+        lambda k, m: _waits_for_new_primary(k, m) and k.stop_asked_s is None,
+        Action.WAIT,
+        "handed over; the others are looking for the new primary",
+    ),
+    Rule(
+        lambda k, _: k.lock is not LockView.NONE and k.state is not State.PRIMARY,
+        Action.RELEASE_LOCK,
+        "this agent stops, and its broker is not primary",
+    ),
+    Rule(lambda k, _: k.stop_asked_s is None, Action.STOP_BROKER, "this agent stops"),
+    Rule(lambda k, _: True, Action.WAIT, "the broker is stopping"),
+)
+
+PRIMARY: Final = (
+    Rule(lambda k, _: k.lock is LockView.HELD, Action.WAIT, "primary, with the lock"),
+    Rule(
+        lambda k, m: k.lockless_primary_s >= m.demote_s,
+        Action.KILL_BROKER,
+        "primary for {lockless_primary_s:.1f} s without the lock, and a demotion did not help",
+    ),
+    Rule(lambda k, _: k.lock is LockView.LOST, Action.DEMOTE, "the lock was taken away from us"),
+    Rule(lambda k, _: k.lock is LockView.NONE, Action.ACQUIRE_LOCK, "primary, and the lock has to follow"),
+    Rule(
+        lambda k, m: k.lockless_primary_s >= m.lockless_s,
+        Action.DEMOTE,
+        "primary for {lockless_primary_s:.1f} s, but another one keeps the lock",
+    ),
+    Rule(lambda k, _: True, Action.WAIT, "primary, and the lock is on its way"),
+)
+
+OTHERWISE: Final = (
+    Rule(lambda k, _: k.lock is LockView.LOST, Action.RELEASE_LOCK, "the lock was taken away from us"),
+    Rule(
+        lambda k, m: _waits_for_new_primary(k, m),
+        Action.WAIT,
+        "primary no more; the others are looking for the new one",
+    ),
+    Rule(
+        lambda k, _: k.lock is LockView.HELD and k.demoted_for_s is not None,
+        Action.RELEASE_LOCK,
+        "primary no more: whoever is, or can be, shall have it",
+    ),
+    Rule(
+        lambda k, _: k.lock is LockView.HELD and k.refusal is not None,
+        Action.RELEASE_LOCK,
+        "promotion refused, let others try: {refusal}",
+    ),
+    Rule(
+        lambda k, _: k.lock is LockView.HELD and k.state is State.CONNECTING,
+        Action.PROMOTE,
+        "we have the lock, and our broker sees no primary",
+    ),
+    Rule(
+        lambda k, m: k.lock is LockView.HELD and k.state is State.READY and k.held_for_s < m.settle_s,
+        Action.WAIT,
+        "we have the lock, but our broker still has a primary",
+    ),
+    Rule(
+        lambda k, _: k.lock is LockView.HELD and k.state is State.READY,
+        Action.RELEASE_LOCK,
+        "our broker has a primary: that one's agent shall have it",
+    ),
+    Rule(
+        lambda k, _: k.lock is not LockView.NONE and not k.is_candidate,
+        Action.RELEASE_LOCK,
+        "the broker is {state} and cannot be promoted",
+    ),
+    Rule(lambda k, _: k.pause_s > 0, Action.WAIT, "a pause before the next attempt"),
+    Rule(lambda k, _: k.lock is LockView.WAITING, Action.WAIT, "{state}; another one has the lock"),
+    Rule(
+        lambda k, _: k.is_candidate, Action.ACQUIRE_LOCK, "{state}: it can take over when the primary's agent lets go"
+    ),
+    Rule(lambda k, _: k.is_empty, Action.TRY_LOCK, "new and empty: perhaps everybody is"),
+    Rule(lambda k, _: True, Action.WAIT, "the broker is {state}"),
+)
+
+BUSY: Final = (Rule(lambda k, _: k.is_asked, Action.WAIT, "the broker is busy with what we asked"),)
+STARTING: Final = (Rule(lambda k, _: k.state is None, Action.WAIT, "the broker is starting"),)
+
+
+def decide(known: Known, limits: Limits = Limits()) -> Decision:
+    """The first row that applies, of the tables that the situation selects."""
+    for rule in _rules(known):
+        if rule.applies(known, limits):
+            return Decision(rule.action, rule.why.format(**vars(known)))
+    raise LookupError(f"no row of the decision table fits {known}")
+
+
+def _rules(known: Known) -> tuple[Rule, ...]:
+    if not known.alive:
+        return WITHOUT_BROKER
+    if known.stopping:
+        return STOPPING if known.stop_asked_s is not None else SILENT + STOPPING
+    return SILENT + BUSY + STARTING + (PRIMARY if known.state is State.PRIMARY else OTHERWISE)

@@ -1,0 +1,155 @@
+"""The agent's table: first its story, row by row, then what must hold in every situation there is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from qpid_ha_agent.decision import Action, Known, Limits, LockView, decide
+from qpid_ha_broker.ha.states import State
+
+LIMITS = Limits()
+STARTED = Known()
+READY = Known(state=State.READY, has_data=True)
+ORPHANED = Known(state=State.CONNECTING, has_data=True)
+NEW = Known(state=State.CONNECTING)
+CATCHUP = Known(state=State.CATCHUP, has_data=True)
+PRIMARY = Known(state=State.PRIMARY, has_data=True, lock=LockView.HELD)
+DEAD = Known(alive=False, deaths=1)
+
+
+def held(known: Known, **more: object) -> Known:
+    return replace(known, lock=LockView.HELD, **more)  # type: ignore[arg-type]
+
+
+def waiting(known: Known, **more: object) -> Known:
+    return replace(known, lock=LockView.WAITING, **more)  # type: ignore[arg-type]
+
+
+STORY = {
+    "the first start is at once": (Known(alive=False), Action.START_BROKER),
+    "it is left alone while it starts": (STARTED, Action.WAIT),
+    "a start that never ends is ended": (replace(STARTED, silent_s=120.0), Action.KILL_BROKER),
+    "a new broker tries the lock": (NEW, Action.TRY_LOCK),
+    "but not all the time": (replace(NEW, pause_s=0.1), Action.WAIT),
+    "with the lock it is promoted": (held(NEW), Action.PROMOTE),
+    "once": (held(NEW, is_asked=True), Action.WAIT),
+    "refused, it lets others try": (held(NEW, refusal="not all peers answer"), Action.RELEASE_LOCK),
+    "a new broker queues for nothing": (waiting(NEW), Action.RELEASE_LOCK),
+    "the primary serves": (PRIMARY, Action.WAIT),
+    "a backup in catch-up wants no lock": (CATCHUP, Action.WAIT),
+    "nor keeps it": (held(CATCHUP), Action.RELEASE_LOCK),
+    "nor waits for it": (waiting(CATCHUP), Action.RELEASE_LOCK),
+    "a ready one gets into the queue": (READY, Action.ACQUIRE_LOCK),
+    "and waits": (waiting(READY), Action.WAIT),
+    "having the lock, it looks whether the primary is gone": (held(READY), Action.WAIT),
+    "and if so, it is promoted": (held(ORPHANED), Action.PROMOTE),
+    "and if not, the primary's agent has it": (held(READY, held_for_s=0.3), Action.RELEASE_LOCK),
+    "without a primary it waits for the lock all the same": (ORPHANED, Action.ACQUIRE_LOCK),
+    "a refused one makes a pause": (replace(ORPHANED, pause_s=0.1), Action.WAIT),
+    "a dead broker's lock is free before anything else": (held(DEAD), Action.RELEASE_LOCK),
+    "and so is a place in the queue": (waiting(DEAD), Action.RELEASE_LOCK),
+    "then it is started again": (replace(DEAD, dead_for_s=0.5), Action.START_BROKER),
+    "not before the others took over": (replace(DEAD, dead_for_s=0.4), Action.WAIT),
+    "and less and less eagerly": (replace(DEAD, deaths=4, dead_for_s=3.9), Action.WAIT),
+    "but never later than that": (replace(DEAD, deaths=99, dead_for_s=10.0), Action.START_BROKER),
+    "a silent primary is given a second": (replace(PRIMARY, silent_s=1.1), Action.WAIT),
+    "and is killed": (replace(PRIMARY, silent_s=1.2), Action.KILL_BROKER),
+    "so is one that we found and that says nothing": (replace(STARTED, adopted=True, silent_s=1.2), Action.KILL_BROKER),
+    "a silent backup does no harm": (replace(READY, silent_s=14.9), Action.ACQUIRE_LOCK),
+    "but no good either": (replace(READY, silent_s=15.0), Action.KILL_BROKER),
+    "a promotion may take a while": (held(ORPHANED, silent_s=4.9, is_asked=True), Action.WAIT),
+    "but not for ever": (held(ORPHANED, silent_s=5.0, is_asked=True), Action.KILL_BROKER),
+    "who loses the lock demotes": (replace(PRIMARY, lock=LockView.LOST), Action.DEMOTE),
+    "and insists": (replace(PRIMARY, lock=LockView.LOST, lockless_primary_s=10.0), Action.KILL_BROKER),
+    "then forgets it": (replace(READY, lock=LockView.LOST), Action.RELEASE_LOCK),
+    "a primary made by hand gets the lock": (replace(PRIMARY, lock=LockView.NONE), Action.ACQUIRE_LOCK),
+    "which takes a moment": (waiting(PRIMARY, lockless_primary_s=2.9), Action.WAIT),
+    "but no longer": (waiting(PRIMARY, lockless_primary_s=3.0), Action.DEMOTE),
+    "after a demotion the others find the new primary first": (held(ORPHANED, demoted_for_s=0.9), Action.WAIT),
+    "then its agent has the lock": (held(READY, demoted_for_s=0.1), Action.RELEASE_LOCK),
+    "or whoever wants it": (held(ORPHANED, demoted_for_s=1.0), Action.RELEASE_LOCK),
+    "a stopping agent hands over": (replace(PRIMARY, stopping=True), Action.HAND_OVER),
+    "waits for the outcome": (replace(PRIMARY, stopping=True, is_asked=True), Action.WAIT),
+    "waits for the others": (held(ORPHANED, demoted_for_s=0.1, stopping=True, hand_over_tried=True), Action.WAIT),
+    "lets the lock go": (held(READY, demoted_for_s=0.1, stopping=True, hand_over_tried=True), Action.RELEASE_LOCK),
+    "and stops its broker": (replace(READY, stopping=True, hand_over_tried=True), Action.STOP_BROKER),
+    "also when nobody would take over": (replace(PRIMARY, stopping=True, hand_over_tried=True), Action.STOP_BROKER),
+    "which may be silent then": (replace(PRIMARY, stopping=True, stop_asked_s=5.0, silent_s=5.0), Action.WAIT),
+    "but must end": (replace(PRIMARY, stopping=True, stop_asked_s=20.0), Action.KILL_BROKER),
+    "and the lock goes last": (held(DEAD, stopping=True), Action.RELEASE_LOCK),
+    "that is all": (replace(DEAD, stopping=True), Action.EXIT),
+    "a broker without a cluster is kept running": (Known(state=State.STANDALONE), Action.WAIT),
+    "a broker that somebody stops is left to it": (Known(state=State.STOPPING), Action.WAIT),
+    "and lets others have the lock": (held(Known(state=State.STOPPING)), Action.RELEASE_LOCK),
+}
+
+
+@pytest.mark.parametrize("title", STORY)
+def test_the_story(title: str) -> None:
+    known, action = STORY[title]
+    decision = decide(known)
+    assert decision.action is action, decision.why
+    assert decision.why
+
+
+def every_situation() -> Iterator[Known]:
+    """The whole product, with durations on both sides of each limit."""
+    for values in itertools.product(
+        (None, *State), LockView, (False, True), (False, True), (False, True), (0.0, 1.2, 5.0, 15.0, 120.0)
+    ):
+        state, lock, has_data, asked, adopted, silent_s = values
+        base = Known(state=state, lock=lock, has_data=has_data, is_asked=asked, adopted=adopted, silent_s=silent_s)
+        for refusal, demoted, pause in itertools.product((None, "no"), (None, 0.0, 1.0), (0.0, 0.1)):
+            known = replace(base, refusal=refusal, demoted_for_s=demoted, pause_s=pause)
+            yield known
+            yield replace(known, held_for_s=9.0, lockless_primary_s=3.0)
+            yield replace(known, lockless_primary_s=10.0)
+            yield replace(known, alive=False)
+            yield replace(known, alive=False, deaths=1, dead_for_s=10.0)
+            for tried, stop_asked_s in itertools.product((False, True), (None, 0.0, 20.0)):
+                yield replace(known, stopping=True, hand_over_tried=tried, stop_asked_s=stop_asked_s)
+            yield replace(known, stopping=True, alive=False)
+
+
+def broken_promises(known: Known) -> Iterator[str]:
+    """What must never be, whatever the tables say."""
+    action = decide(known).action
+    if not known.alive and known.lock is not LockView.NONE and action is not Action.RELEASE_LOCK:
+        yield "the lock of a dead broker is let go before anything else"
+    if action is Action.START_BROKER and (known.alive or known.stopping):
+        yield "one broker, and none when stopping"
+    if action in (Action.PROMOTE, Action.DEMOTE, Action.HAND_OVER) and (known.is_asked or not known.alive):
+        yield "one request at a time, and to a living broker"
+    if action is Action.PROMOTE and (known.lock is not LockView.HELD or known.stopping or known.refusal):
+        yield "only who has the lock promotes, and once per lock"
+    if action is Action.PROMOTE and known.state is not State.CONNECTING:
+        yield "no promotion while there is a primary, nor of half a copy"
+    if action in (Action.TRY_LOCK, Action.ACQUIRE_LOCK) and known.lock is not LockView.NONE:
+        yield "who has or awaits the lock does not ask for it again"
+    if action in (Action.DEMOTE, Action.HAND_OVER) and known.state is not State.PRIMARY:
+        yield "only a primary can be demoted"
+    if action is Action.RELEASE_LOCK and known.alive and known.state is State.PRIMARY:
+        yield "a living primary keeps its lock"
+    if action is Action.RELEASE_LOCK and known.lock is LockView.NONE:
+        yield "there must be something to let go"
+    if action is Action.EXIT and (known.alive or not known.stopping or known.lock is not LockView.NONE):
+        yield "nothing is left behind"
+    silent_primary = known.alive and known.state is State.PRIMARY and known.silent_s >= LIMITS.fence_after_s
+    if silent_primary and known.stop_asked_s is None and action is not Action.KILL_BROKER:
+        yield "a silent primary is fenced"
+
+
+def test_the_promises_hold_in_every_situation() -> None:
+    situations = 0
+    for known in every_situation():
+        situations += 1
+        assert list(broken_promises(known)) == [], known
+    assert situations > 50_000
+
+
+def test_the_pauses_between_starts_grow_to_a_limit() -> None:
+    assert [LIMITS.restart_after_s(deaths) for deaths in range(8)] == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
