@@ -1,8 +1,8 @@
 """May this broker become primary? One pure function, which explains itself in a sentence.
 
 The safety property that it defends: a broker that is promoted without an operator's override holds everything that was
-ever confirmed. Whoever was in the newest in-sync set does; so the question is whether a newer one could exist than those
-that can be seen, and whether this broker's memory is still the one that was in it.
+ever confirmed. Whoever was in the newest in-sync set does; so the question is whether a newer one could exist than
+those that can be seen, and whether this broker's memory is still the one that was in it.
 """
 
 from __future__ import annotations

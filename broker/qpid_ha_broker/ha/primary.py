@@ -1,0 +1,377 @@
+"""The primary's side of replication: backups that follow, how far each is, and what is certain because of it.
+
+Every turn's batch goes to all backups that are level, in the order of the log; each answers with one number. A backup
+that comes back continues where it was while the stream's tail is still held; otherwise replicating browsers bring it
+level beside the live stream. Nobody waits for a backup that is not in the in-sync set.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+
+from qpid_ha_broker.events.types import InSyncChanged
+from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.browser import Browsers, objects_frame
+from qpid_ha_broker.ha.history import common_lsn, problem
+from qpid_ha_broker.ha.in_sync import Change, InSyncSet
+from qpid_ha_broker.ha.states import Phase
+from qpid_ha_broker.ha.surroundings import Surroundings
+from qpid_ha_broker.ha.tail import Tail
+from qpid_ha_broker.model.errors import NotEnoughReplicas
+from qpid_ha_broker.model.log import Batch
+
+WITNESS = "replication"
+
+
+class Progress(Enum):
+    """How far a backup's resynchronisation is."""
+
+    HOLDINGS = auto()
+    """It tells what it holds."""
+    DUE = auto()
+    """The objects go out at the end of this turn."""
+    BROWSING = auto()
+    FOLLOWING = auto()
+    """All that it lacks is in the stream."""
+
+
+class BackupLink:
+    """One backup that is connected. `acknowledged`: what it holds, by its own word."""
+
+    def __init__(self, link: int, hello: fr.Hello, clock_s: float) -> None:
+        self.link = link
+        self.name = hello.name
+        self.instance = hello.instance
+        self.acknowledged = 0
+        self.progress = Progress.FOLLOWING
+        self.level_lsn = 0
+        """Having acknowledged this far after CaughtUp, it is level."""
+        self.holdings: dict[int, tuple[tuple[int, int], ...]] = {}
+        self.browsers: Browsers | None = None
+        self.writable = True
+        self.heard_s = clock_s
+        self.sent_s = clock_s
+        self.told_committed = 0
+        self.sent: deque[tuple[int, int, float]] = deque()
+        """Not yet acknowledged: last LSN, bytes, time."""
+        self.unacknowledged_bytes = 0
+
+    @property
+    def is_level(self) -> bool:
+        """Whether it holds all that it was to fetch."""
+        return self.progress is Progress.FOLLOWING and self.acknowledged >= self.level_lsn
+
+    @property
+    def streams(self) -> bool:
+        """Whether live batches go to it."""
+        return self.progress in (Progress.BROWSING, Progress.FOLLOWING)
+
+    def acknowledge(self, lsn: int) -> None:
+        """It holds everything up to `lsn`."""
+        self.acknowledged = max(self.acknowledged, lsn)
+        while self.sent and self.sent[0][0] <= lsn:
+            self.unacknowledged_bytes -= self.sent.popleft()[1]
+
+    def owes_since_s(self) -> float | None:
+        """Since when it owes an acknowledgement."""
+        return self.sent[0][2] if self.sent else None
+
+
+class Primary:
+    """The promise: the log's witness never passes what the in-sync set has committed."""
+
+    def __init__(self, around: Surroundings, tail: Tail, generation: int, change: Change, committed_lsn: int) -> None:
+        settings = around.settings
+        self._around = around
+        self._log = around.resources.log
+        self._tail = tail
+        self.generation = generation
+        self.in_sync = InSyncSet(settings.name, change, committed_lsn, settings.min_in_sync)
+        self.links: dict[int, BackupLink] = {}
+        self.phase = Phase.RECOVERING
+        self._expected = set(change.members) - {settings.name}
+        self._began_s = around.clock_s
+        self._start_lsn = 0
+        self.unfiled: Change | None = None
+        """The newest change that still has to be filed; the member takes care of it."""
+        self._log.add_witness(WITNESS)
+        self._log.acknowledge(WITNESS, self.in_sync.committed_lsn)
+        self._check_size()
+
+    def began(self, start_lsn: int, in_sync_lsn: int) -> None:
+        """The generation's first events are in the log."""
+        self._start_lsn = start_lsn
+        self.in_sync.appended(self.in_sync.epoch, in_sync_lsn)
+
+    def end(self) -> None:
+        """Primary no more."""
+        for link in list(self.links):
+            self._around.close(link, "no longer primary")
+        self.links.clear()
+        self._log.remove_witness(WITNESS)
+        self._around.resources.refusal = None
+
+    # --- a backup comes
+
+    def hello(self, link: int, hello: fr.Hello, history: tuple[fr.GenerationEntry, ...], cluster: str) -> None:
+        """A broker wants to follow."""
+        refused = self._why_refused(hello, cluster)
+        if refused is not None:
+            self._around.send(link, refused)
+            self._around.close(link, refused.text)
+            self._around.note("warning", f"backup {hello.name} refused: {refused.text}")
+            return
+        for other in [each for each in self.links.values() if each.name == hello.name]:
+            self._around.close(other.link, "connected anew")
+            self.lost(other.link, "it connected anew")
+        backup = self.links[link] = BackupLink(link, hello, self._around.clock_s)
+        common = common_lsn(history, self._tail.last_lsn, hello.history, hello.last_lsn)
+        by_tail = hello.complete and hello.applied_lsn <= common and self._tail.holds_after(common)
+        resync = fr.Resync.TAIL if by_tail else fr.Resync.DIFF
+        settings = self._around.settings
+        self._around.send(
+            link,
+            fr.Welcome(
+                settings.name, cluster, self.generation, history, common, resync, settings.clients_url,
+                settings.backup_timeout_s,
+            ),
+        )  # fmt: skip
+        behind = self._tail.last_lsn - common
+        how = f"sends the {behind} events that it lacks" if by_tail else "compares what both hold"
+        self._around.note("info", f"backup {hello.name} connected at LSN {hello.last_lsn}; primary {how}")
+        if by_tail:
+            self._send_tail(backup, common)
+        else:
+            if hello.name in self.in_sync:
+                self._leave(hello.name, "it has to catch up from scratch")
+            backup.progress = Progress.HOLDINGS
+
+    def _why_refused(self, hello: fr.Hello, cluster: str) -> fr.Refused | None:
+        def refused(code: fr.RefusalCode, text: str) -> fr.Refused:
+            return fr.Refused(code, text, "")
+
+        if hello.version != fr.PROTOCOL_VERSION:
+            text = f"it speaks version {hello.version} of the protocol, the primary {fr.PROTOCOL_VERSION}: upgrade it"
+            return refused(fr.RefusalCode.VERSION, text)
+        if hello.cluster and hello.cluster != cluster:
+            text = f"it belongs to the cluster {hello.cluster}, the primary to {cluster}: erase it, or correct its URL"
+            return refused(fr.RefusalCode.OTHER_CLUSTER, text)
+        wrong = problem(hello.history, hello.last_lsn)
+        if wrong or hello.applied_lsn > hello.last_lsn:
+            return refused(
+                fr.RefusalCode.BAD_HISTORY, f"no log has such a history: {wrong or 'applied beyond its end'}"
+            )
+        twin = next((each for each in self.links.values() if each.name == hello.name), None)
+        is_twin = twin is not None and twin.instance != hello.instance
+        if hello.name == self._around.settings.name or (is_twin and twin is not None and self._is_alive(twin)):
+            text = f"another broker is called {hello.name}: give each its own `name`"
+            return refused(fr.RefusalCode.SAME_NAME, text)
+        return None
+
+    def _is_alive(self, backup: BackupLink) -> bool:
+        return self._around.clock_s - backup.heard_s < self._around.settings.link_timeout_s
+
+    def _send_tail(self, backup: BackupLink, common: int) -> None:
+        for first_lsn, last_lsn, data in self._tail.after(common):
+            self._send_batch(backup, self._frame(first_lsn, last_lsn, data))
+        self._caught_up(backup)
+        backup.acknowledged = common
+
+    def _caught_up(self, backup: BackupLink) -> None:
+        backup.progress = Progress.FOLLOWING
+        backup.level_lsn = max(self._tail.last_lsn, self._start_lsn)
+        self._around.send(backup.link, fr.CaughtUp(self.generation, backup.level_lsn))
+
+    def holdings(self, link: int, frame: fr.Holdings) -> None:
+        """It tells what it holds of one queue."""
+        backup = self.links[link]
+        backup.holdings[frame.queue] = backup.holdings.get(frame.queue, ()) + frame.ranges
+
+    def holdings_done(self, link: int) -> None:
+        """It told everything; at the end of the turn, when log and state say the same, the answer begins."""
+        if self.links[link].progress is Progress.HOLDINGS:
+            self.links[link].progress = Progress.DUE
+            self._around.want_turn()
+
+    # --- the stream
+
+    def turn_ended(self, batch: Batch | None) -> None:
+        """Send what the turn wrote, and let the browsers take a step."""
+        if batch is not None:
+            self._tail.append(*batch)
+            frame = self._frame(*batch)
+            for backup in self.links.values():
+                if backup.streams:
+                    self._send_batch(backup, frame)
+            self.in_sync.acknowledge(self._around.settings.name, batch.last_lsn)
+            self.advance()
+        for backup in self.links.values():
+            if backup.progress is Progress.DUE:
+                self._begin_browsing(backup)
+            elif backup.progress is Progress.BROWSING and backup.writable:
+                self._browse(backup)
+
+    def _frame(self, first_lsn: int, last_lsn: int, data: bytes) -> fr.Batch:
+        return fr.Batch(self.generation, first_lsn, last_lsn, self.in_sync.committed_lsn, data)
+
+    def _send_batch(self, backup: BackupLink, frame: fr.Batch) -> None:
+        clock_s = self._around.clock_s
+        backup.sent.append((frame.last_lsn, len(frame.data), clock_s))
+        backup.unacknowledged_bytes += len(frame.data)
+        backup.told_committed = frame.committed_lsn
+        backup.sent_s = clock_s
+        self._around.send(backup.link, frame)
+
+    def _begin_browsing(self, backup: BackupLink) -> None:
+        settings, state = self._around.settings, self._around.resources.state
+        lsn = self._tail.last_lsn
+        self._around.send(backup.link, objects_frame(state, self.generation, lsn))
+        backup.browsers = Browsers(
+            state, self.generation, lsn, backup.holdings,
+            max_messages=settings.chunk_messages, max_bytes=settings.chunk_bytes, window=settings.chunks_ahead,
+        )  # fmt: skip
+        backup.holdings = {}
+        backup.acknowledged = lsn
+        backup.progress = Progress.BROWSING
+
+    def _browse(self, backup: BackupLink) -> None:
+        if backup.browsers is None:
+            return
+        found = backup.browsers.next()
+        if isinstance(found, fr.Chunk):
+            self._around.send(backup.link, found)
+            backup.sent_s = self._around.clock_s
+        elif found is not None:
+            backup.browsers = None
+            self._caught_up(backup)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a browser could take another step at once."""
+        return any(
+            backup.progress is Progress.DUE
+            or (backup.browsers is not None and backup.writable and backup.browsers.has_window)
+            for backup in self.links.values()
+        )
+
+    def acknowledged(self, link: int, frame: fr.Ack) -> str:
+        """A backup's number; returns what is wrong with it, if anything is."""
+        backup = self.links[link]
+        if frame.generation != self.generation:
+            return f"an acknowledgement for generation {frame.generation}; this is {self.generation}"
+        if frame.lsn > self._tail.last_lsn:
+            return f"an acknowledgement of LSN {frame.lsn}; the log ends at {self._tail.last_lsn}"
+        wrong = backup.browsers.acknowledged(frame.chunks) if backup.browsers is not None else ""
+        if wrong:
+            return wrong
+        if not backup.streams:
+            return ""
+        backup.acknowledge(frame.lsn)
+        if backup.name in self.in_sync:
+            self.in_sync.acknowledge(backup.name, frame.lsn)
+            if backup.name in self._expected and backup.is_level:
+                self._is_back(backup.name)
+        elif backup.is_level:
+            self._join(backup)
+        self.advance()
+        return ""
+
+    def advance(self) -> None:
+        """Let the log know what is certain now."""
+        if self.in_sync.committed_lsn > self._log.committed_lsn:
+            self._log.acknowledge(WITNESS, self.in_sync.committed_lsn)
+            self._around.want_turn()
+
+    # --- the in-sync set
+
+    def _join(self, backup: BackupLink) -> None:
+        self._expected.discard(backup.name)
+        self._around.note("info", f"Backup is ready: {backup.name}")
+        self._write(self.in_sync.join(backup.name, backup.acknowledged))
+
+    def _leave(self, name: str, why: str) -> None:
+        self._expected.discard(name)
+        change = self.in_sync.leave(name)
+        self._around.note("warning", f"backup {name} leaves the in-sync set: {why}; left: {', '.join(change.members)}")
+        self._write(change)
+        self._check_phase()
+
+    def _write(self, change: Change) -> None:
+        event = InSyncChanged(change.epoch, change.members)
+        lsn = self._log.append(event)
+        self._around.resources.state.apply(lsn, event)
+        self.in_sync.appended(change.epoch, lsn)
+        self.unfiled = change
+        self._check_size()
+        self._around.want_turn()
+
+    def filed(self, epoch: int) -> None:
+        """A coordinator, or every peer that can be reached, knows of `epoch`."""
+        self.in_sync.filed(epoch)
+        if self.unfiled is not None and self.unfiled.epoch <= epoch:
+            self.unfiled = None
+        self.advance()
+
+    def _check_size(self) -> None:
+        least = self._around.settings.min_in_sync
+        members = ", ".join(self.in_sync.members)
+        text = f"in sync are only {members}, and ha.min-in-sync is {least}: start more brokers"
+        self._around.resources.refusal = None if self.in_sync.is_large_enough else NotEnoughReplicas(text)
+
+    def _is_back(self, name: str) -> None:
+        self._expected.discard(name)
+        self._around.note("info", f"Backup is ready: {name}")
+        self._check_phase()
+
+    def _check_phase(self) -> None:
+        if self.phase is Phase.RECOVERING and not self._expected:
+            self.phase = Phase.ACTIVE
+            self._around.note("info", "All backups recovered.")
+
+    # --- time and loss
+
+    def tick(self) -> None:
+        """Heartbeats, and whoever was silent for too long."""
+        settings, clock_s = self._around.settings, self._around.clock_s
+        self._check_phase()
+        committed = self.in_sync.committed_lsn
+        for backup in list(self.links.values()):
+            owes_s = backup.owes_since_s()
+            silent_s = clock_s - (backup.heard_s if owes_s is None else min(owes_s, backup.heard_s))
+            if owes_s is not None and backup.name in self.in_sync:
+                silent_s = max(silent_s, clock_s - owes_s)
+            if silent_s > settings.backup_timeout_s:
+                self._around.close(backup.link, f"silent for {silent_s:.1f} s")
+                self.lost(backup.link, f"it owes an answer for {silent_s:.1f} s (ha.backup-timeout)")
+            elif committed != backup.told_committed or clock_s - backup.sent_s >= settings.heartbeat_interval_s:
+                backup.told_committed, backup.sent_s = committed, clock_s
+                self._around.send(backup.link, fr.Heartbeat(self.generation, committed, self._tail.last_lsn))
+        if clock_s - self._began_s > settings.backup_timeout_s:
+            for name in sorted(self._expected):
+                self._leave(name, f"it did not come back within {settings.backup_timeout_s:g} s")
+
+    def heard(self, link: int) -> None:
+        """Something came."""
+        self.links[link].heard_s = self._around.clock_s
+
+    def lost(self, link: int, reason: str) -> None:
+        """A backup's channel is gone."""
+        backup = self.links.pop(link)
+        self._around.note("warning", f"backup {backup.name} is disconnected: {reason}")
+        if backup.name in self.in_sync and backup.name not in self._expected:
+            self._leave(backup.name, reason)
+
+    def settings_changed(self) -> None:
+        """Times are read from the settings anyway; the size of the set may be too small now."""
+        self.in_sync.min_in_sync = self._around.settings.min_in_sync
+        self._check_size()
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where the promise is broken; called after each step in tests."""
+        self.in_sync.check_invariants()
+        inherited = max(self._start_lsn - 1, 0)  # what the log held before: nobody here was told of it
+        if self._log.committed_lsn > max(self.in_sync.committed_lsn, inherited):
+            raise AssertionError(
+                f"committed {self._log.committed_lsn}, but not by the set: {self.in_sync.committed_lsn}"
+            )

@@ -1,0 +1,227 @@
+"""One attempt to become primary, step by step: ask, judge, take over, have it filed.
+
+Nothing has changed before the last step: an attempt that is refused anywhere, or is too late, leaves this broker what
+it was. With a coordinator the last step is its compare-and-set, and of two candidates one loses there. Without one the
+peers are asked to promise that they follow nobody older; a promise lapses, so the attempt must end before it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import NamedTuple
+
+from qpid_ha_broker.ha.effects import Ask, PeersAnswered, ReadRecord, Record, WriteRecord
+from qpid_ha_broker.ha.frames import Answer, Question, Topic
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.ha.surroundings import Surroundings
+from qpid_ha_broker.ha.verdict import Accept, Known, Refuse, StepDownFirst, judge
+
+PROMISE_LIMITS = 3
+"""A promise lapses after so many ask limits; an attempt gives up after one less."""
+
+
+class Step(Enum):
+    """What the attempt waits for."""
+
+    ASKING = auto()
+    HANDING_OVER = auto()
+    CATCHING_THE_END = auto()
+    """The old primary has handed over; the end of its stream is still on its way."""
+    CLAIMING = auto()
+    FILING = auto()
+    ENDED = auto()
+
+
+class Refused(NamedTuple):
+    """The attempt is over."""
+
+    text: str
+
+
+class Granted(NamedTuple):
+    """Become primary now."""
+
+    accept: Accept
+    cluster: str
+    record: Record | None
+    """What the coordinator holds now."""
+
+
+Outcome = Refused | Granted | None
+
+
+class Promotion:
+    """The promise: at most one `Granted`, and only after the verdict on what was known last."""
+
+    def __init__(
+        self, around: Surroundings, request: int, force: bool, cause: str, own: Callable[[], tuple[Answer, str]]
+    ) -> None:
+        self.request = request
+        self.force = force
+        self.cause = cause
+        self.step = Step.ASKING
+        self.began_s = around.now_s
+        self.claimed = 0
+        self.handover_lsn = 0
+        self._around = around
+        self._own = own
+        """This broker's own answer, and who was its last primary."""
+        self._asked = 0
+        self._answers: PeersAnswered | None = None
+        self._record: Record | None = None
+        self._record_is_in = not around.settings.has_coordinator
+        self._handed_over_by = ""
+        self._accept: Accept | None = None
+        self._new_cluster = ""
+
+    def begin(self) -> None:
+        """Ask everybody, and the coordinator."""
+        self._ask(Topic.STATUS)
+        if not self._record_is_in:
+            self._read_number = self._around.number()
+            self._around.effects.append(ReadRecord(self._read_number))
+
+    def _ask(self, topic: Topic, generation: int = 0) -> None:
+        settings, own = self._around.settings, self._own()[0]
+        self._asked = self._around.number()
+        question = Question(
+            self._asked, topic, settings.name, settings.instance, own.cluster, generation or own.generation, own.lsn,
+            settings.own_address,
+        )  # fmt: skip
+        addresses = tuple(each for each in settings.addresses if each != settings.own_address)
+        self._around.effects.append(Ask(question, addresses, settings.ask_limit_s))
+
+    def ends_late(self) -> bool:
+        """Whether so much time went by that what was promised may not hold any more."""
+        return self._around.now_s - self.began_s > (PROMISE_LIMITS + 1) * self._around.settings.ask_limit_s
+
+    # --- what comes back
+
+    def answered(self, answers: PeersAnswered) -> Outcome:
+        """All peers were asked."""
+        if answers.number != self._asked:
+            return None
+        own = self._around.settings.instance
+        others = tuple(answer for answer in answers.answers if answer.instance != own)
+        self._answers = answers._replace(answers=others)
+        match self.step:
+            case Step.ASKING:
+                return self._judge()
+            case Step.HANDING_OVER:
+                return self._handed_over(others)
+            case Step.CLAIMING:
+                return self._claimed(others)
+        return None
+
+    def record_read(self, record: Record | None) -> Outcome:
+        """The coordinator answered, or cannot be reached."""
+        if self.step is not Step.ASKING:
+            return None
+        self._record, self._record_is_in = record, True
+        return self._judge()
+
+    def _known(self) -> Known:
+        own, primary = self._own()
+        answers = self._answers
+        unreachable = answers.unreachable if answers is not None else ()
+        settings = self._around.settings
+        return Known(
+            own, primary, answers.answers if answers is not None else (), unreachable, self._record,
+            settings.has_coordinator, settings.min_in_sync, self._handed_over_by, self.force,
+        )  # fmt: skip
+
+    def _judge(self) -> Outcome:
+        if self._answers is None or not self._record_is_in:
+            return None
+        if not self._answers.answers and not self._answers.unreachable and len(self._around.settings.addresses) > 1:
+            return self._refuse("ha.brokers-url reaches only this broker: add the addresses of the others")
+        verdict = judge(self._known())
+        if isinstance(verdict, Refuse):
+            return self._refuse(verdict.text)
+        if isinstance(verdict, StepDownFirst):
+            if self._handed_over_by:
+                return self._refuse(f"{verdict.primary} is primary, beside {self._handed_over_by}: try again")
+            self.step = Step.HANDING_OVER
+            self._ask(Topic.STEP_DOWN)
+            return None
+        self._accept = verdict
+        if self._around.settings.has_coordinator:
+            return self._file(verdict)
+        self.step = Step.CLAIMING
+        self.claimed = verdict.generation
+        self._ask(Topic.CLAIM, verdict.generation)
+        return None
+
+    def _handed_over(self, answers: tuple[Answer, ...]) -> Outcome:
+        live = [answer for answer in answers if answer.state == State.PRIMARY and not answer.granted]
+        if live:
+            return self._refuse(f"{live[0].name} is primary and did not hand over: {live[0].text}")
+        gave = next((answer for answer in answers if answer.granted), None)
+        if gave is None:
+            return self._refuse("the primary did not answer when it was asked to hand over: try again")
+        self._handed_over_by, self.handover_lsn = gave.name, gave.lsn
+        self.step = Step.CATCHING_THE_END
+        return self.held()
+
+    def held(self) -> Outcome:
+        """More of the old primary's stream is here, or no more will come."""
+        own = self._own()[0]
+        if self.step is not Step.CATCHING_THE_END:
+            return None
+        if own.lsn < self.handover_lsn and self._around.now_s - self.began_s < 2 * self._around.settings.ask_limit_s:
+            return None
+        self._answers = None
+        self._record_is_in = not self._around.settings.has_coordinator
+        self.step = Step.ASKING
+        self.begin()
+        return None
+
+    def _claimed(self, answers: tuple[Answer, ...]) -> Outcome:
+        denied = next((answer for answer in answers if not answer.granted), None)
+        if denied is not None and not self.force:
+            return self._refuse(f"{denied.name} does not agree: {denied.text}")
+        verdict = judge(self._known())  # what a peer promised, it promised together with its final position
+        if not isinstance(verdict, Accept):
+            return self._refuse(verdict.text if isinstance(verdict, Refuse) else f"{verdict.primary} is primary")
+        if self.ends_late():
+            return self._refuse("it took too long: what the others promised may not hold any more; try again")
+        self.step = Step.ENDED
+        return Granted(verdict._replace(generation=self.claimed), self._own()[0].cluster, None)
+
+    def _file(self, accept: Accept) -> Outcome:
+        expected = self._record
+        if expected is None:
+            return self._refuse("the coordinator cannot be reached: try again")
+        self.step = Step.FILING
+        generation = max(accept.generation, expected.generation + 1)
+        self._accept = accept._replace(generation=generation)
+        self._new_cluster = self._own()[0].cluster or expected.cluster or self._made_up_cluster()
+        wanted = Record(self._new_cluster, generation, self._around.settings.name, accept.epoch, accept.members)
+        self._write_number = self._around.number()
+        self._around.effects.append(WriteRecord(self._write_number, expected, wanted))
+        self._wanted = wanted
+        return None
+
+    def _made_up_cluster(self) -> str:
+        return self._around.settings.instance  # a UUID of its own, and the first primary's is as good as any
+
+    def record_written(self, number: int, written: bool, record: Record | None, problem: str) -> Outcome:
+        """The coordinator took the new generation, or holds something else."""
+        if self.step is not Step.FILING or number != self._write_number or self._accept is None:
+            return None
+        if not written and record != self._wanted:
+            who = f"{record.primary} was faster" if record is not None else problem
+            return self._refuse(f"the coordinator did not take generation {self._accept.generation}: {who}")
+        self.step = Step.ENDED
+        return Granted(self._accept, self._new_cluster, self._wanted)
+
+    def _refuse(self, text: str) -> Outcome:
+        if self.claimed:
+            self._ask(Topic.WITHDRAW, self.claimed)
+        self.step = Step.ENDED
+        return Refused(text)
+
+    def give_up(self, text: str) -> Outcome:
+        """Something happened that makes this attempt pointless."""
+        return None if self.step in (Step.ENDED, Step.FILING) else self._refuse(text)

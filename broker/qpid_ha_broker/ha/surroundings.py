@@ -1,0 +1,55 @@
+"""What every part of a member shares: settings, the log and state, the time, and the effects of the current input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qpid_ha_broker.ha.effects import Close, Effect, Notice, Send, TurnDue
+from qpid_ha_broker.ha.frames import Frame
+from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.model.resource_set import ResourceSet
+
+_LONGEST_STEP_S = 0.5
+"""A process that was stopped for ten seconds must not hold it against its peers that it heard nothing from them."""
+
+
+class Surroundings:
+    """`now_s` never goes back; `clock_s` is the same without the time in which this process did not run."""
+
+    def __init__(self, settings: MemberSettings, resources: ResourceSet, random: Callable[[], float]) -> None:
+        self.settings = settings
+        self.resources = resources
+        self.random = random
+        self.now_s = 0.0
+        self.clock_s = 0.0
+        self.wall_ms = 0
+        self.effects: list[Effect] = []
+        self._last_number = 0
+
+    def set_time(self, now_s: float) -> None:
+        """Let time go on."""
+        if now_s > self.now_s:
+            if self.now_s:
+                self.clock_s += min(now_s - self.now_s, _LONGEST_STEP_S)
+            self.now_s = now_s
+
+    def number(self) -> int:
+        """For a request whose answer comes back later."""
+        self._last_number += 1
+        return self._last_number
+
+    def send(self, link: int, frame: Frame) -> None:
+        """Send on a channel."""
+        self.effects.append(Send(link, frame))
+
+    def close(self, link: int, reason: str) -> None:
+        """End a channel."""
+        self.effects.append(Close(link, reason))
+
+    def note(self, level: str, text: str) -> None:
+        """A line for the log."""
+        self.effects.append(Notice(level, text))
+
+    def want_turn(self) -> None:
+        """Something was written, or became certain."""
+        self.effects.append(TurnDue())
