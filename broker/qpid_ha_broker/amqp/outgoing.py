@@ -60,7 +60,8 @@ class OutgoingLink(Consumer):
         self._answered: list[tuple[Delivery, Any]] = []
         """Answered, but not settled by the consumer: it waits for our word."""
         self._unconfirmed: deque[tuple[int, Delivery, Any]] = deque()
-        self._container.resources.subscribe(queue, self, connection)
+        name = connection.engine.connection.remote_container or ""
+        self._container.resources.subscribe(queue, self, connection, name)
 
     def _matches(self, event: Enqueued) -> bool:
         payload = event.payload
@@ -113,7 +114,7 @@ class OutgoingLink(Consumer):
         sections = self._container.sections
         for entry in entries:
             payload = entry.content().payload
-            if entry.acquired_before:
+            if entry.acquired_before or entry.id <= self.queue.redelivered_below:
                 payload = sections.redelivered(payload, entry.delivery_count)
             else:
                 payload = sections.fresh(payload)

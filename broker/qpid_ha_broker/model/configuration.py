@@ -110,7 +110,6 @@ class Configuration:
         if queue.arguments.alternate_exchange in self._state.exchanges:
             self._resources.reject(queue, list(queue.entries()))
         self._write(ev.QueueDeleted(queue.id))
-        self._resources.deleted_queues.append(queue)
         return queue
 
     def declare_exchange(self, name: str, kind: str, arguments: Arguments) -> Exchange:

@@ -25,3 +25,11 @@ class QueueFull(ModelError):
 
 class InUse(ModelError):
     """Somebody uses the object: its exclusive owner, a consumer, or messages where it had to be empty."""
+
+
+class NotEnoughReplicas(ModelError):
+    """Too few brokers hold what is written: the primary takes nothing in before there are enough."""
+
+
+class NotPrimary(ModelError):
+    """This broker may not write: another one is, or must become, the primary."""

@@ -14,6 +14,9 @@ from typing import NamedTuple
 from qpid_ha_broker.events.codec import Record, encode
 from qpid_ha_broker.events.types import Event, TransactionCommitted
 
+LOCAL_BASE = 1 << 63
+"""Where the numbers of a broker's own log begin: what is never replicated can never be taken for what is."""
+
 
 class Batch(NamedTuple):
     """What one turn wrote. `data` is the records, encoded once, for every witness the same bytes."""
@@ -64,6 +67,12 @@ class Log:
         self._pending = []
         data = b"".join([encode(*record) for record in pending])
         return Batch(pending[0].lsn, pending[-1].lsn, data)
+
+    def reset(self, last_lsn: int) -> None:
+        """The log now ends at `last_lsn`, and every witness holds it so far: what nobody has taken yet is dropped."""
+        self.last_lsn = last_lsn
+        self._pending = []
+        self._acknowledged = dict.fromkeys(self._acknowledged, last_lsn)
 
     def add_witness(self, name: str) -> None:
         """From the next event on, nothing is committed without `name`. It holds all that was written before."""

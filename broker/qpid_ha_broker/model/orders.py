@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Protocol
 
 from qpid_ha_broker.model.queue_arguments import QueueArguments
 from qpid_ha_broker.model.sequence import Cursor, Entry, MessageSequence
+
+_entry_id = attrgetter("id")
 
 
 class Position(Protocol):
@@ -21,6 +24,9 @@ class Position(Protocol):
 
     def rewind(self, entry: Entry) -> None:
         """See to it that `entry` is not behind."""
+
+    def restart(self) -> None:
+        """Go back to the start."""
 
 
 class Order(ABC):
@@ -45,6 +51,26 @@ class Order(ABC):
     @abstractmethod
     def find(self, message_id: int) -> Entry | None:
         """The entry with that id."""
+
+    @abstractmethod
+    def find_all(self, ids: Sequence[int]) -> list[Entry]:
+        """Those of `ids` that are here, in any order."""
+
+    @abstractmethod
+    def prepend(self, entries: Sequence[Entry]) -> None:
+        """Add entries by ascending id, all below what is here; they take nobody's place. Restart positions after it."""
+
+    @abstractmethod
+    def take_all(self) -> list[Entry]:
+        """Empty the order; returns what it held, by ascending id."""
+
+    @abstractmethod
+    def newest_before(self, bound: int, limit: int) -> list[Entry]:
+        """Up to `limit` entries with the largest ids below `bound`, ascending."""
+
+    @abstractmethod
+    def renumber(self, new_ids: Mapping[int, int]) -> None:
+        """Replace every id; the order by id must stay. Restart positions after it."""
 
     @abstractmethod
     def position(self, sharing: bool = False) -> Position:
@@ -96,6 +122,21 @@ class Fifo(Order):
     def find(self, message_id: int) -> Entry | None:
         return self._sequence.find(message_id)
 
+    def find_all(self, ids: Sequence[int]) -> list[Entry]:
+        return self._sequence.find_all(ids)
+
+    def prepend(self, entries: Sequence[Entry]) -> None:
+        self._sequence.prepend(entries)
+
+    def take_all(self) -> list[Entry]:
+        return self._sequence.take_all()
+
+    def newest_before(self, bound: int, limit: int) -> list[Entry]:
+        return self._sequence.newest_before(bound, limit)
+
+    def renumber(self, new_ids: Mapping[int, int]) -> None:
+        self._sequence.renumber(new_ids)
+
     def position(self, sharing: bool = False) -> Position:
         return Cursor(self._sequence)
 
@@ -126,6 +167,16 @@ class LastValue(Fifo):
         if self._latest.get(key) is entry:
             del self._latest[key]
         super().remove(entry)
+
+    def prepend(self, entries: Sequence[Entry]) -> None:
+        super().prepend(entries)
+        for entry in reversed(entries):
+            if key := entry.content().key:
+                self._latest.setdefault(key, entry)
+
+    def take_all(self) -> list[Entry]:
+        self._latest.clear()
+        return super().take_all()
 
     def is_superseded(self, entry: Entry) -> bool:
         key = entry.content().key
@@ -166,6 +217,37 @@ class ByPriority(Order):
 
     def find(self, message_id: int) -> Entry | None:
         return next((entry for level in self._levels if (entry := level.find(message_id))), None)
+
+    def find_all(self, ids: Sequence[int]) -> list[Entry]:
+        found: list[Entry] = []
+        missing = ids
+        for level in self._levels:
+            here = level.find_all(missing)
+            if here:
+                found += here
+                known = {entry.id for entry in here}
+                missing = [message_id for message_id in missing if message_id not in known]
+            if not missing:
+                break
+        return found
+
+    def prepend(self, entries: Sequence[Entry]) -> None:
+        parts: list[list[Entry]] = [[] for _ in self._levels]
+        for entry in entries:
+            parts[self.level_of(entry.content().priority)].append(entry)
+        for level, part in zip(self._levels, parts, strict=True):
+            level.prepend(part)
+
+    def take_all(self) -> list[Entry]:
+        return sorted((entry for level in self._levels for entry in level.take_all()), key=_entry_id)
+
+    def newest_before(self, bound: int, limit: int) -> list[Entry]:
+        candidates = [entry for level in self._levels for entry in level.newest_before(bound, limit)]
+        return sorted(candidates, key=_entry_id)[-limit:] if limit > 0 else []
+
+    def renumber(self, new_ids: Mapping[int, int]) -> None:
+        for level in self._levels:
+            level.renumber(new_ids)
 
     def position(self, sharing: bool = False) -> Position:
         return PriorityPosition(self, self._levels, self._share if sharing else 0)
@@ -215,3 +297,7 @@ class PriorityPosition(Position):
 
     def rewind(self, entry: Entry) -> None:
         self._cursors[self._order.level_of(entry.content().priority)].rewind(entry)
+
+    def restart(self) -> None:
+        for cursor in self._cursors:
+            cursor.restart()

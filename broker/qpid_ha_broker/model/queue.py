@@ -6,14 +6,15 @@ It never writes to the log; the resource set does, and calls the methods under "
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.errors import QueueFull
+from qpid_ha_broker.model.expiries import Expiries
+from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.orders import Order, Position, make_order
-from qpid_ha_broker.model.queue_arguments import FullPolicy, QueueArguments
+from qpid_ha_broker.model.queue_arguments import FullPolicy, QueueArguments, Replicate
 from qpid_ha_broker.model.sequence import Entry, Holder
 
 PASSED_LENGTH = 1000
@@ -53,7 +54,6 @@ class Queue:
     __slots__ = (
         "_displacing",
         "_expiries",
-        "_expiries_popped_ms",
         "_head",
         "_order",
         "_positions",
@@ -70,28 +70,51 @@ class Queue:
         "ids",
         "interrupted",
         "limited",
+        "log",
         "name",
         "needs_care",
+        "owner",
+        "redelivered_below",
+        "replication",
+        "reserved_until_ms",
         "size",
         "unused_since_ms",
+        "used",
     )
 
-    def __init__(self, queue_id: int, name: str, arguments: QueueArguments) -> None:
+    def __init__(
+        self,
+        queue_id: int,
+        name: str,
+        arguments: QueueArguments,
+        log: Log,
+        replication: Replicate = Replicate.MESSAGES,
+    ) -> None:
         self.id = queue_id
         self.ids = (queue_id,)
         self.name = name
+        self.log = log
+        """Where its messages are written; the queue itself may be in another one."""
+        self.replication = replication
         self._order: Order = make_order(arguments)
         self._head = self._order.position(sharing=True)
         self._positions = [self._head]
         self._displacing: Position | None = None
-        self._expiries: list[tuple[int, int, Entry]] = []
-        self._expiries_popped_ms = 0
+        self._expiries = Expiries()
         self._turn = 0
         self.deleted = False
         self.interrupted = False
         """The last `hand_out` stopped before a consumer had seen everything."""
         self.consumers: list[Consumer] = []
         self.exclusive_owner: object | None = None
+        self.used = False
+        """It has had a consumer, here or at a primary before."""
+        self.owner = ""
+        """The container id of who has it alone, as the log tells."""
+        self.reserved_until_ms = 0
+        """Until then nobody but `owner` gets it, and it does not delete itself: its users may be on their way here."""
+        self.redelivered_below = 0
+        """Messages up to this id may have been given to somebody by a primary before."""
         self.unused_since_ms: int | None = None
         self.count = self.size = self.acquired = 0
         self.enqueued_total = self.dequeued_total = 0
@@ -118,8 +141,41 @@ class Queue:
         self.size += len(event.payload)
         self.enqueued_total += 1
         if event.expires_at_ms:
-            self._note_expiry(event.expires_at_ms, entry)
+            self._expiries.note(event.expires_at_ms, entry, self.count)
         return self._order.append(entry)
+
+    def prepend(self, entries: Sequence[Entry]) -> None:
+        """Take in messages that are older than all that are here, by ascending id; last values displace nothing."""
+        for entry in entries:
+            event = entry.content()
+            self.count += 1
+            self.size += len(event.payload)
+            self.acquired += entry.holder is not None
+            if event.expires_at_ms:
+                self._expiries.note(event.expires_at_ms, entry, self.count)
+        self.enqueued_total += len(entries)
+        self._order.prepend(entries)
+        self._restart()
+
+    def take_all(self) -> list[Entry]:
+        """Empty the queue as if nothing had come; returns what it held, by ascending id."""
+        self.enqueued_total -= self.count
+        self.count = self.size = self.acquired = 0
+        self._expiries.clear()
+        return self._order.take_all()
+
+    def renumber(self, new_ids: Mapping[int, int]) -> None:
+        """Give every message another id, in the same order. Who holds one goes on holding it."""
+        for entry in self._order:
+            entry.acquired_before |= entry.id <= self.redelivered_below
+        self.redelivered_below = 0
+        self._order.renumber(new_ids)
+        self._expiries.renumbered()
+        self._restart()
+
+    def _restart(self) -> None:
+        for position in self._positions:
+            position.restart()
 
     def remove(self, entry: Entry) -> None:
         """Let a message go for good."""
@@ -146,12 +202,20 @@ class Queue:
         for position in self._positions:
             position.rewind(entry)
         expires_at_ms = entry.content().expires_at_ms
-        if 0 < expires_at_ms <= self._expiries_popped_ms:
-            self._note_expiry(expires_at_ms, entry)
+        if 0 < expires_at_ms <= self._expiries.popped_ms:
+            self._expiries.note(expires_at_ms, entry, self.count)
 
     def find(self, message_id: int) -> Entry | None:
         """The message with that id, if it is here."""
         return self._order.find(message_id)
+
+    def find_all(self, ids: Sequence[int]) -> list[Entry]:
+        """Those of `ids` that are here."""
+        return self._order.find_all(ids)
+
+    def newest_before(self, bound: int, limit: int) -> list[Entry]:
+        """Up to `limit` messages with the largest ids below `bound`, by ascending id."""
+        return self._order.newest_before(bound, limit)
 
     def entries(self) -> Iterable[Entry]:
         """All messages, in the order in which they would be given out."""
@@ -230,13 +294,25 @@ class Queue:
         if not any(not other.browsing for other in self.consumers):
             self.exclusive_owner = None
         if not self.consumers:
-            self.unused_since_ms = now_ms
+            self.unused_since_ms = max(now_ms, self.reserved_until_ms)
 
-    def hand_out(self, now_ms: int, limit: int) -> tuple[list[tuple[Consumer, list[Entry]]], list[Entry]]:
-        """Up to `limit` messages per consumer, in turn; with them, what was found to have expired, held by nobody."""
+    def reserve(self, until_ms: int) -> None:
+        """Its users were connected to another broker: give them until then to come back."""
+        self.reserved_until_ms = until_ms
+        self.unused_since_ms = until_ms if self.used and not self.consumers else None
+
+    def hand_out(
+        self, now_ms: int, limit: int, *, only_browsers: bool = False
+    ) -> tuple[list[tuple[Consumer, list[Entry]]], list[Entry]]:
+        """Up to `limit` messages per consumer, in turn; with them, what was found to have expired, held by nobody.
+
+        `only_browsers`: nothing may be written, so nobody takes anything and nothing expires.
+        """
         expired: list[Entry] = []
         self.interrupted = False
         ready = [consumer for consumer in self.consumers if consumer.credit > 0 and consumer.window_bytes > 0]
+        if only_browsers:
+            now_ms, ready = 0, [consumer for consumer in ready if consumer.browsing]
         if len(ready) == 1:
             given = {ready[0]: self._serve(ready[0], limit, now_ms, expired)}
         else:
@@ -298,24 +374,13 @@ class Queue:
 
     def next_expiry_ms(self) -> int | None:
         """When the next message may expire; None when none will."""
-        return self._expiries[0][0] if self._expiries else None
-
-    def _note_expiry(self, expires_at_ms: int, entry: Entry) -> None:
-        if len(self._expiries) > 2 * self.count + _EXPIRIES_SLACK:
-            # Most were consumed long before their time: a long TTL must not keep a memory of every message.
-            self._expiries = [each for each in self._expiries if each[2].event is not None]
-            heapq.heapify(self._expiries)
-        heapq.heappush(self._expiries, (expires_at_ms, entry.id, entry))
+        return self._expiries.next_ms
 
     def expired(self, now_ms: int) -> list[Entry]:
         """What has expired and is nobody's: the caller dequeues it. What somebody has is noted when it returns."""
-        found = []
-        self._expiries_popped_ms = max(self._expiries_popped_ms, now_ms)
-        while self._expiries and self._expiries[0][0] <= now_ms:
-            entry = heapq.heappop(self._expiries)[2]
-            if entry.holder is None:
-                self.hold(entry, _EXPIRED)
-                found.append(entry)
+        found = [entry for entry in self._expiries.pop(now_ms) if entry.holder is None]
+        for entry in found:
+            self.hold(entry, _EXPIRED)
         return found
 
     def is_due_for_deletion(self, now_ms: int) -> bool:
@@ -333,6 +398,5 @@ class Queue:
             raise AssertionError(f"{self.name}: counted {found}, believed {(self.count, self.size, self.acquired)}")
 
 
-_EXPIRIES_SLACK = 64
 _DISPLACED = Holder()
 _EXPIRED = Holder()

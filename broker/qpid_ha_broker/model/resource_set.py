@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.codec import Record
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.errors import InUse, ModelError, NotFound
 from qpid_ha_broker.model.exchanges import Exchange
-from qpid_ha_broker.model.log import Log
+from qpid_ha_broker.model.following import safe_name, take_over_queues
+from qpid_ha_broker.model.log import LOCAL_BASE, Log
 from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader
 from qpid_ha_broker.model.queue import Consumer, Handout, Queue
 from qpid_ha_broker.model.sequence import Entry
@@ -29,18 +31,66 @@ class ResourceSet:
     def __init__(self, name: str, reader: MessageReader, *, log_acquisitions: bool = False) -> None:
         self.name = name
         self.log = Log()
-        self.state = State()
+        self.local_log = Log(LOCAL_BASE)
+        """What this broker keeps for itself; committed at once."""
+        self.state = State(self.log, self.local_log)
         self._reader = reader
         self._log_acquisitions = log_acquisitions
         # Dictionaries, not sets: what is written in which order must follow from what was asked in which order.
         self._awake: dict[Queue, None] = {}
         self._timed: dict[Queue, None] = {}
         self._now_ms = 0
-        self.deleted_queues: list[Queue] = []
-        """For the driver to take: whose links have to be told."""
+        self.deleted_queues = self.state.deleted_queues
         self.unroutable_total = 0
         self.dead_letters_dropped_total = 0
         """Messages that were rejected while a queue of their alternate exchange was full."""
+
+    # --- following another broker's log
+
+    @property
+    def applied_lsn(self) -> int:
+        """The last LSN that counts here."""
+        return self.log.last_lsn
+
+    def follow(self, record: Record) -> None:
+        """Do as the one who wrote `record` did: the next of its log. Raises ReplayError."""
+        lsn, event, part = record
+        state = self.state
+        if type(event) is ev.Enqueued and len(event.queues) == 1 and not (part or state.open_unit):
+            queue = state.queues_by_id.get(event.queues[0])
+            if queue is not None:
+                queue.add(Entry(lsn, event), event)
+                state.memory_bytes += len(event.payload) + MESSAGE_OVERHEAD
+                if queue.consumers:
+                    self._awake[queue] = None
+                self.log.last_lsn = lsn
+                return
+        parts = state.open_unit or (record,)
+        state.replay(record)
+        if not state.open_unit:
+            self.log.last_lsn = lsn
+            self._wake_browsers(parts)
+
+    def _wake_browsers(self, records: Iterable[Record]) -> None:
+        for _, event, _ in records:
+            if isinstance(event, ev.Enqueued):
+                self._wake(map(self.state.queues_by_id.__getitem__, event.queues))
+
+    def drop_open_unit(self) -> None:
+        """The rest of a unit will not come: forget its parts."""
+        self.state.drop_open_unit()
+
+    def take_over(self, now_ms: int, grace_ms: int) -> None:
+        """Become the one who writes. Users of the last primary have `grace_ms` to come back to what was theirs."""
+        self._now_ms = now_ms
+        self.drop_open_unit()
+        self._timed = take_over_queues(self.state.queues.values(), now_ms, grace_ms)
+
+    def write(self, event: ev.Event) -> int:
+        """Write what concerns the whole resource set, and let it count; returns its LSN."""
+        lsn = self.log.append(event)
+        self.state.apply(lsn, event)
+        return lsn
 
     # --- messages in
 
@@ -114,19 +164,43 @@ class ResourceSet:
 
     # --- messages out
 
-    def subscribe(self, queue: Queue, consumer: Consumer, owner: object) -> None:
-        """Serve `consumer`. Raises InUse when the queue is exclusive to somebody other than `owner`."""
+    def subscribe(self, queue: Queue, consumer: Consumer, owner: object, owner_name: str = "") -> None:
+        """Serve `consumer`. Raises InUse when the queue is exclusive to somebody other than `owner`.
+
+        `owner_name` is what `owner` is known by when it comes back after a failover: its container id.
+        """
+        name = queue.owner
         if queue.arguments.exclusive and not consumer.browsing:
-            if queue.exclusive_owner not in (None, owner):
-                raise InUse(f"queue {queue.name} is exclusive, and another connection has it")
+            name = safe_name(owner_name)
+            self._check_owner(queue, owner, name)
             queue.exclusive_owner = owner
         queue.subscribe(consumer)
+        if name != queue.owner or (queue.arguments.auto_delete and not queue.used):
+            self._write_use(queue, name)
+
+    def _check_owner(self, queue: Queue, owner: object, name: str) -> None:
+        if queue.exclusive_owner not in (None, owner):
+            raise InUse(f"queue {queue.name} is exclusive, and another connection has it")
+        if queue.owner not in ("", name) and queue.exclusive_owner is None and self._now_ms < queue.reserved_until_ms:
+            left_s = (queue.reserved_until_ms - self._now_ms) / 1000
+            raise InUse(
+                f"queue {queue.name} is exclusive, and kept for {queue.owner}, which had it before the failover:"
+                f" try again in {left_s:.1f} s"
+            )
 
     def unsubscribe(self, queue: Queue, consumer: Consumer, now_ms: int) -> None:
         """Serve it no more; give back what it holds with `release` first."""
         queue.unsubscribe(consumer, now_ms)
         if queue.arguments.auto_delete and not queue.consumers:
             self.watch(queue)
+        if queue.owner and queue.exclusive_owner is None and not consumer.browsing and not queue.deleted:
+            self._write_use(queue, "")
+
+    def _write_use(self, queue: Queue, owner: str) -> None:
+        """Tell backups what clients will expect of them after a failover."""
+        event = ev.QueueUsed(queue.id, owner)
+        log = self.log if queue.id < LOCAL_BASE else self.local_log
+        self.state.apply(log.append(event), event)
 
     def wake(self, queue: Queue) -> None:
         """A consumer of `queue` has new credit or room."""

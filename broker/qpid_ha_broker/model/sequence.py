@@ -11,7 +11,7 @@ What is given back at the front makes the next visitor walk past everything that
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from qpid_ha_broker.events.types import Enqueued
@@ -123,6 +123,83 @@ class MessageSequence:
             return entries[index]
         return None
 
+    def find_all(self, ids: Sequence[int]) -> list[Entry]:
+        """Those of `ids` that are here. Ids that follow each other as in the log cost next to nothing each."""
+        found: list[Entry] = []
+        entries: list[Entry] = []
+        at = first_id = 0
+        for message_id in ids:
+            at += 1
+            if at >= len(entries) or entries[at].id != message_id:
+                if not entries or not first_id <= message_id <= entries[-1].id:
+                    block = self._blocks[max(bisect_right(self._blocks, message_id, key=_first_id) - 1, 0)]
+                    entries, first_id = block.entries, block.first_id
+                at = bisect_left(entries, message_id, key=_entry_id)
+            if at < len(entries) and entries[at].id == message_id and entries[at].event is not None:
+                found.append(entries[at])
+        return found
+
+    def newest_before(self, bound: int, limit: int) -> list[Entry]:
+        """Up to `limit` entries with the largest ids below `bound`, ascending; costs no more for a longer queue."""
+        pieces: list[list[Entry]] = []
+        missing = limit
+        at = bisect_left(self._blocks, bound, key=_first_id) - 1
+        while at >= 0 and missing > 0:
+            if self._blocks[at].live:
+                entries = self._blocks[at].entries
+                stop = bisect_left(entries, bound, key=_entry_id)
+                pieces.append([entry for entry in entries[:stop] if entry.event is not None][-missing:])
+                missing -= len(pieces[-1])
+            at -= 1
+        return [entry for piece in reversed(pieces) for entry in piece]
+
+    def prepend(self, entries: Sequence[Entry]) -> None:
+        """Add entries by ascending id, all below what is here. Cursors do not see them before they are restarted."""
+        if not entries:
+            return
+        above = entries[-1].id + 1
+        count = next((at for at, block in enumerate(self._blocks) if block.live), len(self._blocks) - 1)
+        self._forget_first_blocks(count)
+        first = self._blocks[0]
+        # Its tombstones may be older than what comes: nobody looks for them, and places in the block stay.
+        first.first_id = max(first.first_id, above)
+        blocks = [_filled(entries[at : at + BLOCK_LENGTH]) for at in range(0, len(entries), BLOCK_LENGTH)]
+        for block, following in zip(blocks, [*blocks[1:], first], strict=True):
+            block.next = following
+        self._blocks[:0] = blocks
+        self._length += len(entries)
+
+    def take_all(self) -> list[Entry]:
+        """Empty the sequence; the entries keep their content. Cursors go on with what comes later."""
+        taken = list(self)
+        last = Block(0)
+        for block in self._blocks:
+            block.entries, block.live, block.next = [], 0, last
+        for entry in taken:
+            entry.block = None
+        self._blocks, self._last = [last], last
+        self._dead = self._length = 0
+        return taken
+
+    def renumber(self, new_ids: Mapping[int, int]) -> None:
+        """Give every entry the id that `new_ids` has for its old one; the order must stay. Restart cursors after it."""
+        self._forget_dead_blocks()
+        previous = 0
+        for block in self._blocks:
+            block.first_id = previous + 1 if block is not self._blocks[0] else 0
+            for entry in block.entries:
+                if entry.event is not None:
+                    previous = new_ids[entry.id]
+                # A tombstone joins its neighbour before it: `find` takes the first of equals, which is that one.
+                entry.id = previous
+
+    def _forget_first_blocks(self, count: int) -> None:
+        """The first `count` blocks hold nothing: whoever stands in one of them goes on behind them."""
+        for block in self._blocks[:count]:
+            self._dead -= not block.entries
+            block.next = self._blocks[count]
+        del self._blocks[:count]
+
     def start(self) -> tuple[Block, int]:
         """The position before the first entry."""
         return self._blocks[0], 0
@@ -159,6 +236,15 @@ class MessageSequence:
         self._dead = 0
 
 
+def _filled(entries: Sequence[Entry]) -> Block:
+    block = Block(entries[0].id)
+    block.entries = list(entries)
+    block.live = len(entries)
+    for entry in entries:
+        entry.block = block
+    return block
+
+
 def _thin(block: Block) -> None:
     """One tombstone stands for all in a row: places and the order of ids stay, so cursors and `find` notice nothing."""
     entries = block.entries
@@ -172,9 +258,10 @@ def _thin(block: Block) -> None:
 class Cursor:
     """A place in a sequence. What lies behind it was seen; `rewind` makes it see an entry again."""
 
-    __slots__ = ("_block", "_index")
+    __slots__ = ("_block", "_index", "_sequence")
 
     def __init__(self, sequence: MessageSequence) -> None:
+        self._sequence = sequence
         self._block, self._index = sequence.start()
 
     def peek(self) -> Entry | None:
@@ -205,3 +292,7 @@ class Cursor:
         index = bisect_left(block.entries, entry.id, key=_entry_id)
         if (block.first_id, index) < (self._block.first_id, self._index):
             self._block, self._index = block, index
+
+    def restart(self) -> None:
+        """Go back to the start."""
+        self._block, self._index = self._sequence.start()

@@ -7,15 +7,16 @@ by whoever wrote the event.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import Record
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
+from qpid_ha_broker.model.log import LOCAL_BASE, Log
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import QueueArguments
+from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.sequence import ELSEWHERE, Entry
 
 MESSAGE_OVERHEAD = 300
@@ -29,14 +30,22 @@ class ReplayError(Exception):
 class State:
     """The promise: two states to which the same records were applied hold the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Log | None = None, local_log: Log | None = None) -> None:
+        self._log = log or Log()
+        self._local_log = local_log or Log(LOCAL_BASE)
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, Exchange] = {}
         self.queues_by_id: dict[int, Queue] = {}
         self.exchanges_by_id: dict[int, Exchange] = {}
         self.memory_bytes = 0
         """What the messages take, roughly: payloads and the overhead of each; in two queues it counts twice."""
-        self._unit: list[Record] = []
+        self.generations: list[tuple[int, ev.GenerationStarted]] = []
+        """By the LSN with which each began."""
+        self.in_sync = ev.InSyncChanged(0, ())
+        self.deleted_queues: list[Queue] = []
+        """Gone while somebody used them: for the driver to take, whose links have to be told."""
+        self.open_unit: list[Record] = []
+        """Parts that wait for the rest of their unit."""
         self._apply: dict[type, Callable[[int, Any], object]] = {
             ev.QueueDeclared: self._queue_declared,
             ev.QueueUpdated: self._queue_updated,
@@ -45,6 +54,10 @@ class State:
             ev.ExchangeDeleted: self._exchange_deleted,
             ev.Bound: self._bound,
             ev.Unbound: self._unbound,
+            ev.QueueUsed: self._queue_used,
+            ev.ReplicationChanged: self._replication_changed,
+            ev.GenerationStarted: self._generation_started,
+            ev.InSyncChanged: self._in_sync_changed,
             ev.Enqueued: self.enqueued,
             ev.Dequeued: self._dequeued,
             ev.Acquired: self._acquired,
@@ -61,15 +74,15 @@ class State:
     def replay(self, record: Record) -> None:
         """Apply a record that was read back: parts of a unit wait for its TransactionCommitted."""
         if record.part:
-            self._unit.append(record)
+            self.open_unit.append(record)
         elif isinstance(record.event, ev.TransactionCommitted):
-            unit, self._unit = self._unit, []
+            unit, self.open_unit = self.open_unit, []
             if len(unit) != record.event.parts:
                 raise ReplayError(f"LSN {record.lsn}: a unit of {record.event.parts} events, {len(unit)} of them here")
             for part in unit:
                 self.apply(part.lsn, part.event)
-        elif self._unit:
-            raise ReplayError(f"LSN {record.lsn}: inside a unit that began at LSN {self._unit[0].lsn}")
+        elif self.open_unit:
+            raise ReplayError(f"LSN {record.lsn}: inside a unit that began at LSN {self.open_unit[0].lsn}")
         else:
             self.apply(record.lsn, record.event)
 
@@ -91,31 +104,87 @@ class State:
             queue.remove(entry)
         self.memory_bytes -= before - queue.size + MESSAGE_OVERHEAD * len(entries)
 
+    def prepended(self, queue: Queue, entries: Sequence[Entry]) -> None:
+        """Take older messages into `queue`: see `Queue.prepend`."""
+        before = queue.size
+        queue.prepend(entries)
+        self.memory_bytes += queue.size - before + MESSAGE_OVERHEAD * len(entries)
+
+    def emptied(self, queue: Queue) -> list[Entry]:
+        """Take all messages out of `queue`, as if they had not come: see `Queue.take_all`."""
+        self.memory_bytes -= queue.size + MESSAGE_OVERHEAD * queue.count
+        return queue.take_all()
+
+    def forget_queue(self, queue: Queue) -> None:
+        """`queue` is no more, with its messages and bindings."""
+        del self.queues_by_id[queue.id]
+        del self.queues[queue.name]
+        queue.mark_deleted()
+        self.memory_bytes -= queue.size + MESSAGE_OVERHEAD * queue.count
+        for exchange in self.exchanges.values():
+            exchange.unbind_queue(queue.id)
+        self.deleted_queues.append(queue)
+
+    def forget_exchange(self, exchange: Exchange) -> None:
+        """`exchange` is no more, with its bindings."""
+        del self.exchanges_by_id[exchange.id]
+        del self.exchanges[exchange.name]
+
+    def set_replication(self, queue: Queue, level: Replicate) -> None:
+        """From now on its messages are written where `level` says; what it holds stays."""
+        queue.replication = level
+        queue.log = self._log if level is Replicate.MESSAGES else self._local_log
+
+    def drop_open_unit(self) -> None:
+        """The rest of it will not come."""
+        self.open_unit = []
+
+    def _claim_name(self, kind: str, name: str, lsn: int) -> None:
+        """A replicated object takes its name from a local one: the cluster's word counts for more than one broker's."""
+        queue, exchange = self.queues.get(name), self.exchanges.get(name)
+        for there in (queue, exchange):
+            if there is not None and (there.id < LOCAL_BASE or lsn >= LOCAL_BASE):
+                raise ValueError(f"cannot make {kind} {name}: the name is taken")
+        if queue is not None:
+            self.forget_queue(queue)
+        if exchange is not None:
+            self.forget_exchange(exchange)
+
     def _queue_declared(self, lsn: int, event: ev.QueueDeclared) -> None:
-        if event.name in self.queues:
-            raise ValueError(f"queue {event.name} exists")
-        queue = Queue(lsn, event.name, QueueArguments.parse(event.arguments))
+        self._claim_name("queue", event.name, lsn)
+        local = lsn >= LOCAL_BASE
+        log, level = (self._local_log, Replicate.NONE) if local else (self._log, Replicate.MESSAGES)
+        queue = Queue(lsn, event.name, QueueArguments.parse(event.arguments), log, level)
         self.queues[event.name] = self.queues_by_id[lsn] = queue
 
     def _queue_updated(self, lsn: int, event: ev.QueueUpdated) -> None:
         self.queues_by_id[event.queue].change_arguments(QueueArguments.parse(event.arguments))
 
     def _queue_deleted(self, lsn: int, event: ev.QueueDeleted) -> None:
-        queue = self.queues_by_id.pop(event.queue)
-        del self.queues[queue.name]
-        queue.mark_deleted()
-        self.memory_bytes -= queue.size + MESSAGE_OVERHEAD * queue.count
-        for exchange in self.exchanges.values():
-            exchange.unbind_queue(queue.id)
+        self.forget_queue(self.queues_by_id[event.queue])
+
+    def _queue_used(self, lsn: int, event: ev.QueueUsed) -> None:
+        queue = self.queues_by_id[event.queue]
+        queue.used, queue.owner = True, event.owner
+
+    def _replication_changed(self, lsn: int, event: ev.ReplicationChanged) -> None:
+        queue = self.queues_by_id[event.queue]
+        self.emptied(queue)
+        self.set_replication(queue, Replicate.MESSAGES if event.messages else Replicate.CONFIGURATION)
+
+    def _generation_started(self, lsn: int, event: ev.GenerationStarted) -> None:
+        self.generations.append((lsn, event))
+
+    def _in_sync_changed(self, lsn: int, event: ev.InSyncChanged) -> None:
+        self.in_sync = event
 
     def _exchange_declared(self, lsn: int, event: ev.ExchangeDeclared) -> None:
-        if event.name in self.exchanges:
-            raise ValueError(f"exchange {event.name} exists")
+        self._claim_name("exchange", event.name, lsn)
         exchange = make_exchange(event.kind, lsn, event.name, event.arguments)
         self.exchanges[event.name] = self.exchanges_by_id[lsn] = exchange
 
     def _exchange_deleted(self, lsn: int, event: ev.ExchangeDeleted) -> None:
-        del self.exchanges[self.exchanges_by_id.pop(event.exchange).name]
+        self.forget_exchange(self.exchanges_by_id[event.exchange])
 
     def _bound(self, lsn: int, event: ev.Bound) -> None:
         binding = Binding(self.queues_by_id[event.queue].id, event.key, event.arguments)
@@ -140,7 +209,7 @@ class State:
 
 
 def _find(queue: Queue, ids: tuple[int, ...]) -> list[Entry]:
-    entries = [entry for message_id in ids if (entry := queue.find(message_id)) is not None]
+    entries = queue.find_all(ids)
     if len(entries) != len(ids):
         raise LookupError(f"queue {queue.name} lacks some of the messages {ids[:5]}")
     return entries

@@ -1,0 +1,33 @@
+"""What becomes of queues when a broker that followed another one's log begins to write it.
+
+Like a nurse who takes over a shift: she was not there when things were handed out, so whatever may have been given
+already is given with a warning, and beds whose patients are out are kept for a while. The cost is that of the queues,
+never of their messages: a failover must not take longer because more was waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from qpid_ha_broker.model.queue import Queue
+
+
+def take_over_queues(queues: Iterable[Queue], now_ms: int, grace_ms: int) -> dict[Queue, None]:
+    """Prepare `queues` for consumers; returns those that time will change, in order."""
+    timed: dict[Queue, None] = {}
+    for queue in queues:
+        queue.redelivered_below = queue.log.last_lsn
+        queue.exclusive_owner = None
+        if queue.arguments.exclusive or queue.arguments.auto_delete:
+            queue.reserve(now_ms + grace_ms)
+        if queue.arguments.auto_delete or queue.next_expiry_ms() is not None:
+            timed[queue] = None
+    return timed
+
+
+def safe_name(name: str) -> str:
+    """A container id as a record can hold it: peers choose it, so it may be of any length and hold anything."""
+    return name.encode("utf-8", "replace")[:_OWNER_BYTES].decode("utf-8", "ignore")
+
+
+_OWNER_BYTES = 1024
