@@ -1,0 +1,217 @@
+"""How a primary brings a backup level that lacks too much of the stream: one replicating browser per queue.
+
+Like an inventory by two shops on the telephone, from the shelf's front to its back: "I have everything from here to
+there, you have these; throw those away, and here is what you lack". Trade goes on meanwhile: what is sold or delivered
+during the call is in the live stream, and consumers help, because what they take first need not be copied.
+
+Newest first, because consumers take from the other end: what is copied last is most likely to be gone by then. Source:
+seed 000, "Replicating browser". A chunk says what holds at the place in the stream where it is sent, so all that was
+written before must have been sent before: ask for one only when the log has nothing pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from qpid_ha_broker.events.codec import encode
+from qpid_ha_broker.ha.frames import CaughtUp, Chunk
+from qpid_ha_broker.ha.objects import has_replicated_messages, objects_frame
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.state import State
+
+__all__ = ["Browsers", "ReplicatingBrowser", "objects_frame"]
+
+IDS_PER_CHUNK: Final = 4096
+"""Ids that one chunk deals with at most, sent or not: what a backup holds must not decide how long a turn takes."""
+LIGHT_CHUNKS: Final = 1000
+"""Chunks that carry no message may run ahead so far: ten thousand idle queues need no ten thousand round trips."""
+
+Ranges = Iterable[tuple[int, int]]
+"""Ids as (first, last), ascending."""
+
+
+class ReplicatingBrowser:
+    """The promise: its chunks follow each other downwards from `up_to_lsn` without gap or overlap, until the last."""
+
+    __slots__ = ("_held", "_high", "_queue", "done")
+
+    def __init__(self, queue: Queue, up_to_lsn: int, holdings: Ranges) -> None:
+        self._queue = queue
+        self._high = up_to_lsn
+        self._held = _tidied(holdings, up_to_lsn)
+        """What the backup holds of what was not yet dealt with; the newest at the end."""
+        self.done = False
+
+    @property
+    def is_pointless(self) -> bool:
+        """Neither side has anything to tell."""
+        return not self._held and not self._queue.newest_before(self._high + 1, 1)
+
+    def next_chunk(self, generation: int, max_messages: int, max_bytes: int) -> Chunk:
+        """The next interval, at least one message of it, however large that is."""
+        find = _Find(max_messages, max_bytes)
+        low, last = self._high + 1, False
+        while not find.is_full and not last:
+            entries = self._queue.newest_before(low, max_messages)
+            low = self._compare(entries, find, low)
+            last = self._is_last(low)
+        chunk = find.chunk(generation, self._queue.id, 0 if last else low, self._high, last)
+        self._high, self.done = low - 1, last
+        return chunk
+
+    def _is_last(self, low: int) -> bool:
+        return not self._held and not self._queue.newest_before(low, 1)
+
+    def _compare(self, entries: list[Entry], find: _Find, low: int) -> int:
+        """Deal with `entries`, from the newest down, and what is held between them; returns how far down it came."""
+        held = self._held
+        for entry in reversed(entries):
+            if held and held[-1][1] > entry.id:
+                low = self._drop_above(entry.id, find)
+                if find.is_full:
+                    return low
+            low = entry.id
+            if held and held[-1][1] == low:
+                self._forget_newest_held()
+                find.keep(entry)
+            else:
+                find.send(entry)
+            if find.is_full:
+                return low
+        return low if entries else self._drop_above(0, find)
+
+    def _drop_above(self, floor: int, find: _Find) -> int:
+        """Ids above `floor` which only the backup holds, as many as find room; returns the last one."""
+        held, low = self._held, floor + 1
+        while held and held[-1][1] > floor and not find.is_full:
+            first, last = held.pop()
+            low = max(first, floor + 1, last + 1 - find.ids_left)
+            find.drop(low, last)
+            if low > first:
+                held.append((first, low - 1))
+        return low
+
+    def _forget_newest_held(self) -> None:
+        first, last = self._held.pop()
+        if first < last:
+            self._held.append((first, last - 1))
+
+
+class _Find:
+    """What goes into one chunk, gathered newest first."""
+
+    __slots__ = ("_bytes_left", "_dropped", "_failures", "_messages_left", "_records", "ids_left")
+
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
+        self._messages_left = max_messages
+        self._bytes_left = max_bytes
+        self.ids_left = IDS_PER_CHUNK
+        self._records: list[bytes] = []
+        self._dropped: list[range] = []
+        self._failures: list[tuple[int, int]] = []
+
+    @property
+    def is_full(self) -> bool:
+        return self._messages_left <= 0 or self._bytes_left <= 0 or self.ids_left <= 0
+
+    def send(self, entry: Entry) -> None:
+        record = encode(entry.id, entry.content())
+        self._records.append(record)
+        self._messages_left -= 1
+        self._bytes_left -= len(record)
+        self.keep(entry)
+
+    def keep(self, entry: Entry) -> None:
+        self.ids_left -= 1
+        if entry.delivery_count:
+            self._failures.append((entry.id, entry.delivery_count))
+
+    def drop(self, first: int, last: int) -> None:
+        self.ids_left -= last + 1 - first
+        self._dropped.append(range(first, last + 1))
+
+    def chunk(self, generation: int, queue: int, low: int, high: int, last: bool) -> Chunk:
+        dropped = tuple(each for ids in reversed(self._dropped) for each in ids)
+        failures = tuple(reversed(self._failures))
+        return Chunk(generation, queue, low, high, last, dropped, failures, b"".join(reversed(self._records)))
+
+
+def _tidied(holdings: Ranges, up_to_lsn: int) -> list[tuple[int, int]]:
+    """Ascending and apart, whatever a backup said: it may be confused, and must not confuse its primary."""
+    tidy: list[tuple[int, int]] = []
+    for first, last in sorted(holdings):
+        start = max(first, tidy[-1][1] + 1 if tidy else 1)
+        end = min(last, up_to_lsn)
+        if start <= end:
+            tidy.append((start, end))
+    return tidy
+
+
+class Browsers:
+    """The promise: `next` gives CaughtUp once every queue's last chunk is given, and not more than a window ahead."""
+
+    def __init__(
+        self, state: State, generation: int, up_to_lsn: int, holdings: Mapping[int, Ranges],
+        *, max_messages: int, max_bytes: int, window: int,
+    ) -> None:  # fmt: skip
+        self._state = state
+        self._generation = generation
+        self._up_to_lsn = up_to_lsn
+        self._holdings = dict(holdings)
+        self._limits = max_messages, max_bytes
+        self._window = window
+        # What is declared from now on comes by the stream alone.
+        self._waiting = sorted((q.id for q in state.queues_by_id.values() if has_replicated_messages(q)), reverse=True)
+        self._current: tuple[Queue, ReplicatingBrowser] | None = None
+        self._sent = self._acknowledged = 0
+        self._heavy: list[int] = []
+        """Numbers of the chunks with messages that the backup has not taken in."""
+        self.done = False
+
+    @property
+    def has_window(self) -> bool:
+        """Whether `next` may give something now."""
+        light = self._sent - self._acknowledged < LIGHT_CHUNKS
+        return not self.done and light and len(self._heavy) < self._window
+
+    def acknowledged(self, count: int) -> str:
+        """The backup has taken in `count` chunks altogether; returns what is wrong with that, if anything is."""
+        if count > self._sent:
+            return f"an acknowledgement of {count} chunks; {self._sent} were sent"
+        self._acknowledged = max(self._acknowledged, count)
+        self._heavy = [number for number in self._heavy if number > count]
+        return ""
+
+    def next(self) -> Chunk | CaughtUp | None:
+        """The next frame for the backup; None: it has to take in some first, or everything was given."""
+        if not self.has_window:
+            return None
+        browser = self._browser()
+        if browser is None:
+            self.done = True
+            return CaughtUp(self._generation, self._up_to_lsn)
+        chunk = browser.next_chunk(self._generation, *self._limits)
+        self._sent += 1
+        if chunk.data or not chunk.last:
+            self._heavy.append(self._sent)
+        return chunk
+
+    def _browser(self) -> ReplicatingBrowser | None:
+        """The one that is not done; what was deleted meanwhile is left out, since the stream says so."""
+        if self._current is not None:
+            queue, browser = self._current
+            if not browser.done and not queue.deleted and has_replicated_messages(queue):
+                return browser
+            self._current = None
+        while self._waiting:
+            queue_id = self._waiting.pop()
+            following = self._state.queues_by_id.get(queue_id)
+            if following is None or not has_replicated_messages(following):
+                continue
+            browser = ReplicatingBrowser(following, self._up_to_lsn, self._holdings.pop(queue_id, ()))
+            if not browser.is_pointless:
+                self._current = following, browser
+                return browser
+        return None

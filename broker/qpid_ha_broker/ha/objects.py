@@ -1,0 +1,168 @@
+"""The configuration of a cluster as one value: what a primary shows to a backup that cannot follow its stream.
+
+Only what is replicated is in it. What is local to a broker has ids from LOCAL_BASE, and is nobody else's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.codec import Record, decode, encode
+from qpid_ha_broker.ha.frames import Objects
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
+from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
+from qpid_ha_broker.model.state import State
+
+
+class ObjectsError(Exception):
+    """Bytes that are no configuration: what was expected, and what was found."""
+
+
+class Configured(NamedTuple):
+    """A frame of objects, read and checked: ids are unique, names are, and bindings lead from and to what is there."""
+
+    frame: Objects
+    queues: dict[int, ev.QueueDeclared]
+    exchanges: dict[int, ev.ExchangeDeclared]
+    bindings: dict[int, list[Binding]]
+    """By exchange, the oldest first."""
+
+
+def has_replicated_messages(queue: Queue) -> bool:
+    """Whether its messages are in the replicated log."""
+    return queue.id < LOCAL_BASE and queue.replication is Replicate.MESSAGES
+
+
+def objects_frame(state: State, generation: int, lsn: int) -> Objects:
+    """Everything replicated but the messages, as of `lsn`, in an order in which it can be applied."""
+    queues = [state.queues_by_id[queue_id] for queue_id in sorted(state.queues_by_id) if queue_id < LOCAL_BASE]
+    return Objects(
+        generation,
+        lsn,
+        state.in_sync.epoch,
+        state.in_sync.members,
+        tuple((queue.id, queue.owner) for queue in queues if queue.used),
+        tuple(queue.id for queue in queues if not has_replicated_messages(queue)),
+        b"".join(_records(state, queues, lsn)),
+    )
+
+
+def _records(state: State, queues: list[Queue], lsn: int) -> Iterator[bytes]:
+    exchanges = [state.exchanges_by_id[each] for each in sorted(state.exchanges_by_id) if each < LOCAL_BASE]
+    for exchange in exchanges:
+        yield encode(exchange.id, ev.ExchangeDeclared(exchange.name, exchange.kind, exchange.arguments))
+    for queue in queues:
+        yield encode(queue.id, ev.QueueDeclared(queue.name, queue.arguments.given))
+    for exchange in exchanges:
+        for binding in _replicated_bindings(exchange):
+            yield encode(lsn, ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments))
+
+
+def is_local(exchange: Exchange, binding: Binding) -> bool:
+    """Whether `binding` is only this broker's."""
+    return max(exchange.id, binding.queue) >= LOCAL_BASE or binding.arguments.get("qpid.replicate") == "none"
+
+
+def _replicated_bindings(exchange: Exchange) -> list[Binding]:
+    return [binding for binding in exchange.bindings() if not is_local(exchange, binding)]
+
+
+def read_objects(frame: Objects) -> Configured:
+    """Read and check. Raises ObjectsError."""
+    records, _, problem = decode(frame.data)
+    if problem is not None:
+        raise ObjectsError(f"damaged at byte {problem.offset}: {problem.text}")
+    objects = Configured(frame, {}, {}, {})
+    for record in records:
+        try:
+            _read(objects, record)
+        except (ValueError, ModelError) as error:
+            raise ObjectsError(f"LSN {record.lsn}: {error}") from error
+    unknown = {queue_id for queue_id, _ in frame.used}.union(frame.unreplicated) - objects.queues.keys()
+    if unknown:
+        raise ObjectsError(f"no queue has the ids {sorted(unknown)[:5]}")
+    if len(_names(objects)) < len(objects.queues) + len(objects.exchanges):
+        raise ObjectsError("two of them have the same name")
+    return objects
+
+
+def _names(objects: Configured) -> set[str]:
+    return {event.name for kind in (objects.queues, objects.exchanges) for event in kind.values()}
+
+
+def _read(objects: Configured, record: Record) -> None:
+    event = record.event
+    if not 0 < record.lsn <= objects.frame.lsn or record.lsn in objects.queues or record.lsn in objects.exchanges:
+        raise ValueError(f"expected the id of another object, and none after {objects.frame.lsn}")
+    if isinstance(event, ev.QueueDeclared):
+        QueueArguments.parse(event.arguments)
+        objects.queues[record.lsn] = event
+    elif isinstance(event, ev.ExchangeDeclared):
+        make_exchange(event.kind, 0, event.name, event.arguments)
+        objects.exchanges[record.lsn] = event
+    elif isinstance(event, ev.Bound):
+        if event.queue not in objects.queues or event.exchange not in objects.exchanges:
+            raise ValueError(f"a binding from {event.exchange} to {event.queue}, one of which is not here")
+        binding = Binding(event.queue, event.key, event.arguments)
+        make_exchange(objects.exchanges[event.exchange].kind, 0, "", {}).bind(binding)
+        objects.bindings.setdefault(event.exchange, []).append(binding)
+    else:
+        raise ValueError(f"expected a queue, an exchange or a binding, found {type(event).__name__}")
+
+
+def make_equal(state: State, objects: Configured) -> list[Queue]:
+    """Let what is replicated be `objects` and nothing else; what stays keeps its messages.
+
+    Returns queues that were only this broker's and had to make way for a replicated object of the same name.
+    """
+    for queue in list(state.queues_by_id.values()):
+        if queue.id < LOCAL_BASE and queue.id not in objects.queues:
+            state.forget_queue(queue)
+    for exchange in list(state.exchanges_by_id.values()):
+        if exchange.id < LOCAL_BASE and exchange.id not in objects.exchanges:
+            state.forget_exchange(exchange)
+    names = _names(objects)
+    in_the_way = [queue for queue in state.queues.values() if queue.id >= LOCAL_BASE and queue.name in names]
+    for exchange_id, declared in objects.exchanges.items():
+        if exchange_id not in state.exchanges_by_id:
+            state.apply(exchange_id, declared)
+    for queue_id, event in objects.queues.items():
+        _make_queue(state, queue_id, event, queue_id not in objects.frame.unreplicated)
+    for exchange_id in objects.exchanges:
+        _make_bindings(state.exchanges_by_id[exchange_id], objects.bindings.get(exchange_id, []))
+    _set_marks(state, objects)
+    return in_the_way
+
+
+def _make_queue(state: State, queue_id: int, event: ev.QueueDeclared, messages: bool) -> None:
+    queue = state.queues_by_id.get(queue_id)
+    if queue is None:
+        state.apply(queue_id, event)
+    elif dict(queue.arguments.given) != dict(event.arguments):
+        state.apply(queue_id, ev.QueueUpdated(queue_id, event.arguments))
+    queue = state.queues_by_id[queue_id]
+    if has_replicated_messages(queue) != messages:
+        state.apply(queue_id, ev.ReplicationChanged(queue_id, messages))
+
+
+def _make_bindings(exchange: Exchange, wanted: list[Binding]) -> None:
+    here = _replicated_bindings(exchange)
+    if here == wanted:
+        return
+    for binding in here:
+        exchange.unbind(binding.queue, binding.key)
+    for binding in wanted:
+        exchange.bind(binding)
+
+
+def _set_marks(state: State, objects: Configured) -> None:
+    owners = dict(objects.frame.used)
+    for queue_id in objects.queues:
+        queue = state.queues_by_id[queue_id]
+        queue.used, queue.owner = queue_id in owners, owners.get(queue_id, "")
+    state.in_sync = ev.InSyncChanged(objects.frame.epoch, objects.frame.members)
