@@ -1,221 +1,258 @@
-"""What the demo does to a broker: Proton's ordinary Python client, a producer and a consumer at once, keeping count.
+"""A publisher and a consumer that live through failovers: Proton's ordinary client, and what an application adds.
 
-Each message carries its number and the time when it was sent, so that the consumer can tell what is missing, what came
-twice, what came too early, and how long it was under way.
+What it adds is little: a list of addresses, a short pause between attempts, going where a redirect points, and sending
+again what was not confirmed when the connection broke. Whatever is sent again says so, because only the publisher can.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections import deque
+from collections.abc import Sequence
+from threading import Thread
+from typing import Any, Final
 
 from proton import Message
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
-from proton.utils import BlockingConnection, SyncRequestResponse
 
-_NUMBER_AND_TIME = struct.Struct(">Qd")
-SMALLEST_BODY = _NUMBER_AND_TIME.size
-STALL_S = 10.0
-"""So long without any progress, and the run is over: what has not arrived is lost."""
-_STEP_S, _GLANCE_S = 0.001, 0.05
+from qpid_ha_agent.demo_ledger import Arrival, Ledger
+
+_NUMBER: Final = struct.Struct(">Q")
+_STEP_S = 0.002
+_HEARTBEAT_S = 1.0
+"""A broker that says nothing for so long is given up: a paused process keeps its sockets."""
+_PAUSES_S = (0.02, 0.04, 0.08, 0.1)
 _PREFETCH = 500
+_SENT_AGAIN: Final = "sent-again"
+REDIRECT: Final = "amqp:connection:redirect"
 
 
-@dataclass
-class Tally:
-    """What a run came to. Latencies are from a message's sending to its arrival, in milliseconds."""
+class Addresses:
+    """Where a cluster's brokers are, and how long to wait before the next attempt.
 
-    sent: int = 0
-    confirmed: int = 0
-    refused: int = 0
-    received: int = 0
-    duplicated: int = 0
-    out_of_order: int = 0
-    elapsed_s: float = 0.0
-    latencies_ms: list[float] = field(default_factory=list)
-
-    @property
-    def lost(self) -> int:
-        """Confirmed by the broker, and never delivered."""
-        return max(0, self.confirmed - (self.received - self.duplicated))
-
-    @property
-    def is_flawless(self) -> bool:
-        """Everything that was sent was confirmed and came, once, in order."""
-        return not (self.lost or self.refused or self.duplicated or self.out_of_order) and self.confirmed == self.sent
-
-    @property
-    def rate(self) -> float:
-        """Messages per second, each of them sent, confirmed, delivered and accepted."""
-        return self.received / self.elapsed_s if self.elapsed_s else 0.0
-
-    def latency_ms(self, percent: float) -> float:
-        """That many percent of the messages were no slower."""
-        ordered = sorted(self.latencies_ms)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else 0.0
-
-
-class ProducerAndConsumer(MessagingHandler):
-    """Sends `count` messages over one connection while it receives them over another.
-
-    `rate` messages per second; 0: as fast as the broker lets it. `progress` hears how many have arrived.
+    Proton's own reconnecting begins with the first address again whenever a broker has answered at all, and with a
+    backup that only says "not here" it would never get to the third.
     """
 
-    def __init__(
-        self,
-        url: str,
-        queue: str,
-        count: int,
-        size: int,
-        *,
-        rate: int = 0,
-        progress: Callable[[int], None] = lambda arrived: None,
-        stall_s: float = STALL_S,
-    ) -> None:
-        super().__init__(prefetch=_PREFETCH)
-        self._url, self._queue, self._count, self._rate, self._progress = url, queue, count, rate, progress
-        self._stall_s = stall_s
-        self._step_s = _STEP_S if rate else _GLANCE_S
-        self._padding = b"x" * max(0, size - SMALLEST_BODY)
-        self._seen = bytearray(count)
-        self._next = 0
-        self._message = Message()
-        self._progress_made, self._moved_at = 0, 0.0
-        self.tally = Tally()
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = deque(urls)
+        self._attempts = 0
+
+    def next(self) -> str:
+        """The one to try now."""
+        url = self._urls[0]
+        self._urls.rotate(-1)
+        return url
+
+    def prefer(self, url: str) -> None:
+        """Somebody said that the primary is there: try it next."""
+        if url in self._urls:
+            self._urls.rotate(-self._urls.index(url))
+        else:
+            self._urls.appendleft(url)
+
+    def pause_s(self) -> float:
+        """20 ms, 40 ms, 80 ms, then 100 ms each time: a failover takes tenths of a second."""
+        self._attempts += 1
+        return _PAUSES_S[min(self._attempts, len(_PAUSES_S)) - 1]
+
+    def reached(self) -> None:
+        """One of them serves us."""
+        self._attempts = 0
+
+
+class FailoverClient(MessagingHandler):
+    """One connection, made again for as long as it takes. It runs in a thread of its own, from `start` to `stop`."""
+
+    def __init__(self, urls: Sequence[str], queue: str, ledger: Ledger, **options: Any) -> None:
+        super().__init__(**options)
+        self._addresses = Addresses(urls)
+        self._queue = queue
+        self.ledger = ledger
+        self._is_stopping = False
+        self._connect_at_s: float | None = None
+        self._thread = Thread(target=lambda: Container(self).run(), daemon=True)
+        self.problems: list[str] = []
+        """What brokers said when they ended something."""
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """End, and wait for it."""
+        self._is_stopping = True
+        self._thread.join(timeout_s)
+
+    # --- the connection
 
     def on_start(self, event: Any) -> None:
-        """Connect twice, as two programs would."""
+        """Connect, and keep time."""
         self._container = event.container
-        self._connections = [event.container.connect(self._url, reconnect=False) for _ in range(2)]
-        event.container.create_receiver(self._connections[0], self._queue)
-        self._sender = event.container.create_sender(self._connections[1], self._queue)
-        self._began = self._moved_at = time.perf_counter()
-        event.container.schedule(self._step_s, self)
+        self._connect()
+        event.container.schedule(_STEP_S, self)
 
-    def on_sendable(self, event: Any) -> None:
-        """There is credit."""
-        if not self._rate:
-            self._send(self._count)
+    def _connect(self) -> None:
+        self._connect_at_s = None
+        self._connection = self._container.connect(self._addresses.next(), reconnect=False, heartbeat=_HEARTBEAT_S)
+        self.open_link(self._container, self._connection)
+
+    def open_link(self, container: Any, connection: Any) -> None:
+        """Attach to the queue."""
+        raise NotImplementedError
+
+    def lost(self) -> None:
+        """The connection is gone, and with it the answers that were under way."""
+
+    def step(self) -> None:
+        """Called every few milliseconds."""
 
     def on_timer_task(self, event: Any) -> None:
-        """Keep the pace, and notice when nothing moves any more."""
-        now = time.perf_counter()
-        if self._rate:
-            self._send(int((now - self._began) * self._rate))
-        progress_made = self.tally.confirmed + self.tally.received
-        if progress_made != self._progress_made:
-            self._progress_made, self._moved_at = progress_made, now
-        if now - self._moved_at > self._stall_s:
-            self._finish()
-        elif self._connections:
-            self._progress(self.tally.received)
-            self._container.schedule(self._step_s, self)
+        """Do what is due."""
+        if self._is_stopping:
+            self._connection.close()
+            self._container.stop()
+            return
+        if self._connect_at_s is not None and time.monotonic() >= self._connect_at_s:
+            self._connect()
+        self.step()
+        self._container.schedule(_STEP_S, self)
 
-    def _send(self, up_to: int) -> None:
-        tally, sender, message = self.tally, self._sender, self._message
-        while tally.sent < min(up_to, self._count) and sender.credit > 0:
-            message.body = _NUMBER_AND_TIME.pack(tally.sent, time.perf_counter()) + self._padding
-            sender.send(message)
-            tally.sent += 1
+    def on_link_opened(self, event: Any) -> None:
+        """A broker serves us."""
+        self._addresses.reached()
+
+    def on_transport_error(self, event: Any) -> None:
+        """Nobody there, or nobody any more: `on_disconnected` follows."""
+
+    def on_disconnected(self, event: Any) -> None:
+        """The socket is gone."""
+        self._start_over(event)
+
+    def on_connection_error(self, event: Any) -> None:
+        """The broker ended the connection for a reason: another one may serve us, and it may have said which."""
+        condition = event.connection.remote_condition
+        self.problems.append(f"{condition.name}: {condition.description}")
+        if condition.name == REDIRECT and condition.info:
+            info = {str(key): value for key, value in condition.info.items()}
+            self._addresses.prefer(f"amqp://{info['network-host']}:{info['port']}")
+        self._start_over(event)
+
+    def on_link_error(self, event: Any) -> None:
+        """The broker ended the link: a new connection will tell whether it means it."""
+        self.problems.append(f"{event.link.remote_condition.name}: {event.link.remote_condition.description}")
+        self._start_over(event)
+        event.connection.close()
+
+    def _start_over(self, event: Any) -> None:
+        if event.connection == self._connection and self._connect_at_s is None:
+            self.lost()
+            self._connect_at_s = time.monotonic() + self._addresses.pause_s()
+
+
+class Publisher(FailoverClient):
+    """Sends numbered messages at a steady pace, and again what was not confirmed when a connection broke."""
+
+    def __init__(self, urls: Sequence[str], queue: str, ledger: Ledger, *, rate: int, size: int = 100) -> None:
+        super().__init__(urls, queue, ledger)
+        self._rate = rate
+        self._padding = b"x" * max(0, size - _NUMBER.size)
+        self._sender: Any = None
+        self._unconfirmed: dict[Any, int] = {}
+        self._again: deque[int] = deque()
+        self._tags = itertools.count(1)
+        self._paced_from: tuple[float, int] | None = None
+        self._attached_at_s: float | None = None
+        self.is_paused = False
+        self.recoveries: list[tuple[float, float]] = []
+        """Of each connection that led to a confirmation: when its link was open, and when the first one came."""
+
+    def open_link(self, container: Any, connection: Any) -> None:
+        """Attach to the queue."""
+        self._sender = container.create_sender(connection, self._queue)
+
+    def on_link_opened(self, event: Any) -> None:
+        """The broker takes messages; whatever was due meanwhile is not made up for."""
+        super().on_link_opened(event)
+        self._attached_at_s = time.monotonic()
+        self._paced_from = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Every message that was sent is confirmed."""
+        return len(self.ledger.confirmed_at_s) == self.ledger.sent
+
+    def lost(self) -> None:
+        """Nobody will answer any more for what is under way."""
+        self._attached_at_s = None
+        self._again = deque(sorted({*self._again, *self._unconfirmed.values()}))
+        self._unconfirmed.clear()
+
+    def step(self) -> None:
+        """Send what is due."""
+        if self._attached_at_s is None:
+            return
+        while self._again and self._sender.credit > 0:
+            self._send(self._again.popleft(), sent_again=True)
+        while self.ledger.sent < self._due() and self._sender.credit > 0:
+            self._send(self.ledger.sent, sent_again=False)
+            self.ledger.sent += 1
+
+    def _due(self) -> int:
+        now = time.monotonic()
+        if self._paced_from is None or self.is_paused:
+            self._paced_from = (now, self.ledger.sent)
+        began, sent = self._paced_from
+        return sent + int((now - began) * self._rate)
+
+    def _send(self, number: int, *, sent_again: bool) -> None:
+        message = Message(_NUMBER.pack(number) + self._padding, properties={_SENT_AGAIN: True} if sent_again else None)
+        delivery = self._sender.send(message, tag=str(next(self._tags)))
+        self._unconfirmed[delivery.tag] = number
 
     def on_accepted(self, event: Any) -> None:
-        """The broker has taken a message over."""
-        self.tally.confirmed += 1
-        self._finish_when_done()
+        """The cluster has taken a message over."""
+        now = time.monotonic()
+        number = self._unconfirmed.pop(event.delivery.tag, None)
+        if number is None:
+            return
+        self.ledger.confirm(number, now)
+        if self._attached_at_s is not None and (not self.recoveries or self.recoveries[-1][0] != self._attached_at_s):
+            self.recoveries.append((self._attached_at_s, now))
 
     def on_rejected(self, event: Any) -> None:
-        """The broker will not have it."""
-        self.tally.refused += 1
-        self._finish_when_done()
+        """The broker will not have it now: send it again."""
+        number = self._unconfirmed.pop(event.delivery.tag, None)
+        if number is not None:
+            self.ledger.refused.add(number)
+            self._again.append(number)
+
+    def on_released(self, event: Any) -> None:
+        """The broker could not take it now: the same."""
+        self.on_rejected(event)
+
+
+class Consumer(FailoverClient):
+    """Accepts whatever comes, and writes it down."""
+
+    def __init__(self, urls: Sequence[str], queue: str, ledger: Ledger) -> None:
+        super().__init__(urls, queue, ledger, prefetch=_PREFETCH)
+
+    def open_link(self, container: Any, connection: Any) -> None:
+        """Attach to the queue."""
+        container.create_receiver(connection, self._queue)
 
     def on_message(self, event: Any) -> None:
         """One arrived; the handler accepts it when this returns."""
-        number, sent_at = _NUMBER_AND_TIME.unpack_from(event.message.body)
-        tally = self.tally
-        tally.latencies_ms.append((time.perf_counter() - sent_at) * 1000)
-        tally.received += 1
-        tally.duplicated += self._seen[number]
-        tally.out_of_order += number < self._next
-        self._seen[number] = 1
-        self._next = number + 1
-        self._finish_when_done()
-
-    def _finish_when_done(self) -> None:
-        tally = self.tally
-        if tally.confirmed + tally.refused == self._count and tally.received - tally.duplicated >= tally.confirmed:
-            self._finish()
-
-    def _finish(self) -> None:
-        self.tally.elapsed_s = time.perf_counter() - self._began
-        connections, self._connections = self._connections, []
-        for connection in connections:
-            connection.close()
-
-    def on_transport_error(self, event: Any) -> None:
-        """The broker is gone: what is missing is missing."""
-        self._finish()
-
-
-def run(handler: ProducerAndConsumer) -> Tally:
-    """Let the two do their work; returns when it is done, or when nothing moves any more."""
-    Container(handler).run()
-    return handler.tally
-
-
-class Greeter(MessagingHandler):
-    """A service: answers each request to the address that it names, until it is asked to stop."""
-
-    def __init__(self, url: str, queue: str) -> None:
-        super().__init__()
-        self._url, self._queue = url, queue
-
-    def on_start(self, event: Any) -> None:
-        """Connect; the sender without an address may send to any."""
-        connection = event.container.connect(self._url, reconnect=False)
-        event.container.create_receiver(connection, self._queue)
-        self._replies = event.container.create_sender(connection, None)
-
-    def on_message(self, event: Any) -> None:
-        """Answer."""
-        request = event.message
-        answer = Message(f"hello {request.body}", address=request.reply_to, correlation_id=request.correlation_id)
-        self._replies.send(answer)
-        if request.body == "stop":
-            event.connection.close()
-
-
-def call(url: str, queue: str, count: int) -> list[float]:
-    """Ask a service `count` times, over a reply queue made for the purpose; how long each took, in milliseconds.
-
-    Raises ValueError for a wrong answer, and Proton's exceptions when there is none.
-    """
-    connection = BlockingConnection(url, timeout=STALL_S)
-    try:
-        requests = SyncRequestResponse(connection, queue)
-        times_ms = []
-        for name in [*(f"caller {n}" for n in range(count)), "stop"]:
-            began = time.perf_counter()
-            answer = requests.call(Message(name)).body
-            times_ms.append((time.perf_counter() - began) * 1000)
-            if answer != f"hello {name}":
-                raise ValueError(f"{name} was greeted with {answer!r}")
-        return times_ms[:-1]
-    finally:
-        connection.close()
-
-
-def read_queue(url: str, queue: str) -> dict[str, Any]:
-    """Ask `$management` for a queue's attributes. Raises ValueError when it refuses."""
-    connection = BlockingConnection(url, timeout=STALL_S)
-    try:
-        request = Message(properties={"operation": "READ", "type": "org.qpid_ha.queue", "name": queue})
-        answer: Any = SyncRequestResponse(connection, "$management").call(request)
-        if answer.properties["statusCode"] != 200:
-            raise ValueError(answer.properties["statusDescription"])
-        return dict(answer.body)
-    finally:
-        connection.close()
+        message = event.message
+        self.ledger.arrive(
+            Arrival(
+                number=_NUMBER.unpack_from(message.body)[0],
+                at_s=time.monotonic(),
+                marked=not message.first_acquirer or message.delivery_count > 0,
+                sent_again=bool(message.properties and message.properties.get(_SENT_AGAIN)),
+            )
+        )

@@ -1,0 +1,230 @@
+"""A cluster for the length of a `with`: real processes on loopback, in a directory that goes away with them.
+
+Each broker runs under its own `qpid-ha-agent run`, as on a machine of its own; the directory that they share holds the
+record and the lock of the file coordinator.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+import yaml
+
+from qpid_ha_agent.control import ControlClient, ControlFailure
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+_GLANCE_S = 0.002
+_ASK_TIMEOUT_S = 1.0
+_LAST_WORDS = 1500
+"""Characters of a log."""
+
+Facts = dict[str, Any]
+
+
+class ClusterFailed(Exception):
+    """It did not come to what was waited for; the text has what the brokers said."""
+
+
+class LocalBroker:
+    """One broker: its files, its process, and the agent's above it."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, object], *, has_agent: bool) -> None:
+        self.name = str(settings["name"])
+        self.config = directory / f"{self.name}.yaml"
+        self.control_socket = Path(str(settings["control-socket"]))
+        self.log_path = directory / f"{self.name}.log"
+        self._has_agent = has_agent
+        self._process: subprocess.Popen[bytes] | None = None
+        self.config.write_text(yaml.safe_dump(dict(settings), sort_keys=False), encoding="utf-8")
+
+    @property
+    def command(self) -> list[str]:
+        """What starts it, from this environment."""
+        module = "qpid_ha_agent.cli.agent" if self._has_agent else "qpid_ha_broker.server.main"
+        verb = ["run"] if self._has_agent else []
+        return [sys.executable, "-m", module, *verb, "--config", str(self.config)]
+
+    def start(self) -> None:
+        """Start the process; its log goes on where the last one ended. In a session of its own: Ctrl-C is for us."""
+        with self.log_path.open("ab") as output:
+            self._process = subprocess.Popen(
+                self.command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def log(self) -> str:
+        """All that it has said."""
+        return self.log_path.read_text(encoding="utf-8", errors="replace") if self.log_path.exists() else ""
+
+    # --- its processes
+
+    @property
+    def is_running(self) -> bool:
+        """Whether what `start` started is still there."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The broker's process, not the agent's. Raises ClusterFailed when there is none."""
+        if self._process is None:
+            raise ClusterFailed(f"{self.name} was not started")
+        if not self._has_agent:
+            return self._process.pid
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self._process.pid).children():
+                if child.status() != psutil.STATUS_ZOMBIE:
+                    return child.pid
+        raise ClusterFailed(f"{self.name} has no broker process: {self.log()[-_LAST_WORDS:]}")
+
+    def kill(self) -> float:
+        """SIGKILL to the broker, not to its agent; when that was."""
+        pid = self.pid
+        at_s = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        if not self._has_agent and self._process is not None:
+            self._process.wait()
+        return at_s
+
+    def terminate(self) -> None:
+        """Ask it to go; `wait` waits for it."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """The exit code. Who does not go in time is killed, the broker with its agent."""
+        if self._process is None:
+            return 0
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._kill_all(self._process.pid)
+            return self._process.wait()
+
+    def _kill_all(self, pid: int) -> None:
+        with suppress(psutil.NoSuchProcess):
+            leader = psutil.Process(pid)
+            for process in [leader, *leader.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    # --- what it says
+
+    def ask(self, method: str, *, timeout_s: float = _ASK_TIMEOUT_S, **params: object) -> Facts:
+        """What it answers on its control socket. Raises ControlFailure."""
+        with ControlClient(self.control_socket, timeout_s=timeout_s) as control:
+            answer = control.call(method, **params)
+        return answer if isinstance(answer, dict) else {"answer": answer}
+
+    def status(self) -> Facts:
+        """Its status; with `state` "down" when nobody answers."""
+        try:
+            return self.ask("status")
+        except ControlFailure:
+            return {"state": "down"}
+
+
+class LocalCluster:
+    """`with LocalCluster(directory) as cluster:` has `count` brokers on free ports of 127.0.0.1 and ends them all."""
+
+    def __init__(
+        self,
+        directory: Path,
+        count: int = 3,
+        *,
+        agents: bool = True,
+        settings: Mapping[str, object] | None = None,
+        sockets: Path | None = None,
+    ) -> None:
+        """`settings` are keys of the configuration file; control sockets lie in `sockets`, else in `directory`."""
+        self._stack = ExitStack()
+        ports = [self._reserve_port() for _ in range(count)]
+        self.urls = [f"amqp://127.0.0.1:{port}" for port in ports]
+        record = {"coordinator": f"file:{directory / 'coordinator'}"} if agents else {}
+        given = dict(settings or {})
+        ha = {"cluster": True, "brokers-url": list(self.urls), **record, **_section(given.pop("ha", {}))}
+        self.brokers: list[LocalBroker] = []
+        for number, url in enumerate(self.urls, start=1):
+            name = f"broker{number}"
+            own = {"name": name, "listen": [url], "control-socket": str((sockets or directory) / f"{name}.sock")}
+            self.brokers.append(LocalBroker(directory, {**own, **given, "ha": ha}, has_agent=agents))
+
+    def _reserve_port(self) -> int:
+        """A free port that stays ours while its broker is down: bound here, and never listened on."""
+        reservation = self._stack.enter_context(socket.socket())
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind(("127.0.0.1", 0))
+        return int(reservation.getsockname()[1])
+
+    def __enter__(self) -> Self:
+        try:
+            for broker in self.brokers:
+                broker.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):
+            for broker in self.brokers:
+                error.add_note(f"--- {broker.name}, last words:\n{broker.log()[-_LAST_WORDS:]}")
+        self.stop()
+
+    def stop(self) -> None:
+        """End every process. Backups first, so that nobody is promoted on the way."""
+        primary = self.primary()
+        others = [broker for broker in self.brokers if broker is not primary]
+        for group in (others, [primary] if primary else []):
+            for broker in group:
+                broker.terminate()
+            for broker in group:
+                broker.wait()
+        self._stack.close()
+
+    # --- who is what
+
+    def primary(self) -> LocalBroker | None:
+        """The broker that says it is primary; the newest of two, None without any."""
+        found = [(broker.status(), broker) for broker in self.brokers]
+        primaries = [(facts.get("generation", 0), broker) for facts, broker in found if facts.get("state") == "primary"]
+        return max(primaries, key=lambda item: item[0])[1] if primaries else None
+
+    def states(self) -> list[str]:
+        """Of each broker; "down" when nobody answers."""
+        return [str(broker.status().get("state")) for broker in self.brokers]
+
+    def is_whole(self) -> bool:
+        """One primary, and all others ready."""
+        return sorted(self.states()) == ["primary", *["ready"] * (len(self.brokers) - 1)]
+
+    def wait_until(self, is_reached: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S) -> float:
+        """Look until it is so; when that was. Raises ClusterFailed."""
+        deadline = time.monotonic() + timeout_s
+        while not is_reached():
+            if time.monotonic() > deadline:
+                raise ClusterFailed(f"not within {timeout_s:g} s: {what}; the brokers are {', '.join(self.states())}")
+            time.sleep(_GLANCE_S)
+        return time.monotonic()
+
+    def wait_whole(self, timeout_s: float = START_TIMEOUT_S) -> float:
+        """Until there is one primary, and all others are ready."""
+        return self.wait_until(self.is_whole, "one primary, and all others ready", timeout_s)
+
+
+def _section(value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise TypeError(f"the section ha is {value!r}")
+    return value

@@ -1,0 +1,85 @@
+"""Load that lives through failovers, and its account: for tests that break a cluster while it works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from qpid_ha_agent.demo_ledger import Audit, Ledger
+from qpid_ha_agent.demo_load import Consumer, Publisher
+
+__all__ = ["Audit", "FailoverLoad"]
+
+_GLANCE_S = 0.005
+
+
+class FailoverLoad:
+    """`with FailoverLoad(cluster.urls) as load:` publishes and consumes until `finish`, which gives the account.
+
+    Proton's ordinary client, in two threads. With `consume=False` messages pile up, and `finish` begins to consume.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], queue: str = "load", *, rate: int = 500, size: int = 100, consume: bool = True
+    ) -> None:
+        self.ledger = Ledger()
+        self.publisher = Publisher(urls, queue, self.ledger, rate=rate, size=size)
+        self.consumer = Consumer(urls, queue, self.ledger)
+        self._consumes = consume
+
+    def __enter__(self) -> FailoverLoad:
+        self.publisher.start()
+        if self._consumes:
+            self.consumer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.publisher.stop()
+        self.consumer.stop()
+        if error is not None:
+            problems = [*self.publisher.problems, *self.consumer.problems]
+            error.add_note(f"what brokers told the clients: {problems[-20:]}; {self.ledger.audit()}")
+
+    def wait_confirmed(self, count: int = 1, timeout_s: float = 30.0) -> float:
+        """Until so many more messages were confirmed; when that was. Raises TimeoutError."""
+        wanted = len(self.ledger.confirmed_at_s) + count
+        deadline = time.monotonic() + timeout_s
+        while len(self.ledger.confirmed_at_s) < wanted:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nothing more was confirmed for {timeout_s:g} s")
+            time.sleep(_GLANCE_S)
+        return time.monotonic()
+
+    def recovered_after(self, at_s: float, timeout_s: float = 30.0) -> float:
+        """Seconds from `at_s` to the first confirmation on a connection made after it. Raises TimeoutError."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for attached_at_s, confirmed_at_s in list(self.publisher.recoveries):
+                if attached_at_s > at_s:
+                    return confirmed_at_s - at_s
+            time.sleep(_GLANCE_S)
+        raise TimeoutError(f"no publisher was served again for {timeout_s:g} s")
+
+    def finish(self, timeout_s: float = 30.0) -> Audit:
+        """Publish no more, have all that was sent confirmed and all that was confirmed consumed; the account.
+
+        What has not come when nothing moves for `timeout_s` is lost, and the account says so.
+        """
+        if not self._consumes:
+            self._consumes = True
+            self.consumer.start()
+        self.publisher.is_paused = True
+        progress, moved_at_s = -1, time.monotonic()
+        while not (self.publisher.is_settled and self.ledger.missing == 0):
+            now_s = time.monotonic()
+            if (done := len(self.ledger.confirmed_at_s) + len(self.ledger.arrivals)) != progress:
+                progress, moved_at_s = done, now_s
+            if now_s - moved_at_s > timeout_s:
+                break
+            time.sleep(_GLANCE_S)
+        self.publisher.stop()
+        self.consumer.stop()
+        return self.ledger.audit()

@@ -1,0 +1,117 @@
+"""A real cluster on loopback, and what a test does to it: kill, pause, restart, promote."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from qpid_ha_agent.demo_cluster import ClusterFailed, Facts, LocalBroker, LocalCluster
+
+__all__ = ["ClusterFailed", "RunningCluster"]
+
+
+class RunningCluster(LocalCluster):
+    """`with RunningCluster(tmp_path) as cluster:` starts the brokers and waits until each answers.
+
+    With `agents` they elect among themselves; without, promote one. Brokers are named by their index, from 0.
+    Control sockets have short paths, because tmp_path is often longer than a socket's address may be.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        count: int = 3,
+        *,
+        agents: bool = False,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        self._sockets = tempfile.TemporaryDirectory(prefix="qpid-ha-test-")
+        super().__init__(directory, count, agents=agents, settings=settings, sockets=Path(self._sockets.name))
+
+    def __enter__(self) -> RunningCluster:
+        super().__enter__()
+        self.wait_until(lambda: "down" not in self.states(), "every broker answers")
+        return self
+
+    def stop(self) -> None:
+        """Wake who sleeps, end every process, and leave nothing."""
+        for index, broker in enumerate(self.brokers):
+            if broker.is_running:
+                self.resume(index)
+        super().stop()
+        self._sockets.cleanup()
+
+    # --- what it is
+
+    def broker(self, which: int | LocalBroker) -> LocalBroker:
+        """By its index."""
+        return which if isinstance(which, LocalBroker) else self.brokers[which]
+
+    def status(self, which: int | LocalBroker) -> Facts:
+        """What it says of itself; `state` is "down" when nobody answers."""
+        return self.broker(which).status()
+
+    def state(self, which: int | LocalBroker) -> str:
+        """One word."""
+        return str(self.status(which).get("state"))
+
+    def wait_state(self, which: int | LocalBroker, state: str, timeout_s: float = 30.0) -> float:
+        """Until the broker is in that state; when that was. Raises ClusterFailed."""
+        broker = self.broker(which)
+        return self.wait_until(lambda: self.state(broker) == state, f"{broker.name} {state}", timeout_s)
+
+    def the_primary(self) -> LocalBroker:
+        """The one there is. Raises ClusterFailed when there is none."""
+        primary = self.primary()
+        if primary is None:
+            raise ClusterFailed(f"nobody is primary: {', '.join(self.states())}")
+        return primary
+
+    # --- what is done to it
+
+    def promote(self, which: int | LocalBroker, *, force: bool = False) -> Facts:
+        """As an operator would. Raises Refused."""
+        return self.broker(which).ask("promote", timeout_s=10.0, force=force)
+
+    def demote(self, which: int | LocalBroker) -> Facts:
+        """As an operator would. Raises Refused."""
+        return self.broker(which).ask("demote", timeout_s=10.0)
+
+    def form(self, primary: int = 0) -> None:
+        """A first start: promote one, and wait until the others are ready."""
+        self.promote(primary)
+        self.wait_whole()
+
+    def kill(self, which: int | LocalBroker) -> float:
+        """SIGKILL to the broker; when that was."""
+        return self.broker(which).kill()
+
+    def pause(self, which: int | LocalBroker) -> float:
+        """SIGSTOP; when that was."""
+        os.kill(self.broker(which).pid, signal.SIGSTOP)
+        return time.monotonic()
+
+    def resume(self, which: int | LocalBroker) -> None:
+        """SIGCONT."""
+        os.kill(self.broker(which).pid, signal.SIGCONT)
+
+    @contextmanager
+    def paused(self, which: int | LocalBroker) -> Iterator[None]:
+        """SIGSTOP, and SIGCONT in the end."""
+        broker = self.broker(which)
+        self.pause(broker)
+        try:
+            yield
+        finally:
+            self.resume(broker)
+
+    def restart(self, which: int | LocalBroker) -> None:
+        """Start it again after `kill` or a stop (without agents), and wait until it answers."""
+        broker = self.broker(which)
+        broker.start()
+        self.wait_until(lambda: self.state(broker) != "down", f"{broker.name} answers")
