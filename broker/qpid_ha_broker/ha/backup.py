@@ -254,10 +254,13 @@ class Backup:
             for record in self._held.popleft().records:
                 follow(record)
 
-    def apply_all(self) -> None:
-        """For who becomes primary: any of it may have been confirmed."""
+    def promoted(self) -> None:
+        """Follow nobody; apply all that is held, because any of it may have been confirmed."""
+        self.lost()
+        self.search()
         self._apply_held(self.held_lsn)
         self._resources.drop_open_unit()
+        self.complete = True
 
     @property
     def is_ready(self) -> bool:

@@ -1,8 +1,8 @@
 """What happens to a member of a cluster, and what it wants done: the two closed lists between the core and a driver.
 
-The core is `Member.handle(input, now_s) -> list[Effect]`; `now_s` is a clock that never goes back. A driver feeds inputs
-in the order in which they happen and carries effects out in the order in which they come; it decides nothing. Whatever
-it is asked to do that has a result (connect, ask, record) comes back as an input with the number of the request.
+The core is `Member.handle(input, now_s) -> list[Effect]`; `now_s` is a clock that never goes back. A driver feeds
+inputs in the order in which they happen and carries effects out in the order in which they come; it decides nothing.
+Whatever it is asked to do that has a result (connect, ask, record) comes back as an input with the request's number.
 """
 
 from __future__ import annotations
@@ -152,7 +152,10 @@ Input = (
 
 
 class Connect(NamedTuple):
-    """Open a channel to `address`; `LinkOpened(link)` or `LinkLost(link)` follows."""
+    """Open a channel to `address`; `LinkOpened(link)` or `LinkLost(link)` follows.
+
+    The number is below 0; those of channels that peers open are the driver's, and above.
+    """
 
     link: int
     address: str
@@ -217,7 +220,7 @@ class TurnDue(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What came of `PromoteAsked`, `DemoteAsked` or `SwitchoverAsked`, in a sentence."""
+    """What came of `PromoteAsked`, `DemoteAsked` or `SwitchoverAsked`, in a sentence; requests are above 0."""
 
     request: int
     done: bool

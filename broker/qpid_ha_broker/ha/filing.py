@@ -7,8 +7,8 @@ that no peer can reach; docs/decisions/0004-coordinators.md says what follows fr
 
 from __future__ import annotations
 
-from qpid_ha_broker.ha.effects import Ask, PeersAnswered, Record, RecordWritten, WriteRecord
-from qpid_ha_broker.ha.frames import Answer, Question, Topic
+from qpid_ha_broker.ha.effects import PeersAnswered, Record, RecordWritten, WriteRecord
+from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.ha.surroundings import Surroundings
@@ -59,15 +59,8 @@ class Filing:
             self._ask(own)
 
     def _ask(self, own: Answer) -> None:
-        settings = self._around.settings
-        self._number, self._sent_s = self._around.number(), self._around.clock_s
-        self._asked_epoch = own.epoch
-        question = Question(
-            self._number, Topic.STATUS, settings.name, settings.instance, own.cluster, own.generation, own.lsn,
-            settings.own_address,
-        )  # fmt: skip
-        addresses = tuple(each for each in settings.addresses if each != settings.own_address)
-        self._around.effects.append(Ask(question, addresses, settings.ask_limit_s))
+        self._sent_s, self._asked_epoch = self._around.clock_s, own.epoch
+        self._number = self._around.ask(Topic.STATUS, own)
 
     def peers_answered(self, primary: Primary, what: PeersAnswered) -> str:
         """The peers have spoken; returns why this primary is none any more, if so."""

@@ -8,10 +8,8 @@ JSON, so that a trace can be read. The first byte is the kind. docs/protocol.md 
 
 from __future__ import annotations
 
-import json
-import struct
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 PROTOCOL_VERSION: Final = 1
 
@@ -65,7 +63,7 @@ class Resync(StrEnum):
 
 
 class Welcome(NamedTuple):
-    """The primary's answer: forget what lies after `common_lsn`; what comes next continues it (tail), or corrects it."""
+    """The primary's answer: forget what lies after `common_lsn`; what follows continues it (tail), or corrects it."""
 
     name: str
     cluster: str

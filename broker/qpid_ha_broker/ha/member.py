@@ -9,47 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from qpid_ha_broker.events.types import GenerationStarted, InSyncChanged
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
-from qpid_ha_broker.ha.backup import STREAM_ERRORS, Backup, Stage
-from qpid_ha_broker.ha.claims import Claims
-from qpid_ha_broker.ha.filing import Filing
-from qpid_ha_broker.ha.in_sync import Change
-from qpid_ha_broker.ha.primary import Primary
+from qpid_ha_broker.ha.accession import take_command
+from qpid_ha_broker.ha.backup import STREAM_ERRORS, Stage
 from qpid_ha_broker.ha.promotion import Granted, Outcome, Promotion, Refused, Step
-from qpid_ha_broker.ha.reports import backup_facts, history_facts
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.ha.states import Cause, Phase, State, StateMachine
-from qpid_ha_broker.ha.surroundings import Surroundings
-from qpid_ha_broker.ha.tail import Tail
-from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.ha.states import Cause, State
 from qpid_ha_broker.model.resource_set import ResourceSet
 
-SWITCHOVER_LIMITS = 5
-"""A backup that was asked to take over has so many ask limits for it."""
 
-
-class Member:
+class Member(MemberView):
     """The promise: nothing is confirmed that a broker which may be promoted lacks; one primary per generation."""
 
     def __init__(self, settings: MemberSettings, resources: ResourceSet, random: Callable[[], float]) -> None:
-        self._around = Surroundings(settings, resources, random)
-        self._resources = resources
-        self._tail = Tail(settings.tail_bytes, resources.log.last_lsn)
-        self._machine = StateMachine(State.CONNECTING)
-        self._backup = Backup(self._around, self._tail)
-        self._primary: Primary | None = None
-        self._promotion: Promotion | None = None
-        self._claims = Claims(self._around)
-        self._filing = Filing(self._around)
-        self._phase: Phase | None = None
-        self._handover: tuple[int, fr.Question] | None = None
-        """The candidate to hand over to, while clients are being ended."""
-        self._demotion: int | None = None
-        self._switchover: tuple[int, str, float] | None = None
-        """Request, to whom, since when."""
-        self._stopped = False
+        super().__init__(settings, resources, random)
         self._handlers: dict[type, Callable[[Any], None]] = {
             fx.Started: self._started,
             fx.Ticked: self._ticked,
@@ -98,106 +72,6 @@ class Member:
         effects, around.effects = around.effects, []
         return effects
 
-    # --- what others may know
-
-    @property
-    def wall_ms(self) -> int:
-        """The time of day, for time stamps only; the driver sets it."""
-        return self._around.wall_ms
-
-    @wall_ms.setter
-    def wall_ms(self, value: int) -> None:
-        self._around.wall_ms = value
-
-    @property
-    def settings(self) -> MemberSettings:
-        """The settings in force; others may be put in their place at any time."""
-        return self._around.settings
-
-    @settings.setter
-    def settings(self, value: MemberSettings) -> None:
-        self._around.settings = value
-        if self._primary is not None:
-            self._primary.settings_changed()
-
-    @property
-    def state(self) -> State:
-        """Connecting, catchup, ready, primary or stopping."""
-        return self._machine.state
-
-    @property
-    def phase(self) -> Phase | None:
-        """Of a primary."""
-        return self._primary.phase if self._primary is not None else None
-
-    @property
-    def generation(self) -> int:
-        """The newest in this broker's log; 0 for an empty one."""
-        return self._backup.newest_generation()
-
-    @property
-    def epoch(self) -> int:
-        """Of the in-sync set that this broker knows of."""
-        return self._in_sync().epoch
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """The in-sync set that this broker knows of."""
-        return self._in_sync().members
-
-    @property
-    def position(self) -> fr.Position:
-        """The end of this broker's log."""
-        return fr.Position(self.generation, self._backup.held_lsn)
-
-    @property
-    def primary_name(self) -> str:
-        """Who is primary, as far as this broker knows; empty: nobody."""
-        return self._around.settings.name if self._primary is not None else self._backup.primary
-
-    @property
-    def primary_address(self) -> str:
-        """Where clients find the primary; empty when this broker does not know, or is it."""
-        if self._primary is not None or not self._backup.primary:
-            return ""
-        return self._backup.clients_url or self._backup.address
-
-    @property
-    def cluster(self) -> str:
-        """The UUID of this broker's log; empty for an empty one."""
-        generations = self._backup.generations()
-        return generations[-1][1].cluster if generations else ""
-
-    @property
-    def has_work(self) -> bool:
-        """Whether another turn would bring a backup further at once."""
-        return self._primary is not None and self._primary.has_work
-
-    def backups(self) -> list[dict[str, object]]:
-        """Of a primary: each backup with its lag."""
-        return [] if self._primary is None else backup_facts(self._primary, self._tail.last_lsn, self._around.clock_s)
-
-    def history(self) -> list[dict[str, object]]:
-        """The generations of this broker's log."""
-        return history_facts(self._backup.generations())
-
-    def status(self, number: int = 0, granted: bool = True, text: str = "") -> fr.Answer:
-        """What this broker answers to another one."""
-        settings, in_sync = self._around.settings, self._in_sync()
-        promised, promised_to = self._claims.promised
-        return fr.Answer(
-            number, settings.name, settings.instance, self.cluster, self.state.value, self.generation, in_sync.epoch,
-            in_sync.members, self._backup.held_lsn, self._backup.complete, promised, promised_to, granted, text,
-            settings.min_in_sync,
-        )  # fmt: skip
-
-    def _in_sync(self) -> InSyncChanged:
-        return self._backup.in_sync()
-
-    def _own(self) -> tuple[fr.Answer, str]:
-        generations = self._backup.generations()
-        return self.status(), generations[-1][1].primary if generations else ""
-
     # --- life
 
     def _started(self, _: fx.Started) -> None:
@@ -219,11 +93,7 @@ class Member:
             self._promoted(self._promotion.held())
             if self._promotion is not None and self._promotion.ends_late():
                 self._promoted(self._promotion.give_up("it took too long; try again"))
-        if self._switchover is not None:
-            request, to, since_s = self._switchover
-            if self._around.now_s - since_s > SWITCHOVER_LIMITS * self._around.settings.ask_limit_s:
-                self._switchover = None
-                self._answer(request, False, f"{to} did not take over in time; see its log")
+        self._departure.tick()
 
     def _stopping(self, _: fx.Stopping) -> None:
         if self._primary is not None:
@@ -243,10 +113,7 @@ class Member:
         self._resources.read_only = "" if self._primary is not None else text
 
     def _answer(self, request: int, done: bool, text: str) -> None:
-        if request > 0:
-            self._around.effects.append(fx.Answered(request, done, text))
-        elif not done:
-            self._around.note("warning", f"the switchover to this broker failed: {text}")
+        self._around.effects.append(fx.Answered(request, done, text))
 
     # --- links
 
@@ -270,8 +137,6 @@ class Member:
             self._after_change()
         elif what.link == self._backup.link and self._backup.stage is not Stage.SEARCHING:
             self._lost_primary(what.reason)
-        if self._handover is not None and self._handover[0] == what.link:
-            self._around.note("warning", "the broker that was to take over is gone; this one demotes all the same")
 
     def _give_up(self, why: str) -> None:
         self._around.close(self._backup.link, why)
@@ -447,10 +312,7 @@ class Member:
         self._phase = None
         self._filing.forget()
         self._move(Cause.DEMOTED, why)
-        handover, self._handover = self._handover, None
-        if handover is not None:
-            link, question = handover
-            self._around.send(link, self.status(question.number, True, "handed over"))
+        self._departure.left(self.status)
         self._search()
 
     # --- promotion
@@ -471,109 +333,42 @@ class Member:
         self._promotion = None
         if isinstance(outcome, Refused):
             self._around.note("warning", f"promotion refused: {outcome.text}")
-            self._answer(promotion.request, False, outcome.text)
+            if promotion.request:
+                self._answer(promotion.request, False, outcome.text)
             if self._backup.stage is Stage.SEARCHING:
                 self._search()
             return
         self._become_primary(promotion, outcome)
 
     def _become_primary(self, promotion: Promotion, granted: Granted) -> None:
-        around, backup = self._around, self._backup
-        if backup.link:
-            around.close(backup.link, "promoted")
-        backup.lost()
-        backup.search()
-        backup.link = 0
-        committed = backup.committed_lsn
-        backup.apply_all()
-        backup.complete = True
-        log = self._resources.log
-        if self._tail.last_lsn != log.last_lsn:
-            self._tail.reset(log.last_lsn)
-        accept = granted.accept
-        change = Change(accept.epoch, accept.members)
+        if self._backup.link:
+            self._around.close(self._backup.link, "promoted")
         self._claims.forget()
-        self._primary = Primary(around, self._tail, accept.generation, change, min(committed, log.last_lsn))
-        self._resources.read_only = ""
-        start_lsn = self._write_generation(promotion, granted, change)
-        Configuration(self._resources).declare_standard_exchanges()
-        self._resources.take_over(around.wall_ms, int(around.settings.backup_timeout_s * 1000))
+        self._primary = take_command(self._around, self._tail, self._backup, promotion, granted)
         self._filing.begin(granted.record)
         if granted.record is not None:
-            self._primary.filed(accept.epoch)
+            self._primary.filed(granted.accept.epoch)
         self._move(Cause.PROMOTED, promotion.cause)
-        around.note("info", f"Promoted to primary: generation {accept.generation} from LSN {start_lsn}; {accept.text}")
-        recovering = [name for name in accept.members if name != around.settings.name]
-        if recovering:
-            around.note("info", f"Recovering backups: {', '.join(recovering)}")
         self._report_phase()
-        self._announce(accept.generation)
-        around.want_turn()
-        self._answer(promotion.request, True, f"primary of generation {accept.generation}")
-
-    def _write_generation(self, promotion: Promotion, granted: Granted, change: Change) -> int:
-        name, primary = self._around.settings.name, self._primary
-        cluster = granted.cluster or self._around.settings.instance
-        log, state = self._resources.log, self._resources.state
-        started = GenerationStarted(
-            granted.accept.generation, name, cluster, self._around.wall_ms, promotion.force, promotion.cause
-        )
-        start_lsn = log.append(started)
-        state.apply(start_lsn, started)
-        changed = InSyncChanged(change.epoch, change.members)
-        in_sync_lsn = log.append(changed)
-        state.apply(in_sync_lsn, changed)
-        if primary is not None:
-            primary.began(start_lsn, in_sync_lsn)
-        if promotion.force:
-            self._around.note("warning", "promoted by force: messages that only other brokers hold are given up")
-        return start_lsn
-
-    def _announce(self, generation: int) -> None:
-        settings = self._around.settings
-        question = fr.Question(
-            self._around.number(), fr.Topic.ANNOUNCE, settings.name, settings.instance, self.cluster, generation,
-            self._backup.held_lsn, settings.own_address,
-        )  # fmt: skip
-        addresses = tuple(each for each in settings.addresses if each != settings.own_address)
-        self._around.effects.append(fx.Ask(question, addresses, settings.ask_limit_s))
+        self._around.ask(fr.Topic.ANNOUNCE, self.status())
+        if promotion.request:
+            self._answer(promotion.request, True, f"primary of generation {self.generation}")
 
     def _demote_asked(self, what: fx.DemoteAsked) -> None:
         if self._primary is None:
             self._answer(what.request, False, f"this broker is {self.state}: only a primary can be demoted")
-        elif self._demotion is not None or self._handover is not None:
-            self._answer(what.request, False, "this broker is being demoted already: wait for that")
         else:
-            self._demotion = what.request
-            self._around.effects.append(fx.EndClients())
+            self._departure.demote(what.request)
 
     def _clients_ended(self, _: fx.ClientsEnded) -> None:
-        request, self._demotion = self._demotion, None
-        to = self._handover[1].asker if self._handover is not None else ""
-        self._end_primary(f"handed over to {to}" if to else "demoted by an operator")
-        if request is not None:
-            self._answer(request, True, "demoted; promote another broker")
-        if self._switchover is not None:
-            self._answer(self._switchover[0], True, f"{to or 'another broker'} takes over")
-            self._switchover = None
+        self._end_primary(self._departure.reason)
 
     def _switchover_asked(self, what: fx.SwitchoverAsked) -> None:
         if self._primary is None:
-            self._answer(
-                what.request,
-                False,
-                f"this broker is {self.state}: ask the primary, {self.primary_name or 'once there is one'}",
-            )
-            return
-        fit = [each for each in self._primary.links.values() if each.name in self._primary.in_sync and each.is_level]
-        chosen = [each for each in fit if not what.to or each.name == what.to]
-        if not chosen:
-            names = ", ".join(each.name for each in fit) or "no backup"
-            self._answer(what.request, False, f"{what.to or 'no backup'} is not ready to take over; ready: {names}")
-            return
-        best = max(chosen, key=lambda each: each.acknowledged)
-        self._switchover = what.request, best.name, self._around.now_s
-        self._around.send(best.link, fr.TakeOver(self._primary.generation))
+            primary = self.primary_name or "once there is one"
+            self._answer(what.request, False, f"this broker is {self.state}: ask the primary, {primary}")
+        else:
+            self._departure.switch_over(self._primary, what)
 
     def _take_over(self, link: int, frame: fr.TakeOver) -> None:
         if link == self._backup.link and self._backup.stage is Stage.FOLLOWING:
@@ -609,12 +404,7 @@ class Member:
             return "this broker has just stepped down"
         if question.asker not in primary.in_sync:
             return f"{question.asker} is not in sync: {', '.join(primary.in_sync.members)} are"
-        if self._handover is not None or self._demotion is not None:
-            return "this broker is handing over already"
-        self._around.note("info", f"{question.asker} takes over: clients are sent away")
-        self._handover = link, question
-        self._around.effects.append(fx.EndClients())
-        return ""
+        return self._departure.hand_over(link, question)
 
     def _claimed(self, question: fr.Question) -> str:
         """Why this broker does not follow the candidate; empty: it promises to follow nobody older."""

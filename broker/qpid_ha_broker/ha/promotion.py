@@ -11,8 +11,8 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
-from qpid_ha_broker.ha.effects import Ask, PeersAnswered, ReadRecord, Record, WriteRecord
-from qpid_ha_broker.ha.frames import Answer, Question, Topic
+from qpid_ha_broker.ha.effects import PeersAnswered, ReadRecord, Record, WriteRecord
+from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.ha.surroundings import Surroundings
 from qpid_ha_broker.ha.verdict import Accept, Known, Refuse, StepDownFirst, judge
@@ -83,14 +83,7 @@ class Promotion:
             self._around.effects.append(ReadRecord(self._read_number))
 
     def _ask(self, topic: Topic, generation: int = 0) -> None:
-        settings, own = self._around.settings, self._own()[0]
-        self._asked = self._around.number()
-        question = Question(
-            self._asked, topic, settings.name, settings.instance, own.cluster, generation or own.generation, own.lsn,
-            settings.own_address,
-        )  # fmt: skip
-        addresses = tuple(each for each in settings.addresses if each != settings.own_address)
-        self._around.effects.append(Ask(question, addresses, settings.ask_limit_s))
+        self._asked = self._around.ask(topic, self._own()[0], generation)
 
     def ends_late(self) -> bool:
         """Whether so much time went by that what was promised may not hold any more."""

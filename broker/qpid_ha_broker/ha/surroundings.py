@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qpid_ha_broker.ha.effects import Close, Effect, Notice, Send, TurnDue
-from qpid_ha_broker.ha.frames import Frame
+from qpid_ha_broker.ha.effects import Ask, Close, Effect, Notice, Send, TurnDue
+from qpid_ha_broker.ha.frames import Answer, Frame, Question, Topic
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.resource_set import ResourceSet
 
@@ -41,6 +41,17 @@ class Surroundings:
     def send(self, link: int, frame: Frame) -> None:
         """Send on a channel."""
         self.effects.append(Send(link, frame))
+
+    def ask(self, topic: Topic, own: Answer, generation: int = 0) -> int:
+        """Ask all other brokers; the number of the question. `own`: what this broker would answer itself."""
+        settings, number = self.settings, self.number()
+        question = Question(
+            number, topic, settings.name, settings.instance, own.cluster, generation or own.generation, own.lsn,
+            settings.own_address,
+        )  # fmt: skip
+        addresses = tuple(each for each in settings.addresses if each != settings.own_address)
+        self.effects.append(Ask(question, addresses, settings.ask_limit_s))
+        return number
 
     def close(self, link: int, reason: str) -> None:
         """End a channel."""

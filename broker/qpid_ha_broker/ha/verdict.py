@@ -135,8 +135,8 @@ def _why_not_with_data(known: Known) -> str:
         )
     if not known.has_coordinator and 1 < known.min_in_sync <= len(known.unreachable):
         return (
-            f"{', '.join(known.unreachable)} cannot be asked, and {known.min_in_sync} brokers are enough to have gone on"
-            " without this one: start one of them first"
+            f"{', '.join(known.unreachable)} cannot be asked, and {known.min_in_sync} brokers are enough to have gone"
+            " on without this one: start one of them first"
         )
     return ""
 

@@ -1,0 +1,51 @@
+"""Becoming primary: everything that is held counts from now on, and the log says who writes it."""
+
+from __future__ import annotations
+
+from qpid_ha_broker.events.types import GenerationStarted, InSyncChanged
+from qpid_ha_broker.ha.backup import Backup
+from qpid_ha_broker.ha.in_sync import Change
+from qpid_ha_broker.ha.primary import Primary
+from qpid_ha_broker.ha.promotion import Granted, Promotion
+from qpid_ha_broker.ha.surroundings import Surroundings
+from qpid_ha_broker.ha.tail import Tail
+from qpid_ha_broker.model.configuration import Configuration
+
+
+def take_command(around: Surroundings, tail: Tail, backup: Backup, promotion: Promotion, granted: Granted) -> Primary:
+    """Apply what is held, and begin the generation: its first events say who commands, and who is in sync."""
+    committed = backup.committed_lsn
+    backup.promoted()
+    resources = around.resources
+    if tail.last_lsn != resources.log.last_lsn:
+        tail.reset(resources.log.last_lsn)
+    accept, name = granted.accept, around.settings.name
+    change = Change(accept.epoch, accept.members)
+    primary = Primary(around, tail, accept.generation, change, min(committed, resources.log.last_lsn))
+    resources.read_only = ""
+    start_lsn = _begin_generation(around, promotion, granted)
+    primary.began(start_lsn, resources.log.last_lsn)
+    Configuration(resources).declare_standard_exchanges()
+    resources.take_over(around.wall_ms, int(around.settings.backup_timeout_s * 1000))
+    around.note("info", f"Promoted to primary: generation {accept.generation} from LSN {start_lsn}; {accept.text}")
+    if promotion.force:
+        around.note("warning", "promoted by force: messages that only other brokers hold are given up")
+    recovering = [member for member in accept.members if member != name]
+    if recovering:
+        around.note("info", f"Recovering backups: {', '.join(recovering)}")
+    around.want_turn()
+    return primary
+
+
+def _begin_generation(around: Surroundings, promotion: Promotion, granted: Granted) -> int:
+    accept, settings = granted.accept, around.settings
+    cluster = granted.cluster or settings.instance  # the first primary's UUID names the cluster
+    log, state = around.resources.log, around.resources.state
+    started = GenerationStarted(
+        accept.generation, settings.name, cluster, around.wall_ms, promotion.force, promotion.cause
+    )
+    start_lsn = log.append(started)
+    state.apply(start_lsn, started)
+    changed = InSyncChanged(accept.epoch, accept.members)
+    state.apply(log.append(changed), changed)
+    return start_lsn

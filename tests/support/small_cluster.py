@@ -1,0 +1,358 @@
+"""A cluster in a test's hands: real cores, joined in memory, and a network that does what the test says and when.
+
+Time stands still until `wait`. Frames are delivered at once and in order unless two brokers are `cut` from each other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+from model_support import NOW_MS, TextReader, message
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.frames import Answer, Frame, Question
+from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.queue import Consumer, Queue
+from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.sequence import Entry
+
+TICK_S = 0.1
+
+
+class Node:
+    """One broker: a member, its resource set, and what it was asked to do."""
+
+    def __init__(self, cluster: SmallCluster, name: str, settings: MemberSettings) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.resources = ResourceSet("default", TextReader())
+        self.configuration = Configuration(self.resources)
+        self.member = Member(settings, self.resources, lambda: 0.5)
+        self.inbox: deque[fx.Input] = deque()
+        self.running = True
+        self.paused = False
+        self.notices: list[str] = []
+        self.answers: dict[int, fx.Answered] = {}
+        self.discarded: list[fx.Discarded] = []
+        self.states: list[str] = []
+        self.stopped = ""
+        self.turn_due = False
+
+    @property
+    def state(self) -> State:
+        """As `qpid-ha status` would say."""
+        return self.member.state
+
+    def feed(self, what: fx.Input) -> None:
+        """Let `what` happen; the cluster delivers it when it runs."""
+        self.inbox.append(what)
+
+    def step(self) -> bool:
+        """Handle one input or have one turn; False when there is nothing to do."""
+        if not self.running or self.paused:
+            return False
+        if self.inbox:
+            self.handle(self.inbox.popleft())
+            return True
+        if self.turn_due or self.resources.log.has_pending or self.member.has_work:
+            self.turn()
+            return True
+        return False
+
+    def handle(self, what: fx.Input) -> None:
+        """One input, and its effects."""
+        self.member.wall_ms = NOW_MS
+        effects = self.member.handle(what, self.cluster.now_s)
+        self.member.check_invariants()
+        for effect in effects:
+            self.cluster.carry_out(self, effect)
+
+    def turn(self) -> None:
+        """What the driver does at the end of a round."""
+        self.turn_due = False
+        self.handle(fx.TurnEnded(self.resources.log.take_batch()))
+
+    # --- what clients do
+
+    @property
+    def committed(self) -> int:
+        """What may be confirmed."""
+        return self.resources.log.committed_lsn
+
+    def declare(self, name: str, **arguments: str | int | bool) -> Queue:
+        """Make a queue; arguments without their prefix."""
+        return self.configuration.declare_queue(name, {f"qpid.{key}": value for key, value in arguments.items()})
+
+    def publish(self, queue: str, *bodies: str) -> int:
+        """Publish; returns the LSN that a confirmation has to wait for."""
+        lsn = 0
+        for body in bodies:
+            lsn = self.resources.publish(self.resources.state.queues[queue], message(body), NOW_MS)
+        return lsn
+
+    def consume(self, queue: str, count: int) -> int:
+        """Take `count` messages and be done with them; returns the LSN to wait for."""
+        found = self.resources.state.queues[queue]
+        taken = self.take(queue, count)
+        return self.resources.accept(found, taken)
+
+    def take(self, queue: str, count: int) -> list[Entry]:
+        """What a consumer with that credit gets."""
+        found = self.resources.state.queues[queue]
+        consumer = Consumer()
+        consumer.credit, consumer.window_bytes = count, 1 << 30
+        self.resources.subscribe(found, consumer, consumer)
+        self.resources.wake(found)
+        taken = [entry for handout in self.resources.hand_out(NOW_MS, count) for entry in handout.entries]
+        self.resources.unsubscribe(found, consumer, NOW_MS)
+        return taken
+
+    def bodies(self, queue: str) -> list[str]:
+        """What the replica holds, in order."""
+        found = self.resources.state.queues.get(queue)
+        if found is None:
+            return []
+        return [entry.content().payload.decode().split(";", 2)[2] for entry in found.entries()]
+
+
+class SmallCluster:
+    """Brokers by name. `running`: who was started."""
+
+    def __init__(self, *names: str, **settings: float) -> None:
+        self.now_s = 1000.0
+        self.nodes: dict[str, Node] = {}
+        self.record: fx.Record | None = fx.Record() if settings.get("has_coordinator") else None
+        self.record_is_reachable = True
+        self.held_frames: dict[tuple[str, str], bool] = {}
+        self._names = names
+        self._settings = settings
+        self._links: dict[tuple[str, int], tuple[str, int]] = {}
+        """Each end of a channel, and the other one."""
+        self._cuts: set[frozenset[str]] = set()
+        self._numbers = iter(range(1, 1_000_000))
+        self._asked: dict[int, tuple[Node, int, str]] = {}
+        self._rounds: dict[tuple[str, int], tuple[list[Answer], list[str]]] = {}
+        self._instances = iter(range(1, 1000))
+        for name in names:
+            self.start(name)
+
+    def __getitem__(self, name: str) -> Node:
+        return self.nodes[name]
+
+    def start(self, name: str) -> Node:
+        """Start a broker with an empty memory."""
+        settings = MemberSettings(
+            name, f"{name}-{next(self._instances)}", tuple(f"{each}:5672" for each in self._names), f"{name}:5672"
+        )
+        node = self.nodes[name] = Node(self, name, replace(settings, **self._settings))  # type: ignore[arg-type]
+        node.feed(fx.Started())
+        return node
+
+    # --- what the test does to it
+
+    def run(self) -> None:
+        """Deliver everything that is on its way, without letting time go on."""
+        for _ in range(100_000):
+            if not any([node.step() for node in list(self.nodes.values())]):
+                return
+        raise AssertionError("the cluster does not come to rest")
+
+    def wait(self, seconds: float) -> None:
+        """Let time go on, tick by tick."""
+        for _ in range(round(seconds / TICK_S)):
+            self.now_s += TICK_S
+            for node in self.nodes.values():
+                if node.running:
+                    node.feed(fx.Ticked())
+            self._expire_questions()
+            self.run()
+
+    def promote(self, name: str, force: bool = False) -> fx.Answered:
+        """Ask `name` to become primary, and wait for what comes of it."""
+        return self._ask_for(name, fx.PromoteAsked(next(self._numbers), force))
+
+    def demote(self, name: str) -> fx.Answered:
+        """Ask `name` to be primary no more."""
+        return self._ask_for(name, fx.DemoteAsked(next(self._numbers)))
+
+    def switch_over(self, name: str, to: str = "") -> fx.Answered:
+        """Ask the primary `name` to hand over."""
+        return self._ask_for(name, fx.SwitchoverAsked(next(self._numbers), to))
+
+    def _ask_for(self, name: str, what: fx.PromoteAsked | fx.DemoteAsked | fx.SwitchoverAsked) -> fx.Answered:
+        node = self.nodes[name]
+        node.feed(what)
+        self.run()
+        for _ in range(100):
+            if what.request in node.answers:
+                return node.answers[what.request]
+            self.wait(TICK_S)
+        raise AssertionError(f"{name} does not answer {what}; notices: {node.notices[-5:]}")
+
+    def kill(self, name: str) -> None:
+        """SIGKILL: memory and channels are gone, and the others notice."""
+        self.nodes[name].running = False
+        for end in [end for end in self._links if end[0] == name]:
+            self._break(end, "connection reset")
+
+    def cut(self, one: str, *others: str) -> None:
+        """No byte passes between `one` and the others; channels break when somebody's patience ends."""
+        for other in others:
+            self._cuts.add(frozenset((one, other)))
+
+    def heal(self) -> None:
+        """Every byte passes again; what was lost stays lost, so channels that had lost some break."""
+        cuts, self._cuts = self._cuts, set()
+        for end, other in list(self._links.items()):
+            if frozenset((end[0], other[0])) in cuts and end in self._links:
+                self._break(end, "connection reset")
+                self._break_far(other)
+
+    def disconnect(self, one: str, other: str) -> None:
+        """Both ends learn at once that their channels are gone."""
+        for end, far in list(self._links.items()):
+            if {end[0], far[0]} == {one, other} and end in self._links:
+                self._links.pop(far, None)
+                self._links.pop(end, None)
+                self.nodes[end[0]].feed(fx.LinkLost(end[1], "connection reset"))
+                self.nodes[far[0]].feed(fx.LinkLost(far[1], "connection reset"))
+
+    def settle(self) -> None:
+        """Run until backups had time to come back and to apply what is committed."""
+        self.wait(3.0)
+
+    # --- what brokers ask for
+
+    def carry_out(self, node: Node, effect: fx.Effect) -> None:
+        """Do what a driver would."""
+        match effect:
+            case fx.Connect(link, address):
+                self._connect(node, link, address)
+            case fx.Send(link, frame):
+                self._send(node, link, frame)
+            case fx.Close(link, reason):
+                self._break((node.name, link), reason, tell_self=False)
+            case fx.Ask(question, addresses, _):
+                self._ask(node, question, addresses)
+            case fx.ReadRecord(number):
+                record = self.record if self.record_is_reachable else None
+                node.feed(fx.RecordRead(number, record, "" if record else "unreachable"))
+            case fx.WriteRecord(number, expected, wanted):
+                self._write_record(node, number, expected, wanted)
+            case fx.StateChanged(before, after, reason):
+                node.states.append(f"{before} -> {after}")
+            case fx.EndClients():
+                node.turn()
+                node.feed(fx.ClientsEnded())
+            case fx.TurnDue():
+                node.turn_due = True
+            case fx.Answered(request):
+                node.answers[request] = effect
+            case fx.Discarded():
+                node.discarded.append(effect)
+            case fx.Notice(_, text):
+                node.notices.append(text)
+            case fx.Stop(reason):
+                node.stopped, node.running = reason, False
+
+    def _connect(self, node: Node, link: int, address: str) -> None:
+        name = address.split(":")[0]
+        other = self.nodes.get(name)
+        if other is None or not other.running or name == node.name:
+            node.feed(fx.LinkLost(link, "connection refused"))
+        elif not self._is_cut(node.name, name):
+            far = next(self._numbers)
+            self._links[node.name, link] = (name, far)
+            self._links[name, far] = (node.name, link)
+            node.feed(fx.LinkOpened(link))
+
+    def _is_cut(self, one: str, other: str) -> bool:
+        return frozenset((one, other)) in self._cuts
+
+    def _send(self, node: Node, link: int, frame: Frame) -> None:
+        if isinstance(frame, Answer) and link in self._asked and (node.name, link) not in self._links:
+            self._answered(node, link, frame)
+            return
+        other = self._links.get((node.name, link))
+        if other is not None and not self._is_cut(node.name, other[0]):
+            self.nodes[other[0]].feed(fx.FrameReceived(other[1], frame))
+
+    def _break(self, end: tuple[str, int], reason: str, tell_self: bool = False) -> None:
+        other = self._links.pop(end, None)
+        if other is not None and not self._is_cut(end[0], other[0]):
+            self._links.pop(other, None)
+            self.nodes[other[0]].feed(fx.LinkLost(other[1], reason))
+
+    def _break_far(self, other: tuple[str, int]) -> None:
+        if self._links.pop(other, None) is not None:
+            self.nodes[other[0]].feed(fx.LinkLost(other[1], "connection reset"))
+
+    def _ask(self, node: Node, question: Question, addresses: Iterable[str]) -> None:
+        deadline_s = self.now_s + 1.0
+        waiting = 0
+        answers: list[Answer] = []
+        unreachable: list[str] = []
+        self._rounds[node.name, question.number] = answers, unreachable
+        for address in addresses:
+            name = address.split(":")[0]
+            other = self.nodes.get(name)
+            if other is None or not other.running:
+                unreachable.append(address)
+                continue
+            waiting += 1
+            link = next(self._numbers)
+            self._asked[link] = node, question.number, address
+            if not self._is_cut(node.name, name):
+                other.feed(fx.FrameReceived(link, question))
+        self._deadlines = getattr(self, "_deadlines", {})
+        self._deadlines[node.name, question.number] = deadline_s
+        if not waiting:
+            self._close_round(node, question.number)
+
+    def _answered(self, other: Node, link: int, frame: Answer) -> None:
+        node, number, _ = self._asked[link]
+        if self._is_cut(node.name, other.name) or (node.name, number) not in self._rounds:
+            return
+        del self._asked[link]
+        self._rounds[node.name, number][0].append(frame)
+        if not any(asker is node and asked == number for asker, asked, _ in self._asked.values()):
+            self._close_round(node, number)
+
+    def _close_round(self, node: Node, number: int) -> None:
+        answers, unreachable = self._rounds.pop((node.name, number))
+        for link, (asker, asked, address) in list(self._asked.items()):
+            if asker is node and asked == number:
+                del self._asked[link]
+                unreachable.append(address)
+        node.feed(fx.PeersAnswered(number, tuple(answers), tuple(unreachable)))
+
+    def _expire_questions(self) -> None:
+        for (name, number), deadline_s in list(getattr(self, "_deadlines", {}).items()):
+            if (name, number) in self._rounds and self.now_s >= deadline_s:
+                self._close_round(self.nodes[name], number)
+
+    def _write_record(self, node: Node, number: int, expected: fx.Record, wanted: fx.Record) -> None:
+        if not self.record_is_reachable:
+            node.feed(fx.RecordWritten(number, False, None, "unreachable"))
+            return
+        written = self.record == expected
+        if written:
+            self.record = wanted
+        node.feed(fx.RecordWritten(number, written, self.record))
+
+
+def three(**settings: float) -> SmallCluster:
+    """Three brokers, the first of them primary, the others ready."""
+    cluster = SmallCluster("a", "b", "c", **settings)
+    cluster.run()
+    answer = cluster.promote("a")
+    assert answer.done, answer
+    cluster.settle()
+    assert [cluster[name].state for name in "abc"] == [State.PRIMARY, State.READY, State.READY], [
+        cluster[name].notices for name in "abc"
+    ]
+    return cluster
