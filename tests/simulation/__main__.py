@@ -1,0 +1,103 @@
+"""`python -m simulation`: run clusters on a virtual clock, and show what broke a promise."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+import click
+
+from simulation.cluster import Outcome, run
+from simulation.plan import Plan, draw_plan
+from simulation.shrink import shrink
+
+SHOWN_FAILURES = 3
+
+
+def run_seed(seed: int) -> Outcome:
+    """The run of one seed."""
+    return run(draw_plan(seed))
+
+
+def run_seeds(seeds: Iterable[int], jobs: int) -> Iterable[Outcome]:
+    """All of them, in order of the seeds."""
+    if jobs == 1:
+        yield from map(run_seed, seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(run_seed, seeds, chunksize=8)
+
+
+@click.command()
+@click.option("--seeds", default=100, show_default=True, type=click.IntRange(1), help="How many clusters.")
+@click.option("--seed", default=None, type=int, help="The first seed; without --seeds, this one alone.")
+@click.option("--trace", is_flag=True, help="Show everything that happened (in one run; with many, of the failures).")
+@click.option("--jobs", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1), help="Processes.")
+@click.option("--shrink/--no-shrink", "wants_shrinking", default=True, help="Look for the faults that matter.")
+@click.pass_context
+def main(context: click.Context, seeds: int, seed: int | None, trace: bool, jobs: int, wants_shrinking: bool) -> None:
+    """Simulate whole clusters under seeded faults, and check that every promise was kept."""
+    is_single = seed is not None and context.get_parameter_source("seeds") is click.core.ParameterSource.DEFAULT
+    first = seed if seed is not None else 0
+    count = 1 if is_single else seeds
+    began_s = time.monotonic()
+    outcomes = _run_with_progress(range(first, first + count), 1 if is_single else jobs, began_s)
+    failures = [outcome for outcome in outcomes if outcome.problem]
+    for outcome in failures[:SHOWN_FAILURES]:
+        _show_failure(outcome, wants_shrinking, trace)
+    if is_single and trace and not failures:
+        click.echo("\n".join(run(draw_plan(first), with_trace=True).trace))
+    _show_summary(outcomes, failures, time.monotonic() - began_s)
+    sys.exit(1 if failures else 0)
+
+
+def _run_with_progress(seeds: range, jobs: int, began_s: float) -> list[Outcome]:
+    outcomes = []
+    for outcome in run_seeds(seeds, jobs):
+        outcomes.append(outcome)
+        if outcome.problem:
+            click.echo(f"seed {outcome.plan.seed} FAILED: {outcome.problem.strip().splitlines()[-1][:300]}")
+        if len(outcomes) % 500 == 0:
+            click.echo(f"{len(outcomes)} of {len(seeds)} clusters, {time.monotonic() - began_s:.0f} s", err=True)
+    return outcomes
+
+
+def _fails_like(problem: str, plan: Plan) -> bool:
+    found = run(plan).problem
+    return bool(found) and _kind(found) == _kind(problem)
+
+
+def _kind(problem: str) -> str:
+    """Problems of one kind: a broken promise, or an exception of one sort."""
+    last = problem.strip().splitlines()[-1]
+    return last.split(":")[0] if problem.startswith("Traceback") else "violation"
+
+
+def _show_failure(outcome: Outcome, wants_shrinking: bool, trace: bool) -> None:
+    plan = shrink(outcome.plan, partial(_fails_like, outcome.problem)) if wants_shrinking else outcome.plan
+    again = run(plan, with_trace=True)
+    click.echo(f"\nseed {plan.seed}: {outcome.problem}")
+    if wants_shrinking:
+        click.echo(f"with {len(plan.faults)} of {len(outcome.plan.faults)} faults it still fails: {again.problem}")
+    click.echo(plan.describe())
+    if trace:
+        click.echo("\n".join(again.trace))
+    click.echo(f"replay: ./dev simulate --seed {plan.seed} --trace")
+
+
+def _show_summary(outcomes: list[Outcome], failures: list[Outcome], took_s: float) -> None:
+    click.echo(
+        f"{len(outcomes)} clusters in {took_s:.1f} s ({len(outcomes) / took_s:.1f}/s): {len(failures)} failed;"
+        f" {sum(outcome.confirmed for outcome in outcomes)} messages confirmed,"
+        f" {sum(outcome.delivered for outcome in outcomes)} delivered,"
+        f" {sum(outcome.generations for outcome in outcomes)} generations,"
+        f" {sum(bool(outcome.forced) for outcome in outcomes)} clusters lost all who held what was confirmed"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+"""The workload: publishers that send again what was not confirmed, consumers, and an administrator."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.queue import Consumer, Handout, Queue
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.transaction import Message, Publish, Transaction
+from simulation.ledger import UNIT_SIZES, Copy, Ledger
+from simulation.node import Node, Session
+from simulation.virtual_time import Schedule
+
+PATIENCE_S = 3.0
+"""A client that waits longer for an answer goes elsewhere."""
+RECONNECT_S = 0.15
+PUBLISH_WITHIN_S = 0.35
+WINDOW = 6
+CREDIT = 3
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What clients need: whom to ask, when, and who keeps the books."""
+
+    schedule: Schedule
+    draw: random.Random
+    ledger: Ledger
+    nodes: Sequence[Node]
+
+    def somebody_who_serves(self) -> Node | None:
+        """A primary; there may be two, and one of them may not know yet that it is none."""
+        primaries = [node for node in self.nodes if node.is_primary]
+        return self.draw.choice(primaries) if primaries else None
+
+    def tell(self, callback: Callable[[], None]) -> None:
+        """A client hears of something a little later."""
+        self.schedule.after(0.004 * self.draw.random(), callback)
+
+
+class Publisher:
+    """Publishes numbered messages, alone or a few in a transaction, in order, and each until it is confirmed."""
+
+    def __init__(self, shop: Shop, name: str, queues: Sequence[str]) -> None:
+        self._shop = shop
+        self.name = name
+        self._queues = queues
+        self._next = 0
+        self._session: Session | None = None
+        self._deadline_s = 0.0
+        self.unconfirmed: dict[int, Copy] = {}
+        """By number; in a transaction, several with the same unit."""
+        self.is_stopping = False
+        self._later()
+
+    def _later(self) -> None:
+        self._shop.schedule.after(PUBLISH_WITHIN_S * self._shop.draw.random(), self._step)
+
+    def _step(self) -> None:
+        self._later()
+        now_s = self._shop.schedule.now_s
+        if self._session is None:
+            self._connect()
+        elif self.unconfirmed and now_s > self._deadline_s:
+            session = self._session
+            self._lost(session)
+            session.node.do(partial(session.node.end_session, session))
+        elif not self.is_stopping and len(self.unconfirmed) < WINDOW:
+            self._publish_new(self._session)
+
+    def _connect(self) -> None:
+        node = self._shop.somebody_who_serves()
+        if node is None or node.is_paused:
+            return
+        session = node.open_session(self)
+        if session is None:
+            return
+        self._session = session
+        self._deadline_s = self._shop.schedule.now_s + PATIENCE_S
+        again: dict[int, list[Copy]] = {}
+        for copy in self.unconfirmed.values():
+            again.setdefault(copy.unit or -copy.number - 1, []).append(copy.again())
+        self.unconfirmed = {}
+        for copies in again.values():
+            self._send(session, copies)
+
+    def _publish_new(self, session: Session) -> None:
+        draw = self._shop.draw
+        if not self.unconfirmed:
+            self._deadline_s = self._shop.schedule.now_s + PATIENCE_S
+        count = draw.choice((2, 3)) if draw.random() < 0.15 else 1
+        unit = self._next * UNIT_SIZES + count if count > 1 else 0
+        copies = [Copy(self.name, self._next + k, 0, draw.choice(self._queues), unit) for k in range(count)]
+        self._next += count
+        self._send(session, copies)
+
+    def _send(self, session: Session, copies: list[Copy]) -> None:
+        for copy in copies:
+            self.unconfirmed[copy.number] = copy
+            self._shop.ledger.sent(copy)
+        session.node.do(partial(self._arrive, session, copies))
+
+    def _arrive(self, session: Session, copies: list[Copy]) -> None:
+        node = session.node
+        if not session.is_open:
+            return
+        try:
+            lsn = _publish(node, copies)
+        except ModelError:
+            node.end_session(session)  # below min-in-sync, say; it comes again
+            return
+        node.wait(lsn, session, partial(self._confirmed, session, copies))
+        node.written()
+
+    def _confirmed(self, session: Session, copies: list[Copy]) -> None:
+        for copy in copies:
+            self._shop.ledger.confirmed(copy, session.node)
+        if self._shop.draw.random() < 0.01:
+            session.node.end_session(session)  # the confirmation is lost with the connection
+        else:
+            self._shop.tell(partial(self._heard, session, copies))
+
+    def _heard(self, session: Session, copies: list[Copy]) -> None:
+        if session is self._session:
+            self._deadline_s = self._shop.schedule.now_s + PATIENCE_S
+            for copy in copies:
+                self.unconfirmed.pop(copy.number, None)
+
+    def _lost(self, session: Session) -> None:
+        if session is self._session:
+            self._session = None
+
+    def ended(self, session: Session) -> None:
+        self._shop.tell(partial(self._lost, session))
+
+    def handed_out(self, session: Session, handout: Handout) -> None:
+        raise AssertionError("a publisher takes nothing")
+
+
+def _publish(node: Node, copies: list[Copy]) -> int:
+    """One alone, several in a transaction."""
+    resources, now_ms = node.resources, node.clock.wall_ms()
+    queues = [node.configuration.declare_queue(copy.queue, {}) for copy in copies]
+    if len(copies) == 1:
+        return resources.publish(queues[0], Message(copies[0].payload()), now_ms)
+    transaction = Transaction()
+    for queue, copy in zip(queues, copies, strict=True):
+        transaction.publish(Publish(queue, Message(copy.payload()), ""))
+    return resources.commit(transaction, now_ms)
+
+
+class Taker(Consumer):
+    """A model consumer that knows whose it is."""
+
+    __slots__ = ("session",)
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self.window_bytes = 1 << 40
+
+
+class ConsumingClient:
+    """Takes from one queue; accepts most, gives some back, goes away at times."""
+
+    def __init__(self, shop: Shop, queue: str) -> None:
+        self._shop = shop
+        self._queue_name = queue
+        self._session: Session | None = None
+        self._taker: Taker | None = None
+        self._queue: Queue | None = None
+        self._held: dict[int, Entry] = {}
+        self.is_stopping = False
+        self._later()
+
+    def _later(self) -> None:
+        self._shop.schedule.after(2 * RECONNECT_S * self._shop.draw.random(), self._step)
+
+    def _step(self) -> None:
+        self._later()
+        session = self._session
+        if session is not None:
+            if self.is_stopping or self._shop.draw.random() < 0.02:
+                session.node.do(partial(session.node.end_session, session))
+        elif not self.is_stopping:
+            node = self._shop.somebody_who_serves()
+            if node is not None and not node.is_paused:
+                self._open(node)
+
+    def _open(self, node: Node) -> None:
+        queue = node.resources.state.queues.get(self._queue_name)
+        if queue is None:
+            return
+        session = self._session = node.open_session(self)
+        if session is None:
+            return
+        self._queue, self._taker, self._held = queue, Taker(session), {}
+        node.resources.subscribe(queue, self._taker, self)
+        self._give_credit(node)
+
+    def _give_credit(self, node: Node) -> None:
+        if self._taker is not None and self._queue is not None:
+            self._taker.credit = CREDIT - len(self._held)
+            node.resources.wake(self._queue)
+            node.written()
+
+    def handed_out(self, session: Session, handout: Handout) -> None:
+        queue = self._queue
+        if queue is None or handout.consumer is not self._taker:
+            return
+        for entry in handout.entries:
+            self._held[entry.id] = entry
+            is_marked = entry.acquired_before or entry.delivery_count > 0 or entry.id <= queue.redelivered_below
+            self._shop.ledger.delivered(Copy.read(entry.content().payload), is_marked, session.node)
+            answer = partial(session.node.do, partial(self._answer, session, entry))
+            self._shop.schedule.after(0.3 * self._shop.draw.random(), answer)
+
+    def _answer(self, session: Session, entry: Entry) -> None:
+        queue, node = self._queue, session.node
+        if not session.is_open or queue is None or self._held.pop(entry.id, None) is None or queue.deleted:
+            return
+        draw = self._shop.draw.random()
+        if draw < 0.85:
+            self._accept(session, queue, entry)
+        else:
+            node.resources.release(queue, [entry], failed=draw < 0.95)
+        self._give_credit(node)
+
+    def _accept(self, session: Session, queue: Queue, entry: Entry) -> None:
+        copy, ledger = Copy.read(entry.content().payload), self._shop.ledger
+        ledger.accepting(copy)
+        lsn = session.node.resources.accept(queue, [entry])
+        session.node.wait(lsn, session, partial(ledger.settled, copy, session.node))
+
+    def ended(self, session: Session) -> None:
+        queue, taker, node = self._queue, self._taker, session.node
+        if queue is not None and taker is not None and node.is_up and node.process == session.process:
+            self._leave(node, queue, taker)
+        self._session = self._taker = self._queue = None
+        self._held = {}
+
+    def _leave(self, node: Node, queue: Queue, taker: Taker) -> None:
+        held = [entry for entry in self._held.values() if entry.event is not None]
+        if node.is_primary:
+            node.resources.release(queue, held, failed=self._shop.draw.random() < 0.5)
+            node.resources.unsubscribe(queue, taker, node.clock.wall_ms())
+            node.written()
+        else:
+            for entry in held:  # Nothing may be written any more: the messages are simply free again.
+                queue.give_back(entry, failed=False)
+            queue.unsubscribe(taker, node.clock.wall_ms())
+
+
+class Administrator:
+    """Makes and deletes queues that nobody counts on, and binds them, so that configuration changes all the time."""
+
+    def __init__(self, shop: Shop, names: Sequence[str]) -> None:
+        self._shop = shop
+        self._names = names
+        self.is_stopping = False
+        self._later()
+
+    def _later(self) -> None:
+        self._shop.schedule.after(2.0 * self._shop.draw.random(), self._step)
+
+    def _step(self) -> None:
+        self._later()
+        node = self._shop.somebody_who_serves()
+        if node is None or self.is_stopping:
+            return
+        session = node.open_session(self)
+        if session is not None:
+            node.do(partial(self._change, session, self._shop.draw.choice(self._names)))
+
+    def _change(self, session: Session, name: str) -> None:
+        node, ledger = session.node, self._shop.ledger
+        if not session.is_open:
+            return
+        try:
+            exists = name not in node.resources.state.queues
+            if exists:
+                self._make(node, name)
+            else:
+                node.configuration.delete_queue(name)
+        except ModelError:
+            node.end_session(session)
+            return
+        ledger.object_changing(name, exists)
+        lsn = node.resources.log.last_lsn
+        node.wait(lsn, session, partial(self._changed, session, name, exists))
+        node.written()
+
+    def _make(self, node: Node, name: str) -> None:
+        queue = node.configuration.declare_queue(name, {})
+        if "x" not in node.resources.state.exchanges:
+            node.configuration.declare_exchange("x", "direct", {})
+        node.configuration.bind("x", name, "key", {})
+        for _ in range(self._shop.draw.randrange(4)):
+            node.resources.publish(queue, Message(b"?"), node.clock.wall_ms())
+
+    def _changed(self, session: Session, name: str, exists: bool) -> None:
+        self._shop.ledger.object_changed(name, exists, session.node)
+        session.node.end_session(session)
+
+    def ended(self, session: Session) -> None:
+        pass
+
+    def handed_out(self, session: Session, handout: Handout) -> None:
+        raise AssertionError("an administrator takes nothing")

@@ -1,0 +1,184 @@
+"""One run: a cluster, its clients, its manager and its faults on one clock, and the verdict at the end."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from dataclasses import dataclass
+
+from model_support import picture
+from qpid_ha_broker.ha.effects import StateChanged
+from qpid_ha_broker.ha.frames import Frame
+from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.ha.states import State
+from simulation.clients import Administrator, ConsumingClient, Publisher, Shop
+from simulation.codec import recoded
+from simulation.faults import Faults
+from simulation.ledger import Ledger
+from simulation.manager import Manager
+from simulation.network import Network
+from simulation.node import Node, Violation, World
+from simulation.plan import FAULTS_END_S, Plan
+from simulation.register import Register
+from simulation.trace import Trace
+from simulation.virtual_time import Clock, Schedule
+
+CLIENTS_STOP_S = FAULTS_END_S + 2.0
+REST_LIMIT_S = FAULTS_END_S + 25.0
+QUEUES = ("a", "b")
+PASSING_QUEUES = ("v", "w")
+DRIFT = 0.01
+FENCED_DOWN_S = 0.5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run. `problem` is empty when every promise was kept."""
+
+    plan: Plan
+    problem: str
+    steps: int
+    confirmed: int
+    delivered: int
+    generations: int
+    forced: int
+    trace: tuple[str, ...]
+    fingerprint: str
+
+
+class Cluster:
+    """Everything that a plan brings to life."""
+
+    def __init__(self, plan: Plan, with_trace: bool) -> None:
+        self.plan = plan
+        self.schedule = Schedule()
+        self.trace = Trace(self.schedule, with_trace)
+        codec = recoded if plan.use_codec else None
+        draw = self._draw("network")
+        self.network = Network(self.schedule, draw, plan.delay_s, plan.channel_frames, codec)
+        self.register = Register(self.schedule, self._draw("register"))
+        world = World(self.schedule, self.network, self.register, self.trace, self)
+        self.nodes = [self._node(world, index) for index in range(plan.nodes)]
+        self.network.hosts = {_address(node.index): node for node in self.nodes}
+        self.ledger = Ledger({node.name: node for node in self.nodes})
+        self.forced = 0
+        self.generations: set[int] = set()
+        fault_draw = self._draw("faults")
+        self.faults = Faults(
+            self.schedule, fault_draw, self.network, self.register, self.trace, self.nodes, plan.is_fenced
+        )
+        self.manager = Manager(
+            self.schedule, self._draw("manager"), self.trace, self.nodes, plan.is_fenced,
+            lambda node: not self.faults.is_isolated(node), self._note_force,
+            lambda node: self.faults.crash(node, FENCED_DOWN_S),
+        )  # fmt: skip
+        shop = Shop(self.schedule, self._draw("clients"), self.ledger, self.nodes)
+        self.publishers = [Publisher(shop, f"p{number}", QUEUES) for number in range(2)]
+        self.consumers = [ConsumingClient(shop, queue) for queue in QUEUES for _ in range(2)]
+        self.administrator = Administrator(shop, PASSING_QUEUES)
+
+    def _draw(self, what: str) -> random.Random:
+        return random.Random(f"{self.plan.seed}/{what}")
+
+    def _node(self, world: World, index: int) -> Node:
+        draw = self._draw(f"clock {index}")
+        clock = Clock(self.schedule, 1.0 + draw.uniform(-DRIFT, DRIFT), draw.uniform(1.0, 1e6))
+        plan = self.plan
+        addresses = tuple(_address(other) for other in range(plan.nodes))
+
+        def settings(instance: str) -> MemberSettings:
+            return MemberSettings(
+                name=f"n{index}",
+                instance=instance,
+                addresses=addresses,
+                own_address=_address(index) if plan.knows_own_address else "",
+                clients_url=_address(index),
+                backup_timeout_s=plan.backup_timeout_s,
+                min_in_sync=plan.min_in_sync,
+                heartbeat_interval_s=plan.heartbeat_interval_s,
+                link_timeout_s=3 * plan.heartbeat_interval_s,
+                ask_limit_s=0.5,
+                tail_bytes=plan.tail_bytes,
+                chunk_messages=plan.chunk_messages,
+                chunks_ahead=plan.chunks_ahead,
+                has_coordinator=plan.has_coordinator,
+            )
+
+        return Node(world, index, clock, settings)
+
+    # --- what is watched
+
+    def state_changed(self, node: Node, change: StateChanged) -> None:
+        if change.after is State.PRIMARY:
+            self.ledger.became_primary(node)
+            self.generations.add(node.member.generation)
+
+    def handled(self, node: Node) -> None:
+        if node.is_primary and node.member.generation >= max(self.generations, default=0):
+            self.manager.observe(node)
+
+    def _note_force(self) -> None:
+        self.forced += 1
+        self.ledger.excuse_everything()
+
+    # --- the run
+
+    def run(self) -> None:
+        """Raises Violation, or whatever a broken core raises."""
+        for node in self.nodes:
+            node.start()
+        self.faults.plan(self.plan.faults)
+        self.schedule.run_until(FAULTS_END_S)
+        self.manager.is_careful = True
+        self.schedule.run_until(CLIENTS_STOP_S)
+        while (why_not := self._why_not_at_rest()) and self.schedule.now_s < REST_LIMIT_S:
+            self._stop_clients()
+            self.schedule.run_until(self.schedule.now_s + 0.5)
+        if why_not:
+            raise Violation(f"no rest after {REST_LIMIT_S - FAULTS_END_S:.0f} s without faults: {why_not}")
+        self.ledger.check_end(self._primaries()[0])
+
+    def _stop_clients(self) -> None:
+        """Once they have a broker: a publish that is confirmed after the faults is part of the promise."""
+        if self._primaries():
+            for client in (*self.publishers, *self.consumers, self.administrator):
+                client.is_stopping = True
+
+    def _primaries(self) -> list[Node]:
+        return [node for node in self.nodes if node.is_primary]
+
+    def _why_not_at_rest(self) -> str:
+        states = {node.name: node.member.state.value if node.is_up else "down" for node in self.nodes}
+        primaries = self._primaries()
+        if len(primaries) != 1:
+            return f"{len(primaries)} primaries, {states}; refused: {self.manager.refusals}"
+        if any(not node.is_up or node.member.state is not State.READY for node in self.nodes if not node.is_primary):
+            return f"not all are ready: {states}"
+        if any(publisher.unconfirmed or not publisher.is_stopping for publisher in self.publishers):
+            return f"publishes are not confirmed: {[publisher.unconfirmed for publisher in self.publishers]}"
+        pictures = [picture(node.resources.state) for node in self.nodes]
+        different = [node.name for node, each in zip(self.nodes, pictures, strict=True) if each != pictures[0]]
+        return f"replicas differ: {different} from n0" if different else ""
+
+
+def _address(index: int) -> str:
+    return f"n{index}:5672"
+
+
+def run(plan: Plan, with_trace: bool = False) -> Outcome:
+    """The whole run of `plan`. A problem is the outcome, not an exception."""
+    cluster = Cluster(plan, with_trace)
+    problem = ""
+    try:
+        cluster.run()
+    except Violation as violation:
+        problem = str(violation)
+    except Exception:  # noqa: BLE001 - whatever a broken core raises is what was looked for
+        problem = traceback.format_exc()
+    if problem and with_trace:
+        cluster.trace.add("PROBLEM", problem)
+    ledger = cluster.ledger
+    return Outcome(
+        plan, problem, cluster.schedule.count, len(ledger.confirmations), ledger.deliveries_total,
+        len(cluster.generations), cluster.forced, tuple(cluster.trace.lines), cluster.trace.fingerprint(),
+    )  # fmt: skip

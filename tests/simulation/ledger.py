@@ -1,0 +1,214 @@
+"""The books: what was promised to clients and what they got, kept by somebody who knows nothing of replication.
+
+A *copy* is a message as a publisher sent it once; sent again after a failure it is another copy of the same message,
+which a receiver can tell by the attempt in it. What was confirmed is compared with what is there at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from qpid_ha_broker.model.state import State as Content
+from simulation.node import Node, Violation
+
+
+UNIT_SIZES = 4
+
+
+class Copy(NamedTuple):
+    """A message as it was sent once.
+
+    `unit` says of which transaction it is part: the number of the first, times `UNIT_SIZES`, plus how many; 0: of none.
+    """
+
+    publisher: str
+    number: int
+    attempt: int
+    queue: str
+    unit: int
+
+    def payload(self) -> bytes:
+        return f"{self.publisher} {self.number} {self.attempt} {self.queue} {self.unit}".encode()
+
+    @staticmethod
+    def read(payload: bytes) -> Copy:
+        publisher, number, attempt, queue, unit = payload.decode().split()
+        return Copy(publisher, int(number), int(attempt), queue, int(unit))
+
+    def again(self) -> Copy:
+        return self._replace(attempt=self.attempt + 1)
+
+
+Process = tuple[str, int]
+
+
+class Promise(NamedTuple):
+    """Who was in sync when something was confirmed, and in which generation."""
+
+    generation: int
+    holders: frozenset[Process]
+
+
+class Ledger:
+    """The promise: whatever contradicts what a client was told raises Violation, at once or in `check_end`."""
+
+    def __init__(self, processes: Mapping[str, Node]) -> None:
+        self._nodes = processes
+        self.confirmations: dict[Copy, list[Promise]] = {}
+        self.settlements: dict[Copy, list[Promise]] = {}
+        self._sent: dict[tuple[str, int], int] = {}
+        self._accepting: set[Copy] = set()
+        self._unmarked: set[Copy] = set()
+        self._seen: set[Copy] = set()
+        self._last_delivered: dict[tuple[str, str], int] = {}
+        self._primaries: dict[int, Process] = {}
+        self._newest_confirmed = 0
+        self._objects: dict[str, tuple[bool, Promise | None]] = {}
+        self.excused_total = 0
+        self.deliveries_total = 0
+
+    # --- who is primary
+
+    def became_primary(self, node: Node) -> None:
+        """At most one primary in a generation, as long as anybody remembers the other one."""
+        generation, process = node.member.generation, (node.name, node.process)
+        other = self._primaries.get(generation)
+        if other is not None and other != process and self._is_remembered(generation, other[0]):
+            raise Violation(f"{other} and {process} were both primary of generation {generation}")
+        self._primaries[generation] = process
+
+    def _is_remembered(self, generation: int, primary: str) -> bool:
+        return any(
+            entry["generation"] == generation and entry["primary"] == primary
+            for node in self._nodes.values()
+            if node.is_up
+            for entry in node.member.history()
+        )
+
+    def _promise(self, node: Node) -> Promise:
+        member = node.member
+        return Promise(member.generation, frozenset((name, self._nodes[name].process) for name in member.members))
+
+    def _is_kept_by_somebody(self, promise: Promise) -> bool:
+        """Whether one of those who were in sync still lives, with its memory."""
+        return any(
+            self._nodes[name].is_up and self._nodes[name].process == process for name, process in promise.holders
+        )
+
+    def excuse_everything(self) -> None:
+        """An operator overrode a refusal: what had been promised before may be lost."""
+        self.excused_total += len(self.confirmations) + len(self.settlements)
+        self.confirmations.clear()
+        self.settlements.clear()
+        self._objects.clear()
+
+    # --- publishers
+
+    def sent(self, copy: Copy) -> None:
+        self._sent[copy.publisher, copy.number] = copy.attempt
+
+    def confirmed(self, copy: Copy, node: Node) -> None:
+        promise = self._promise(node)
+        self.confirmations.setdefault(copy, []).append(promise)
+        self._check_stale(copy, promise.generation, node, should_be_there=True)
+
+    def _check_stale(self, copy: Copy, generation: int, node: Node, *, should_be_there: bool) -> None:
+        """Of two primaries only the newer one may confirm; the older only what the newer one has too."""
+        if generation >= self._newest_confirmed:
+            self._newest_confirmed = generation
+            return
+        for other in self._nodes.values():
+            if other is node or not other.is_primary or other.member.generation <= generation:
+                continue
+            is_there = copy in copies_in(other.resources.state)
+            if should_be_there and not is_there and copy not in self._accepting:
+                raise Violation(f"{node.name} confirmed {copy} in generation {generation}; {other.name} has it not")
+
+    # --- consumers
+
+    def delivered(self, copy: Copy, is_marked: bool, node: Node) -> None:
+        self.deliveries_total += 1
+        if not is_marked:
+            if copy in self._unmarked:
+                raise Violation(f"{node.name} delivered {copy} for the second time without saying so")
+            self._unmarked.add(copy)
+        if copy in self._seen:
+            self._check_not_settled(copy, node)
+            return
+        self._seen.add(copy)
+        if copy.attempt or self._sent[copy.publisher, copy.number]:
+            return
+        last = self._last_delivered.get((copy.publisher, copy.queue), -1)
+        if copy.number < last:
+            raise Violation(f"{node.name} delivered {copy} after number {last}")
+        self._last_delivered[copy.publisher, copy.queue] = copy.number
+
+    def _check_not_settled(self, copy: Copy, node: Node) -> None:
+        for promise in self.settlements.get(copy, ()):
+            if promise.generation <= node.member.generation and self._is_kept_by_somebody(promise):
+                raise Violation(f"{node.name} delivered {copy}, whose settlement was confirmed: {promise}")
+
+    def accepting(self, copy: Copy) -> None:
+        self._accepting.add(copy)
+
+    def settled(self, copy: Copy, node: Node) -> None:
+        promise = self._promise(node)
+        self.settlements.setdefault(copy, []).append(promise)
+        self._newest_confirmed = max(self._newest_confirmed, promise.generation)
+
+    # --- configuration
+
+    def object_changing(self, name: str, exists: bool) -> None:
+        self._objects[name] = exists, None
+
+    def object_changed(self, name: str, exists: bool, node: Node) -> None:
+        if self._objects.get(name) == (exists, None):
+            self._objects[name] = exists, self._promise(node)
+
+    # --- the end
+
+    def check_end(self, primary: Node) -> None:
+        """Compare what was promised with what is there."""
+        present = copies_in(primary.resources.state)
+        for copy, promises in self.confirmations.items():
+            if copy in present or copy in self._accepting:
+                continue
+            self._excuse_or_raise(f"{copy} was confirmed and is gone", promises)
+        for copy, promises in self.settlements.items():
+            if copy in present:
+                self._excuse_or_raise(f"{copy} was settled and is there again", promises)
+        self._check_units(present)
+        for name, (exists, promise) in self._objects.items():
+            if promise is not None and (name in primary.resources.state.queues) != exists:
+                self._excuse_or_raise(f"queue {name} should {'' if exists else 'not '}exist", [promise])
+
+    def _excuse_or_raise(self, text: str, promises: Iterable[Promise]) -> None:
+        for promise in promises:
+            if self._is_kept_by_somebody(promise):
+                raise Violation(f"{text}: {promise}")
+        self.excused_total += 1
+
+    def _check_units(self, present: set[Copy]) -> None:
+        """A transaction is there as a whole or not at all."""
+        kept = {copy for copy, made in self.settlements.items() if any(map(self._is_kept_by_somebody, made))}
+        known: dict[tuple[str, int, int], set[int]] = {}
+        for copy in present | kept | self._accepting:
+            known.setdefault((copy.publisher, copy.unit, copy.attempt), set()).add(copy.number)
+        for publisher, unit, attempt in {copy[:1] + (copy.unit, copy.attempt) for copy in present | kept if copy.unit}:
+            first, count = divmod(unit, UNIT_SIZES)
+            numbers = known[publisher, unit, attempt]
+            if numbers != set(range(first, first + count)):
+                raise Violation(
+                    f"of {count} messages from {publisher} {first} on, in a transaction, there is {numbers}"
+                )
+
+
+def copies_in(content: Content) -> set[Copy]:
+    """All messages of publishers, wherever they are."""
+    return {
+        Copy.read(payload)
+        for queue in content.queues.values()
+        for entry in queue.entries()
+        if (payload := entry.content().payload) != b"?"
+    }

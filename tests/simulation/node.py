@@ -1,0 +1,355 @@
+"""One machine: a `Member`, its resource set, and a driver that does what the real one does, turn by turn."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.queue import Handout
+from qpid_ha_broker.model.resource_set import ResourceSet
+from simulation.channel import Delivery
+from simulation.network import Network
+from simulation.register import Register
+from simulation.trace import Trace, shown, shown_effects
+from simulation.virtual_time import Clock, Schedule
+
+TICKS_IN_A_HEARTBEAT = 3
+HAND_OUT_LIMIT = 8
+TURN_WITHIN_S = 0.0006
+
+
+class PlainReader:
+    """Messages here have neither subject nor properties."""
+
+    def routing_key(self, payload: bytes) -> str:
+        return ""
+
+    def properties(self, payload: bytes) -> Mapping[str, object]:
+        return {}
+
+
+class Violation(Exception):
+    """A promise was broken."""
+
+
+class Client(Protocol):
+    """Whoever has a session."""
+
+    def handed_out(self, session: Session, handout: Handout) -> None:
+        """Messages came."""
+
+    def ended(self, session: Session) -> None:
+        """The broker has ended the session, or died."""
+
+
+class Session:
+    """A client's connection to one process."""
+
+    def __init__(self, node: Node, client: Client) -> None:
+        self.node = node
+        self.process = node.process
+        self.client = client
+        self.is_open = True
+
+
+class Waiting(NamedTuple):
+    """Something that is told to a client once the log is committed so far."""
+
+    lsn: int
+    session: Session
+    tell: Callable[[], None]
+
+
+class Watcher(Protocol):
+    """Who looks at a node after each thing that happened to it."""
+
+    def state_changed(self, node: Node, change: fx.StateChanged) -> None:
+        """Another state."""
+
+    def handled(self, node: Node) -> None:
+        """An input was dealt with."""
+
+
+class World(NamedTuple):
+    """What all nodes share."""
+
+    schedule: Schedule
+    network: Network
+    register: Register
+    trace: Trace
+    watcher: Watcher
+
+
+class Node:
+    """The promise: inputs are handled one after the other, in the order in which they came, and only by a live process."""
+
+    def __init__(self, world: World, index: int, clock: Clock, settings: Callable[[str], MemberSettings]) -> None:
+        self._world = world
+        self.index = index
+        self.name = f"n{index}"
+        self.clock = clock
+        self._settings = settings
+        self.process = 0
+        self.is_up = False
+        self.is_paused = False
+        self.slow_s = 0.0
+        self.answers: dict[int, Callable[[bool, str], None]] = {}
+        self.sessions: list[Session] = []
+        self.stopped_because = ""
+        self._inbox: deque[tuple[fx.Input | Callable[[], None], Delivery | None]] = deque()
+        self._last_link = 0
+        self._last_request = 0
+        self._is_busy = False
+
+    # --- the process
+
+    def start(self) -> None:
+        """A new process with an empty memory."""
+        self.process += 1
+        self.is_up, self.is_paused, self._is_busy = True, False, False
+        instance = f"{self.name}#{self.process}"
+        draw = random.Random(f"{self._world.schedule.now_s}/{instance}")
+        self._draw = draw.random
+        self.resources = ResourceSet("default", PlainReader())
+        self.configuration = Configuration(self.resources)
+        self.member = Member(self._settings(instance), self.resources, draw.random)
+        self.sessions = []
+        self.waiting: deque[Waiting] = deque()
+        self._inbox.clear()
+        self._tick_waits = self._turn_waits = self._is_ending = False
+        self._tick_s = self.member_settings.heartbeat_interval_s / TICKS_IN_A_HEARTBEAT
+        self.feed(fx.Started())
+        self._tick_later(self.process)
+
+    @property
+    def member_settings(self) -> MemberSettings:
+        return self._settings("")
+
+    def kill(self, is_silent: bool) -> None:
+        """The process dies, with its memory."""
+        self.is_up = self.is_paused = False
+        self._world.network.died(self, is_silent)
+        self._inbox.clear()
+        self._drop_sessions()
+        if self._world.trace.wanted:
+            self._world.trace.add(self.name, "DIES")
+
+    def pause(self) -> None:
+        self.is_paused = True
+        if self._world.trace.wanted:
+            self._world.trace.add(self.name, "PAUSED")
+
+    def resume(self) -> None:
+        self.is_paused = False
+        if self._world.trace.wanted:
+            self._world.trace.add(self.name, "RESUMED")
+        self._pump()
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether clients would be served: a paused process cannot tell that it should not."""
+        return self.is_up and self.member.state is State.PRIMARY
+
+    def next_link(self) -> int:
+        self._last_link += 1
+        return self._last_link
+
+    def _tick_later(self, process: int) -> None:
+        def tick() -> None:
+            if not self.is_up or self.process != process:
+                return
+            if not self._tick_waits:
+                self._tick_waits = True
+                self.feed(fx.Ticked())
+            self._tick_later(process)
+
+        jitter = 0.9 + 0.2 * self._draw()
+        self._world.schedule.after(self.clock.real_delay_s(self._tick_s * jitter), tick)
+
+    # --- what happens
+
+    def feed(self, happening: fx.Input, delivery: Delivery | None = None) -> None:
+        """Something for the member."""
+        if self.is_up:
+            self._inbox.append((happening, delivery))
+            self._pump()
+
+    def do(self, command: Callable[[], None]) -> None:
+        """Something for the broker around it: a client's command."""
+        if self.is_up:
+            self._inbox.append((command, None))
+            self._pump()
+
+    def ask_for(self, make: Callable[[int], fx.Input], answered: Callable[[bool, str], None]) -> None:
+        """An operator's request."""
+        self._last_request += 1
+        self.answers[self._last_request] = answered
+        self.feed(make(self._last_request))
+
+    def _pump(self) -> None:
+        if self._is_busy:
+            return
+        self._is_busy = True
+        process = self.process
+        while self._inbox and self.is_up and not self.is_paused and self.process == process:
+            happening, delivery = self._inbox.popleft()
+            if callable(happening):
+                happening()
+            else:
+                self._handle(happening)
+            if delivery is not None:
+                self._world.network.settle(delivery)
+            if self.slow_s:
+                self._world.schedule.after(self.slow_s, partial(self._pump_again, process))
+                return
+        if self.process == process:
+            self._is_busy = False
+
+    def _pump_again(self, process: int) -> None:
+        if self.is_up and self.process == process:
+            self._is_busy = False
+            self._pump()
+
+    def _handle(self, happening: fx.Input) -> None:
+        member = self.member
+        if type(happening) is fx.Ticked:
+            self._tick_waits = False
+        member.wall_ms = self.clock.wall_ms()
+        effects = member.handle(happening, self.clock.monotonic_s())
+        if self._world.trace.wanted and (effects or type(happening) is not fx.Ticked):
+            self._world.trace.add(self.name, f"{shown(happening)} -> {shown_effects(effects)}")
+        for effect in effects:
+            self._carry_out(effect)
+        self._after()
+        member.check_invariants()
+        self._world.watcher.handled(self)
+
+    def _after(self) -> None:
+        """Tell what has become certain, and see to it that what was written goes out."""
+        if self.waiting:
+            committed = self.resources.log.committed_lsn
+            while self.waiting and self.waiting[0].lsn <= committed:
+                waiting = self.waiting.popleft()
+                if waiting.session.is_open:
+                    waiting.tell()
+        if self.resources.log.has_pending or self.member.has_work or self.resources.has_work:
+            self._want_turn()
+
+    # --- effects
+
+    def _carry_out(self, effect: fx.Effect) -> None:
+        world = self._world
+        match effect:
+            case fx.Send(link, frame):
+                world.network.send(self, link, frame)
+            case fx.TurnDue():
+                self._want_turn()
+            case fx.Connect(link, address):
+                world.network.connect(self, link, address)
+            case fx.Close(link, reason):
+                world.network.close(self, link, reason)
+            case fx.Ask():
+                world.network.ask(self, effect)
+            case fx.ReadRecord(number):
+                world.register.read(number, self._reply())
+            case fx.WriteRecord(number, expected, wanted):
+                world.register.write(number, expected, wanted, self._reply())
+            case _:
+                self._carry_out_here(effect)
+
+    def _carry_out_here(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.StateChanged(before=State.PRIMARY):
+                self._drop_sessions()
+                self._world.watcher.state_changed(self, effect)
+            case fx.StateChanged():
+                self._world.watcher.state_changed(self, effect)
+            case fx.EndClients():
+                self._is_ending = True
+                delay_s = 0.02 * self._draw()
+                self._world.schedule.after(delay_s, partial(self._in_process, self.process, self._end_clients))
+            case fx.Answered(request, done, text):
+                self.answers.pop(request)(done, text)
+            case fx.Stop(reason):
+                raise Violation(f"{self.name} stops for good: {reason}")
+            case _:
+                pass  # PhaseChanged, Discarded and Notice tell; there is nothing to do.
+
+    def _reply(self) -> Callable[[fx.Input], None]:
+        process = self.process
+
+        def reply(happening: fx.Input) -> None:
+            if self.process == process:
+                self.feed(happening)
+
+        return reply
+
+    def _in_process(self, process: int, command: Callable[[], None]) -> None:
+        if self.process == process:
+            self.do(command)
+
+    def _end_clients(self) -> None:
+        self._drop_sessions()
+        self.turn()
+        self._handle(fx.ClientsEnded())
+
+    # --- turns
+
+    def _want_turn(self) -> None:
+        if not self._turn_waits:
+            self._turn_waits = True
+            delay_s = TURN_WITHIN_S * self._draw()
+            self._world.schedule.after(delay_s, partial(self._in_process, self.process, self.turn))
+
+    def turn(self) -> None:
+        """Hand out, then give the batch to the member."""
+        self._turn_waits = False
+        if self.member.state is State.PRIMARY and not self._is_ending and self.resources.has_work:
+            for handout in self.resources.hand_out(self.clock.wall_ms(), HAND_OUT_LIMIT):
+                session = getattr(handout.consumer, "session", None)
+                if session is not None:
+                    session.client.handed_out(session, handout)
+        log = self.resources.log
+        self._handle(fx.TurnEnded(log.take_batch() if log.has_pending else None))
+
+    # --- clients
+
+    def open_session(self, client: Client) -> Session | None:
+        """Let a client in, if clients are served here now."""
+        if not self.is_primary or self._is_ending:
+            return None
+        session = Session(self, client)
+        self.sessions.append(session)
+        return session
+
+    def end_session(self, session: Session) -> None:
+        """A client goes, or is told to go."""
+        if session.is_open:
+            session.is_open = False
+            if session in self.sessions:
+                self.sessions.remove(session)
+            session.client.ended(session)
+
+    def _drop_sessions(self) -> None:
+        for session in list(self.sessions):
+            self.end_session(session)
+        self.waiting.clear()
+        if self.member.state is not State.PRIMARY:
+            self._is_ending = False
+
+    def wait(self, lsn: int, session: Session, tell: Callable[[], None]) -> None:
+        """Call `tell` once the log is committed up to `lsn`, if the session is open then."""
+        self.waiting.append(Waiting(lsn, session, tell))
+
+    def written(self) -> None:
+        """A client's command has written something."""
+        self._after()
+        self._want_turn()

@@ -1,0 +1,154 @@
+"""What will happen in a run, drawn from its seed before it begins: the cluster, its settings, and a list of faults.
+
+The faults are values in a list, so that a failing run can be tried again with fewer of them.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+PRIMARY: Final = -1
+"""As the node of a fault: whoever is primary when it strikes."""
+FAULTS_END_S: Final = 22.0
+FRAME_CODEC_EVERY: Final = 5
+"""In every so-manieth seed frames go through their encoding."""
+
+
+class Kind(StrEnum):
+    """What can go wrong, or be asked for at the wrong moment."""
+
+    LOSS = "loss"
+    """The channels between `node` and `other` break; `detail` says who notices: 0 both, 1 or 2 one of them, 3 nobody."""
+    PARTITION = "partition"
+    """Nothing goes between `node` and all others."""
+    ONE_WAY = "one-way"
+    """Nothing goes from `node` to `other`."""
+    PAUSE = "pause"
+    CRASH = "crash"
+    """The process dies, and starts again with nothing after `for_s`."""
+    CUT = "cut"
+    """All channels of `node` break; it lives on."""
+    SLOW = "slow"
+    """`node` takes `detail` milliseconds for whatever comes."""
+    PROMOTE = "promote"
+    """Somebody promotes `node`, and if `detail` is 1 `other` at the same time."""
+    DEMOTE = "demote"
+    SWITCHOVER = "switchover"
+    """`node` is to hand over to `other`."""
+    WALL_CLOCK = "wall-clock"
+    """The time of day of `node` jumps by `detail` seconds."""
+    DAMAGE = "damage"
+    """The next frame from `node` to `other` is damaged."""
+    COORDINATOR = "coordinator"
+    """The coordinator cannot be reached."""
+
+
+class Fault(NamedTuple):
+    kind: Kind
+    at_s: float
+    for_s: float
+    node: int
+    other: int
+    detail: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run, whole: two runs of the same plan are the same."""
+
+    seed: int
+    nodes: int
+    min_in_sync: int
+    has_coordinator: bool
+    knows_own_address: bool
+    backup_timeout_s: float
+    heartbeat_interval_s: float
+    tail_bytes: int
+    chunk_messages: int
+    chunks_ahead: int
+    delay_s: float
+    """Typical, of a frame."""
+    channel_frames: int
+    """In flight on a channel before it is no longer writable."""
+    use_codec: bool
+    is_fenced: bool
+    """The resource manager promotes one of the last in-sync set, and only once the old primary is dead."""
+    faults: tuple[Fault, ...]
+
+    def describe(self) -> str:
+        settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if name != "faults")
+        return "\n  ".join([f"plan: {settings}", *[shown_fault(each) for each in self.faults]])
+
+
+def shown_fault(fault: Fault) -> str:
+    node = "primary" if fault.node == PRIMARY else f"n{fault.node}"
+    return f"{fault.at_s:7.3f}s {fault.kind} {node} other=n{fault.other} for={fault.for_s:.2f}s detail={fault.detail}"
+
+
+def draw_plan(seed: int) -> Plan:
+    """The plan of `seed`."""
+    draw = random.Random(f"{seed}/plan")
+    nodes = draw.choice((2, 3, 3, 3, 3, 4, 5))
+    has_coordinator = draw.random() < 0.5
+    majority = nodes // 2 + 1
+    min_in_sync = draw.choice((1, 1, 2, majority)) if has_coordinator else draw.choice((1, majority))
+    heartbeat_interval_s = draw.choice((0.5, 1.0))
+    return Plan(
+        seed=seed,
+        nodes=nodes,
+        min_in_sync=min_in_sync,
+        has_coordinator=has_coordinator,
+        knows_own_address=draw.random() < 0.7,
+        backup_timeout_s=draw.choice((1.5, 2.5, 4.0)),
+        heartbeat_interval_s=heartbeat_interval_s,
+        tail_bytes=draw.choice((1, 500, 5_000, 1_000_000)),
+        chunk_messages=draw.choice((1, 3, 20)),
+        chunks_ahead=draw.choice((1, 2, 4)),
+        delay_s=draw.choice((0.0005, 0.002, 0.01, 0.05)),
+        channel_frames=draw.choice((4, 16, 1000)),
+        use_codec=seed % FRAME_CODEC_EVERY == 0,
+        is_fenced=not has_coordinator and min_in_sync == 1,
+        faults=tuple(sorted(_draw_faults(draw, nodes, has_coordinator), key=lambda fault: fault.at_s)),
+    )
+
+
+_WEIGHTS: Final[dict[Kind, int]] = {
+    Kind.LOSS: 4,
+    Kind.PARTITION: 3,
+    Kind.ONE_WAY: 3,
+    Kind.PAUSE: 4,
+    Kind.CRASH: 4,
+    Kind.CUT: 2,
+    Kind.SLOW: 2,
+    Kind.PROMOTE: 3,
+    Kind.DEMOTE: 1,
+    Kind.SWITCHOVER: 2,
+    Kind.WALL_CLOCK: 1,
+    Kind.DAMAGE: 1,
+    Kind.COORDINATOR: 2,
+}
+
+
+def _draw_faults(draw: random.Random, nodes: int, has_coordinator: bool) -> list[Fault]:
+    kinds = [kind for kind in _WEIGHTS if has_coordinator or kind is not Kind.COORDINATOR]
+    count = draw.choice((0, 2, 4, 6, 9, 12))
+    return [_draw_fault(draw, nodes, draw.choices(kinds, [_WEIGHTS[kind] for kind in kinds])[0]) for _ in range(count)]
+
+
+def _draw_fault(draw: random.Random, nodes: int, kind: Kind) -> Fault:
+    node = PRIMARY if draw.random() < 0.4 else draw.randrange(nodes)
+    other = (max(node, 0) + draw.randrange(1, nodes)) % nodes
+    for_s = draw.choice((0.2, 1.0, 3.0, 6.0)) * draw.uniform(0.5, 1.5)
+    detail = 0
+    if kind is Kind.LOSS:
+        detail = draw.choice((0, 0, 1, 2, 3))
+    elif kind is Kind.PROMOTE:
+        detail = draw.choice((0, 1))
+    elif kind is Kind.SLOW:
+        detail = draw.choice((20, 200, 800))
+    elif kind is Kind.WALL_CLOCK:
+        detail = draw.choice((-86_400, -5, 5, 86_400))
+    return Fault(kind, round(draw.uniform(0.5, FAULTS_END_S - 1), 3), round(for_s, 3), node, other, detail)

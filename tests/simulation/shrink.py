@@ -1,0 +1,27 @@
+"""Finding out which of a failing plan's faults matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from simulation.plan import Plan
+
+
+def shrink(plan: Plan, fails: Callable[[Plan], bool], attempts: int = 200) -> Plan:
+    """A plan with as few faults as can be found that `fails` as well; tried by leaving out halves, then single ones."""
+    faults = plan.faults
+    length = max(len(faults) // 2, 1)
+    while faults and attempts > 0:
+        for start in range(0, len(faults), length):
+            fewer = faults[:start] + faults[start + length :]
+            attempts -= 1
+            if fails(replace(plan, faults=fewer)):
+                faults = fewer
+                break
+        else:
+            if length == 1:
+                break
+            length = max(length // 2, 1)
+        length = min(length, max(len(faults), 1))
+    return replace(plan, faults=faults)
