@@ -1,0 +1,48 @@
+"""What an agent has heard from one broker process, and for how long it has heard nothing. Pure."""
+
+from __future__ import annotations
+
+from qpid_ha_broker.ha.states import State
+
+
+class BrokerView:
+    """`state` is what the broker answered last; an answer to a question that is older than what we know is ignored."""
+
+    def __init__(self, started_at_s: float = 0.0) -> None:
+        self.state: State | None = None
+        self.has_data = False
+        self.primary = ""
+        """Who the broker says is primary; empty when it knows none, or is it."""
+        self._unanswered_since_s: float | None = started_at_s
+        self._known_since_s = started_at_s
+
+    def silent_s(self, now_s: float) -> float:
+        """How long the oldest question without an answer has been asked."""
+        return 0.0 if self._unanswered_since_s is None else max(0.0, now_s - self._unanswered_since_s)
+
+    def ask(self, now_s: float) -> None:
+        """A question goes out."""
+        if self._unanswered_since_s is None:
+            self._unanswered_since_s = now_s
+
+    def answer(self, status: object, asked_at_s: float) -> None:
+        """What `status` answered to a question of `asked_at_s`; what cannot be understood is no answer."""
+        if not isinstance(status, dict) or status.get("state") not in list(State):
+            return
+        self._unanswered_since_s = None
+        if asked_at_s < self._known_since_s:
+            return
+        self.state = State(status["state"])
+        lsn, primary = status.get("lsn"), status.get("primary")
+        self.has_data = isinstance(lsn, int) and lsn > 0
+        self.primary = primary if isinstance(primary, str) and self.state is not State.PRIMARY else ""
+
+    def assume(self, state: State, now_s: float) -> None:
+        """A request succeeded: so it is, whatever was answered to a question that was asked before."""
+        self.state, self._known_since_s = state, now_s
+        self._unanswered_since_s = None
+
+    def forgive(self, now_s: float) -> None:
+        """Count a silence from now on."""
+        if self._unanswered_since_s is not None:
+            self._unanswered_since_s = now_s

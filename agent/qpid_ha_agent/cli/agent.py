@@ -1,0 +1,70 @@
+"""`qpid-ha-agent`: what drives a broker. Each command imports what it needs, because monitors run often."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def agent() -> None:
+    """Drive a qpid-ha broker: start it, promote it when it must, end it when it does not answer."""
+
+
+@agent.command()
+@click.option(
+    "--config", required=True, type=click.Path(path_type=Path), help="The broker's configuration file (YAML)."
+)
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Any setting of the broker; repeatable.")
+@click.option("--qpidd", metavar="PROGRAM", help="The broker's program.  [default: the one of this installation]")
+def run(config: Path, changes: tuple[str, ...], qpidd: str | None) -> None:
+    """Be a small resource manager for one broker, for use without Pacemaker.
+
+    Starts the broker (or takes care of one that runs), holds the lock in the directory of ha.coordinator while it is
+    primary, and hands over and stops it on SIGTERM. If the agent itself dies, the broker lives on.
+    """
+    import asyncio
+
+    from qpid_ha_agent.broker_process import BrokerProcessError
+    from qpid_ha_agent.run_settings import RunSettingsError, read_run_settings
+    from qpid_ha_agent.runner import Runner
+    from qpid_ha_broker.coordination.coordinator import CoordinatorError
+
+    for change in changes:
+        if "=" not in change:
+            raise click.UsageError(f"--set takes KEY=VALUE, not {change!r}")
+    program = [qpidd] if qpidd else [sys.executable, "-m", "qpid_ha_broker.server.main"]
+    try:
+        settings = read_run_settings(config, changes, program)
+        _configure_logging(settings.name)
+        asyncio.run(Runner(settings).run())
+    except (RunSettingsError, BrokerProcessError, CoordinatorError) as error:
+        click.echo(f"qpid-ha-agent: {error}", err=True)
+        sys.exit(1)
+
+
+def _configure_logging(name: str) -> None:
+    """One line each, as the broker writes them, on stderr."""
+    import logging
+    import time
+
+    form = f"%(asctime)s.%(msecs)03dZ %(levelname)s agent {name}: %(message)s"
+    formatter = logging.Formatter(form, "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.addLevelName(logging.INFO, "info")
+    logging.addLevelName(logging.WARNING, "warning")
+    logging.addLevelName(logging.ERROR, "error")
+
+
+def main() -> None:
+    """The console script."""
+    agent(prog_name="qpid-ha-agent")
+
+
+if __name__ == "__main__":
+    main()

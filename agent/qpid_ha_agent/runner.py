@@ -1,0 +1,385 @@
+"""The loop of `qpid-ha-agent run`: look, decide, act, say so.
+
+All judgement is in `decision.py`. Here is what it needs: the broker's process, its answers and its silence, the lock, and
+the clock. Nothing here waits for anything but the next reason to look again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
+from qpid_ha_agent.broker_view import BrokerView
+from qpid_ha_agent.control import ControlClient, ControlFailure, Refused
+from qpid_ha_agent.decision import Action, Decision, Known, Limits, LockView, decide
+from qpid_ha_agent.lock import PrimaryLock
+from qpid_ha_broker.coordination.coordinator import CoordinatorError
+from qpid_ha_broker.coordination.file import Lock
+from qpid_ha_broker.ha.states import State
+
+log = logging.getLogger("agent")
+
+STEPS_AT_ONCE = 4
+"""An action whose effect takes a while (a signal) must not be repeated without end."""
+LOOK_S = 0.1
+"""How late the passing of a limit may be noticed; everything else wakes the loop."""
+HURRIED_POLL_S = 0.02
+"""With the lock and not yet primary, each moment counts."""
+OVERSLEPT_S = 0.5
+REQUEST_TIMEOUT_S = 15.0
+RETRY_S = 0.5
+PAUSE_S = (0.2, 1.0)
+QUIET_S = 30.0
+"""So long, the same line is not said again."""
+LOCK_CHECK_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What an agent has to know of its broker. `command` starts it; `directory` is shared by all agents."""
+
+    name: str
+    command: tuple[str, ...]
+    control_socket: Path
+    directory: Path
+    poll_interval_s: float = 0.5
+    limits: Limits = field(default_factory=Limits)
+
+
+class Runner:
+    """The promise: the lock is let go before a dead broker is started again."""
+
+    def __init__(self, settings: RunSettings, draw: Callable[[float, float], float] = random.uniform) -> None:
+        self._settings = settings
+        self._draw = draw
+        self._process: BrokerProcess | None = None
+        self._view = BrokerView()
+        self._lock = PrimaryLock(lambda: Lock(settings.directory, holder=settings.name), self._lock_changed)
+        self._deaths = 0
+        self._died_at_s = 0.0
+        self._held_since_s: float | None = None
+        self._primary_in_tenure = False
+        self._demoted_at_s: float | None = None
+        self._lockless_since_s: float | None = None
+        self._refusal: str | None = None
+        self._pause_until_s = 0.0
+        self._is_asked = False
+        self._stopping = False
+        self._hand_over_tried = False
+        self._stop_asked_at_s: float | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._said: dict[str, float] = {}
+        self._bug: BaseException | None = None
+
+    # --- the loop
+
+    async def run(self) -> None:
+        """Until the agent was told to stop, and its broker has ended. Raises BrokerProcessError, CoordinatorError."""
+        directory = self._settings.directory
+        if not directory.is_dir():
+            raise CoordinatorError(f"the shared directory {directory} is not there: mount it, or make it")
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._poll_now = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stop, number)
+        for work in (self._poll_forever(), self._listen_forever(), self._check_lock_forever()):
+            self._spawn(work)
+        self._adopt()
+        try:
+            while not self._step(time.monotonic()):
+                await self._sleep()
+                if self._bug is not None:  # blind, it would do harm; the broker lives on for the next agent
+                    raise self._bug
+        finally:
+            self._lock.release()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _step(self, now_s: float) -> bool:
+        """Decide and act until there is nothing more to do now; True at the end of all."""
+        for _ in range(STEPS_AT_ONCE):
+            decision = decide(self._known(now_s), self._settings.limits)
+            if decision.action is Action.EXIT:
+                self._say(decision)
+                return True
+            if decision.action is Action.WAIT:
+                return False
+            self._say(decision)
+            self._act(decision.action)
+        return False
+
+    async def _sleep(self) -> None:
+        """Until something happens or a limit may have passed. Who overslept has no right to call others silent."""
+        self._wake.clear()
+        began_s = time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), LOOK_S)
+        if time.monotonic() - began_s > OVERSLEPT_S:
+            log.warning("this agent was held up for %.1f s", time.monotonic() - began_s)
+            self._view.forgive(time.monotonic())
+
+    def _known(self, now_s: float) -> Known:
+        lock = self._lock.view
+        self._note(lock, now_s)
+        limits, view = self._settings.limits, self._view
+        if self._deaths and view.state is not None and now_s - self._died_at_s > 3 * limits.last_restart_s:
+            self._deaths = 0
+        return Known(
+            alive=self._process is not None,
+            deaths=self._deaths,
+            dead_for_s=now_s - self._died_at_s,
+            state=view.state,
+            has_data=view.has_data,
+            adopted=self._process is not None and self._process.is_adopted,
+            silent_s=view.silent_s(now_s),
+            lock=lock,
+            held_for_s=_since(self._held_since_s, now_s),
+            demoted_for_s=None if self._demoted_at_s is None else now_s - self._demoted_at_s,
+            lockless_primary_s=_since(self._lockless_since_s, now_s),
+            is_asked=self._is_asked,
+            refusal=self._refusal,
+            pause_s=max(0.0, self._pause_until_s - now_s),
+            stopping=self._stopping,
+            hand_over_tried=self._hand_over_tried,
+            stop_asked_s=None if self._stop_asked_at_s is None else now_s - self._stop_asked_at_s,
+        )
+
+    def _note(self, lock: LockView, now_s: float) -> None:
+        """Remember since when things are as they are."""
+        is_primary = self._process is not None and self._view.state is State.PRIMARY
+        if lock is not LockView.HELD:
+            self._held_since_s, self._primary_in_tenure, self._demoted_at_s = None, False, None
+        elif self._held_since_s is None:
+            self._held_since_s, self._refusal = now_s, None
+            log.info("we have the lock")
+            self._poll_now.set()
+        if lock is LockView.HELD and is_primary:
+            self._primary_in_tenure, self._demoted_at_s = True, None
+        elif self._primary_in_tenure and self._demoted_at_s is None:
+            self._demoted_at_s = now_s
+        if lock is LockView.HELD or not is_primary:
+            self._lockless_since_s = None
+        elif self._lockless_since_s is None:
+            self._lockless_since_s = now_s
+
+    def _say(self, decision: Decision) -> None:
+        """One line with the reason; what is tried again and again is said now and then."""
+        line, now_s = f"{decision.action}: {decision.why}", time.monotonic()
+        self._said = {text: at_s for text, at_s in self._said.items() if now_s - at_s < QUIET_S}
+        if line not in self._said:
+            self._said[line] = now_s
+            log.info("%s", line)
+
+    # --- acting
+
+    def _act(self, action: Action) -> None:
+        actions: dict[Action, Callable[[], None]] = {
+            Action.START_BROKER: self._start_broker,
+            Action.STOP_BROKER: self._stop_broker,
+            Action.KILL_BROKER: self._kill_broker,
+            Action.TRY_LOCK: self._try_lock,
+            Action.ACQUIRE_LOCK: self._lock.wait_for,
+            Action.RELEASE_LOCK: self._release_lock,
+            Action.PROMOTE: lambda: self._ask("promote", State.PRIMARY),
+            Action.DEMOTE: lambda: self._ask("demote", State.CONNECTING),
+            Action.HAND_OVER: self._hand_over,
+        }
+        actions[action]()
+
+    def _adopt(self) -> bool:
+        process = BrokerProcess.adopt(self._settings.control_socket)
+        if process is None:
+            return False
+        log.info("a broker runs already (pid %d): taking care of it", process.pid)
+        self._watch(process)
+        return True
+
+    def _start_broker(self) -> None:
+        try:
+            if not self._adopt():
+                self._watch(BrokerProcess.start(self._settings.command))
+        except BrokerProcessError as error:
+            if not self._deaths:
+                raise
+            log.error("%s", error)
+            self._deaths += 1
+            self._died_at_s = time.monotonic()
+
+    def _watch(self, process: BrokerProcess) -> None:
+        self._process = process
+        self._view = BrokerView(time.monotonic())
+        self._loop.add_reader(process.pidfd, self._died, process)
+        self._poll_now.set()
+
+    def _died(self, process: BrokerProcess) -> None:
+        self._loop.remove_reader(process.pidfd)
+        self._process, self._died_at_s = None, time.monotonic()
+        self._deaths += 1
+        log.log(logging.INFO if self._stopping else logging.ERROR, "the broker (pid %d) is dead", process.pid)
+        self._step(self._died_at_s)  # others wait for the lock: before anything else
+        log.info("the broker (pid %d) %s", process.pid, process.end_text())
+        process.close()
+        self._wake.set()
+
+    def _stop_broker(self) -> None:
+        self._stop_asked_at_s = time.monotonic()
+        self._signal(signal.SIGTERM)
+
+    def _kill_broker(self) -> None:
+        self._signal(signal.SIGKILL)
+        self._view.forgive(time.monotonic())  # its death comes as an event; meanwhile, once is enough
+        if self._stop_asked_at_s is not None:
+            self._stop_asked_at_s = time.monotonic()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send(number)
+
+    def _try_lock(self) -> None:
+        try:
+            taken = self._lock.try_now()
+        except CoordinatorError as error:
+            self._complain(error)
+            taken = False
+        if not taken:
+            self._pause()
+
+    def _release_lock(self) -> None:
+        if self._lock.view is LockView.HELD:
+            self._pause()
+        self._lock.release()
+
+    def _pause(self) -> None:
+        self._pause_until_s = time.monotonic() + self._draw(*PAUSE_S)
+
+    def _lock_changed(self) -> None:
+        """Called by the thread that waits for the lock."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._lock_came)
+
+    def _lock_came(self) -> None:
+        problem = self._lock.take_problem()
+        if problem is not None:
+            self._complain(problem)
+            self._pause()
+        self._step(time.monotonic())
+
+    def _complain(self, error: CoordinatorError) -> None:
+        self._say(Decision(Action.WAIT, str(error)))
+
+    def _stop(self, number: signal.Signals) -> None:
+        log.info("%s: stopping", signal.Signals(number).name)
+        self._stopping = True
+        self._wake.set()
+
+    # --- asking the broker
+
+    def _hand_over(self) -> None:
+        self._hand_over_tried = True
+        self._ask("switchover", State.CONNECTING)
+
+    def _ask(self, method: str, outcome: State) -> None:
+        self._is_asked = True
+        self._spawn(self._request(method, outcome))
+
+    async def _request(self, method: str, outcome: State) -> None:
+        view, began_s = self._view, time.monotonic()
+        try:
+            await asyncio.to_thread(self._call, method, REQUEST_TIMEOUT_S)
+        except ControlFailure as failure:
+            reason = failure.message if isinstance(failure, Refused) else str(failure)
+            self._say(Decision(Action.WAIT, f"{method} failed: {reason}"))
+            if method == "promote":
+                self._refusal = reason
+            elif not self._stopping:
+                await asyncio.sleep(RETRY_S)
+        else:
+            log.info("%s took %.0f ms: the broker is %s", method, (time.monotonic() - began_s) * 1000, outcome)
+            view.assume(outcome, time.monotonic())
+        self._is_asked = False
+        self._poll_now.set()
+        self._wake.set()
+
+    def _call(self, method: str, timeout_s: float) -> object:
+        with ControlClient(self._settings.control_socket, timeout_s) as client:
+            return client.call(method)
+
+    async def _poll_forever(self) -> None:
+        while True:
+            if self._process is not None:
+                await self._poll(self._view)
+            self._poll_now.clear()
+            hurried = self._view.state is None or (self._held_since_s is not None and not self._primary_in_tenure)
+            interval_s = HURRIED_POLL_S if hurried else self._settings.poll_interval_s
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._poll_now.wait(), interval_s)
+
+    async def _poll(self, view: BrokerView) -> None:
+        """Its silence is counted from the first question that it left unanswered."""
+        asked_at_s = time.monotonic()
+        view.ask(asked_at_s)
+        before = view.state
+        with contextlib.suppress(ControlFailure):
+            answer = await asyncio.to_thread(self._call, "status", self._settings.limits.fence_after_s)
+            view.answer(answer, asked_at_s)
+        if view is self._view and view.state is not before:
+            log.info("the broker is %s%s", view.state, f", its primary is {view.primary}" if view.primary else "")
+            self._wake.set()
+
+    async def _listen_forever(self) -> None:
+        """The broker's own word that something has changed comes sooner than the next poll."""
+        while True:
+            if self._process is not None and self._view.state is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    await self._listen()
+            await asyncio.sleep(self._settings.poll_interval_s)
+
+    async def _listen(self) -> None:
+        reader, writer = await asyncio.open_unix_connection(self._settings.control_socket)
+        try:
+            writer.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "events", "params": {}}).encode() + b"\n")
+            while line := await reader.readline():
+                if b'"error"' in line:  # this broker does not offer it
+                    await asyncio.sleep(QUIET_S)
+                    return
+                self._poll_now.set()
+        finally:
+            writer.close()
+
+    async def _check_lock_forever(self) -> None:
+        """A shared directory that hangs is as bad as one that is gone."""
+        while True:
+            await asyncio.sleep(self._settings.poll_interval_s)
+            try:
+                await asyncio.wait_for(asyncio.to_thread(self._lock.check), LOCK_CHECK_TIMEOUT_S)
+            except TimeoutError:
+                self._lock.declare_lost()
+            if self._lock.view is LockView.LOST:
+                self._complain(CoordinatorError(f"the lock is lost: {self._settings.directory} changed under us"))
+                self._wake.set()
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._bug = task.exception()
+            self._wake.set()
+
+
+def _since(at_s: float | None, now_s: float) -> float:
+    return 0.0 if at_s is None else now_s - at_s
