@@ -13,6 +13,7 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.accession import take_command
 from qpid_ha_broker.ha.backup import STREAM_ERRORS, Stage
+from qpid_ha_broker.ha.member_view import MemberView
 from qpid_ha_broker.ha.promotion import Granted, Outcome, Promotion, Refused, Step
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import Cause, State
