@@ -1,7 +1,7 @@
 """The loop of `qpid-ha-agent run`: look, decide, act, say so.
 
-All judgement is in `decision.py`. Here is what it needs: the broker's process, its answers and its silence, the lock, and
-the clock. Nothing here waits for anything but the next reason to look again.
+All judgement is in `decision.py`. Here is what it needs: the broker's process, its answers and its silence, the lock,
+and the clock. Nothing here waits for anything but the next reason to look again.
 """
 
 from __future__ import annotations

@@ -1,0 +1,167 @@
+"""Agents as processes over brokers as processes: who leads when one dies, hangs, stops, or loses its lock.
+
+The brokers here are scripted ones, so that each test shows the agent; with real brokers the same is tested elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from qpid_ha_agent.control import ControlClient
+from qpid_ha_broker.coordination.file import PRIMARY_LOCK_FILE, holder_of
+from running_agent import RunningAgent, wait_until
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[list[RunningAgent]]:
+    """Two, the first of which has a primary."""
+    with ExitStack() as stack:
+        first = stack.enter_context(RunningAgent(tmp_path, "a"))
+        first.wait_for("primary")
+        second = stack.enter_context(RunningAgent(tmp_path, "b"))
+        second.wait_for_line("wait for the lock")
+        yield [first, second]
+
+
+def complaint(directory: Path, config: str) -> str:
+    (directory / "c.yaml").write_text(config, encoding="utf-8")
+    command = [sys.executable, "-m", "qpid_ha_agent.cli.agent", "run", "--config", str(directory / "c.yaml")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=environment)
+    assert found.returncode == 1
+    (line,) = found.stderr.splitlines()
+    return line
+
+
+def test_the_first_start_of_a_cluster_makes_one_primary(agents: list[RunningAgent], tmp_path: Path) -> None:
+    assert [agent.status()["state"] for agent in agents] == ["primary", "ready"]
+    assert holder_of(tmp_path / PRIMARY_LOCK_FILE).startswith(f"a (pid {agents[0].process.pid}")
+
+
+def test_when_the_primary_is_killed_another_one_takes_over_at_once(agents: list[RunningAgent]) -> None:
+    first, second = agents
+    os.kill(first.broker_pid, signal.SIGKILL)
+
+    assert second.wait_for("primary") < 1.0  # no lease runs out, no poll is waited for
+    first.wait_for("ready")
+    log = first.log()
+    assert "killed by SIGKILL" in log
+    assert log.index("release the lock: the broker is dead") < log.index("start the broker: it died")
+
+
+def test_a_primary_that_hangs_is_killed_and_another_one_takes_over(agents: list[RunningAgent]) -> None:
+    first, second = agents
+    os.kill(first.broker_pid, signal.SIGSTOP)
+
+    assert second.wait_for("primary") < 3.0
+    assert "kill the broker: silent for" in first.log()
+
+
+def test_stopping_the_agent_of_a_primary_hands_over(agents: list[RunningAgent]) -> None:
+    first, second = agents
+    assert first.stop() == 0
+
+    second.wait_for("primary")
+    second.wait_for_line("we have the lock")
+    log = first.log()
+    assert log.index("hand over:") < log.index("release the lock:") < log.index("stop the broker:")
+    assert first.status() == {}
+    assert "promote:" not in second.log()  # the hand-over did it
+
+
+def test_without_anybody_to_take_over_the_lock_goes_when_the_broker_is_gone(tmp_path: Path) -> None:
+    with RunningAgent(tmp_path, "a") as alone:
+        alone.wait_for("primary")
+        assert alone.stop() == 0
+        log = alone.log()
+
+    assert "there is no backup" in log
+    assert log.index("stop the broker:") < log.index("is dead") < log.index("release the lock:")
+
+
+def test_who_takes_the_lock_file_away_gets_another_primary_or_the_same_again(
+    agents: list[RunningAgent], tmp_path: Path
+) -> None:
+    first, second = agents
+    (tmp_path / PRIMARY_LOCK_FILE).unlink()
+
+    first.wait_for_line("demote: the lock was taken away")
+    wait_until(
+        lambda: sorted(str(agent.status().get("state")) for agent in agents) == ["primary", "ready"],
+        lambda: first.log() + second.log(),
+    )
+
+
+def test_a_new_agent_takes_care_of_the_broker_that_the_old_one_left(tmp_path: Path) -> None:
+    with RunningAgent(tmp_path, "a") as agent:
+        agent.wait_for("primary")
+        pid = agent.broker_pid
+        agent.process.kill()
+        agent.process.wait()
+        assert agent.status()["state"] == "primary"
+
+        agent.restart()
+        agent.wait_for_line(f"a broker runs already (pid {pid})")
+        wait_until(lambda: agent.log().count("we have the lock") == 2, agent.log)
+        assert agent.broker_pid == pid
+
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: agent.status().get("state") == "primary", agent.log)
+        assert agent.broker_pid != pid
+
+
+def test_a_new_agent_kills_a_silent_broker_that_it_finds(tmp_path: Path) -> None:
+    with RunningAgent(tmp_path, "a") as agent:
+        agent.wait_for("primary")
+        pid = agent.broker_pid
+        agent.process.kill()
+        agent.process.wait()
+        os.kill(pid, signal.SIGSTOP)
+
+        agent.restart()
+
+        wait_until(lambda: agent.status().get("state") == "primary" and agent.broker_pid != pid, agent.log)
+
+
+def test_a_broker_that_is_refused_lets_another_one_try(tmp_path: Path) -> None:
+    with RunningAgent(tmp_path, "a", refuse="c has what this broker lacks") as refused:
+        refused.wait_for_line("release the lock: promotion refused, let others try: c has what this broker lacks")
+        with RunningAgent(tmp_path, "b") as other:
+            other.wait_for("primary")
+
+
+def test_a_primary_that_was_made_by_hand_keeps_its_place(agents: list[RunningAgent]) -> None:
+    first, second = agents
+    with ControlClient(second.control_socket) as control:
+        control.call("promote")
+
+    second.wait_for_line("we have the lock")
+    second.wait_for_line("the broker is primary")
+    first.wait_for_line("primary no more: whoever is, or can be, shall have it")
+    assert [agent.status()["state"] for agent in agents] == ["ready", "primary"]
+    assert "promote:" not in second.log()
+
+
+def test_without_a_coordinator_it_says_what_to_set(tmp_path: Path) -> None:
+    line = complaint(tmp_path, "ha.cluster: true\n")
+
+    assert "ha.coordinator" in line
+    assert "file:DIRECTORY" in line
+
+
+def test_without_a_cluster_it_says_that_there_is_nothing_to_do(tmp_path: Path) -> None:
+    assert "ha.cluster" in complaint(tmp_path, "name: a\n")
+
+
+def test_a_shared_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert str(missing) in complaint(tmp_path, f"ha: {{cluster: true, coordinator: 'file:{missing}'}}\n")
+    assert not missing.exists()

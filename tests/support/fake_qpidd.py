@@ -1,0 +1,97 @@
+"""A process that speaks the control protocol of a broker in a cluster, and shares its part with others in a directory.
+
+A cluster of these keeps in a file beside the control sockets who is primary; one whose primary's process is gone is
+`connecting`. What is real: the process, its socket, its signals, its silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+PRIMARY_FILE = "primary.json"
+
+
+class Fake:
+    """`data`: whether its log holds something; `refuse`: why it will not be promoted, if so."""
+
+    def __init__(self, config: dict[str, Any], control_socket: Path) -> None:
+        self.name = str(config["name"])
+        self.directory = control_socket.parent
+        self.control_socket = control_socket
+        self.refuse = str(config.get("refuse", ""))
+        self.has_data = bool(config.get("data"))
+        self.listeners: set[asyncio.StreamWriter] = set()
+
+    def primary(self) -> dict[str, Any]:
+        """Who is, if its process lives."""
+        try:
+            found: dict[str, Any] = json.loads((self.directory / PRIMARY_FILE).read_text(encoding="utf-8"))
+            os.kill(found["pid"], 0)
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def become(self, name: str, pid: int) -> None:
+        temporary = self.directory / f"{self.name}.tmp"
+        temporary.write_text(json.dumps({"name": name, "pid": pid}), encoding="utf-8")
+        temporary.replace(self.directory / PRIMARY_FILE)
+
+    def status(self) -> dict[str, Any]:
+        primary = self.primary()
+        is_primary = primary.get("pid") == os.getpid()
+        state = "primary" if is_primary else "ready" if primary else "connecting"
+        self.has_data = self.has_data or bool(primary)
+        lsn = 7 if self.has_data else 0
+        return {"name": self.name, "state": state, "lsn": lsn, "generation": 1, "primary": primary.get("name")}
+
+    def do(self, method: str) -> dict[str, Any]:
+        if method == "promote" and self.refuse:
+            return {"error": {"code": -32000, "message": self.refuse}}
+        if method == "promote":
+            self.become(self.name, os.getpid())
+        elif method == "demote" and self.primary().get("pid") == os.getpid():
+            (self.directory / PRIMARY_FILE).unlink()
+        elif method == "switchover":
+            others = [path for path in self.directory.glob("*.pid") if path.stem != self.name]
+            if not others:
+                return {"error": {"code": -32000, "message": "there is no backup"}}
+            self.become(others[0].stem, int(others[0].read_text(encoding="utf-8")))
+        elif method not in ("status", "demote"):
+            return {"error": {"code": -32601, "message": "no such method"}}
+        return {"result": self.status()}
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            request = json.loads(line)
+            reply = {"jsonrpc": "2.0", "id": request["id"], **self.do(request["method"])}
+            writer.write(json.dumps(reply).encode() + b"\n")
+        writer.close()
+
+    async def run(self) -> None:
+        self.control_socket.unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(self.serve, self.control_socket)
+        pid_file = self.directory / f"{self.name}.pid"
+        pid_file.write_text(str(os.getpid()), encoding="utf-8")
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        await stop.wait()
+        pid_file.unlink()
+        server.close()
+
+
+def main() -> None:
+    arguments = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=False))
+    config = yaml.safe_load(Path(arguments["--config"]).read_text(encoding="utf-8"))
+    asyncio.run(Fake(config, Path(arguments["--control-socket"])).run())
+
+
+if __name__ == "__main__":
+    main()

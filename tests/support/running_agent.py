@@ -1,0 +1,109 @@
+"""`qpid-ha-agent run` as a process, with a broker of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import yaml
+
+import fake_qpidd
+from qpid_ha_agent.control import ControlClient, ControlFailure
+
+TIMEOUT_S = 20.0
+
+
+def wait_until(condition: Callable[[], bool], what: Callable[[], str], timeout_s: float = TIMEOUT_S) -> float:
+    """How long it took. Raises TimeoutError with what `what` tells."""
+    began_s = time.monotonic()
+    while not condition():
+        if time.monotonic() - began_s > timeout_s:
+            raise TimeoutError(what())
+        time.sleep(0.005)
+    return time.monotonic() - began_s
+
+
+class RunningAgent:
+    """One agent and the fake broker that it drives; ends both."""
+
+    def __init__(self, directory: Path, name: str, **settings: object) -> None:
+        self.name = name
+        self.control_socket = directory / f"{name}.sock"
+        self.log_path = directory / f"{name}.log"
+        self._config = directory / f"{name}.yaml"
+        self._qpidd = directory / "qpidd"
+        if not self._qpidd.exists():
+            self._qpidd.write_text(f'#!/bin/sh\nexec {sys.executable} {fake_qpidd.__file__} "$@"\n', encoding="utf-8")
+            self._qpidd.chmod(0o755)
+        config = {
+            "name": name,
+            "control-socket": str(self.control_socket),
+            "ha": {"cluster": True, "coordinator": f"file:{directory}"},
+            **settings,
+        }
+        self._config.write_text(yaml.safe_dump(config), encoding="utf-8")
+        self.process = self._spawn()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "qpid_ha_agent.cli.agent", "run", "--config", str(self._config)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        with self.log_path.open("ab") as output:
+            return subprocess.Popen(
+                [*command, "--qpidd", str(self._qpidd)], stdout=output, stderr=subprocess.STDOUT, env=environment
+            )
+
+    def restart(self) -> None:
+        """A new agent after the old one died."""
+        self.process = self._spawn()
+
+    def log(self) -> str:
+        """All that agent and broker said."""
+        return self.log_path.read_text(encoding="utf-8")
+
+    def status(self) -> dict[str, object]:
+        """The broker's answer; empty when there is none."""
+        try:
+            with ControlClient(self.control_socket, 0.5) as control:
+                found = control.call("status")
+        except ControlFailure:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def broker_pid(self) -> int:
+        """Of the fake broker."""
+        return int(self.control_socket.with_suffix(".pid").read_text(encoding="utf-8"))
+
+    def wait_for(self, state: str, timeout_s: float = TIMEOUT_S) -> float:
+        """Until the broker is in `state`."""
+        return wait_until(lambda: self.status().get("state") == state, self.log, timeout_s)
+
+    def wait_for_line(self, text: str, timeout_s: float = TIMEOUT_S) -> float:
+        """Until the log has `text`."""
+        return wait_until(lambda: text in self.log(), self.log, timeout_s)
+
+    def stop(self) -> int:
+        """SIGTERM to the agent; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(TIMEOUT_S)
+
+    def __enter__(self) -> RunningAgent:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if self.control_socket.with_suffix(".pid").exists():
+            try:
+                os.kill(self.broker_pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return
