@@ -7,6 +7,7 @@ the text of a JSON-RPC 2.0 request; the body of the answer is the text of the re
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
@@ -21,6 +22,7 @@ from qpid_ha_agent.control import Refused, TimedOut, Unreachable
 NODE, OPERATION, TYPE = "$management", "control", "org.qpid-ha.broker"
 ADMIN_PROPERTY = "qpid.ha-admin"
 """In the open: let in everywhere, also where ordinary clients are sent to the primary."""
+OK = 200
 NOT_ALLOWED = -32001
 NOT_OFFERED = -32601
 
@@ -34,6 +36,7 @@ class RemoteControlClient:
         self._password = password
         self._connection: Any = None
         self._requests: Any = None
+        self._replies: Any = None
         self._last_identity = 0
 
     def __enter__(self) -> RemoteControlClient:
@@ -46,7 +49,7 @@ class RemoteControlClient:
 
     def close(self) -> None:
         """Drop the connection, if there is one."""
-        connection, self._connection, self._requests = self._connection, None, None
+        connection, self._connection, self._requests, self._replies = self._connection, None, None, None
         if connection is not None:
             with suppress(proton.ProtonException, OSError):
                 connection.close()
@@ -55,27 +58,36 @@ class RemoteControlClient:
         """The result of `method`. Raises Refused with the broker's reason, TimedOut or Unreachable."""
         self._last_identity += 1
         request = {"jsonrpc": "2.0", "id": self._last_identity, "method": method, "params": params}
-        properties = {"operation": OPERATION, "type": TYPE}
-        message = proton.Message(body=json.dumps(request), properties=properties)
-        return self._read(self._guarded(lambda: self._exchange(message)))
+        return self._read(self._guarded(lambda: self._exchange(json.dumps(request))))
 
     def stream(self, method: str, **params: object) -> Iterator[object]:
         """Not through AMQP: always raises Refused."""
         raise Refused(NOT_OFFERED, f"{method} is told on the machine of the broker only; run this there")
 
-    def _exchange(self, message: proton.Message) -> proton.Message:
-        if self._requests is None:
-            self._connection = proton.utils.BlockingConnection(
-                str(self.broker),
-                timeout=self.timeout_s,
-                user=self.broker.user or None,
-                password=self._password if self.broker.user else None,
-                allow_insecure_mechs=False,
-                properties={proton.symbol(ADMIN_PROPERTY): True},
-            )
-            self._requests = proton.utils.SyncRequestResponse(self._connection, NODE)
-        answer: proton.Message = self._requests.call(message)
-        return answer
+    def _exchange(self, request: str) -> proton.Message:
+        """The answer comes to a link of its own: a backup makes no temporary queue for it."""
+        if self._connection is None:
+            self._connect()
+        identity, properties = uuid.uuid4().hex, {"operation": OPERATION, "type": TYPE}
+        self._requests.send(
+            proton.Message(body=request, properties=properties, id=identity, reply_to=self._replies.name)
+        )
+        while True:
+            answer: proton.Message = self._replies.receive(timeout=self.timeout_s)
+            if answer.correlation_id == identity:
+                return answer
+
+    def _connect(self) -> None:
+        self._connection = proton.utils.BlockingConnection(
+            str(self.broker),
+            timeout=self.timeout_s,
+            user=self.broker.user or None,
+            password=self._password if self.broker.user else None,
+            allow_insecure_mechs=False,
+            properties={proton.symbol(ADMIN_PROPERTY): True},
+        )
+        self._replies = self._connection.create_receiver(NODE, name=f"replies-{uuid.uuid4().hex}", credit=10)
+        self._requests = self._connection.create_sender(NODE)
 
     def _guarded(self, step: Callable[[], proton.Message]) -> proton.Message:
         """`step`; whatever Proton says is told in our terms, and ends the connection."""
@@ -95,8 +107,8 @@ class RemoteControlClient:
     def _read(self, message: proton.Message) -> object:
         properties: dict[Any, Any] = message.properties or {}
         status = properties.get("statusCode")
-        if not isinstance(status, int) or not 200 <= status < 300:
-            raise Refused(NOT_OFFERED, f"{self.broker}: {properties.get('statusDescription', 'refused')}")
+        if status != OK:
+            raise Refused(NOT_ALLOWED, f"{self.broker}: {properties.get('statusDescription', 'refused')}")
         try:
             reply = json.loads(str(message.body))
         except ValueError:

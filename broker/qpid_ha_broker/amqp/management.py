@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from qpid_ha_broker.amqp.management_control import Control
 from qpid_ha_broker.amqp.management_entities import BindingType, EntityType, ExchangeType, Operation, QueueType
 from qpid_ha_broker.amqp.management_messages import (
     BAD_REQUEST,
@@ -60,6 +61,8 @@ class Management:
     """The promise: any bytes get a reply, or None where they do not say to whom; nothing is raised."""
 
     def __init__(self, administration: Administration, name: str) -> None:
+        self.control: Control | None = None
+        """Carries out the control socket's methods; the driver sets it. None: not to be had through AMQP."""
         self._name = name
         entity_types = (QueueType(administration), ExchangeType(administration), BindingType(administration))
         self._types: dict[str, EntityType] = {each.name: each for each in entity_types}

@@ -11,12 +11,14 @@ from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import DECODE_ERROR, NOT_FOUND, AmqpError
 from qpid_ha_broker.amqp.engine import Delivery, Sender
 from qpid_ha_broker.amqp.incoming import ReceivingLink
+from qpid_ha_broker.amqp.management import Reply
+from qpid_ha_broker.amqp.management_control import Control, read_control_request
+from qpid_ha_broker.amqp.management_messages import Answer, Request, write_answer
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.transaction import Message
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection
-    from qpid_ha_broker.amqp.management import Reply
 
 MANAGEMENT = "$management"
 _REQUEST_CREDIT = 100
@@ -29,11 +31,17 @@ class ManagementLink(ReceivingLink):
     def __init__(self, connection: Connection, link: proton.Link) -> None:
         super().__init__(connection, link, _REQUEST_CREDIT)
         self._waiting: deque[Reply] = deque()
+        self._is_closed = False
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """Carry out one request."""
         whole = self.whole(payload)
         if whole is None:
+            return
+        control = self.connection.container.management.control
+        if control is not None and (request := read_control_request(whole)) is not None:
+            engine.accept_all([delivery])
+            self._carry_out(control, request)
             return
         self.connection.container.flush_accepted()
         reply = self.connection.container.management.handle(whole)
@@ -44,6 +52,21 @@ class ManagementLink(ReceivingLink):
         engine.accept_all([delivery])
         if reply.reply_to is not None:
             self._waiting.append(reply)
+
+    def _carry_out(self, control: Control, request: Request) -> None:
+        """A control method may take its time: its answer waits for nobody, and nobody for it.
+
+        The sender gets its credit back with the answer, so that what is under way has a bound.
+        """
+
+        def done(answer: Answer) -> None:
+            if self._is_closed:
+                return
+            self.answered()
+            if request.reply_to is not None:
+                self._send(Reply(request.reply_to, write_answer(request, answer), 0))
+
+        control(self.connection, request.body, done)
 
     def confirm(self, committed_lsn: int) -> bool:
         """Send the replies whose commands are committed; whether some still wait."""
@@ -66,6 +89,7 @@ class ManagementLink(ReceivingLink):
     def closed(self, *, lost: bool) -> None:
         """Nobody waits for the replies any more."""
         super().closed(lost=lost)
+        self._is_closed = True
         self._waiting.clear()
 
 

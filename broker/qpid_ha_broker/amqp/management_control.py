@@ -1,0 +1,41 @@
+"""The control socket's methods through `$management`: for `qpid-ha -b amqp://...`, from another machine.
+
+Not a part of AMQP Management: operation=`control`, type=`org.qpid-ha.broker`, the body is the text of a JSON-RPC 2.0
+request, and that of the answer the text of its reply. Whoever owns the control methods says who may use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from qpid_ha_broker.amqp.management_messages import Answer, Request, read_request
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.amqp.connection import Connection
+
+OPERATION, TYPE = "control", "org.qpid-ha.broker"
+ADMIN_PROPERTY = "qpid.ha-admin"
+"""In a connection's open: it is an administrator's."""
+_TYPE_BYTES = TYPE.encode("ascii")
+
+Done = Callable[[Answer], None]
+Control = Callable[["Connection", object, Done], None]
+"""Carry out the request that is in a body for a connection; `Done` is called once, then or later."""
+
+
+def read_control_request(request_bytes: bytes) -> Request | None:
+    """The request, if it is one for the control methods. Others are not decoded for it."""
+    if _TYPE_BYTES not in request_bytes:
+        return None
+    request = read_request(request_bytes)
+    if request is None or request.problem:
+        return None
+    asked = (request.properties.get("operation"), request.properties.get("type"))
+    return request if asked == (OPERATION, TYPE) else None
+
+
+def is_admin(connection: Connection) -> bool:
+    """Whether the peer said in its open that it comes to administer."""
+    properties = connection.engine.connection.remote_properties
+    return isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True

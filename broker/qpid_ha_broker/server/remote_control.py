@@ -1,0 +1,87 @@
+"""Who may administer the broker through AMQP, and how a request gets from there to the control methods.
+
+It goes through the broker's own control socket: so there is one place that reads requests and bounds what they cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.management_control import Done, is_admin
+from qpid_ha_broker.amqp.management_messages import BAD_REQUEST, OK, Answer
+from qpid_ha_broker.server.settings import BrokerSettings
+
+logger = logging.getLogger("connection")
+
+UNAUTHORIZED, UNAVAILABLE = 401, 503
+REPLY_TIMEOUT_S = 300.0
+LARGEST_REPLY_BYTES = 64 * 1024 * 1024
+
+
+class RemoteControl:
+    """The promise: only an admin-marked connection of `ha.username` gets through; if none is set, of this machine.
+
+    `wake` is called when an answer is ready to be written.
+    """
+
+    def __init__(self, settings: Callable[[], BrokerSettings], wake: Callable[[], None]) -> None:
+        self._settings = settings
+        self._wake = wake
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __call__(self, connection: Connection, body: object, done: Done) -> None:
+        """Carry out one request; to be called in the broker's event loop."""
+        problem = self._objection(connection)
+        if problem:
+            connection.note("warning", f"may not administer this broker: {problem}")
+            done(Answer(UNAUTHORIZED, problem, ""))
+        elif not isinstance(body, str):
+            done(Answer(BAD_REQUEST, "the body is the text of a JSON-RPC 2.0 request", ""))
+        else:
+            task = asyncio.get_running_loop().create_task(self._carry_out(body, done))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _objection(self, connection: Connection) -> str:
+        """Empty, or why not."""
+        wanted = self._settings().ha.username
+        if not is_admin(connection):
+            return "mark the connection with the property qpid.ha-admin, as qpid-ha does"
+        if wanted is None:
+            return "" if _is_local(connection.peer) else "ha.username is not set, so only this machine may; set it"
+        user = connection.engine.transport.user or "nobody"
+        return "" if user == wanted else f"{user} may not; log in as the user that ha.username names"
+
+    async def _carry_out(self, body: str, done: Done) -> None:
+        try:
+            async with asyncio.timeout(REPLY_TIMEOUT_S):
+                answer = Answer(OK, "OK", await _ask(self._settings().control_socket, body))
+        except (OSError, ValueError, asyncio.IncompleteReadError) as error:  # TimeoutError is an OSError
+            logger.warning("a request through AMQP could not be carried out: %s", error or type(error).__name__)
+            answer = Answer(UNAVAILABLE, f"the control socket gave no answer ({type(error).__name__})", "")
+        done(answer)
+        self._wake()
+
+
+async def _ask(path: Path, request: str) -> str:
+    """One line there, one line back. A line break in JSON means no more than a space."""
+    reader, writer = await asyncio.open_unix_connection(path, limit=LARGEST_REPLY_BYTES)
+    try:
+        writer.write(request.replace("\n", " ").encode("utf-8") + b"\n")
+        await writer.drain()
+        return (await reader.readuntil(b"\n")).decode("utf-8").rstrip()
+    finally:
+        writer.close()
+
+
+def _is_local(peer: str) -> bool:
+    host = peer.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
