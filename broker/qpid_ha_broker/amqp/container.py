@@ -73,13 +73,19 @@ class Container:
     """The promise: nobody hears of an event, and no message goes out on its acquisition, before that is committed."""
 
     def __init__(
-        self, settings: ContainerSettings, unique_name: Callable[[], str], *, log_acquisitions: bool = False
+        self,
+        settings: ContainerSettings,
+        unique_name: Callable[[], str],
+        *,
+        log_acquisitions: bool = False,
+        standalone: bool = True,
     ) -> None:
         self.settings = settings
         self.sections = MessageSections()
         self.resources = ResourceSet("default", self.sections, log_acquisitions=log_acquisitions)
         self.configuration = Configuration(self.resources)
-        self.configuration.declare_standard_exchanges()
+        if standalone:  # in a cluster, whoever becomes primary of an empty log writes them
+            self.configuration.declare_standard_exchanges()
         self.administration = Administration(self.resources, self.configuration)
         self.management = Management(self.administration, settings.name)
         self.nodes = Nodes(self.resources.state, self.configuration, settings.nodes, unique_name)

@@ -44,9 +44,10 @@ def control_methods(
     facts: Callable[[], Mapping[str, object]],
     wait_committed: WaitCommitted,
 ) -> dict[str, Method]:
-    """The methods of a standalone broker `name`, by name. `facts` gives what `query` answers, flat.
+    """The methods that every broker has; as `status` tells it, `name` is standalone.
 
-    A command that changed something answers when `wait_committed(lsn)` has come back.
+    `facts` gives what `query` answers, flat. A command that changed something answers when `wait_committed(lsn)` has
+    come back.
     """
     queue_actions, exchange_actions = _queue_actions(administration), _exchange_actions(administration)
 
@@ -69,14 +70,14 @@ def control_methods(
 
 def _without_params(answer: Callable[[], object]) -> Method:
     def method(params: Params) -> object:
-        _check_known(params, ())
+        check_known(params, ())
         return answer()
 
     return method
 
 
 def _get(settings: SettingsHolder, params: Params) -> object:
-    _check_known(params, ("key",))
+    check_known(params, ("key",))
     if "key" not in params:
         return settings.current().as_mapping()
     key = _key(params)
@@ -87,7 +88,7 @@ def _get(settings: SettingsHolder, params: Params) -> object:
 
 
 def _set(settings: SettingsHolder, params: Params) -> object:
-    _check_known(params, ("key", "value"))
+    check_known(params, ("key", "value"))
     key = _key(params)
     if "value" not in params:
         raise ControlError(INVALID_PARAMS, f"set {key} to what? Give a value")
@@ -152,7 +153,7 @@ async def _carry_out(actions: Mapping[str, Action], params: Params, wait_committ
     action = actions.get(wanted) if isinstance(wanted, str) else None
     if action is None:
         raise ControlError(INVALID_PARAMS, f"no action {wanted!r:.80}; {nearest(f'{wanted!s:.80}', actions)}")
-    _check_known(params, ("action", *action.parameters))
+    check_known(params, ("action", *action.parameters))
     given = {name: params.get(name) for name in action.parameters if name in params or name in _NEEDED}
     try:
         outcome = action.call(**given)
@@ -170,7 +171,8 @@ def _refused(error: ModelError) -> ControlError:
     return ControlError(REFUSED, str(error), {"reason": _REASONS.get(type(error), "refused")})
 
 
-def _check_known(params: Params, known: Iterable[str]) -> None:
+def check_known(params: Params, known: Iterable[str]) -> None:
+    """Refuse parameters that the method does not have."""
     for name in params:
         if name not in known:
             hint = nearest(name[:80], known) if known else "there are none"

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
@@ -24,6 +25,10 @@ from qpid_ha_broker.server.engines import EngineFactory, SaslConfiguration
 from qpid_ha_broker.server.logs import configure_logging
 from qpid_ha_broker.server.settings import BrokerSettings, SettingsError
 
+if TYPE_CHECKING:
+    from qpid_ha_broker.server.membership import Membership
+    from qpid_ha_broker.server.peer_channels import Channel
+
 log = logging.getLogger("broker")
 
 TICK_S = 0.25
@@ -31,7 +36,14 @@ TICK_S = 0.25
 CROWD = 100
 """Clients over max-connections that are still told why; beyond them sockets are closed without a word."""
 
+LAST_ANSWERS_S = 1.0
+"""How long a primary that stops waits for what its backups still owe its clients."""
+
 Witness = Callable[[Batch], None]
+
+
+class BrokerFailed(Exception):
+    """The broker has ended by itself; the text says why, and what to do."""
 
 
 class Broker:
@@ -39,12 +51,16 @@ class Broker:
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
-        self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
+        in_cluster = settings.ha.cluster
+        self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex, standalone=not in_cluster)
         self.witnesses: list[Witness] = []
         """Who is shown what each turn wrote: a store, a stream. Each answers through the log's `acknowledge`."""
         self.is_stopping = False
         self.listening: list[str] = []
         """The addresses in use, with the real port where 0 was asked."""
+        self.failed = asyncio.Event()
+        """The broker cannot go on, because of `failure`."""
+        self.failure = ""
         self._started = time.monotonic()
         self._protocols: dict[Connection, ClientProtocol] = {}
         self._deserted = asyncio.Event()
@@ -55,6 +71,14 @@ class Broker:
         self._sasl: SaslConfiguration | None = None
         self._ticker: asyncio.Task[None] | None = None
         methods = control_methods(settings.name, self.container.administration, self, self.facts, self.wait_committed)
+        self.membership: Membership | None = None
+        if in_cluster:
+            from qpid_ha_broker.server.cluster_control import cluster_methods
+            from qpid_ha_broker.server.membership_setup import make_membership
+
+            self.membership = make_membership(self)
+            self.container.peers = self.membership
+            methods = cluster_methods(self, self.membership, methods)
         self._control = ControlServer(settings.control_socket, methods)
 
     # --- settings, as the control socket's methods want them
@@ -73,6 +97,8 @@ class Broker:
         self._settings = settings
         self.container.settings = container_settings(settings)
         self.container.nodes.settings = self.container.settings.nodes
+        if self.membership is not None:
+            self.membership.change_settings(settings)
 
     # --- start and stop
 
@@ -87,6 +113,8 @@ class Broker:
             await self._close_listeners()
             raise
         self._ticker = asyncio.create_task(self._tick_forever())
+        if self.membership is not None:
+            self.membership.start()
 
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
@@ -107,10 +135,18 @@ class Broker:
         log.info("stopping: %d clients are told", len(self._protocols))
         for server in self._servers:
             server.close()
-        self._turn()
+        self.turn()
+        if self.membership is not None and not self.failure:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.wait_committed(self.container.resources.log.last_lsn), LAST_ANSWERS_S)
+        goodbye = AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} is stopping")
+        self.end_clients(goodbye)
+        self.turn()
+        if self.membership is not None:
+            self.membership.stop()
         for connection in list(self._protocols):
-            connection.end(AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} is stopping"))
-        self._turn()
+            connection.end(goodbye)
+        self.turn()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._deserted.wait(), self._settings.stop_timeout_s)
         for protocol in list(self._protocols.values()):
@@ -118,6 +154,15 @@ class Broker:
         await self._close_listeners()
         await self._control.close()
         log.info("stopped")
+
+    def fail(self, reason: str) -> None:
+        """Serve nobody any more: whoever runs this broker has to end it, and gets the reason."""
+        if self.failed.is_set():
+            return
+        log.error("this broker ends: %s", reason)
+        self.failure = reason
+        self.failed.set()
+        self.end_clients(AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} ends"))
 
     async def _close_listeners(self) -> None:
         if self._ticker is not None:
@@ -150,6 +195,17 @@ class Broker:
         if not self._protocols:
             self._deserted.set()
 
+    def end_clients(self, reason: AmqpError) -> None:
+        """Close all connections but those of other brokers and of administrators, who are let in everywhere."""
+        for connection in list(self._protocols):
+            if not getattr(connection, "is_admin", False):
+                connection.end(reason)
+
+    def unwritten_bytes(self, channel: Channel) -> int:
+        """What the socket of a channel that a peer has opened has not taken yet."""
+        protocol = self._protocols.get(getattr(channel, "connection", None))
+        return 0 if protocol is None else protocol.unwritten_bytes
+
     # --- the turn
 
     def set_time(self) -> None:
@@ -160,15 +216,18 @@ class Broker:
         """Have a turn at the end of this round of the loop."""
         if not self._turn_is_due:
             self._turn_is_due = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self.turn)
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """Make the broker's move, and write to everybody what came of it."""
         self._turn_is_due = False
         self.set_time()
         batch = self.container.turn()
         if batch is not None:
             for witness in self.witnesses:
                 witness(batch)
+        if self.membership is not None:
+            self.membership.turn_ended(batch)
         for connection in self.container.take_touched():
             protocol = self._protocols.get(connection)
             if protocol is not None:
@@ -198,7 +257,8 @@ class Broker:
         while True:
             await asyncio.sleep(TICK_S)
             self.set_time()
-            self.container.tick()
+            if self.membership is None or self.membership.is_serving:
+                self.container.tick()
             now_ms = int(time.monotonic() * 1000)
             for connection in list(self._protocols):
                 connection.heartbeat(now_ms)
@@ -210,10 +270,11 @@ class Broker:
         """What `qpid-ha query` shows."""
         state, log_ = self.container.resources.state, self.container.resources.log
         queues = state.queues.values()
+        cluster = {"state": "standalone"} if self.membership is None else self.membership.facts()
         return {
             "name": self._settings.name,
             "version": self.container.settings.version,
-            "state": "standalone",
+            **cluster,
             "listening": ", ".join(self.listening),
             "uptime_s": round(time.monotonic() - self._started, 1),
             "connections": len(self._protocols),

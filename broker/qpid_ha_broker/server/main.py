@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import uvloop
 
-from qpid_ha_broker.server.broker import Broker, product_version
+from qpid_ha_broker.server.broker import Broker, BrokerFailed, product_version
 from qpid_ha_broker.server.config_file import load_settings
 from qpid_ha_broker.server.control import ControlError
 from qpid_ha_broker.server.data_directory import lock_data_directory
@@ -59,13 +59,16 @@ def main(
     given = {key: value for key, value in flags.items() if value is not None}
     try:
         run(load_settings(config, given, os.environ))
-    except (SettingsError, OSError, ControlError) as error:
+    except (SettingsError, OSError, ControlError, BrokerFailed) as error:
         click.echo(f"qpidd: {error}", err=True)
         sys.exit(1)
 
 
 def run(settings: BrokerSettings) -> None:
-    """Run a broker until it is told to stop. Raises SettingsError or OSError when it cannot start."""
+    """Run a broker until it is told to stop.
+
+    Raises SettingsError or OSError when it cannot start, BrokerFailed when it had to end by itself.
+    """
     configure_logging(settings.log_level, settings.log_file)
     lock = lock_data_directory(settings.data_dir) if settings.data_dir is not None else None
     try:
@@ -84,8 +87,11 @@ async def _serve(settings: BrokerSettings) -> None:
     await broker.start()
     _tame_garbage_collector()
     log.info("%s listens on %s, control socket %s", settings.name, ", ".join(broker.listening), settings.control_socket)
-    await stop.wait()
+    ends = [loop.create_task(event.wait()) for event in (stop, broker.failed)]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     await broker.stop()
+    if broker.failure:
+        raise BrokerFailed(broker.failure)
 
 
 def _tame_garbage_collector() -> None:

@@ -1,0 +1,194 @@
+"""The control socket's methods of a broker in a cluster: who is what, and who shall be primary.
+
+They add to and replace those of `administration`. A refusal carries the core's own sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.frames import Answer, Topic
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.server.administration import Params, check_known
+from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method, Stream
+from qpid_ha_broker.server.membership import Membership
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.server.broker import Broker
+
+REQUEST_LIMIT_S = 30.0
+"""After so long nobody waits for a promotion any more."""
+UNREACHABLE = "unreachable"
+READING = ("list", "read")
+
+
+def cluster_methods(broker: Broker, membership: Membership, others: Mapping[str, Method]) -> dict[str, Method]:
+    """All methods of a broker in a cluster; `others` are those that every broker has."""
+    control = ClusterControl(broker, membership)
+    return {
+        **others,
+        "status": control.status,
+        "query": control.query,
+        "promote": control.promote,
+        "demote": control.demote,
+        "switchover": control.switchover,
+        "backups": control.backups,
+        "history": control.history,
+        "events": control.events,
+        "queues": control.on_primary(others["queues"]),
+        "exchanges": control.on_primary(others["exchanges"]),
+    }
+
+
+class ClusterControl:
+    """Each public method but `on_primary` is a method of the control socket."""
+
+    def __init__(self, broker: Broker, membership: Membership) -> None:
+        self._broker = broker
+        self._membership = membership
+
+    # --- looking
+
+    async def status(self, params: Params) -> object:
+        """This broker, or with `all` a list with a row for each broker of the cluster."""
+        if not _flags(params, "all")["all"]:
+            return self._membership.summary()
+        own = self._membership.summary()
+        answers, unreachable = await self._ask_all(Topic.STATUS)
+        rows = [own, *[_status_row(answer) for answer in answers]]
+        primary = max((row for row in rows if row["state"] == State.PRIMARY), key=_generation, default=own)
+        for row in rows:
+            row["in_sync"] = row["name"] in _texts(primary["members"])
+        return _sorted(rows) + [{"name": None, "address": each, "state": UNREACHABLE} for each in unreachable]
+
+    async def query(self, params: Params) -> object:
+        """Facts and figures of this broker, or with `all` of each broker of the cluster."""
+        if not _flags(params, "all")["all"]:
+            return self._broker.facts()
+        answers, unreachable = await self._ask_all(Topic.QUERY)
+        rows = [self._broker.facts(), *[_query_row(answer) for answer in answers]]
+        return _sorted(rows) + [{"name": None, "address": each, "state": UNREACHABLE} for each in unreachable]
+
+    def backups(self, params: Params) -> object:
+        """Of a primary: each backup, how far it is, and its lag."""
+        check_known(params, ())
+        return self._membership.member.backups()
+
+    def history(self, params: Params) -> object:
+        """The generations that this broker knows of."""
+        check_known(params, ())
+        return self._membership.member.history()
+
+    def events(self, params: Params) -> object:
+        """The status now, and from then on a notification `event` for each change."""
+        check_known(params, ())
+        subscription = self._membership.events.subscribe()
+        return Stream(self._membership.summary(), "event", subscription, subscription.close)
+
+    async def _ask_all(self, topic: Topic) -> tuple[list[Answer], list[str]]:
+        """The answers of the others, and the addresses that gave none."""
+        membership, settings = self._membership, self._membership.member.settings
+        addresses = [address for address in settings.addresses if address != settings.own_address]
+        found = await membership.ask(membership.question(topic), addresses, settings.ask_limit_s)
+        answers = [answer for answer in found.values() if answer is not None]
+        others = {answer.instance: answer for answer in answers if answer.instance != settings.instance}
+        return list(others.values()), [address for address, answer in found.items() if answer is None]
+
+    # --- doing
+
+    async def promote(self, params: Params) -> object:
+        """Become primary: `force` against the verdict, `cause` for the history."""
+        force = _flags(params, "force", others=("cause",))["force"]
+        cause = params.get("cause", "promoted by an operator")
+        if not isinstance(cause, str) or not 0 < len(cause) <= 200:
+            raise ControlError(INVALID_PARAMS, "cause is a sentence of at most 200 characters")
+        return await self._request(lambda number: fx.PromoteAsked(number, force, cause))
+
+    async def demote(self, params: Params) -> object:
+        """Be primary no more."""
+        check_known(params, ())
+        return await self._request(fx.DemoteAsked)
+
+    async def switchover(self, params: Params) -> object:
+        """Hand over to the backup `to`, or to the best."""
+        check_known(params, ("to",))
+        to = params.get("to", "")
+        if not isinstance(to, str):
+            raise ControlError(INVALID_PARAMS, "to is the name of a backup; left out: the best")
+        return await self._request(lambda number: fx.SwitchoverAsked(number, to))
+
+    async def _request(self, make: Callable[[int], fx.Input]) -> object:
+        try:
+            async with asyncio.timeout(REQUEST_LIMIT_S):
+                answered = await self._membership.request(make)
+        except TimeoutError:
+            text = f"no outcome within {REQUEST_LIMIT_S:g} s: look at the status and at the broker's log"
+            raise ControlError(REFUSED, text, {"reason": "timeout"}) from None
+        summary = self._membership.summary()
+        if not answered.done:
+            raise ControlError(REFUSED, answered.text, {"reason": "refused", **summary})
+        return {**summary, "text": answered.text}
+
+    def on_primary(self, method: Method) -> Method:
+        """`method`, but what changes something is refused by a broker that is not primary."""
+
+        def guarded(params: Params) -> object | Awaitable[object]:
+            if params.get("action", "list") not in READING and not self._membership.is_serving:
+                raise self._not_primary()
+            return method(params)
+
+        return guarded
+
+    def _not_primary(self) -> ControlError:
+        summary = self._membership.summary()
+        primary, address = summary["primary"], summary["primary_address"]
+        where = f"ask {primary} at {address}, the primary" if address else "there is no primary: promote a broker"
+        text = f"{summary['name']} is {summary['state']} and changes nothing: {where}"
+        return ControlError(REFUSED, text, {"reason": "not-primary", "primary": primary, "primary_address": address})
+
+
+def _flags(params: Params, *names: str, others: tuple[str, ...] = ()) -> dict[str, bool]:
+    check_known(params, (*names, *others))
+    found: dict[str, bool] = {}
+    for name in names:
+        value = params.get(name, False)
+        if not isinstance(value, bool):
+            raise ControlError(INVALID_PARAMS, f"{name} is true or false")
+        found[name] = value
+    return found
+
+
+def _status_row(answer: Answer) -> dict[str, object]:
+    return {
+        "name": answer.name,
+        "state": answer.state,
+        "generation": answer.generation,
+        "lsn": answer.lsn,
+        "epoch": answer.epoch,
+        "members": list(answer.members),
+    }
+
+
+def _query_row(answer: Answer) -> dict[str, object]:
+    try:
+        facts = json.loads(answer.text)
+    except ValueError:
+        facts = None
+    return facts if isinstance(facts, dict) else {"name": answer.name, "state": answer.state}
+
+
+def _generation(row: dict[str, object]) -> int:
+    generation = row["generation"]
+    return generation if isinstance(generation, int) else 0
+
+
+def _texts(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _sorted(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    return sorted(rows, key=lambda row: str(row["name"]))

@@ -1,0 +1,30 @@
+"""What the core of a cluster's member needs to know, out of a broker's settings."""
+
+from __future__ import annotations
+
+from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.server.ha_kinds import NO_COORDINATOR, show_addresses
+from qpid_ha_broker.server.settings import BrokerSettings
+
+HEARTBEATS = 3
+"""A channel on which nothing came for so many heartbeat intervals is lost."""
+
+
+def member_settings(settings: BrokerSettings, instance: str, own_address: str = "") -> MemberSettings:
+    """What the core needs to know. `own_address`: as far as it was found out."""
+    ha = settings.ha
+    addresses = tuple(str(address) for address in ha.brokers_url)
+    own = [str(address) for address in ha.brokers_url if address in settings.listen]
+    return MemberSettings(
+        name=settings.name,
+        instance=instance,
+        addresses=addresses,
+        own_address=own[0] if own else own_address if own_address in addresses else "",
+        clients_url=show_addresses(ha.public_url),
+        backup_timeout_s=ha.backup_timeout_s,
+        min_in_sync=ha.min_in_sync,
+        heartbeat_interval_s=ha.link_heartbeat_interval_s,
+        link_timeout_s=HEARTBEATS * ha.link_heartbeat_interval_s,
+        tail_bytes=ha.tail_bytes,
+        has_coordinator=ha.coordinator != NO_COORDINATOR,
+    )

@@ -1,0 +1,416 @@
+"""A broker's part in a cluster: feeds the core what happens, and does what the core wants.
+
+Like the secretary of a careful director: every letter that comes in is put before the director in the order in which it
+came, and every instruction is carried out to the word. The secretary decides nothing; but that the post goes out in
+time, that an envelope is addressed once for all recipients, and that callers hear who is in charge, is the secretary's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from qpid_ha_broker.coordination.coordinator import Coordinator
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.frame_codec import decode, encode
+from qpid_ha_broker.ha.frames import Answer, Batch, Frame, FrameError, Question, Topic
+from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.log import Batch as LogBatch
+from qpid_ha_broker.server.cluster_clients import failover_servers, refusal
+from qpid_ha_broker.server.cluster_events import ClusterEvents
+from qpid_ha_broker.server.discarded import DiscardedMessages
+from qpid_ha_broker.server.member_settings import member_settings
+from qpid_ha_broker.server.peer_channels import Channel, Dialler, OutgoingChannel, PeerAsker
+from qpid_ha_broker.server.record_requests import RecordRequests
+from qpid_ha_broker.server.settings import BrokerSettings
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.server.broker import Broker
+
+log = logging.getLogger("cluster")
+
+TICK_S = 0.1
+FULL_BYTES = 1024 * 1024
+"""Unsent on a channel: beyond it, only the live stream is sent."""
+ROOMY_BYTES = 256 * 1024
+CUT_BYTES = 256 * 1024 * 1024
+"""Unsent on a channel: beyond it, the peer is given up. It can come back and compare."""
+
+
+class Link:
+    """A channel under the number by which the core knows it."""
+
+    __slots__ = ("channel", "is_known", "number", "writable")
+
+    def __init__(self, number: int, channel: Channel, *, is_known: bool) -> None:
+        self.number = number
+        self.channel = channel
+        self.is_known = is_known
+        """The core has heard of it."""
+        self.writable = True
+
+
+class Membership:
+    """The promise: inputs reach the core in the order in which they happen, and effects are carried out in theirs.
+
+    The core is never entered twice: what happens while its effects are carried out waits for its turn.
+    """
+
+    def __init__(
+        self, broker: Broker, member: Member, dialler: Dialler, coordinator: Coordinator, discarded: DiscardedMessages
+    ) -> None:
+        self.member = member
+        self.asker = PeerAsker(dialler)
+        self.discarded = discarded
+        self.events = ClusterEvents()
+        self._broker = broker
+        self._dialler = dialler
+        self._records = RecordRequests(coordinator, self.feed)
+        self._links: dict[int, Link] = {}
+        self._numbers: dict[Channel, int] = {}
+        self._incoming = itertools.count(1)
+        self._requests = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[fx.Answered]] = {}
+        self._inputs: list[fx.Input] = []
+        self._is_feeding = False
+        self._is_in_turn = False
+        self._dirty: dict[OutgoingChannel, None] = {}
+        self._encoded: tuple[Batch | None, bytes] = (None, b"")
+        self._shown: tuple[object, ...] = ()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_leaving = False
+        """Clients are about to be ended, because the core wants to be primary no more."""
+        self._is_stopped = False
+        self._actions: dict[type, Callable[[Any], None]] = {
+            fx.Connect: self._connect,
+            fx.Send: self._send,
+            fx.Close: self._close,
+            fx.Ask: self._ask,
+            fx.ReadRecord: self._records.read,
+            fx.WriteRecord: self._records.write,
+            fx.StateChanged: self._state_changed,
+            fx.PhaseChanged: self._phase_changed,
+            fx.EndClients: self._end_clients_soon,
+            fx.TurnDue: lambda _effect: self._broker.schedule_turn(),
+            fx.Answered: self._answered,
+            fx.Discarded: lambda effect: self.discarded.keep(*effect),
+            fx.Notice: _log_notice,
+            fx.Stop: lambda effect: self._broker.fail(effect.reason),
+        }
+
+    # --- start and stop
+
+    def start(self) -> None:
+        """Begin; the broker listens already."""
+        self._show_clients_the_way()
+        self.feed(fx.Started())
+        self.run(self._tick_forever())
+        if not self.member.settings.own_address:
+            self.run(self._find_own_address())
+
+    def stop(self) -> None:
+        """The process will end; what the core still wants is sent before the channels are closed."""
+        self.feed(fx.Stopping())
+        self._is_stopped = True
+        self._records.stop()
+        for task in self._tasks:
+            task.cancel()
+        for link in list(self._links.values()):
+            link.channel.close("the broker is stopping")
+        self._links.clear()
+        self._numbers.clear()
+        self.asker.close()
+        for waiter in self._waiting.values():
+            waiter.cancel()
+        self.events.close()
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have `work` done beside all this, until the end."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(min(TICK_S, self.member.settings.heartbeat_interval_s / 4))
+            self.feed(fx.Ticked())
+            now_s = time.monotonic()
+            self.asker.tick(now_s)
+            for link in list(self._links.values()):
+                if isinstance(link.channel, OutgoingChannel):
+                    link.channel.heartbeat(int(now_s * 1000))
+            self._watch_links()
+
+    # --- the core
+
+    def feed(self, happened: fx.Input) -> None:
+        """Put it before the core, and do what it wants."""
+        if self._is_stopped:
+            return
+        self._inputs.append(happened)
+        if self._is_feeding:
+            return
+        self._is_feeding = True
+        self._broker.set_time()
+        self.member.wall_ms = self._broker.container.now_ms
+        try:
+            for each in self._inputs:  # grows meanwhile
+                for effect in self.member.handle(each, time.monotonic()):
+                    self._actions[type(effect)](effect)
+        except Exception as error:  # whatever state the core is in now, it must not speak for this broker any more
+            log.exception("a bug: %s", error)
+            self._broker.fail(f"a bug in the cluster's logic ({type(error).__name__}); the log has it")
+        finally:
+            self._inputs.clear()
+            self._is_feeding = False
+            self._encoded = (None, b"")
+        self._after()
+
+    def _after(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        for channel in dirty:
+            channel.flush()
+        member = self.member
+        shown = (member.state, member.primary_name, member.primary_address)
+        if shown != self._shown:
+            self._shown = shown
+            self._show_clients_the_way()
+            self.events.publish("primary", self.summary())
+
+    def turn_ended(self, batch: LogBatch | None) -> None:
+        """The broker had a turn, and the log has nothing pending."""
+        rest = self._broker.container.resources.log.take_batch()  # what the turn's last steps have written
+        if rest is not None:
+            batch = rest if batch is None else LogBatch(batch.first_lsn, rest.last_lsn, batch.data + rest.data)
+        self._is_in_turn = True
+        self._watch_links()
+        self.feed(fx.TurnEnded(batch))
+        self._is_in_turn = False
+        if self.member.has_work:
+            self._broker.schedule_turn()
+
+    async def request(self, make: Callable[[int], fx.Input]) -> fx.Answered:
+        """Feed what an operator asks for, under a number of its own; what came of it."""
+        number = next(self._requests)
+        waiter = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            self.feed(make(number))
+            return await waiter
+        finally:
+            self._waiting.pop(number, None)
+
+    def _answered(self, effect: fx.Answered) -> None:
+        log.log(logging.INFO if effect.done else logging.WARNING, "%s", effect.text)
+        waiter = self._waiting.get(effect.request)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(effect)
+
+    # --- channels: see peer_channels.Listener
+
+    def opened(self, channel: Channel) -> None:
+        """One that we opened is there, or a peer has opened one."""
+        number = self._numbers.get(channel)
+        if number is not None:
+            self.feed(fx.LinkOpened(number))
+            return
+        number = self._numbers[channel] = next(self._incoming)
+        self._links[number] = Link(number, channel, is_known=False)
+
+    def received(self, channel: Channel, data: bytes) -> None:
+        """A frame came."""
+        number = self._numbers.get(channel)
+        if number is None:
+            return
+        self._links[number].is_known = True
+        try:
+            frame = decode(data)
+        except FrameError as error:
+            self.feed(fx.FrameDamaged(number, str(error)))
+            return
+        if isinstance(frame, Question) and frame.topic is Topic.QUERY:
+            text = json.dumps(self._broker.facts())
+            self._send(fx.Send(number, self.member.status(frame.number, True, text)))
+        else:
+            self.feed(fx.FrameReceived(number, frame))
+
+    def closed(self, channel: Channel, reason: str) -> None:
+        """It is gone."""
+        number = self._numbers.pop(channel, None)
+        if number is None:
+            return
+        link = self._links.pop(number)
+        if link.is_known:
+            self.feed(fx.LinkLost(number, reason))
+
+    def _connect(self, effect: fx.Connect) -> None:
+        channel = self._dialler.dial(effect.address, self, self.member.settings.link_timeout_s)
+        self._numbers[channel] = effect.link
+        self._links[effect.link] = Link(effect.link, channel, is_known=True)
+
+    def _send(self, effect: fx.Send) -> None:
+        link = self._links.get(effect.link)
+        if link is None:  # it was lost, and the core will hear of it
+            return
+        channel = link.channel
+        channel.send(self._encode(effect.frame))
+        if isinstance(channel, OutgoingChannel):
+            self._dirty[channel] = None
+        elif not self._is_in_turn:
+            self._broker.schedule_turn()
+
+    def _encode(self, frame: Frame) -> bytes:
+        """A batch for several backups is encoded once."""
+        if not isinstance(frame, Batch):
+            return encode(frame)
+        if self._encoded[0] is not frame:
+            self._encoded = (frame, encode(frame))
+        return self._encoded[1]
+
+    def _close(self, effect: fx.Close) -> None:
+        link = self._links.pop(effect.link, None)
+        if link is not None:
+            del self._numbers[link.channel]
+            link.channel.close(effect.reason)
+            self._broker.schedule_turn()
+
+    def _watch_links(self) -> None:
+        for link in list(self._links.values()):
+            unsent = link.channel.unsent_bytes + self._broker.unwritten_bytes(link.channel)
+            if unsent > CUT_BYTES:
+                log.warning("%s is given up: %d bytes wait for it", link.channel.peer, unsent)
+                link.channel.close("it does not read")
+                self.closed(link.channel, f"{unsent} bytes wait for it")
+            elif link.is_known and (unsent > FULL_BYTES if link.writable else unsent < ROOMY_BYTES):
+                link.writable = not link.writable
+                self.feed(fx.LinkWritable(link.number, link.writable))
+
+    # --- what else the core wants
+
+    def _ask(self, effect: fx.Ask) -> None:
+        self.run(self._ask_peers(effect))
+
+    async def _ask_peers(self, effect: fx.Ask) -> None:
+        found = await self.ask(*effect)
+        answers = tuple(answer for answer in found.values() if answer is not None)
+        unreachable = tuple(address for address, answer in found.items() if answer is None)
+        self.feed(fx.PeersAnswered(effect.question.number, answers, unreachable))
+
+    async def ask(self, question: Question, addresses: Sequence[str], limit_s: float) -> dict[str, Answer | None]:
+        """What each address answered; None: nothing in time. Whoever answers as this very process shows its address."""
+        found = await self.asker.ask(question, addresses, limit_s)
+        settings = self.member.settings
+        for address, answer in found.items():
+            if answer is not None and answer.instance == settings.instance != "" and not settings.own_address:
+                log.info("%s is this broker's own address", address)
+                self.member.settings = replace(settings, own_address=address)
+        return found
+
+    def question(self, topic: Topic) -> Question:
+        """A question of the driver's own, under a number that no other one has."""
+        member, settings = self.member, self.member.settings
+        number, lsn = self.asker.number(), member.position.lsn
+        return Question(
+            number,
+            topic,
+            settings.name,
+            settings.instance,
+            member.cluster,
+            member.generation,
+            lsn,
+            settings.own_address,
+        )
+
+    async def _find_own_address(self) -> None:
+        settings = self.member.settings
+        await self.ask(self.question(Topic.STATUS), settings.addresses, settings.ask_limit_s)
+
+    def _state_changed(self, effect: fx.StateChanged) -> None:
+        log.info("Status change: %s -> %s (%s)", effect.before, effect.after, effect.reason)
+        if effect.after is State.CATCHUP:
+            self.discarded.begin()
+        self._show_clients_the_way()
+        if effect.before is State.PRIMARY:
+            self._broker.end_clients(self._broker.container.client_refusal)
+        self._broker.schedule_turn()
+        change = {"before": effect.before.value, "after": effect.after.value, "reason": effect.reason}
+        self.events.publish("state", {**self.summary(), **change})
+
+    def _phase_changed(self, effect: fx.PhaseChanged) -> None:
+        log.info("Phase change: %s", effect.phase)
+        self.events.publish("phase", self.summary())
+
+    def _end_clients_soon(self, _effect: fx.EndClients) -> None:
+        """Not at once: what comes in through a client's connection may be what led to this."""
+        self._is_leaving = True
+        self._show_clients_the_way()
+        asyncio.get_running_loop().call_soon(self._end_clients)
+
+    def _end_clients(self) -> None:
+        if self._is_stopped:
+            return
+        self._broker.end_clients(self._broker.container.client_refusal)
+        self._broker.turn()
+        self.feed(fx.ClientsEnded())
+        self._is_leaving = False
+        self._show_clients_the_way()
+
+    # --- what others see
+
+    def _show_clients_the_way(self) -> None:
+        """Clients are served by a primary, until it begins to hand over."""
+        container, member = self._broker.container, self.member
+        container.client_refusal = None if self.is_serving else refusal(member)
+        container.read_only = not self.is_serving
+        container.failover_servers = failover_servers(self._broker.current().ha, member)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients are served, and commands carried out."""
+        return self.member.state is State.PRIMARY and not self._is_leaving
+
+    def change_settings(self, settings: BrokerSettings) -> None:
+        """Other settings are in force."""
+        current = self.member.settings
+        self.member.settings = member_settings(settings, current.instance, current.own_address)
+        self._show_clients_the_way()
+        self._broker.schedule_turn()
+
+    def facts(self) -> dict[str, object]:
+        """What `query` tells of a broker's part in the cluster, flat."""
+        summary = self.summary()
+        shown = ("state", "phase", "generation", "epoch", "primary")
+        backups = self.member.backups()
+        return {
+            **{name: summary[name] or "" for name in shown},
+            "in_sync": ", ".join(self.member.members),
+            "backups": len(backups),
+            "lag_messages": max((backup.get("lag_messages", 0) for backup in backups), default=0),
+            "peer_channels": len(self._links),
+            "discarded": self.discarded.total,
+        }
+
+    def summary(self) -> dict[str, object]:
+        """What `status` tells."""
+        member = self.member
+        return {
+            "name": member.settings.name,
+            "state": member.state.value,
+            "phase": None if member.phase is None else member.phase.value,
+            "generation": member.generation,
+            "lsn": member.position.lsn,
+            "epoch": member.epoch,
+            "members": list(member.members),
+            "primary": member.primary_name or None,
+            "primary_address": member.primary_address or None,
+        }
+
+
+def _log_notice(effect: fx.Notice) -> None:
+    log.log(logging.getLevelNamesMapping()[effect.level.upper()], "%s", effect.text)

@@ -1,0 +1,325 @@
+"""Channels to other brokers: the ones this broker opens, and how it asks several brokers at once.
+
+A channel carries frames both ways, in order, until it is lost. It looks the same whoever opened it; reconnecting is not
+its business. Asking is like a round of telephone calls: all lines ring at once, whoever does not pick up in time is
+noted as such, and the lines stay open for a while, because the next question is often the one that cannot wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from qpid_ha_broker.amqp.peer_client import PeerClient
+from qpid_ha_broker.ha.frame_codec import decode, encode
+from qpid_ha_broker.ha.frames import Answer, FrameError, Question, Topic
+from qpid_ha_broker.server.listen_address import ListenAddress
+
+log = logging.getLogger("peers")
+
+UNUSED_S = 60.0
+"""A channel for questions is kept for so long after the last one."""
+GOODBYE_S = 1.0
+"""How long a peer may take to answer our goodbye."""
+OUR_NUMBERS = 1 << 40
+"""The driver's own questions are numbered from here on; the core's are far below."""
+
+
+class Channel(Protocol):
+    """One end of a peer channel, whoever opened it."""
+
+    @property
+    def peer(self) -> str:
+        """Where the other end is, for log lines."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What was given to `send` and waits in this process."""
+
+    def send(self, data: bytes) -> None:
+        """Send a frame after all others; written at the latest with the end of the turn."""
+
+    def close(self, reason: str) -> None:
+        """Say goodbye once all was sent; the listener is not told."""
+
+
+class Listener(Protocol):
+    """Who is told what happens to a channel."""
+
+    def opened(self, channel: Channel) -> None:
+        """Frames can be sent."""
+
+    def received(self, channel: Channel, data: bytes) -> None:
+        """A frame came."""
+
+    def closed(self, channel: Channel, reason: str) -> None:
+        """It is gone, or could not be opened. The last call."""
+
+
+MakeClient = Callable[["OutgoingChannel", ListenAddress], PeerClient]
+
+
+class OutgoingChannel(asyncio.Protocol):
+    """A channel that this broker opens: bytes between asyncio and a `PeerClient`."""
+
+    def __init__(self, address: str, listener: Listener) -> None:
+        self.address = address
+        self.is_open = False
+        self._listener: Listener | None = listener
+        self._client: PeerClient | None = None
+        self._transport: asyncio.Transport | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def peer(self) -> str:
+        """Where the other end is, for log lines."""
+        return self.address
+
+    def open(self, make_client: MakeClient, limit_s: float) -> None:
+        """Connect in the background; the listener hears of it."""
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(limit_s, self.fail, f"no answer within {limit_s:g} s")
+        self._opening = loop.create_task(self._connect(make_client))
+
+    async def _connect(self, make_client: MakeClient) -> None:
+        try:
+            address = ListenAddress.parse(self.address)
+            self._client = make_client(self, address)
+            await asyncio.get_running_loop().create_connection(lambda: self, address.host, address.port)
+        except (OSError, ValueError) as error:
+            self.fail(str(error.strerror or error) if isinstance(error, OSError) else str(error))
+
+    # --- the owner's calls
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What was given to `send` and waits in this process."""
+        if self._client is None or self._transport is None:
+            return 0
+        return self._client.unsent_bytes + self._transport.get_write_buffer_size()
+
+    def send(self, data: bytes) -> None:
+        """Send a frame after all others; `flush` writes it."""
+        if self._client is not None:
+            self._client.send(data)
+
+    def flush(self) -> None:
+        """Write what there is."""
+        if self._client is None or self._transport is None or self._transport.is_closing():
+            return
+        output = self._client.take_output()
+        if output:
+            self._transport.write(output)
+        if self._client.finished:
+            self._transport.close()
+
+    def heartbeat(self, now_ms: int) -> None:
+        """Keep the idle time-outs of both sides."""
+        if self._client is not None and self._transport is not None:
+            self._client.heartbeat(now_ms)
+            self.flush()
+
+    def close(self, reason: str) -> None:
+        """Say goodbye once all was sent; the listener is not told."""
+        self._listener = None
+        if self._client is None or self._transport is None:
+            self._drop()
+            return
+        self._client.close(reason)
+        self.flush()
+        self._wait(GOODBYE_S, self._drop)
+
+    def fail(self, reason: str) -> None:
+        """Drop the channel now, and tell the listener."""
+        listener, self._listener = self._listener, None
+        self._drop()
+        if listener is not None:
+            listener.closed(self, reason)
+
+    def _drop(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._opening is not None and self._opening is not asyncio.current_task():
+            self._opening.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _wait(self, limit_s: float, then: Callable[[], None]) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = asyncio.get_running_loop().call_later(limit_s, then)
+
+    # --- asyncio's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are streams, and no subclass of it
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        if self._client is not None:
+            self._client.receive(data)
+            self.flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.fail(str(error) if error else "the connection was closed")
+        if self._client is not None:
+            self._client.engine.close()
+            self._client = None
+
+    # --- the client's calls
+
+    def client_opened(self) -> None:
+        """The peer took us for a broker of its cluster."""
+        self.is_open = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._listener is not None:
+            self._listener.opened(self)
+
+    def client_received(self, data: bytes) -> None:
+        """A frame came."""
+        if self._listener is not None:
+            self._listener.received(self, data)
+
+    def client_closed(self, reason: str) -> None:
+        """The peer said goodbye, or would not have us."""
+        listener, self._listener = self._listener, None
+        self._wait(GOODBYE_S, self._drop)
+        if listener is not None:
+            listener.closed(self, reason)
+
+
+class Dialler:
+    """Opens channels to addresses."""
+
+    def __init__(self, make_client: MakeClient) -> None:
+        self._make_client = make_client
+
+    def dial(self, address: str, listener: Listener, limit_s: float) -> OutgoingChannel:
+        """A channel that is being opened; `listener` hears whether it was, within `limit_s`."""
+        channel = OutgoingChannel(address, listener)
+        channel.open(self._make_client, limit_s)
+        return channel
+
+
+class _Lost(Exception):
+    """The channel is gone before an answer came."""
+
+
+class _Line:
+    """A channel for questions, and who waits for an answer on it."""
+
+    def __init__(self) -> None:
+        self.channel: OutgoingChannel | None = None
+        self.used_s = 0.0
+        self.is_lost = False
+        self._unsent: list[bytes] = []
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+
+    async def ask(self, number: int, frame: bytes) -> Answer:
+        """Raises _Lost."""
+        if self.is_lost or self.channel is None:
+            raise _Lost
+        loop = asyncio.get_running_loop()
+        self.used_s = loop.time()
+        waiter = self._waiting[number] = loop.create_future()
+        if self.channel.is_open:
+            self.channel.send(frame)
+            self.channel.flush()
+        else:
+            self._unsent.append(frame)
+        try:
+            return await waiter
+        finally:
+            self._waiting.pop(number, None)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiting
+
+    def opened(self, channel: Channel) -> None:
+        for frame in self._unsent:
+            channel.send(frame)
+        self._unsent.clear()
+
+    def received(self, channel: Channel, data: bytes) -> None:
+        try:
+            frame = decode(data)
+        except FrameError as error:
+            log.warning("%s: %s", channel.peer, error)
+            return
+        waiter = self._waiting.get(frame.number) if isinstance(frame, Answer) else None
+        if waiter is not None and isinstance(frame, Answer) and not waiter.done():
+            waiter.set_result(frame)
+
+    def closed(self, channel: Channel, reason: str) -> None:
+        self.is_lost = True
+        for waiter in self._waiting.values():
+            if not waiter.done():
+                waiter.set_exception(_Lost(reason))
+
+
+class PeerAsker:
+    """Asks brokers by address, and keeps a channel to each for the next question."""
+
+    def __init__(self, dialler: Dialler) -> None:
+        self._dialler = dialler
+        self._lines: dict[str, _Line] = {}
+        self._last_number = OUR_NUMBERS
+
+    def number(self) -> int:
+        """For a question of the driver's own."""
+        self._last_number += 1
+        return self._last_number
+
+    async def ask(self, question: Question, addresses: Sequence[str], limit_s: float) -> dict[str, Answer | None]:
+        """What each of `addresses` has answered, in their order; None: nothing within `limit_s`."""
+        frame = encode(question)
+        answers = await asyncio.gather(*[self._ask_one(address, question, frame, limit_s) for address in addresses])
+        return dict(zip(addresses, answers, strict=True))
+
+    async def _ask_one(self, address: str, question: Question, frame: bytes, limit_s: float) -> Answer | None:
+        """A kept channel may lead to a process that is gone without a word: then a new one is tried at once.
+
+        But a demand to hand over is made once: it is long in being answered, and must not seem to be two.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                kept = self._lines.get(address)
+                if kept is not None:
+                    patience_s = limit_s if question.topic is Topic.STEP_DOWN else limit_s / 3
+                    try:
+                        return await asyncio.wait_for(kept.ask(question.number, frame), patience_s)
+                    except (_Lost, TimeoutError):
+                        self._forget(address, kept)
+                return await self._new_line(address, limit_s).ask(question.number, frame)
+        except (_Lost, TimeoutError):
+            return None
+
+    def _new_line(self, address: str, limit_s: float) -> _Line:
+        line = _Line()
+        line.channel = self._dialler.dial(address, line, limit_s)
+        self._lines[address] = line
+        return line
+
+    def _forget(self, address: str, line: _Line) -> None:
+        if self._lines.get(address) is line:
+            del self._lines[address]
+        if line.channel is not None:
+            line.channel.close("not needed any more")
+
+    def tick(self, now_s: float) -> None:
+        """Keep channels alive; let go of those that are lost, or that nobody has used for long."""
+        for address, line in list(self._lines.items()):
+            if line.is_lost or (line.is_idle and now_s - line.used_s > UNUSED_S):
+                self._forget(address, line)
+            elif line.channel is not None:
+                line.channel.heartbeat(int(now_s * 1000))
+
+    def close(self) -> None:
+        """Let go of all channels."""
+        for address, line in list(self._lines.items()):
+            self._forget(address, line)

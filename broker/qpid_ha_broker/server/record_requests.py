@@ -1,0 +1,94 @@
+"""A coordinator's slow calls, beside the loop: each in a thread of its own, with an end to the waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TypeVar
+
+from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
+from qpid_ha_broker.ha.effects import Input, ReadRecord, RecordRead, RecordWritten, WriteRecord
+
+log = logging.getLogger("coordinator")
+
+LIMIT_S = 5.0
+
+Result = TypeVar("Result")
+
+
+class RecordRequests:
+    """The promise: each request is answered by one input within `LIMIT_S`, whatever the coordinator does.
+
+    The threads are daemons: a file server that hangs must not keep the process from ending.
+    """
+
+    def __init__(self, coordinator: Coordinator, feed: Callable[[Input], None]) -> None:
+        self._coordinator = coordinator
+        self._feed = feed
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def read(self, effect: ReadRecord) -> None:
+        """`RecordRead` follows."""
+        self._run(self._read(effect))
+
+    def write(self, effect: WriteRecord) -> None:
+        """`RecordWritten` follows."""
+        self._run(self._write(effect))
+
+    def stop(self) -> None:
+        """Wait for nothing any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _read(self, effect: ReadRecord) -> None:
+        try:
+            record = await _in_thread(self._coordinator.read)
+        except (CoordinatorError, TimeoutError) as error:
+            self._feed(RecordRead(effect.number, None, _told(error)))
+        else:
+            self._feed(RecordRead(effect.number, record))
+
+    async def _write(self, effect: WriteRecord) -> None:
+        try:
+            call = self._coordinator.compare_and_set
+            written, record = await _in_thread(lambda: call(effect.expected, effect.wanted))
+        except (CoordinatorError, TimeoutError) as error:
+            self._feed(RecordWritten(effect.number, False, None, _told(error)))
+        else:
+            self._feed(RecordWritten(effect.number, written, record))
+
+    def _run(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _told(error: Exception) -> str:
+    problem = f"the coordinator gave no answer within {LIMIT_S:g} s" if isinstance(error, TimeoutError) else str(error)
+    log.warning("%s", problem)
+    return problem
+
+
+async def _in_thread(call: Callable[[], Result]) -> Result:
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Result] = loop.create_future()
+
+    def settle(finish: Callable[[], None]) -> None:
+        if not outcome.done():
+            finish()
+
+    def work() -> None:
+        try:
+            finish = partial(outcome.set_result, call())
+        except (CoordinatorError, OSError) as error:  # raised again where it is waited for
+            finish = partial(outcome.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+            loop.call_soon_threadsafe(settle, finish)
+
+    threading.Thread(target=work, name="coordinator", daemon=True).start()
+    async with asyncio.timeout(LIMIT_S):
+        return await outcome
