@@ -2,159 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from control_broker import ControlBroker as Broker
+from control_broker import asking, control_broker, qpid_ha
 from qpid_ha_agent.broker_address import socket_directories
 from qpid_ha_broker.server import defaults
-from qpid_ha_broker.server.control import REFUSED, ControlError, ControlServer, Method, Stream
-
-ORDERS = {"name": "orders", "messages": 3, "bytes": 300, "acquired": 1, "consumers": 1, "enqueued": 10, "dequeued": 7}
-
-NODE1 = {"name": "node1", "address": "amqp://a:5672", "state": "primary", "phase": "active"}
-NODE1 |= {"generation": 3, "lsn": 100, "in_sync": ["node1", "node2"]}
-CLUSTER_METHODS = ("promote", "demote", "switchover", "backups", "history", "replicate", "events")
-
-
-@dataclass
-class Broker:
-    """Answers on a real control socket as a broker with one queue would, and remembers what it was asked."""
-
-    directory: Path
-    asked: list[tuple[str, dict[str, object]]] = field(default_factory=list)
-    heard: threading.Condition = field(default_factory=threading.Condition)
-
-    @property
-    def path(self) -> Path:
-        return self.directory / "node1.sock"
-
-    def server(self, path: Path | None = None) -> ControlServer:
-        names = ("ping", "status", "query", "get", "set", "queues", "exchanges", *CLUSTER_METHODS)
-        return ControlServer(path or self.path, {name: self._method(name) for name in names})
-
-    def wait_asked(self, name: str, times: int) -> bool:
-        """Whether it was asked that, so often, within a while."""
-        with self.heard:
-            return self.heard.wait_for(lambda: [asked for asked, _params in self.asked].count(name) >= times, 20)
-
-    def _method(self, name: str) -> Method:
-        def method(params: dict[str, object]) -> object:
-            with self.heard:
-                self.asked.append((name, params))
-                self.heard.notify_all()
-            answer: object = getattr(self, name)(params)
-            return answer
-
-        return method
-
-    def ping(self, params: dict[str, object]) -> object:
-        return {"pong": True, "name": "node1"}
-
-    def status(self, params: dict[str, object]) -> object:
-        if params == {"all": True}:
-            return [NODE1, {**NODE1, "name": "node2", "state": "ready", "phase": None}, {"address": "amqp://c:5672"}]
-        return {"state": "standalone", "name": "node1"}
-
-    def query(self, params: dict[str, object]) -> object:
-        if params == {"all": True}:
-            return [{"name": "node1", "connections": 2}, {"name": "node2", "connections": 0, "lag": 7}]
-        return {"name": "node1", "state": "standalone", "connections": 2, "enqueue-rate": 12.34, "tls": False}
-
-    def get(self, params: dict[str, object]) -> object:
-        rules = [{"pattern": "tmp.*", "replicate": "none"}, {"pattern": "*", "replicate": "messages"}]
-        settings = {"log-level": "info", "auto-create": True, "replication-rules": rules}
-        if "key" not in params:
-            return settings
-        if params["key"] not in settings:
-            raise ControlError(REFUSED, "unknown key; did you mean log-level?")
-        return {params["key"]: settings[str(params["key"])]}
-
-    def set(self, params: dict[str, object]) -> object:
-        answer = {"key": params["key"], "old": "info", "new": params["value"]}
-        return answer if params["key"] == "log-level" else {**answer, "old": None, "notes": ["node3 is asked too"]}
-
-    def promote(self, params: dict[str, object]) -> object:
-        if not params["force"]:
-            raise ControlError(REFUSED, "node1 is catching up: promote node2, or use --force")
-        return {"state": "primary", "generation": 4, "text": "node1 is primary of generation 4"}
-
-    def demote(self, params: dict[str, object]) -> object:
-        return {"name": "node1", "state": "connecting"}
-
-    def switchover(self, params: dict[str, object]) -> object:
-        return {"text": f"{params.get('to', 'node2')} is primary"}
-
-    def backups(self, params: dict[str, object]) -> object:
-        lag = {"lag_messages": 12, "lag_bytes": 3400, "lag_s": 0.25}
-        return [{"name": "node2", "state": "ready", "in_sync": True, "lsn": 99, **lag}]
-
-    def history(self, params: dict[str, object]) -> object:
-        times = {"started_at_ms": 86_400_000, "cause": "promoted by an operator", "forced": False}
-        return [{"generation": 1, "primary": "node1", "first_lsn": 1, **times}]
-
-    def replicate(self, params: dict[str, object]) -> object:
-        return {"text": f"{params['queue']} is copied from {params['address']}"}
-
-    def events(self, params: dict[str, object]) -> object:
-        async def notes() -> AsyncIterator[object]:
-            yield {"before": "ready", "state": "primary", "cause": "promoted"}
-
-        return Stream({"state": "ready"}, "event", notes(), lambda: None)
-
-    def queues(self, params: dict[str, object]) -> object:
-        if params["action"] == "list":
-            return [ORDERS, {**ORDERS, "name": "a\x1b[31m", "arguments": {}}]
-        if params.get("name") != "orders":
-            raise ControlError(REFUSED, f"no queue named {params.get('name')}; see qpid-ha queue list")
-        return {**ORDERS, "arguments": {"qpid.durable": True}}
-
-    def exchanges(self, params: dict[str, object]) -> object:
-        news = {"name": "news", "kind": "topic", "bindings": [{"queue": "orders", "key": "a.#", "arguments": {}}]}
-        return [news] if params["action"] == "list" else news
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that runs in a thread of its own."""
-    broker = Broker(tmp_path / "qpid-ha")
-    started, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
-
-    async def serve() -> None:
-        server = broker.server()
-        await server.start()
-        started.set()
-        await stop.wait()
-        await server.close()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert started.wait(10)
-    yield broker
-    loop.call_soon_threadsafe(stop.set)
-    thread.join(10)
-    loop.close()
-
-
-def qpid_ha(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the tool with nothing in its environment but what is given."""
-    needed = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
-    command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", *words]
-    return subprocess.run(command, env=needed | environment, capture_output=True, text=True, timeout=30, check=False)
-
-
-def asking(broker: Broker, *words: str) -> subprocess.CompletedProcess[str]:
-    return qpid_ha(*words, "-b", str(broker.path))
+    """A broker of the test's own."""
+    with control_broker(tmp_path / "qpid-ha") as broker:
+        yield broker
 
 
 # --- asking -----------------------------------------------------------------------------------------------
@@ -194,87 +62,6 @@ def test_options_may_stand_before_the_command_and_the_last_one_counts(broker: Br
     assert qpid_ha("-b", "/nonexistent.sock", "status", "-b", path).returncode == 0
 
 
-# --- a cluster --------------------------------------------------------------------------------------------
-
-
-def test_status_all_has_a_line_per_broker_also_for_one_that_is_silent(broker: Broker) -> None:
-    heading, first, second, third = (line.split() for line in asking(broker, "status", "--all").stdout.splitlines())
-    assert heading == ["name", "address", "state", "phase", "generation", "lsn", "in-sync"]
-    assert first == ["node1", "amqp://a:5672", "primary", "active", "3", "100", "node1,", "node2"]
-    assert second[:4] == ["node2", "amqp://a:5672", "ready", "-"]
-    assert third == ["amqp://c:5672", "unreachable"]
-    states = [row["state"] for row in json.loads(asking(broker, "status", "--all", "--format", "json").stdout)]
-    assert states == ["primary", "ready", "unreachable"]
-
-
-def test_query_all_has_a_column_per_broker(broker: Broker) -> None:
-    lines = [line.split() for line in asking(broker, "query", "--all").stdout.splitlines()]
-    assert lines == [["node1", "node2"], ["name", "node1", "node2"], ["connections", "2", "0"], ["lag", "7"]]
-    assert json.loads(asking(broker, "query", "--all", "--format=json").stdout)[1]["lag"] == 7
-
-
-def test_a_promotion_is_refused_with_the_reason_and_can_be_forced(broker: Broker) -> None:
-    done = asking(broker, "promote")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "Error: node1 is catching up: promote node2, or use --force\n"
-    done = asking(broker, "promote", "--force", "--cluster-manager")
-    assert (done.returncode, done.stdout) == (0, "node1 is primary of generation 4\n")
-    assert broker.asked == [("promote", {"force": False}), ("promote", {"force": True})]
-
-
-def test_a_primary_is_demoted_or_hands_over(broker: Broker) -> None:
-    assert [line.split() for line in asking(broker, "demote").stdout.splitlines()][1] == ["state", "connecting"]
-    assert json.loads(asking(broker, "demote", "--format", "json").stdout)["state"] == "connecting"
-    assert asking(broker, "switchover").stdout == "node2 is primary\n"
-    assert asking(broker, "switchover", "node3").stdout == "node3 is primary\n"
-    assert [params for _method, params in broker.asked[2:]] == [{}, {"to": "node3"}]
-
-
-def test_backups_are_listed_with_what_they_lack(broker: Broker) -> None:
-    heading, row = (line.split() for line in asking(broker, "backups").stdout.splitlines())
-    assert heading == ["name", "state", "in-sync", "lsn", "lag-messages", "lag-bytes", "lag-s"]
-    assert row == ["node2", "ready", "yes", "99", "12", "3400", "0.2"]
-    assert json.loads(asking(broker, "backups", "--format", "json").stdout)[0]["lag_s"] == 0.25
-
-
-def test_history_is_told_in_local_time_and_in_milliseconds_to_programs(broker: Broker) -> None:
-    done = qpid_ha("history", "-b", str(broker.path), TZ="UTC-2")
-    assert done.stdout.splitlines()[1].split()[:6] == ["1", "node1", "1", "1970-01-02", "02:00:00", "promoted"]
-    assert json.loads(asking(broker, "history", "--format", "json").stdout)[0]["started_at_ms"] == 86_400_000
-
-
-def test_one_queue_of_another_cluster_is_copied(broker: Broker) -> None:
-    done = asking(broker, "replicate", "orders", "amqp://far:5672")
-    assert done.stdout == "orders is copied from amqp://far:5672\n"
-    assert broker.asked == [("replicate", {"queue": "orders", "address": "amqp://far:5672"})]
-
-
-def test_events_are_printed_as_they_come_until_the_broker_is_gone(broker: Broker) -> None:
-    done = asking(broker, "events", "--format", "json")
-    assert [json.loads(line)["state"] for line in done.stdout.splitlines()] == ["ready", "primary"]
-    assert done.returncode == 3
-    assert "tells nothing more" in done.stderr
-    assert "before=ready state=primary cause=promoted" in asking(broker, "events").stdout.splitlines()[1]
-
-
-def test_watch_shows_brokers_and_backups(broker: Broker) -> None:
-    lines = [line.split() for line in asking(broker, "watch", "--once").stdout.splitlines()]
-    assert [line[0] for line in lines if line] == ["name", "node1", "node2", "amqp://c:5672", "name", "node2"]
-    shown = json.loads(asking(broker, "watch", "--once", "--format", "json").stdout)
-    assert [len(shown["brokers"]), len(shown["backups"])] == [3, 1]
-
-
-def test_watch_goes_on_until_it_is_interrupted(broker: Broker) -> None:
-    needed = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
-    command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", "watch", "-b", str(broker.path)]
-    watching = subprocess.Popen(command, env=needed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert broker.wait_asked("backups", times=2)
-    watching.send_signal(signal.SIGINT)
-    shown, complaint = watching.communicate(timeout=10)
-    assert (watching.returncode, complaint) == (0, "")
-    assert "node2" in shown
-
-
 # --- settings ---------------------------------------------------------------------------------------------
 
 
@@ -292,13 +79,6 @@ def test_set_takes_key_and_value_in_the_ways_people_write_them(broker: Broker, w
     done = asking(broker, "set", *words)
     assert done.stdout == "log-level: info -> debug\n"
     assert broker.asked == [("set", {"key": "log-level", "value": "debug"})]
-
-
-@pytest.mark.parametrize("name", ["brokers-url", "public-url", "backup-timeout", "min-in-sync", "replicate"])
-def test_set_knows_the_names_that_qpid_gave_to_a_clusters_settings(broker: Broker, name: str) -> None:
-    done = asking(broker, "set", f"--{name}", "value")
-    assert done.stdout == f"ha.{name}: none -> value\nnode3 is asked too\n"
-    assert broker.asked == [("set", {"key": f"ha.{name}", "value": "value"})]
 
 
 def test_set_without_a_value_is_a_usage_error_before_anything_changes(broker: Broker) -> None:
