@@ -148,9 +148,11 @@ class LocalCluster:
     ) -> None:
         """`settings` are keys of the configuration file; control sockets lie in `sockets`, else in `directory`."""
         self._stack = ExitStack()
-        ports = [self._reserve_port() for _ in range(count)]
-        self.urls = [f"amqp://127.0.0.1:{port}" for port in ports]
-        record = {"coordinator": f"file:{directory / 'coordinator'}"} if agents else {}
+        self.urls = [f"amqp://127.0.0.1:{self._reserve_port()}" for _ in range(count)]
+        record: dict[str, object] = {}
+        if agents:
+            (directory / "coordinator").mkdir()
+            record["coordinator"] = f"file:{directory / 'coordinator'}"
         given = dict(settings or {})
         ha = {"cluster": True, "brokers-url": list(self.urls), **record, **_section(given.pop("ha", {}))}
         self.brokers: list[LocalBroker] = []

@@ -1,7 +1,7 @@
 """One failover of the demo: the primary is killed, and how long each part of what follows takes.
 
-Three parts in a row: *detection* ends when another broker or its agent begins to act, *promotion* when one says that
-it is primary, *client recovery* with the first confirmation that a publisher gets from it.
+Three parts in a row: *detection* ends when another broker's agent has the lock, *promotion* when a broker says that it is
+primary, *client recovery* with the first confirmation that a publisher gets from it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from qpid_ha_agent.demo_cluster import ClusterFailed, LocalBroker, LocalCluster
 from qpid_ha_agent.demo_load import Publisher
 
 _GLANCE_S = 0.002
+_HAS_THE_LOCK = b"we have the lock"
 _RECOVERY_TIMEOUT_S = 30.0
 
 
@@ -63,17 +64,23 @@ def fail_over(cluster: LocalCluster, publisher: Publisher, meanwhile: Callable[[
 
 
 class _LogWatch:
-    """Notices when a broker's agent begins to act, by the first line that its log gets after the kill."""
+    """Notices when a broker's agent begins to act: then it says that it has the lock."""
 
     def __init__(self, broker: LocalBroker) -> None:
         self._path = broker.log_path
-        self._seen = self._path.stat().st_size
+        self._read = self._path.stat().st_size
         self.noticed_at_s = 0.0
 
     def look(self) -> None:
-        """Cheap: one call of the system."""
-        if not self.noticed_at_s and self._path.stat().st_size > self._seen:
-            self.noticed_at_s = time.monotonic()
+        """Cheap while nothing was written."""
+        if self.noticed_at_s or self._path.stat().st_size <= self._read:
+            return
+        now_s = time.monotonic()
+        with self._path.open("rb") as log:
+            log.seek(self._read)
+            written = log.read()
+        if _HAS_THE_LOCK in written:
+            self.noticed_at_s = now_s
 
 
 def _wait_promoted(

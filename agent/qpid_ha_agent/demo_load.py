@@ -113,8 +113,7 @@ class FailoverClient(MessagingHandler):
     def on_timer_task(self, event: Any) -> None:
         """Do what is due."""
         if self._is_stopping:
-            self._connection.close()
-            self._container.stop()
+            self._connection.close()  # the container ends with its last socket
             return
         if self._connect_at_s is not None and time.monotonic() >= self._connect_at_s:
             self._connect()

@@ -12,12 +12,13 @@ import click
 from proton import ProtonException
 from rich.console import Console
 
-from bench import capacity, latency, proton_client, throughput
+from bench import capacity, failover, latency, proton_client, replication, throughput
 from bench.figures import Measurement, collected, show_table, write_json
 from bench.load_client import BenchError
 from bench.machine import facts
 from bench.scenario import Measure, Scenario
 from qpid_ha_agent.control import ControlFailure
+from qpid_ha_agent.demo_cluster import ClusterFailed
 
 MEASURES: Mapping[str, Measure] = {
     "enqueue": throughput.measure_enqueue,
@@ -29,6 +30,15 @@ MEASURES: Mapping[str, Measure] = {
     "connections": capacity.measure_connections,
     "start": capacity.measure_start,
     "proton": proton_client.measure_proton,
+    "replicated-enqueue": replication.measure_enqueue,
+    "replicated-dequeue": replication.measure_dequeue,
+    "replicated-latency": replication.measure_latency,
+    "catch-up": replication.measure_catch_up,
+    "rejoin": replication.measure_rejoin,
+    "promote": failover.measure_promote,
+    "promote-queues": failover.measure_queues,
+    "kill": failover.measure_kill,
+    "pause": failover.measure_pause,
 }
 WIDTH_IN_A_FILE = 160
 
@@ -74,6 +84,7 @@ def measure_all(
                 yield from measure(scenario)
         except (
             BenchError,
+            ClusterFailed,
             ControlFailure,
             OSError,
             ProtonException,

@@ -50,6 +50,21 @@ TARGETS: Mapping[str, Target] = {
     "memory_overhead": Target(400, at_least=False),
     "start": Target(0.5, at_least=False),
     "queues_memory": Target(150, at_least=False),
+    "replicated_enqueue_100": Target(90_000, at_least=True),
+    "replicated_enqueue_1024": Target(60_000, at_least=True),
+    "replicated_dequeue_100": Target(150_000, at_least=True),
+    "replicated_dequeue_1024": Target(150_000, at_least=True),
+    "replicated_latency_p50": Target(0.5, at_least=False),
+    "replicated_latency_p99": Target(3.0, at_least=False),
+    "catch_up": Target(150_000, at_least=True),
+    "catch_up_share": Target(70, at_least=True),
+    "rejoin": Target(0.5, at_least=False),
+    "promote_shallow": Target(50, at_least=False),
+    "promote_deep": Target(50, at_least=False),
+    "promote_queues": Target(0.3, at_least=False),
+    "promote_many_queues": Target(1.5, at_least=False),
+    "kill": Target(0.3, at_least=False),
+    "pause": Target(3.0, at_least=False),
 }
 
 

@@ -28,13 +28,36 @@ class Scenario:
     starts: int = 5
     latency_s: float = 10.0
     proton_messages: int = 20_000
+    catch_up_messages: int = 500_000
+    calm_s: float = 3.0
+    """How long the primary's own pace is measured before a backup joins."""
+    deep_messages: int = 1_000_000
+    absence_s: float = 5.0
+    promotes: int = 3
+    cluster_queues: tuple[int, int] = (1_000, 10_000)
+    kills: int = 20
+    pauses: int = 3
     profile_directory: Path | None = None
 
     @classmethod
     def quick(cls) -> Scenario:
         """Enough to see that everything runs; the figures mean nothing."""
         return cls(
-            messages=1_000, memory_messages=1_000, queues=20, connections=5, starts=1, latency_s=0.1, proton_messages=50
+            messages=1_000,
+            memory_messages=1_000,
+            queues=20,
+            connections=5,
+            starts=1,
+            latency_s=0.1,
+            proton_messages=50,
+            catch_up_messages=1_000,
+            calm_s=0.1,
+            deep_messages=1_000,
+            absence_s=0.1,
+            promotes=1,
+            cluster_queues=(5, 10),
+            kills=1,
+            pauses=1,
         )
 
     def profile(self, broker: RunningBroker, name: str) -> AbstractContextManager[object]:

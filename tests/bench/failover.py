@@ -1,0 +1,111 @@
+"""How long nobody is served: a promotion by hand, a primary that is killed, one that is paused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from bench.figures import Measurement
+from bench.load_client import BenchError, LoadConnection, Publisher
+from bench.replication import fill, fresh_cluster, port_of
+from bench.scenario import Scenario
+from bench.throughput import QUEUE, message, publish
+from qpid_ha_agent.control import ControlClient
+from qpid_ha_agent.demo_cluster import LocalBroker
+from running_cluster import RunningCluster
+
+SERVED_TIMEOUT_S = 60.0
+_PAUSE_S = 0.002
+_WHOLE_TIMEOUT_S = 120.0
+
+
+def first_confirmed(ports: Sequence[int]) -> float:
+    """When one of them confirms a message for the first time; each is tried in turn. Raises BenchError."""
+    deadline, problem = time.monotonic() + SERVED_TIMEOUT_S, ""
+    while time.monotonic() < deadline:
+        for port in ports:
+            try:
+                with LoadConnection(port) as connection:
+                    publish(Publisher(connection, QUEUE), message(100), 1)
+                    return time.monotonic()
+            except (BenchError, OSError) as error:
+                problem = str(error)
+            time.sleep(_PAUSE_S)
+    raise BenchError(f"nobody confirmed anything for {SERVED_TIMEOUT_S:g} s: {problem}")
+
+
+def others_than(cluster: RunningCluster, broker: LocalBroker) -> list[LocalBroker]:
+    """All the others."""
+    return [other for other in cluster.brokers if other is not broker]
+
+
+def wait_not_primary(cluster: RunningCluster, broker: LocalBroker) -> None:
+    """Until it says that it is something else, or nothing."""
+    cluster.wait_until(lambda: cluster.state(broker) != "primary", f"{broker.name} is primary no more")
+
+
+# --- by hand
+
+
+def promote_after_kill(cluster: RunningCluster) -> float:
+    """Kill the primary, have a backup promoted, and wait for a confirmation; from the command, in seconds."""
+    old = cluster.the_primary()
+    cluster.kill(old)
+    heir, *rest = others_than(cluster, old)
+    for broker in (heir, *rest):
+        cluster.wait_state(broker, "connecting")
+    began_s = time.monotonic()
+    cluster.promote(heir)
+    elapsed_s = first_confirmed([port_of(cluster, heir)]) - began_s
+    cluster.restart(old)
+    cluster.wait_whole(_WHOLE_TIMEOUT_S)
+    return elapsed_s
+
+
+def measure_promote(scenario: Scenario) -> Iterator[Measurement]:
+    """With next to nothing queued, and with very much."""
+    for key, depth in (("promote_shallow", 1), ("promote_deep", scenario.deep_messages)):
+        with fresh_cluster() as cluster:
+            fill(cluster, depth)
+            for _ in range(scenario.promotes):
+                label = f"promote to first confirmed publish, {depth:,} queued"
+                yield Measurement(key, label, promote_after_kill(cluster) * 1000, "ms", "the old primary was killed")
+
+
+def measure_queues(scenario: Scenario) -> Iterator[Measurement]:
+    """With many queues."""
+    for key, count in zip(("promote_queues", "promote_many_queues"), scenario.cluster_queues, strict=True):
+        with fresh_cluster() as cluster:
+            with ControlClient(cluster.the_primary().control_socket, timeout_s=60.0) as control:
+                for number in range(count):
+                    control.call("queues", action="create", name=f"idle-{number}")
+            label = f"promote to first confirmed publish, {count:,} queues"
+            yield Measurement(key, label, promote_after_kill(cluster), "s", "the old primary was killed")
+
+
+# --- under `qpid-ha-agent run`
+
+
+def measure_kill(scenario: Scenario) -> Iterator[Measurement]:
+    """SIGKILL to the primary, again and again."""
+    with fresh_cluster(agents=True) as cluster:
+        for _ in range(scenario.kills):
+            cluster.wait_whole(_WHOLE_TIMEOUT_S)
+            old = cluster.the_primary()
+            ports = [port_of(cluster, broker) for broker in others_than(cluster, old)]
+            killed_s = cluster.kill(old)
+            elapsed_s = first_confirmed(ports) - killed_s
+            yield Measurement("kill", "kill -9 of the primary to first confirmed publish", elapsed_s, "s")
+
+
+def measure_pause(scenario: Scenario) -> Iterator[Measurement]:
+    """SIGSTOP to the primary: it keeps its sockets, and says nothing any more."""
+    with fresh_cluster(agents=True) as cluster:
+        for _ in range(scenario.pauses):
+            cluster.wait_whole(_WHOLE_TIMEOUT_S)
+            old = cluster.the_primary()
+            ports = [port_of(cluster, broker) for broker in others_than(cluster, old)]
+            paused_s = cluster.pause(old)
+            elapsed_s = first_confirmed(ports) - paused_s
+            yield Measurement("pause", "SIGSTOP of the primary to first confirmed publish", elapsed_s, "s")
+            wait_not_primary(cluster, old)
