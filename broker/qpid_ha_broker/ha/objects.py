@@ -96,15 +96,17 @@ def _names(objects: Configured) -> set[str]:
 
 
 def _read(objects: Configured, record: Record) -> None:
-    event = record.event
-    if not 0 < record.lsn <= objects.frame.lsn or record.lsn in objects.queues or record.lsn in objects.exchanges:
-        raise ValueError(f"expected the id of another object, and none after {objects.frame.lsn}")
+    lsn, event, _ = record
+    if not 0 < lsn <= objects.frame.lsn or lsn >= LOCAL_BASE:
+        raise ValueError(f"expected nothing after {objects.frame.lsn}, and nothing local")
+    if not isinstance(event, ev.Bound) and (lsn in objects.queues or lsn in objects.exchanges):
+        raise ValueError("expected the id of another object")
     if isinstance(event, ev.QueueDeclared):
         QueueArguments.parse(event.arguments)
-        objects.queues[record.lsn] = event
+        objects.queues[lsn] = event
     elif isinstance(event, ev.ExchangeDeclared):
         make_exchange(event.kind, 0, event.name, event.arguments)
-        objects.exchanges[record.lsn] = event
+        objects.exchanges[lsn] = event
     elif isinstance(event, ev.Bound):
         if event.queue not in objects.queues or event.exchange not in objects.exchanges:
             raise ValueError(f"a binding from {event.exchange} to {event.queue}, one of which is not here")
