@@ -8,19 +8,22 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound
-from qpid_ha_broker.model.exchanges import Binding, Exchange, ExchangeKind, make_exchange
+from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
+from qpid_ha_broker.model.level_change import LevelChange
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import QueueArguments
+from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
+from qpid_ha_broker.model.replication import (
+    STANDARD_EXCHANGES,
+    Rules,
+    exchange_level,
+    is_local,
+    is_local_binding,
+    level_by_rule,
+    queue_level,
+)
 from qpid_ha_broker.model.resource_set import ResourceSet
 
 MAX_NAME_BYTES = 1024
-STANDARD_EXCHANGES = {
-    "amq.direct": ExchangeKind.DIRECT,
-    "amq.topic": ExchangeKind.TOPIC,
-    "amq.fanout": ExchangeKind.FANOUT,
-    "amq.match": ExchangeKind.HEADERS,
-}
-"""There from the first start, as users of Qpid expect; they cannot be deleted."""
 
 
 class Change(NamedTuple):
@@ -38,6 +41,45 @@ class Configuration:
         self._state = resources.state
         self._log = resources.log
         self._changes: list[Change] = []
+        self._levels = LevelChange(
+            resources.state, resources.log, resources.local_log, log_acquisitions=resources.log_acquisitions
+        )
+        self.rules: Rules = ()
+        self.default_replication = Replicate.MESSAGES
+
+    def replication_for(self, name: str) -> Replicate:
+        """The level of a queue or exchange of that name that does not ask for one itself."""
+        return level_by_rule(name, self.rules, self.default_replication)
+
+    def set_replication(self, rules: Rules, default: Replicate) -> list[str]:
+        """Change the rules, and the level of what they are about; returns what that came to, in an operator's words.
+
+        What asked for its level itself keeps it. Nobody who publishes or consumes is disturbed.
+        """
+        self.rules, self.default_replication = tuple(rules), default
+        if self._resources.read_only:
+            return [f"nothing is moved here: {self._resources.read_only}"]
+        notes = [self._revise_exchange(exchange) for exchange in self._state.exchanges.values()]
+        notes += [self._revise_queue(queue) for queue in self._state.queues.values()]
+        return [note for note in notes if note] or ["no queue or exchange has another level now"]
+
+    def _revise_exchange(self, exchange: Exchange) -> str:
+        level = exchange_level(exchange.name, exchange.arguments, self.replication_for(exchange.name))
+        local = level is Replicate.NONE
+        if local is is_local(exchange):
+            return ""
+        self._levels.move_exchange(exchange, local=local)
+        return f"exchange {exchange.name} is {'no longer replicated' if local else 'replicated now'}"
+
+    def _revise_queue(self, queue: Queue) -> str:
+        before, level = queue.replication, queue_level(queue.arguments, self.replication_for(queue.name))
+        if queue.arguments.replicate is not None or level is before:
+            return ""
+        obstacle = self._levels.obstacle(queue, level)
+        if obstacle:
+            return obstacle
+        self._levels.move_queue(queue, level)
+        return f"queue {queue.name} went from {before} to {level}; messages in it: {queue.count}"
 
     def take_changes(self) -> list[Change]:
         """What was done since the last call, for the operator's log."""
@@ -45,7 +87,7 @@ class Configuration:
         return changes
 
     def declare_standard_exchanges(self) -> None:
-        """For an empty log."""
+        """Make those that are missing: all for an empty log, none after most promotions."""
         for name, kind in STANDARD_EXCHANGES.items():
             if name not in self._state.exchanges:
                 self._write(ev.ExchangeDeclared(name, kind, {}))
@@ -65,6 +107,7 @@ class Configuration:
 
     def declare_queue(self, name: str, arguments: Arguments) -> Queue:
         """Make a queue, or find it there with the same arguments. Raises AlreadyExists, InvalidArgument, NotFound."""
+        self._resources.check_writable()
         parsed = QueueArguments.parse(arguments)
         if name in self._state.queues:
             there = self._state.queues[name]
@@ -74,12 +117,14 @@ class Configuration:
         self._check_new_name(name)
         if parsed.alternate_exchange:
             self.exchange(parsed.alternate_exchange)
-        queue = self._state.queues_by_id[self._write(ev.QueueDeclared(name, dict(arguments)))]
+        level = queue_level(parsed, self.replication_for(name))
+        queue = self._state.queues_by_id[self._write_declared(ev.QueueDeclared(name, dict(arguments)), level)]
         self._note(queue, f"queue {name} created{_shown(arguments)}")
         return queue
 
     def update_queue(self, name: str, changes: Arguments) -> Queue:
         """Change the given arguments; a None takes one away. What fixes the order of messages cannot change."""
+        self._resources.check_writable()
         queue = self.queue(name)
         merged = {**queue.arguments.given, **changes}
         arguments = {key: value for key, value in merged.items() if value is not None}
@@ -93,7 +138,14 @@ class Configuration:
             raise InvalidArgument(f"the order of {name} is fixed: delete the queue and create it with other arguments")
         if after.alternate_exchange:
             self.exchange(after.alternate_exchange)
-        self._write(ev.QueueUpdated(queue.id, arguments))
+        by_rule = self.replication_for(name)
+        level = queue_level(after, by_rule) if "qpid.replicate" in changes else queue.replication
+        if obstacle := self._levels.obstacle(queue, level):
+            raise InUse(obstacle)
+        self._check_record(ev.QueueUpdated(queue.id, arguments))
+        if level is not queue.replication:
+            self._levels.move_queue(queue, level)
+        self._write(ev.QueueUpdated(queue.id, arguments), local=is_local(queue))
         self._note(queue, f"queue {name} changed:{_shown(arguments)}")
         if after.auto_delete:
             self._resources.watch(queue)
@@ -101,6 +153,7 @@ class Configuration:
 
     def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> Queue:
         """Delete a queue; its messages go to the alternate exchange if it has one. Raises NotFound, InUse."""
+        self._resources.check_writable()
         queue = self.queue(name)
         if if_empty and queue.count:
             raise InUse(f"queue {name} holds {queue.count} messages: purge it first, or do not ask for if-empty")
@@ -109,11 +162,12 @@ class Configuration:
         self._note(queue, f"queue {name} deleted; messages in it: {queue.count}")
         if queue.arguments.alternate_exchange in self._state.exchanges:
             self._resources.reject(queue, list(queue.entries()))
-        self._write(ev.QueueDeleted(queue.id))
+        self._write(ev.QueueDeleted(queue.id), local=is_local(queue))
         return queue
 
     def declare_exchange(self, name: str, kind: str, arguments: Arguments) -> Exchange:
         """Make an exchange, or find the same one there. Raises AlreadyExists, InvalidArgument, NotFound."""
+        self._resources.check_writable()
         there = self._state.exchanges.get(name)
         if there is not None:
             if (there.kind, dict(there.arguments)) != (kind, dict(arguments)):
@@ -126,12 +180,15 @@ class Configuration:
             make_exchange(kind, 0, name, arguments)
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
-        exchange = self._state.exchanges_by_id[self._write(ev.ExchangeDeclared(name, kind, dict(arguments)))]
+        local = exchange_level(name, arguments, self.replication_for(name)) is Replicate.NONE
+        lsn = self._write(ev.ExchangeDeclared(name, kind, dict(arguments)), local=local)
+        exchange = self._state.exchanges_by_id[lsn]
         self._note(None, f"{kind} exchange {name} created{_shown(arguments)}")
         return exchange
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
         """Raises NotFound, InUse (standard exchanges, alternates in use, bindings where it had to be unused)."""
+        self._resources.check_writable()
         exchange = self.exchange(name)
         if name in STANDARD_EXCHANGES:
             raise InUse(f"{name} is a standard exchange: it stays")
@@ -141,25 +198,35 @@ class Configuration:
             raise InUse(f"exchange {name} is the alternate exchange of {', '.join(users[:5])}")
         if if_unused and exchange.bindings():
             raise InUse(f"exchange {name} has {len(exchange.bindings())} bindings")
-        self._write(ev.ExchangeDeleted(exchange.id))
+        self._write(ev.ExchangeDeleted(exchange.id), local=is_local(exchange))
         self._note(None, f"exchange {name} deleted")
 
     def bind(self, exchange: str, queue: str, key: str, arguments: Arguments) -> None:
         """Raises NotFound, InvalidArgument."""
+        self._resources.check_writable()
         target, source = self.queue(queue), self.exchange(exchange)
+        local = is_local_binding(source, target, arguments)
         try:
             make_exchange(source.kind, 0, exchange, {}).bind(Binding(target.id, key, arguments))
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
-        self._write(ev.Bound(source.id, target.id, key, dict(arguments)))
+        bound = ev.Bound(source.id, target.id, key, dict(arguments))
+        self._check_record(bound)
+        there = source.binding(target.id, key)
+        if there is not None and is_local_binding(source, target, there.arguments) is not local:
+            self._write(ev.Unbound(source.id, target.id, key), local=not local)
+        self._write(bound, local=local)
         self._note(target, f"queue {queue} bound to {exchange} with the key {key!r}{_shown(arguments)}")
 
     def unbind(self, exchange: str, queue: str, key: str) -> None:
         """Raises NotFound."""
+        self._resources.check_writable()
         source, target = self.exchange(exchange), self.queue(queue)
-        if not any(binding.queue == target.id and binding.key == key for binding in source.bindings()):
+        there = source.binding(target.id, key)
+        if there is None:
             raise NotFound(f"{queue} is not bound to {exchange} with the key {key!r}")
-        self._write(ev.Unbound(source.id, target.id, key))
+        local = is_local_binding(source, target, there.arguments)
+        self._write(ev.Unbound(source.id, target.id, key), local=local)
         self._note(target, f"queue {queue} unbound from {exchange} with the key {key!r}")
 
     def _check_new_name(self, name: str) -> None:
@@ -173,15 +240,29 @@ class Configuration:
     def _note(self, queue: Queue | None, text: str) -> None:
         self._changes.append(Change(text, transient=queue is not None and queue.arguments.auto_delete))
 
-    def _write(self, event: ev.Event) -> int:
+    def _write_declared(self, event: ev.QueueDeclared, level: Replicate) -> int:
+        if level is not Replicate.CONFIGURATION:
+            return self._write(event, local=level is Replicate.NONE)
+        self._check_record(event)
+        unit: list[ev.Event] = [event, ev.ReplicationChanged(self._log.last_lsn + 1, False)]
+        lsns = self._log.append_unit(unit)
+        for lsn, part in zip(lsns, unit, strict=True):
+            self._state.apply(lsn, part)
+        return lsns[0]
+
+    def _write(self, event: ev.Event, *, local: bool = False) -> int:
+        self._check_record(event)
+        lsn = (self._resources.local_log if local else self._log).append(event)
+        self._state.apply(lsn, event)
+        return lsn
+
+    @staticmethod
+    def _check_record(event: ev.Event) -> None:
         try:
             encode(0, event)
         except ValueError as error:
             # Once it is in the log it is too late: every witness would be sent what cannot be written down.
             raise InvalidArgument(str(error)) from error
-        lsn = self._log.append(event)
-        self._state.apply(lsn, event)
-        return lsn
 
 
 def _shown(arguments: Arguments) -> str:

@@ -16,6 +16,8 @@ from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.topic_trie import TopicTrie
 
 MATCH_ARGUMENT = "x-match"
+REPLICATE_ARGUMENT = "qpid.replicate"
+"""Says where a binding is written; no message needs to have it."""
 ROUTE_CACHE_KEYS = 4096
 """Topic keys whose route is remembered; one more, and the cache starts afresh."""
 ROUTE_CACHE_KEY_CHARACTERS = 256
@@ -72,6 +74,10 @@ class Exchange(ABC):
         """Remove and return all bindings of a queue that is gone."""
         removed = (self._remove(queue, key) for key in list(self._keys_of_queue.get(queue, ())))
         return [binding for binding in removed if binding is not None]
+
+    def binding(self, queue: int, key: str) -> Binding | None:
+        """The binding of that queue with that key, if there is one."""
+        return self._bindings.get((queue, key))
 
     def bindings(self) -> list[Binding]:
         """All bindings, the oldest first."""
@@ -231,7 +237,8 @@ def _headers_match(arguments: Arguments) -> _HeadersMatch:
     match = arguments.get(MATCH_ARGUMENT, "all")
     if match not in ("all", "any"):
         raise ValueError(f"{MATCH_ARGUMENT} is {match!r}: use 'all' or 'any'")
-    expected = tuple((name, value) for name, value in arguments.items() if not name.startswith("x-"))
+    ours = (REPLICATE_ARGUMENT, MATCH_ARGUMENT)
+    expected = tuple((key, value) for key, value in arguments.items() if key not in ours and not key.startswith("x-"))
     return _HeadersMatch(match == "all", expected)
 
 

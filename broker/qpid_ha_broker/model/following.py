@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from qpid_ha_broker.model.errors import InUse
 from qpid_ha_broker.model.queue import Queue
 
 
@@ -23,6 +24,16 @@ def take_over_queues(queues: Iterable[Queue], now_ms: int, grace_ms: int) -> dic
         if queue.arguments.auto_delete or queue.next_expiry_ms() is not None:
             timed[queue] = None
     return timed
+
+
+def check_reservation(queue: Queue, name: str, now_ms: int) -> None:
+    """Raises InUse where `queue` is kept for somebody other than `name`, who had it before a failover."""
+    if now_ms < queue.reserved_until_ms and queue.owner not in ("", name):
+        left_s = (queue.reserved_until_ms - now_ms) / 1000
+        raise InUse(
+            f"queue {queue.name} is exclusive, and kept for {queue.owner}, which had it before the failover:"
+            f" try again in {left_s:.1f} s"
+        )
 
 
 def safe_name(name: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from qpid_ha_broker.events.types import DequeueReason, Enqueued
+from qpid_ha_broker.events.types import Dequeued, DequeueReason, Enqueued
 from qpid_ha_broker.model.errors import InvalidArgument, NotFound
+from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Message
 
@@ -38,6 +40,8 @@ class EnqueuePlan:
 
     def __init__(self, reader: MessageReader) -> None:
         self.events: list[Enqueued] = []
+        self.local_events: list[Enqueued] = []
+        """For queues whose messages are not replicated."""
         self.displaced: dict[Queue, list[Entry]] = {}
         """What rings drop to make room."""
         self._reader = reader
@@ -52,19 +56,20 @@ class EnqueuePlan:
 
     def add(self, queues: tuple[Queue, ...], message: Message, now_ms: int) -> None:
         """Plan for `message` to join each of `queues`."""
-        joined: dict[tuple[int, str], list[int]] = {}
+        joined: dict[tuple[int, str, bool], list[int]] = {}
         try:
             for queue in queues:
                 key = self._key(queue, message.payload)
                 self._make_room(queue, len(message.payload), key)
-                joined.setdefault((_expiry(queue, message, now_ms), key), []).append(queue.id)
+                local = queue.replication is not Replicate.MESSAGES
+                joined.setdefault((_expiry(queue, message, now_ms), key, local), []).append(queue.id)
         except Exception:
             # Whatever it was, what rings had set aside for it must not stay aside.
             self._abandon()
             raise
-        for (expires_at_ms, key), ids in joined.items():
+        for (expires_at_ms, key, local), ids in joined.items():
             event = Enqueued(tuple(ids), message.payload, message.durable, message.priority, expires_at_ms, key)
-            self.events.append(event)
+            (self.local_events if local else self.events).append(event)
 
     def _make_room(self, queue: Queue, size: int, key: str) -> None:
         if queue.deleted:
@@ -107,6 +112,7 @@ class EnqueuePlan:
         self._coming.clear()
         self._values.clear()
         self.events.clear()
+        self.local_events.clear()
 
 
 def _expiry(queue: Queue, message: Message, now_ms: int) -> int:
@@ -114,3 +120,15 @@ def _expiry(queue: Queue, message: Message, now_ms: int) -> int:
     if not limit:
         return message.expires_at_ms
     return min(message.expires_at_ms or now_ms + limit, now_ms + limit)
+
+
+def append_all(log: Log, events: Sequence[Enqueued], departures: Sequence[Departure]) -> list[int]:
+    """Write `events`, and what of `departures` is for `log`, in one unit; returns the LSNs of `events`."""
+    dequeued = [
+        Dequeued(departure.queue.id, tuple(entry.id for entry in departure.entries), departure.reason)
+        for departure in departures
+        if departure.queue.log is log
+    ]
+    if dequeued or len(events) > 1:
+        return log.append_unit([*events, *dequeued])[: len(events)]
+    return [log.append(event) for event in events]

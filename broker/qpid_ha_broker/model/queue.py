@@ -82,14 +82,7 @@ class Queue:
         "used",
     )
 
-    def __init__(
-        self,
-        queue_id: int,
-        name: str,
-        arguments: QueueArguments,
-        log: Log,
-        replication: Replicate = Replicate.MESSAGES,
-    ) -> None:
+    def __init__(self, queue_id: int, name: str, arguments: QueueArguments, log: Log, replication: Replicate) -> None:
         self.id = queue_id
         self.ids = (queue_id,)
         self.name = name

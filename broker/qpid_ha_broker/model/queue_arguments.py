@@ -69,6 +69,11 @@ class QueueArguments:
         parsed._check_relations()
         return parsed
 
+    @property
+    def transient(self) -> bool:
+        """It is gone when its only user is: there is nothing to fail over."""
+        return self.exclusive and self.auto_delete and not self.auto_delete_delay_s
+
     def _check_relations(self) -> None:
         if self.policy_type is FullPolicy.RING and not (self.max_count or self.max_size):
             raise InvalidArgument("a ring needs a size: give qpid.max_count or qpid.max_size too")
@@ -78,6 +83,15 @@ class QueueArguments:
             raise InvalidArgument("a last-value queue has one order: leave out qpid.priorities or the key")
         if self.auto_delete_delay_s and not self.auto_delete:
             raise InvalidArgument("qpid.auto_delete_delay_s delays qpid.auto_delete: set that to true, or leave it out")
+
+
+def replication_argument(arguments: Arguments) -> Replicate | None:
+    """The level that the arguments of an exchange or a binding ask for. Raises InvalidArgument for one unknown."""
+    name = f"{PREFIX}replicate"
+    if name not in arguments:
+        return None
+    level: Replicate = _converted("replicate", arguments[name])
+    return level
 
 
 def _converted(name: str, value: Scalar) -> Any:
@@ -139,7 +153,7 @@ def _policy(value: Scalar) -> FullPolicy:
 
 
 def _replicate(value: Scalar) -> Replicate:
-    text = str(value).lower()
+    text = value.lower() if isinstance(value, str) else ""
     try:
         return Replicate.MESSAGES if text == "all" else Replicate(text)
     except ValueError:

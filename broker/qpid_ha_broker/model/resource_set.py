@@ -13,9 +13,10 @@ from qpid_ha_broker.events.codec import Record
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.errors import InUse, ModelError, NotFound
 from qpid_ha_broker.model.exchanges import Exchange
-from qpid_ha_broker.model.following import safe_name, take_over_queues
+from qpid_ha_broker.model.following import check_reservation, safe_name, take_over_queues
+from qpid_ha_broker.model.gate import Gate
 from qpid_ha_broker.model.log import LOCAL_BASE, Log
-from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader
+from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader, append_all
 from qpid_ha_broker.model.queue import Consumer, Handout, Queue
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, State
@@ -25,17 +26,18 @@ DEQUEUED_LENGTH = 65_536
 """Messages in one event at most: a purge of twenty million would not fit into one record."""
 
 
-class ResourceSet:
+class ResourceSet(Gate):
     """The promise: whatever `state` holds was written to `log` first, and units are written whole."""
 
     def __init__(self, name: str, reader: MessageReader, *, log_acquisitions: bool = False) -> None:
+        super().__init__()
         self.name = name
         self.log = Log()
         self.local_log = Log(LOCAL_BASE)
         """What this broker keeps for itself; committed at once."""
         self.state = State(self.log, self.local_log)
         self._reader = reader
-        self._log_acquisitions = log_acquisitions
+        self.log_acquisitions = log_acquisitions
         # Dictionaries, not sets: what is written in which order must follow from what was asked in which order.
         self._awake: dict[Queue, None] = {}
         self._timed: dict[Queue, None] = {}
@@ -85,6 +87,7 @@ class ResourceSet:
         self._now_ms = now_ms
         self.drop_open_unit()
         self._timed = take_over_queues(self.state.queues.values(), now_ms, grace_ms)
+        self._awake |= {queue: None for queue in self.state.queues.values() if queue.consumers}
 
     def write(self, event: ev.Event) -> int:
         """Write what concerns the whole resource set, and let it count; returns its LSN."""
@@ -95,19 +98,23 @@ class ResourceSet:
     # --- messages in
 
     def publish(self, queue: Queue, message: Message, now_ms: int) -> int:
-        """Enqueue; returns the LSN to wait for. Raises QueueFull, NotFound (deleted), and then nothing has changed."""
-        if queue.needs_care or message.expires_at_ms:
+        """Enqueue; returns the LSN to wait for, 0 when that is not replicated.
+
+        Raises QueueFull, NotFound (deleted), NotPrimary or what `refusal` says, and then nothing has changed.
+        """
+        if queue.needs_care or message.expires_at_ms or self._barred:
             return self._publish_to((queue,), message, now_ms)
         event = ev.Enqueued(queue.ids, message.payload, message.durable, message.priority, 0, "")
-        lsn = self.log.append(event)
+        lsn = queue.log.append(event)
         queue.add(Entry(lsn, event), event)
         self.state.memory_bytes += len(message.payload) + MESSAGE_OVERHEAD
         if queue.consumers:
             self._awake[queue] = None
-        return lsn
+        return lsn if lsn < LOCAL_BASE else 0
 
     def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> int:
         """Enqueue wherever the exchange says, everywhere or nowhere. Returns the LSN. Raises as `publish`."""
+        self.check_writable()
         queues = self.route(exchange, message.payload, key)
         return self._publish_to(queues, message, now_ms) if queues else self.log.last_lsn
 
@@ -132,19 +139,24 @@ class ResourceSet:
 
     def _publish_to(self, queues: tuple[Queue, ...], message: Message, now_ms: int) -> int:
         self._now_ms = now_ms
+        if self._barred:
+            self._check_publish(queues)
         plan = EnqueuePlan(self._reader)
         plan.add(queues, message, now_ms)
         return self._carry_out(plan, [])
 
     def _carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> int:
-        dequeued = [ev.Dequeued(d.queue.id, tuple(entry.id for entry in d.entries), d.reason) for d in departures]
-        if dequeued or len(plan.events) > 1:
-            lsns = self.log.append_unit([*plan.events, *dequeued])
-        else:
-            lsns = [self.log.append(event) for event in plan.events]
-        lsn = self.log.last_lsn
+        """Write the plan, one unit in each log, and let it count. Returns the LSN to wait for."""
+        before = self.log.last_lsn, self.local_log.last_lsn
+        lsns = append_all(self.log, plan.events, departures)
+        local_lsns = append_all(self.local_log, plan.local_events, departures)
+        only_local = self.log.last_lsn == before[0] and self.local_log.last_lsn != before[1]
+        lsn = 0 if only_local else self.log.last_lsn
         outdated: dict[Queue, list[Entry]] = {queue: list(entries) for queue, entries in plan.displaced.items()}
-        for event_lsn, event in zip(lsns, plan.events, strict=False):
+        for event_lsn, event in (
+            *zip(lsns, plan.events, strict=True),
+            *zip(local_lsns, plan.local_events, strict=True),
+        ):
             for queue, older in self.state.enqueued(event_lsn, event):
                 if older.holder is None:
                     outdated.setdefault(queue, []).append(older)
@@ -169,28 +181,30 @@ class ResourceSet:
 
         `owner_name` is what `owner` is known by when it comes back after a failover: its container id.
         """
+        if not consumer.browsing:
+            self.check_writable()
         name = queue.owner
         if queue.arguments.exclusive and not consumer.browsing:
             name = safe_name(owner_name)
             self._check_owner(queue, owner, name)
             queue.exclusive_owner = owner
         queue.subscribe(consumer)
+        if self._read_only:
+            return
         if name != queue.owner or (queue.arguments.auto_delete and not queue.used):
             self._write_use(queue, name)
 
     def _check_owner(self, queue: Queue, owner: object, name: str) -> None:
         if queue.exclusive_owner not in (None, owner):
             raise InUse(f"queue {queue.name} is exclusive, and another connection has it")
-        if queue.owner not in ("", name) and queue.exclusive_owner is None and self._now_ms < queue.reserved_until_ms:
-            left_s = (queue.reserved_until_ms - self._now_ms) / 1000
-            raise InUse(
-                f"queue {queue.name} is exclusive, and kept for {queue.owner}, which had it before the failover:"
-                f" try again in {left_s:.1f} s"
-            )
+        if queue.exclusive_owner is None:
+            check_reservation(queue, name, self._now_ms)
 
     def unsubscribe(self, queue: Queue, consumer: Consumer, now_ms: int) -> None:
         """Serve it no more; give back what it holds with `release` first."""
         queue.unsubscribe(consumer, now_ms)
+        if self._read_only:
+            return
         if queue.arguments.auto_delete and not queue.consumers:
             self.watch(queue)
         if queue.owner and queue.exclusive_owner is None and not consumer.browsing and not queue.deleted:
@@ -214,7 +228,7 @@ class ResourceSet:
         for queue in awake:
             if queue.deleted:
                 continue
-            given, expired = queue.hand_out(now_ms, limit)
+            given, expired = queue.hand_out(now_ms, limit, only_browsers=bool(self._read_only))
             if expired:
                 self._dequeue(queue, expired, DequeueReason.EXPIRED)
             if queue.interrupted:
@@ -231,20 +245,32 @@ class ResourceSet:
         return bool(self._awake)
 
     def _acquired(self, queue: Queue, consumer: Consumer, entries: list[Entry]) -> int:
-        if consumer.browsing or not self._log_acquisitions:
+        if consumer.browsing or not self.log_acquisitions:
             return 0
-        return self.log.append(ev.Acquired(queue.id, tuple(entry.id for entry in entries)))
+        queue.log.append(ev.Acquired(queue.id, tuple(entry.id for entry in entries)))
+        return self._certain_at(queue)
+
+    def _certain_at(self, queue: Queue) -> int:
+        """The LSN to wait for after something was written about messages of `queue`; 0: it is certain already."""
+        return self.log.last_lsn if queue.log is self.log else 0
 
     def accept(self, queue: Queue, entries: list[Entry]) -> int:
-        """Consumers have done with `entries`: forget them. Returns the LSN to wait for."""
+        """Consumers have done with `entries`: forget them. Returns the LSN to wait for.
+
+        Once this broker may not write, what was held here goes back to its place, here and in what follows.
+        """
         if queue.deleted:
             return self.log.last_lsn
+        if self._read_only:
+            return self._give_back_unwritten(queue, entries)
         return self._dequeue(queue, entries, DequeueReason.CONSUMED)
 
     def release(self, queue: Queue, entries: list[Entry], failed: bool) -> int:
         """Give `entries` back to their places; `failed` counts against the delivery limit."""
         if queue.deleted:
             return self.log.last_lsn
+        if self._read_only:
+            return self._give_back_unwritten(queue, entries)
         limit = queue.arguments.delivery_limit
         spent = [entry for entry in entries if failed and limit and entry.delivery_count + 1 >= limit]
         if spent:
@@ -253,24 +279,33 @@ class ResourceSet:
         if outdated:
             self._dequeue(queue, outdated, DequeueReason.DISPLACED)
         returning = [entry for entry in entries if entry.event is not None]
-        if returning and (failed or self._log_acquisitions):
-            self.log.append(ev.Released(queue.id, tuple(entry.id for entry in returning), failed))
+        if returning and (failed or self.log_acquisitions):
+            queue.log.append(ev.Released(queue.id, tuple(entry.id for entry in returning), failed))
         for entry in returning:
             queue.give_back(entry, failed)
         self._wake((queue,))
+        return self._certain_at(queue)
+
+    def _give_back_unwritten(self, queue: Queue, entries: list[Entry]) -> int:
+        """The log is another one's to write: nothing that it does not say may count, a failed delivery neither."""
+        for entry in entries:
+            if entry.event is not None:
+                queue.give_back(entry, failed=False)
         return self.log.last_lsn
 
     def reject(self, queue: Queue, entries: list[Entry]) -> int:
         """Nobody wants `entries`: to the alternate exchange where the queue has one, else away."""
         if queue.deleted:
             return self.log.last_lsn
+        if self._read_only:
+            return self._give_back_unwritten(queue, entries)
         alternate = self.state.exchanges.get(queue.arguments.alternate_exchange)
         if alternate is None and entries:
             return self._dequeue(queue, entries, DequeueReason.REJECTED)
         for entry in entries:
             if alternate is None or not self._move(queue, entry, alternate):
                 self._dequeue(queue, [entry], DequeueReason.REJECTED)
-        return self.log.last_lsn
+        return self.log.last_lsn  # dead letters may be replicated where the queue is not
 
     def _move(self, queue: Queue, entry: Entry, exchange: Exchange) -> bool:
         event = entry.content()
@@ -294,12 +329,13 @@ class ResourceSet:
     def _dequeue(self, queue: Queue, entries: list[Entry], reason: DequeueReason) -> int:
         for start in range(0, len(entries), DEQUEUED_LENGTH):
             ids = tuple([entry.id for entry in entries[start : start + DEQUEUED_LENGTH]])
-            self.log.append(ev.Dequeued(queue.id, ids, reason))
+            queue.log.append(ev.Dequeued(queue.id, ids, reason))
         self.state.removed(queue, entries)
-        return self.log.last_lsn
+        return self._certain_at(queue)
 
     def purge(self, queue: Queue) -> int:
-        """Drop what is available; what consumers hold stays theirs. Returns how many went."""
+        """Drop what is available; what consumers hold stays theirs. Returns how many went. Raises NotPrimary."""
+        self.check_writable()
         entries = [entry for entry in queue.entries() if entry.holder is None]
         if entries:
             self._dequeue(queue, entries, DequeueReason.PURGED)
@@ -308,12 +344,15 @@ class ResourceSet:
     # --- transactions
 
     def commit(self, transaction: Transaction, now_ms: int) -> int:
-        """Do all of it in one unit; returns the LSN to wait for. Raises QueueFull, NotFound: then roll it back."""
+        """Do all of it in one unit; returns the LSN to wait for. Raises as `publish`: then roll it back."""
         self._now_ms = now_ms
+        self.check_writable()
         routed = [
             ((target,) if isinstance(target, Queue) else self.route(target, message.payload, key), message)
             for target, message, key in transaction.published
         ]
+        if self._barred:
+            self._check_publish(queue for queues, _ in routed for queue in queues)
         plan = EnqueuePlan(self._reader)
         for queues, message in routed:
             plan.add(queues, message, now_ms)
@@ -341,6 +380,8 @@ class ResourceSet:
 
     def tick(self, now_ms: int) -> list[Queue]:
         """Expire messages; returns the auto-delete queues whose time has come, for the caller to delete."""
+        if self._read_only:
+            return []
         due = []
         self._now_ms = now_ms
         for queue in list(self._timed):

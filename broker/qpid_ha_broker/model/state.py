@@ -135,6 +135,16 @@ class State:
         queue.replication = level
         queue.log = self._log if level is Replicate.MESSAGES else self._local_log
 
+    def renumber_queue(self, queue: Queue, new_id: int) -> None:
+        """`queue` counts as one that another event declared; what it holds stays."""
+        self.queues_by_id[new_id] = self.queues_by_id.pop(queue.id)
+        queue.id, queue.ids = new_id, (new_id,)
+
+    def renumber_exchange(self, exchange: Exchange, new_id: int) -> None:
+        """`exchange` counts as one that another event declared."""
+        self.exchanges_by_id[new_id] = self.exchanges_by_id.pop(exchange.id)
+        exchange.id = new_id
+
     def drop_open_unit(self) -> None:
         """The rest of it will not come."""
         self.open_unit = []

@@ -1,0 +1,157 @@
+"""Moving what exists from one replication level to another, while its publishers and consumers go on.
+
+Like changing a shop's registration: the goods on the counter stay, and so do the customers who hold some of them; what
+changes is in whose books they are. A queue that comes into the replicated log is told there from the start, in one
+unit, so backups have all of it or none; a queue that leaves it is deleted there and goes on here.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import NamedTuple
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.model.exchanges import Binding, Exchange
+from qpid_ha_broker.model.log import Log
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queue_arguments import Replicate
+from qpid_ha_broker.model.replication import is_local, is_local_binding
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, State
+
+COPIED_BYTES_MAX = 64 * 1024 * 1024
+"""Of messages that one unit brings into the replicated log: it is written, sent and confirmed in one piece."""
+IDS_LENGTH = 65_536
+
+
+class _Copies(NamedTuple):
+    """A queue's messages, to be told again: events for a log, and which message gets the LSN of which of them."""
+
+    entries: list[Entry]
+    enqueued: list[ev.Enqueued]
+    history: list[ev.Event]
+
+
+class LevelChange:
+    """The promise: who follows the replicated log holds, before and after, what its level says of every object."""
+
+    def __init__(self, state: State, log: Log, local_log: Log, *, log_acquisitions: bool) -> None:
+        self._state = state
+        self._log = log
+        self._local_log = local_log
+        self._log_acquisitions = log_acquisitions
+
+    def obstacle(self, queue: Queue, level: Replicate) -> str:
+        """Why `queue` cannot have `level` now; empty: it can."""
+        size = queue.size + MESSAGE_OVERHEAD * queue.count
+        if level is not Replicate.MESSAGES or queue.replication is level or size <= COPIED_BYTES_MAX:
+            return ""
+        return (
+            f"queue {queue.name} stays at {queue.replication}: its {queue.count} messages take {size} bytes, and"
+            f" at most {COPIED_BYTES_MAX} can be replicated at once; drain it and set this again"
+        )
+
+    def move_queue(self, queue: Queue, level: Replicate) -> None:
+        """Give `queue` another level, where there is no obstacle."""
+        if level is Replicate.NONE:
+            self._to_local(queue)
+        elif is_local(queue):
+            self._to_replicated(queue, level)
+        elif level is Replicate.CONFIGURATION:
+            self._log.append(ev.ReplicationChanged(queue.id, False))
+            self._state.set_replication(queue, level)
+        else:
+            copies = self._copies(queue, queue.id, self._log.last_lsn + 2)
+            lsns = self._log.append_unit([ev.ReplicationChanged(queue.id, True), *copies.enqueued, *copies.history])
+            self._state.set_replication(queue, level)
+            _renumber(queue, copies, lsns[1:])
+
+    def move_exchange(self, exchange: Exchange, *, local: bool) -> None:
+        """Take `exchange` into this broker's own log, or out of it, with those bindings that may be with it."""
+        declared = ev.ExchangeDeclared(exchange.name, exchange.kind.value, exchange.arguments)
+        deleted = ev.ExchangeDeleted(exchange.id)
+        if local:
+            self._log.append(deleted)
+            self._state.renumber_exchange(exchange, self._local_log.append(declared))
+            for binding in exchange.bindings():
+                self._local_log.append(ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments))
+            return
+        self._local_log.append(deleted)
+        self._state.renumber_exchange(exchange, self._log.last_lsn + 1)
+        shared = [
+            ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments)
+            for binding in exchange.bindings()
+            if not is_local_binding(exchange, self._state.queues_by_id[binding.queue], binding.arguments)
+        ]
+        self._log.append_unit([declared, *shared])
+
+    def _to_local(self, queue: Queue) -> None:
+        self._log.append(ev.QueueDeleted(queue.id))
+        bindings = self._unbind(queue)
+        self._state.renumber_queue(queue, self._local_log.append(ev.QueueDeclared(queue.name, queue.arguments.given)))
+        self._state.set_replication(queue, Replicate.NONE)
+        if queue.used:
+            self._local_log.append(ev.QueueUsed(queue.id, queue.owner))
+        for exchange, binding in bindings:
+            self._local_log.append(self._rebind(exchange, binding, queue))
+
+    def _to_replicated(self, queue: Queue, level: Replicate) -> None:
+        bindings = self._unbind(queue)
+        self._local_log.append(ev.QueueDeleted(queue.id))
+        self._state.renumber_queue(queue, self._log.last_lsn + 1)
+        self._state.set_replication(queue, level)
+        events: list[ev.Event] = [ev.QueueDeclared(queue.name, queue.arguments.given)]
+        if level is Replicate.CONFIGURATION:
+            events.append(ev.ReplicationChanged(queue.id, False))
+        if queue.used:
+            events.append(ev.QueueUsed(queue.id, queue.owner))
+        for exchange, binding in bindings:
+            bound = self._rebind(exchange, binding, queue)
+            if is_local_binding(exchange, queue, binding.arguments):
+                self._local_log.append(bound)
+            else:
+                events.append(bound)
+        if level is Replicate.CONFIGURATION:
+            self._log.append_unit(events)
+            return
+        copies = self._copies(queue, queue.id, self._log.last_lsn + 1 + len(events))
+        lsns = self._log.append_unit([*events, *copies.enqueued, *copies.history])
+        _renumber(queue, copies, lsns[len(events) :])
+
+    def _unbind(self, queue: Queue) -> list[tuple[Exchange, Binding]]:
+        return [
+            (exchange, binding)
+            for exchange in self._state.exchanges.values()
+            for binding in exchange.unbind_queue(queue.id)
+        ]
+
+    @staticmethod
+    def _rebind(exchange: Exchange, binding: Binding, queue: Queue) -> ev.Bound:
+        exchange.bind(binding._replace(queue=queue.id))
+        return ev.Bound(exchange.id, queue.id, binding.key, binding.arguments)
+
+    def _copies(self, queue: Queue, queue_id: int, first_lsn: int) -> _Copies:
+        """What to write so that a reader of the log holds the messages of `queue`, the first under `first_lsn`."""
+        entries = sorted(queue.entries(), key=attrgetter("id"))
+        enqueued = [entry.content()._replace(queues=(queue_id,)) for entry in entries]
+        lsns = {entry: lsn for lsn, entry in enumerate(entries, start=first_lsn)}
+        history: list[ev.Event] = []
+        for failures in range(1, max((entry.delivery_count for entry in entries), default=0) + 1):
+            ids = [lsn for entry, lsn in lsns.items() if entry.delivery_count >= failures]
+            history += [ev.Released(queue_id, part, True) for part in _parts(ids)]
+        if self._log_acquisitions:
+            ids = [lsn for entry, lsn in lsns.items() if entry.holder is not None]
+            history += [ev.Acquired(queue_id, part) for part in _parts(ids)]
+        return _Copies(entries, enqueued, history)
+
+
+def _renumber(queue: Queue, copies: _Copies, lsns: list[int]) -> None:
+    """Let the messages of `queue` be those of `copies`. `lsns`: of the events, the messages' first."""
+    new_ids = {entry.id: lsn for entry, lsn in zip(copies.entries, lsns, strict=False)}
+    for entry, event in zip(copies.entries, copies.enqueued, strict=True):
+        entry.event = event
+    queue.renumber(new_ids)
+
+
+def _parts(ids: list[int]) -> list[tuple[int, ...]]:
+    return [tuple(ids[at : at + IDS_LENGTH]) for at in range(0, len(ids), IDS_LENGTH)]
