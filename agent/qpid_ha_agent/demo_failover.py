@@ -1,6 +1,6 @@
 """One failover of the demo: the primary is killed, and how long each part of what follows takes.
 
-Three parts in a row: *detection* ends when another broker's agent has the lock, *promotion* when a broker says that it is
+Three parts in a row: *detection* ends when another agent has the lock, *promotion* when a broker says that it is
 primary, *client recovery* with the first confirmation that a publisher gets from it.
 """
 

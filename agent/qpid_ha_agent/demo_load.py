@@ -83,9 +83,10 @@ class FailoverClient(MessagingHandler):
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """End, and wait for it."""
+        """End, and wait for it, if it ever began."""
         self._is_stopping = True
-        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
 
     # --- the connection
 
