@@ -69,11 +69,24 @@ class Fake:
         return {"result": self.status()}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            request = json.loads(line)
-            reply = {"jsonrpc": "2.0", "id": request["id"], **self.do(request["method"])}
-            writer.write(json.dumps(reply).encode() + b"\n")
+        try:
+            while line := await reader.readline():
+                self.answer(json.loads(line), writer)
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # it went away, or this process stops
+        self.listeners.discard(writer)
         writer.close()
+
+    def answer(self, request: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        if request["method"] == "events":
+            self.listeners.add(writer)
+            reply = {"result": {"name": self.name}}
+        else:
+            reply = self.do(request["method"])
+        writer.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **reply}).encode() + b"\n")
+        if request["method"] in ("promote", "demote", "switchover"):
+            for listener in self.listeners:
+                listener.write(json.dumps({"jsonrpc": "2.0", "method": "events", "params": {}}).encode() + b"\n")
 
     async def run(self) -> None:
         self.control_socket.unlink(missing_ok=True)

@@ -1,0 +1,291 @@
+"""What the agent's loop rests on: what it heard and when, a lock that never blocks it, a process, its settings."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
+from qpid_ha_agent.broker_view import BrokerView
+from qpid_ha_agent.decision import LockView
+from qpid_ha_agent.lock import PrimaryLock
+from qpid_ha_agent.run_settings import RunSettingsError, read_run_settings
+from qpid_ha_broker.coordination.coordinator import CoordinatorError, Lease
+from qpid_ha_broker.coordination.file import Lock
+from qpid_ha_broker.ha.states import State
+
+TIMEOUT_S = 10.0
+READY = {"state": "ready", "lsn": 5, "primary": "b"}
+
+
+def view_of(lock: PrimaryLock) -> LockView:
+    """Asked anew each time: it changes behind the type checker's back."""
+    return lock.view
+
+
+def state_of(view: BrokerView) -> State | None:
+    return view.state
+
+
+# --- what the broker said
+
+
+def test_silence_counts_from_the_first_question_without_an_answer() -> None:
+    view = BrokerView(started_at_s=0.0)
+    view.answer(READY, asked_at_s=1.0)
+    assert view.silent_s(9.0) == 0.0
+
+    view.ask(10.0)
+    view.ask(10.5)
+
+    assert view.silent_s(11.0) == 1.0
+    view.answer(READY, asked_at_s=10.5)
+    assert view.silent_s(11.0) == 0.0
+
+
+def test_a_new_process_is_silent_from_its_start() -> None:
+    assert BrokerView(started_at_s=3.0).silent_s(5.0) == 2.0
+
+
+def test_an_answer_that_is_older_than_what_we_know_changes_nothing() -> None:
+    """Else a promoted broker would look like one that was demoted."""
+    view = BrokerView()
+    view.answer(READY, asked_at_s=1.0)
+    view.assume(State.PRIMARY, now_s=2.0)
+
+    view.answer(READY, asked_at_s=1.9)
+    assert state_of(view) is State.PRIMARY
+    view.answer(READY, asked_at_s=2.1)
+    assert state_of(view) is State.READY
+
+
+@pytest.mark.parametrize("status", [None, [], {}, {"state": "odd"}, {"state": 1}])
+def test_an_answer_that_cannot_be_understood_is_none(status: object) -> None:
+    view = BrokerView()
+    view.answer(status, asked_at_s=1.0)
+
+    assert view.state is None
+    assert view.silent_s(2.0) == 2.0
+
+
+def test_a_broker_has_data_when_its_log_has_an_entry() -> None:
+    empty, filled = BrokerView(), BrokerView()
+    empty.answer({"state": "connecting", "lsn": 0}, asked_at_s=1.0)
+    filled.answer(READY, asked_at_s=1.0)
+    assert not empty.has_data
+    assert filled.has_data
+    assert filled.primary == "b"
+
+
+# --- the lock
+
+
+@pytest.fixture
+def came() -> queue.Queue[bool]:
+    return queue.Queue()
+
+
+@pytest.fixture
+def lock(tmp_path: Path, came: queue.Queue[bool]) -> PrimaryLock:
+    return PrimaryLock(lambda: Lock(tmp_path), lambda: came.put(True))
+
+
+def test_a_free_lock_is_had_at_once_and_can_be_let_go(tmp_path: Path, lock: PrimaryLock) -> None:
+    assert lock.try_now()
+    assert view_of(lock) is LockView.HELD
+    assert not Lock(tmp_path).try_lock()
+    lock.release()
+    assert view_of(lock) is LockView.NONE
+    assert Lock(tmp_path).try_lock()
+
+
+def test_it_waits_without_blocking_and_says_when_the_lock_came(
+    tmp_path: Path, lock: PrimaryLock, came: queue.Queue[bool]
+) -> None:
+    other = Lock(tmp_path)
+    assert other.try_lock()
+    lock.wait_for()
+    assert view_of(lock) is LockView.WAITING
+
+    other.release()
+
+    assert came.get(timeout=TIMEOUT_S)
+    assert view_of(lock) is LockView.HELD
+
+
+def test_a_lock_that_came_too_late_is_given_back(tmp_path: Path, lock: PrimaryLock, came: queue.Queue[bool]) -> None:
+    other, third = Lock(tmp_path), Lock(tmp_path)
+    assert other.try_lock()
+    lock.wait_for()
+    lock.release()
+    assert view_of(lock) is LockView.NONE
+
+    other.release()
+
+    assert third.acquire(threading.Event())
+    assert view_of(lock) is LockView.NONE
+    assert came.empty()
+
+
+def test_who_wants_it_again_after_leaving_the_queue_gets_it(
+    tmp_path: Path, lock: PrimaryLock, came: queue.Queue[bool]
+) -> None:
+    other = Lock(tmp_path)
+    assert other.try_lock()
+    for _ in range(5):
+        lock.wait_for()
+        lock.release()
+    lock.wait_for()
+
+    other.release()
+
+    assert came.get(timeout=TIMEOUT_S)
+    assert view_of(lock) is LockView.HELD
+    assert sum(thread.name == "lock" for thread in threading.enumerate()) <= 1
+
+
+def test_a_lock_whose_file_is_gone_is_lost(tmp_path: Path, lock: PrimaryLock) -> None:
+    assert lock.try_now()
+    lock.check()
+    assert view_of(lock) is LockView.HELD
+
+    Lock(tmp_path).path.unlink()
+    lock.check()
+
+    assert view_of(lock) is LockView.LOST
+    lock.release()
+    assert view_of(lock) is LockView.NONE
+
+
+def test_a_wait_that_fails_says_why(tmp_path: Path) -> None:
+    came: queue.Queue[bool] = queue.Queue()
+    lock = PrimaryLock(lambda: Lock(tmp_path / "missing"), lambda: came.put(True))
+    lock.wait_for()
+
+    assert came.get(timeout=TIMEOUT_S)
+    assert view_of(lock) is LockView.NONE
+    assert "missing" in str(lock.take_problem())
+    assert lock.take_problem() is None
+    with pytest.raises(CoordinatorError):
+        lock.try_now()
+
+
+def test_a_lock_won_just_when_nobody_wants_it_is_not_kept() -> None:
+    """The moment between the kernel's yes and our bookkeeping."""
+    released = threading.Event()
+
+    class WonTooLate:
+        def try_lock(self) -> bool:
+            return False
+
+        def acquire(self, cancel: threading.Event) -> bool:
+            cancel.set()
+            return True
+
+        def is_held(self) -> bool:
+            return not released.is_set()
+
+        def release(self) -> None:
+            released.set()
+
+    def make() -> Lease:
+        return WonTooLate()
+
+    lock = PrimaryLock(make, lambda: None)
+    lock.wait_for()
+
+    assert released.wait(TIMEOUT_S)
+    assert view_of(lock) is LockView.NONE
+
+
+# --- the process
+
+
+def test_a_process_that_was_stopped_can_be_killed_and_says_how_it_ended() -> None:
+    process = BrokerProcess.start([sys.executable, "-c", "import time; time.sleep(600)"])
+    process.send(signal.SIGSTOP)
+    assert process.is_alive()
+
+    process.send(signal.SIGKILL)
+
+    assert process.end_text() == "killed by SIGKILL"
+    assert not process.is_alive()
+    process.send(signal.SIGKILL)  # hits nobody
+    process.close()
+
+
+def test_an_exit_code_is_told() -> None:
+    process = BrokerProcess.start([sys.executable, "-c", "raise SystemExit(3)"])
+    assert process.end_text() == "ended with exit code 3"
+    process.close()
+
+
+def test_a_program_that_is_not_there_is_named() -> None:
+    with pytest.raises(BrokerProcessError, match="/no/such/qpidd"):
+        BrokerProcess.start(["/no/such/qpidd"])
+
+
+def test_where_nobody_listens_there_is_nothing_to_take_over(tmp_path: Path) -> None:
+    assert BrokerProcess.adopt(tmp_path / "missing.sock") is None
+
+
+# --- settings
+
+
+def settings_file(directory: Path, text: str) -> Path:
+    path = directory / "qpid-ha.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: n\ncontrol-socket: /s/n.sock\nha: {cluster: true, coordinator: 'file:/shared'}\n",
+        "name: n\ncontrol-socket: /s/n.sock\nha.cluster: on\nha.coordinator: file:///shared\n",
+    ],
+)
+def test_what_an_agent_needs_is_read_from_the_brokers_file(tmp_path: Path, text: str) -> None:
+    path = settings_file(tmp_path, text)
+    settings = read_run_settings(path, [], ["qpidd"])
+
+    assert (settings.name, settings.control_socket, settings.directory) == ("n", Path("/s/n.sock"), Path("/shared"))
+    assert settings.command == ("qpidd", "--config", str(path), "--control-socket", "/s/n.sock")
+
+
+def test_what_is_said_on_the_command_line_beats_the_file_for_agent_and_broker(tmp_path: Path) -> None:
+    path = settings_file(tmp_path, "name: n\nha: {cluster: false}\n")
+    changes = ["ha.cluster=true", "ha.coordinator=file:/other", "control-socket=/s/x.sock"]
+    settings = read_run_settings(path, changes, ["qpidd"])
+
+    assert settings.directory == Path("/other")
+    assert settings.command[-2:] == ("--set", "control-socket=/s/x.sock")
+    assert "/s/x.sock" in settings.command
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("{", "not YAML"),
+        ("[]", "keys and values"),
+        ("name: n\n", "ha.cluster"),
+        ("ha.cluster: true\n", "file:DIRECTORY"),
+        ("ha: {cluster: true, coordinator: none}\n", "file:DIRECTORY"),
+        ("ha: {cluster: true, coordinator: zoo}\n", "'zoo' is not none, or file:"),
+    ],
+)
+def test_settings_without_which_agents_cannot_agree_are_named(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(RunSettingsError, match=named):
+        read_run_settings(settings_file(tmp_path, text), [], ["qpidd"])
+
+
+def test_the_command_imports_next_to_nothing() -> None:
+    script = "import sys, qpid_ha_agent.cli.agent; print([name for name in ('asyncio', 'yaml') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
