@@ -42,12 +42,13 @@ def find_broker(broker: str | None, environment: Mapping[str, str] = os.environ)
 
     Raises AddressError, or Unreachable when there is none.
     """
-    if broker and not broker.startswith("unix:") and ("://" in broker or ":" in broker):
-        return _remote(broker)
+    if broker and not broker.startswith("unix:") and ":" in broker:
+        return read_remote(broker)
     return find_socket(broker, environment)
 
 
-def _remote(text: str) -> RemoteBroker:
+def read_remote(text: str) -> RemoteBroker:
+    """The broker at `amqp[s]://[USER@]HOST[:PORT]`; without a scheme it is amqp. Raises AddressError."""
     found = _URL.fullmatch(text)
     if found is None:
         raise AddressError(f"{text.rpartition('@')[2]}: a remote broker is amqp://[USER@]HOST[:PORT], or amqps")
@@ -99,26 +100,32 @@ def _by_name(name: str, environment: Mapping[str, str]) -> Path:
     raise Unreachable(f"no broker named {name} in {_listed(socket_directories(environment))}")
 
 
-def _from_config(environment: Mapping[str, str]) -> Path | None:
-    """The broker that this machine is configured for; None if there is no configuration, or not for our eyes."""
+def read_config(environment: Mapping[str, str]) -> dict[str, object]:
+    """The configuration of this machine's broker, as it is written; empty if there is none, or not for our eyes.
+
+    Raises AddressError.
+    """
     path = environment.get("QPID_HA_CONFIG") or DEFAULT_CONFIG_FILE
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return None
+        return {}
     import yaml  # takes longer to import than a ping takes
 
     try:
         config = yaml.safe_load(text)
     except yaml.YAMLError:
         raise AddressError(f"{path} is not YAML: correct it, or say which broker with -b") from None
-    if not isinstance(config, dict):
-        return None
-    if isinstance(config.get("control-socket"), str):
-        return Path(config["control-socket"]).expanduser()
-    if isinstance(config.get("name"), str):
-        return _by_name(config["name"], environment)
-    return None
+    return config if isinstance(config, dict) else {}
+
+
+def _from_config(environment: Mapping[str, str]) -> Path | None:
+    """The broker that this machine is configured for."""
+    config = read_config(environment)
+    socket, name = config.get("control-socket"), config.get("name")
+    if isinstance(socket, str):
+        return Path(socket).expanduser()
+    return _by_name(name, environment) if isinstance(name, str) else None
 
 
 def _only_one(environment: Mapping[str, str]) -> Path:

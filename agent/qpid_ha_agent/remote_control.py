@@ -18,6 +18,7 @@ import proton.utils
 
 from qpid_ha_agent.broker_address import RemoteBroker
 from qpid_ha_agent.control import Refused, TimedOut, Unreachable
+from qpid_ha_agent.login import Login
 
 NODE, OPERATION, TYPE = "$management", "control", "org.qpid-ha.broker"
 ADMIN_PROPERTY = "qpid.ha-admin"
@@ -30,10 +31,10 @@ NOT_OFFERED = -32601
 class RemoteControlClient:
     """As `ControlClient`, through one AMQP connection, made at the first call; each step takes `timeout_s` at most."""
 
-    def __init__(self, broker: RemoteBroker, password: str | None = None, timeout_s: float = 10.0) -> None:
+    def __init__(self, broker: RemoteBroker, login: Login | None = None, timeout_s: float = 10.0) -> None:
         self.broker = broker
         self.timeout_s = timeout_s
-        self._password = password
+        self._login = login or Login(broker.user, None)
         self._connection: Any = None
         self._requests: Any = None
         self._replies: Any = None
@@ -81,8 +82,8 @@ class RemoteControlClient:
         self._connection = proton.utils.BlockingConnection(
             str(self.broker),
             timeout=self.timeout_s,
-            user=self.broker.user or None,
-            password=self._password if self.broker.user else None,
+            user=self._login.user or None,
+            password=self._login.password if self._login.user else None,
             allow_insecure_mechs=False,
             properties={proton.symbol(ADMIN_PROPERTY): True},
         )
@@ -100,7 +101,7 @@ class RemoteControlClient:
             self.close()
             text = str(error)
             if "unauthorized-access" in text:
-                who = self.broker.user or "anybody"
+                who = self._login.user or "anybody"
                 raise Refused(NOT_ALLOWED, f"{self.broker} does not let {who} administer it: {text}") from None
             raise Unreachable(f"cannot reach a broker at {self.broker}: {text}") from None
 

@@ -102,7 +102,7 @@ class ControlBroker:
 
     def events(self, params: dict[str, object]) -> object:
         async def notes() -> AsyncIterator[object]:
-            yield {"before": "ready", "state": "primary", "cause": "promoted"}
+            yield {"event": "state", "at_ms": 86_400_000, "before": "ready", "state": "primary", "cause": "promoted"}
 
         return Stream({"state": "ready"}, "event", notes(), lambda: None)
 

@@ -188,7 +188,7 @@ def test_exchanges_are_made_bound_and_shown(broker: Broker) -> None:
         (["ping", "-b", "http://node2:5672"], "amqp://"),
         (["ping", "-b", "amqp://me:secret@node2:5672"], "--password-file"),
         (["ping", "-b", "node2:99999"], "99999"),
-        (["ping", "-b", "node2:1", "--password-file", "/nonexistent"], "/nonexistent"),
+        (["ping", "-b", "me@node2:1", "--password-file", "/nonexistent"], "/nonexistent"),
         (["status", "--all", "--is-primary"], "give one"),
         (["replicate", "orders"], "REMOTE-BROKER"),
         (["watch", "--format", "json"], "qpid-ha events"),

@@ -175,5 +175,8 @@ def _print_event(event: object, format_name: str) -> None:
     elif format_name == "yaml":
         click.echo("---")
         print_document(event, format_name)
+    elif isinstance(event, Mapping):
+        facts = {name: value for name, value in event.items() if name != "at_ms"}
+        click.echo(f"{_local_time(event.get('at_ms', time.time() * 1000))} {cell(facts)}")
     else:
-        click.echo(f"{time.strftime('%H:%M:%S')} {cell(event)}")
+        click.echo(cell(event))

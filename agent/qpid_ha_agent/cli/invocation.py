@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -50,17 +49,10 @@ class Invocation:
         timeout_s = usual_timeout_s if self.timeout_s is None else self.timeout_s
         if not isinstance(broker, RemoteBroker):
             return ControlClient(broker, timeout_s)
+        from qpid_ha_agent.login import find_login
         from qpid_ha_agent.remote_control import RemoteControlClient
 
-        return RemoteControlClient(broker, self._password(), timeout_s)
-
-    def _password(self) -> str | None:
-        if self.password_file is None:
-            return os.environ.get("QPID_HA_PASSWORD")
-        try:
-            return Path(self.password_file).read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
-        except (OSError, UnicodeDecodeError) as error:
-            raise Failure(f"--password-file: cannot read {self.password_file}: {error}", USAGE) from None
+        return RemoteControlClient(broker, find_login(broker, self.password_file, os.environ), timeout_s)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
