@@ -41,6 +41,8 @@ class Node:
         self.states: list[str] = []
         self.stopped = ""
         self.turn_due = False
+        self.confirmed = 0
+        """The last LSN that it told clients of, as primary."""
 
     @property
     def state(self) -> State:
@@ -68,6 +70,8 @@ class Node:
         self.member.wall_ms = NOW_MS
         effects = self.member.handle(what, self.cluster.now_s)
         self.member.check_invariants()
+        if self.state is State.PRIMARY:
+            self.confirmed = max(self.confirmed, self.committed)
         for effect in effects:
             self.cluster.carry_out(self, effect)
 

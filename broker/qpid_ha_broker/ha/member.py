@@ -13,6 +13,7 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.accession import take_command
 from qpid_ha_broker.ha.backup import STREAM_ERRORS, Stage
+from qpid_ha_broker.ha.history import problem
 from qpid_ha_broker.ha.member_view import MemberView
 from qpid_ha_broker.ha.promotion import Granted, Outcome, Promotion, Refused, Step
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -251,7 +252,8 @@ class Member(MemberView):
             return
         newest = hello.history[-1].generation if hello.history else 0
         same_cluster = not hello.cluster or hello.cluster == self.cluster
-        if same_cluster and newest > self._primary.generation and newest < 1 << 62:
+        is_sound = not problem(hello.history, hello.last_lsn)
+        if same_cluster and is_sound and newest > self._primary.generation:
             text = f"{hello.name} knows generation {newest}"
             self._around.send(link, fr.Refused(fr.RefusalCode.STEPPED_DOWN, f"{text}: stepping down", ""))
             self._around.close(link, text)

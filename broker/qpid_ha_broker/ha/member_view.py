@@ -10,7 +10,7 @@ from qpid_ha_broker.ha.backup import Backup
 from qpid_ha_broker.ha.claims import Claims
 from qpid_ha_broker.ha.departure import Departure
 from qpid_ha_broker.ha.filing import Filing
-from qpid_ha_broker.ha.primary import Primary
+from qpid_ha_broker.ha.primary import WITNESS, Primary
 from qpid_ha_broker.ha.promotion import Promotion
 from qpid_ha_broker.ha.reports import backup_facts, history_facts
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -26,6 +26,7 @@ class MemberView:
     def __init__(self, settings: MemberSettings, resources: ResourceSet, random: Callable[[], float]) -> None:
         self._around = Surroundings(settings, resources, random)
         self._resources = resources
+        resources.log.add_witness(WITNESS)
         self._tail = Tail(settings.tail_bytes, resources.log.last_lsn)
         self._machine = StateMachine(State.CONNECTING)
         self._backup = Backup(self._around, self._tail)

@@ -95,8 +95,6 @@ class Primary:
         self._start_lsn = 0
         self.unfiled: Change | None = None
         """The newest change that still has to be filed; the member takes care of it."""
-        self._log.add_witness(WITNESS)
-        self._log.acknowledge(WITNESS, self.in_sync.committed_lsn)
         self._check_size()
 
     def began(self, start_lsn: int, in_sync_lsn: int) -> None:
@@ -109,7 +107,7 @@ class Primary:
         for link in list(self.links):
             self._around.close(link, "no longer primary")
         self.links.clear()
-        self._log.remove_witness(WITNESS)
+        self._log.take_batch()  # what nobody was sent: the witness stays, so that none of it counts as certain
         self._around.resources.refusal = None
 
     # --- a backup comes
@@ -370,7 +368,7 @@ class Primary:
     def check_invariants(self) -> None:
         """Raise AssertionError where the promise is broken; called after each step in tests."""
         self.in_sync.check_invariants()
-        inherited = max(self._start_lsn - 1, 0)  # what the log held before: nobody here was told of it
+        inherited = max(self._start_lsn - 1, 0)  # nobody here was told of what the log held before
         if self._log.committed_lsn > max(self.in_sync.committed_lsn, inherited):
             raise AssertionError(
                 f"committed {self._log.committed_lsn}, but not by the set: {self.in_sync.committed_lsn}"

@@ -72,6 +72,8 @@ def judge(known: Known) -> Verdict:
         return Refuse(strangers)
     if known.force:
         reason = ""
+    elif known.own.state == State.CATCHUP or not known.own.complete:
+        reason = "this broker is still catching up and lacks messages: promote one that is ready"
     elif known.own.generation:
         reason = _why_not_with_data(known)
     else:
@@ -123,8 +125,6 @@ def _why_not_empty(known: Known) -> str:
 
 def _why_not_with_data(known: Known) -> str:
     own = known.own
-    if own.state == State.CATCHUP or not own.complete:
-        return "this broker is still catching up and lacks messages: promote one that is ready"
     if own.name not in own.members:
         return f"this broker is not in the in-sync set of its own log ({', '.join(own.members)}): promote one of those"
     view = _newest_view(known)

@@ -1,0 +1,406 @@
+"""Known weak spots of hot standby, and wrong input of every kind."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.states import TRANSITIONS, Cause, State, StateMachine, UnknownTransition
+from small_cluster import Node, SmallCluster, three
+
+
+def primaries(cluster: SmallCluster) -> list[str]:
+    return [name for name, node in cluster.nodes.items() if node.running and node.state is State.PRIMARY]
+
+
+def test_every_pair_of_state_and_cause_is_either_in_the_table_or_an_error_with_the_states_so_far() -> None:
+    for state, cause in itertools.product(State, Cause):
+        machine = StateMachine(state)
+        if (state, cause) in TRANSITIONS:
+            assert machine.move(cause) == (state, TRANSITIONS[state, cause])
+        else:
+            with pytest.raises(UnknownTransition, match=state.value):
+                machine.move(cause)
+
+
+# --- weak spots of the original
+
+
+@pytest.mark.parametrize("has_coordinator", [False, True])
+def test_a_paused_primary_confirms_nothing_when_it_goes_on_and_steps_down(has_coordinator: bool) -> None:
+    cluster = three(has_coordinator=has_coordinator)
+    a = cluster["a"]
+    a.declare("q")
+    cluster.settle()
+    a.paused = True
+    lsn = a.publish("q", "sent to the sleeper")
+    cluster.wait(4)
+    assert cluster.promote("b").done
+    cluster["b"].publish("q", "sent to the new one")
+    cluster.settle()
+    a.paused = False
+    cluster.settle()
+    assert a.confirmed < lsn
+    assert primaries(cluster) == ["b"]
+    assert a.state is State.READY
+    assert all(node.bodies("q") == ["sent to the new one"] for node in cluster.nodes.values())
+
+
+def test_a_stalled_backup_holds_publishers_no_longer_than_the_backup_timeout() -> None:
+    cluster = three(backup_timeout_s=5.0)
+    a = cluster["a"]
+    a.declare("q")
+    cluster.settle()
+    cluster["c"].paused = True
+    lsn = a.publish("q", "1")
+    cluster.wait(4)
+    assert a.committed < lsn
+    cluster.wait(2)
+    assert a.committed >= lsn
+    assert a.member.members == ("a", "b")
+    cluster["c"].paused = False
+    cluster.settle()
+    assert cluster["c"].state is State.READY
+    assert a.member.members == ("a", "b", "c")
+
+
+def test_a_backup_that_loses_the_primary_in_its_catch_up_recovers_with_the_next_one() -> None:
+    cluster = three(tail_bytes=1, chunk_messages=1, chunks_ahead=1)
+    a = cluster["a"]
+    a.declare("q")
+    a.publish("q", *"123456789")
+    cluster.settle()
+    cluster.kill("c")
+    cluster.start("c")
+    while cluster["c"].state is not State.CATCHUP or len(cluster["c"].bodies("q")) < 3:
+        for name in "acb":
+            cluster[name].step()
+    cluster.kill("a")
+    assert cluster.promote("b").done
+    assert "connecting" in cluster["c"].states[-1] or cluster["c"].state is State.CONNECTING
+    cluster.settle()
+    assert cluster["c"].state is State.READY
+    assert cluster["c"].bodies("q") == list("123456789")
+
+
+def test_a_backup_in_catch_up_is_not_promoted_and_the_refusal_says_why() -> None:
+    cluster = three(tail_bytes=1, chunk_messages=1, chunks_ahead=1)
+    cluster["a"].declare("q")
+    cluster["a"].publish("q", *"123456789")
+    cluster.kill("c")
+    cluster.settle()
+    c = cluster.start("c")
+    while c.state is not State.CATCHUP:
+        for name in "acb":
+            cluster[name].step()
+    c.feed(fx.PromoteAsked(7))
+    while 7 not in c.answers:
+        assert any([cluster[name].step() for name in "abc"])
+    assert not c.answers[7].done
+    assert "catching up" in c.answers[7].text
+
+
+def test_promoting_a_backup_makes_the_live_primary_step_down_first_and_loses_nothing() -> None:
+    cluster = three()
+    cluster["a"].declare("q")
+    cluster["a"].publish("q", "1", "2")
+    assert cluster.promote("b").done
+    assert primaries(cluster) == ["b"]
+    cluster.settle()
+    assert cluster["a"].state is State.READY
+    assert all(node.bodies("q") == ["1", "2"] for node in cluster.nodes.values())
+    assert cluster["b"].member.members == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("has_coordinator", [False, True])
+def test_two_that_are_promoted_at_once_never_leave_two_primaries(has_coordinator: bool) -> None:
+    cluster = three(has_coordinator=has_coordinator)
+    cluster.kill("a")
+    for number, name in enumerate("bc", start=1):
+        cluster[name].feed(fx.PromoteAsked(number))
+    cluster.run()
+    cluster.settle()
+    assert len(primaries(cluster)) <= 1
+    if not primaries(cluster):
+        assert cluster.promote("b").done
+    cluster.settle()
+    generations = [cluster[name].member.generation for name in "bc"]
+    assert generations[0] == generations[1]
+
+
+def test_after_all_were_killed_the_first_one_back_is_not_promoted() -> None:
+    cluster = three()
+    cluster["a"].declare("q")
+    cluster.settle()
+    for name in "abc":
+        cluster.kill(name)
+    cluster.start("b")
+    cluster.run()
+    answer = cluster.promote("b")
+    assert not answer.done
+    assert "holds no data" in answer.text
+    assert "--force" in answer.text
+
+
+def test_a_broker_that_lost_its_memory_is_not_promoted_beside_one_that_did_not() -> None:
+    cluster = three()
+    cluster["a"].declare("q")
+    cluster.settle()
+    cluster.kill("a")
+    cluster.kill("b")
+    cluster.start("b")
+    cluster.run()
+    answer = cluster.promote("b")
+    assert (answer.done, "c" in answer.text) == (False, True)
+    assert cluster.promote("c").done
+
+
+def test_a_demoted_primary_rejoins_without_a_restart() -> None:
+    cluster = three()
+    cluster["a"].declare("q")
+    cluster["a"].publish("q", "1")
+    assert cluster.demote("a").done
+    assert cluster.promote("c").done
+    cluster["c"].publish("q", "2")
+    cluster.settle()
+    assert cluster["a"].states[-3:] == ["primary -> connecting", "connecting -> catchup", "catchup -> ready"]
+    assert cluster["a"].bodies("q") == ["1", "2"]
+
+
+def test_a_broker_that_was_left_behind_finds_out_and_refuses() -> None:
+    cluster = three()
+    a = cluster["a"]
+    a.declare("q")
+    cluster.settle()
+    cluster.cut("b", "a", "c")
+    cluster.wait(15)
+    lsn = a.publish("q", "confirmed without b")
+    cluster.run()
+    assert a.committed >= lsn
+    cluster.kill("a")
+    cluster.heal()
+    cluster.run()
+    answer = cluster.promote("b")
+    assert (answer.done, "newer in-sync set" in answer.text) == (False, True)
+    assert cluster.promote("c").done
+    cluster.settle()
+    assert cluster["b"].bodies("q") == ["confirmed without b"]
+
+
+def test_below_the_least_number_in_sync_publishes_are_refused_and_what_waits_is_not_confirmed() -> None:
+    cluster = three(min_in_sync=2)
+    a = cluster["a"]
+    a.declare("q")
+    cluster.settle()
+    cluster.cut("a", "b", "c")
+    lsn = a.publish("q", "waits")
+    cluster.wait(20)
+    assert a.committed < lsn
+    assert a.resources.refusal is not None
+    cluster.heal()
+    cluster.settle()
+    assert a.committed >= lsn
+    assert a.resources.refusal is None
+
+
+def test_with_at_least_two_in_sync_a_broker_without_news_of_the_others_is_not_promoted() -> None:
+    cluster = three(min_in_sync=2)
+    cluster.kill("a")
+    cluster.cut("b", "c")
+    answer = cluster.promote("b")
+    assert (answer.done, "enough" in answer.text) == (False, True)
+
+
+def test_nothing_is_confirmed_while_the_coordinator_cannot_record_that_a_backup_is_gone() -> None:
+    cluster = three(has_coordinator=True)
+    a = cluster["a"]
+    a.declare("q")
+    cluster.settle()
+    cluster.record_is_reachable = False
+    cluster.kill("c")
+    lsn = a.publish("q", "1")
+    cluster.wait(5)
+    assert a.committed < lsn
+    cluster.record_is_reachable = True
+    cluster.settle()
+    assert a.committed >= lsn
+    assert cluster.record is not None and cluster.record.members == ("a", "b")
+
+
+def test_force_overrides_and_is_in_the_history() -> None:
+    cluster = three()
+    for name in "abc":
+        cluster.kill(name)
+    cluster.start("b")
+    cluster.run()
+    assert cluster.promote("b", force=True).done
+    assert [line["forced"] for line in cluster["b"].member.history()] == [True]
+
+
+# --- promote and demote in every state
+
+
+def test_promoting_a_primary_again_changes_nothing() -> None:
+    cluster = three()
+    answer = cluster.promote("a")
+    assert (answer.done, answer.text) == (True, "already primary of generation 1")
+
+
+def test_demoting_a_backup_is_refused() -> None:
+    answer = three().demote("b")
+    assert (answer.done, "only a primary" in answer.text) == (False, True)
+
+
+def test_the_first_start_needs_every_broker_to_answer() -> None:
+    cluster = SmallCluster("a", "b", "c")
+    cluster.kill("c")
+    answer = cluster.promote("a")
+    assert (answer.done, "c:5672" in answer.text) == (False, True)
+
+
+def test_a_url_that_reaches_only_this_broker_is_refused() -> None:
+    cluster = SmallCluster("a", "b")
+    a = cluster["a"]
+    a.handle(fx.PromoteAsked(1))
+    number = max(asked for _, asked, _ in cluster._asked.values())
+    a.handle(fx.PeersAnswered(number, (a.member.status(),), ()))
+    assert "only this broker" in a.answers[1].text
+
+
+def test_a_switchover_goes_to_the_broker_that_was_named_or_says_who_is_ready() -> None:
+    cluster = three()
+    refused = cluster.switch_over("a", "nobody")
+    assert (refused.done, "b, c" in refused.text) == (False, True)
+    assert cluster.switch_over("a", "c").done
+    assert primaries(cluster) == ["c"]
+
+
+# --- wrong input
+
+
+def hello(**changed: object) -> fr.Hello:
+    """A backup's first word, as a stranger may say it."""
+    return fr.Hello(fr.PROTOCOL_VERSION, "x", "x-1", "", (), 0, 0, True, 0)._replace(**changed)  # type: ignore[arg-type]
+
+
+def said_to(node: Node, link: int, frame: fr.Frame) -> list[fx.Effect]:
+    return node.member.handle(fx.FrameReceived(link, frame), node.cluster.now_s)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"cluster": "another"}, fr.RefusalCode.OTHER_CLUSTER),
+        ({"version": 99}, fr.RefusalCode.VERSION),
+        ({"name": "b", "instance": "not-b's"}, fr.RefusalCode.SAME_NAME),
+        ({"name": "a", "instance": "not-a's"}, fr.RefusalCode.SAME_NAME),
+        ({"last_lsn": 5}, fr.RefusalCode.BAD_HISTORY),
+        ({"last_lsn": 5, "applied_lsn": 9, "history": (fr.GenerationEntry(1, "a", 1),)}, fr.RefusalCode.BAD_HISTORY),
+        ({"last_lsn": 9, "history": (fr.GenerationEntry(1, "a", 5), fr.GenerationEntry(1, "b", 7))}, "bad-history"),
+        ({"last_lsn": 9, "history": (fr.GenerationEntry(1, "a", 9), fr.GenerationEntry(2, "b", 7))}, "bad-history"),
+    ],
+)
+def test_a_hello_that_makes_no_sense_is_refused_with_a_reason(wrong: dict[str, object], code: str) -> None:
+    a = three()["a"]
+    before = a.member.position, a.member.members
+    effects = said_to(a, 999, hello(**wrong))
+    (refused,) = [effect.frame for effect in effects if isinstance(effect, fx.Send)]
+    assert isinstance(refused, fr.Refused)
+    assert refused.code == code
+    assert any(isinstance(effect, fx.Close) and effect.link == 999 for effect in effects)
+    assert (a.member.position, a.member.members) == before
+
+
+def test_a_hello_from_a_newer_generation_makes_the_primary_step_down() -> None:
+    cluster = three()
+    a = cluster["a"]
+    history = (fr.GenerationEntry(1, "a", 1), fr.GenerationEntry(5, "x", 3))
+    said_to(a, 999, hello(cluster=a.member.cluster, history=history, last_lsn=9, applied_lsn=9))
+    assert a.state is not State.PRIMARY
+
+
+def test_a_broker_of_another_cluster_stops_with_the_reason() -> None:
+    cluster = three()
+    cluster.kill("c")
+    c = cluster.start("c")
+    other = SmallCluster("c", "d")
+    other.run()
+    assert other.promote("c").done
+    foreign = other["c"]
+    foreign.feed(fx.DemoteAsked(5))
+    other.run()
+    c.member, c.resources = foreign.member, foreign.resources
+    c.member.settings = foreign.member.settings.__class__("c", "c-9", ("a:5672", "b:5672", "c:5672"), "c:5672")
+    cluster.settle()
+    assert "cluster" in c.stopped
+
+
+def backup_frames(node: Node, change: str) -> fr.Frame:
+    """The next frame of the stream, spoiled."""
+    lsn, generation = node.member.position.lsn, node.member.generation
+    data = b"".join([])
+    match change:
+        case "older generation":
+            return fr.Batch(generation - 1, lsn + 1, lsn + 1, 0, data)
+        case "newer generation":
+            return fr.Batch(generation + 1, lsn + 1, lsn + 1, 0, data)
+        case "gap":
+            return fr.Batch(generation, lsn + 2, lsn + 2, 0, data)
+        case "truncated":
+            return fr.Batch(generation, lsn + 1, lsn + 1, 0, bytes.fromhex("1c00000078"))
+        case "empty":
+            return fr.Batch(generation, lsn + 1, lsn + 1, 0, data)
+    return fr.Chunk(generation, 1, 1, 2, False, (), (), b"")
+
+
+@pytest.mark.parametrize("change", ["older generation", "newer generation", "gap", "truncated", "empty", "chunk"])
+def test_a_stream_that_does_not_fit_is_given_up_and_the_backup_comes_back(change: str) -> None:
+    cluster = three()
+    cluster["a"].declare("q")
+    cluster["a"].publish("q", "1")
+    cluster.settle()
+    b = cluster["b"]
+    before = b.member.position
+    link = b.member._backup.link
+    b.feed(fx.FrameReceived(link, backup_frames(b, change)))
+    cluster.run()
+    assert b.member.position == before or b.member.position.lsn > before.lsn
+    assert any("the channel is given up" in text or "does not fit" in text for text in b.notices)
+    cluster.settle()
+    assert b.state is State.READY
+    assert b.bodies("q") == ["1"]
+
+
+@pytest.mark.parametrize(("generation", "ahead"), [(0, 1000), (1, 0)])
+def test_an_acknowledgement_that_cannot_be_ends_the_channel_and_confirms_nothing(generation: int, ahead: int) -> None:
+    cluster = three()
+    a = cluster["a"]
+    committed = a.committed
+    link = next(each.link for each in a.member._primary.links.values() if each.name == "b")  # type: ignore[union-attr]
+    a.feed(fx.FrameReceived(link, fr.Ack(1 + generation, a.member.position.lsn + ahead, 0)))
+    cluster.run()
+    assert any("sent an acknowledgement" in text for text in a.notices)
+    assert a.committed >= committed
+    cluster.settle()
+    assert cluster["b"].state is State.READY
+
+
+def test_a_damaged_frame_ends_the_channel_and_nothing_else() -> None:
+    cluster = three()
+    b = cluster["b"]
+    b.feed(fx.FrameDamaged(b.member._backup.link, "checksum"))
+    cluster.settle()
+    assert b.state is State.READY
+    assert any("damaged" in text for text in b.notices)
+
+
+def test_a_frame_that_nobody_asked_for_changes_nothing() -> None:
+    cluster = three()
+    for frame in (fr.Ack(1, 1, 0), fr.HoldingsDone(), fr.TakeOver(1), fr.Heartbeat(9, 9, 9)):
+        for node in cluster.nodes.values():
+            before = node.member.position, node.state
+            said_to(node, 4242, frame)
+            assert (node.member.position, node.state) == before
