@@ -106,7 +106,7 @@ class End:
 
 
 class Channel:
-    """Ordered both ways; `ends[0]` opened it. Broken: nothing is taken any more, what is in flight may arrive or not."""
+    """Ordered both ways; `ends[0]` opened it. Broken: nothing is taken any more, what is in flight may arrive."""
 
     __slots__ = ("drops", "ends", "is_broken")
 

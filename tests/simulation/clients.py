@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.queue import Consumer, Handout, Queue
+from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Message, Publish, Transaction
 from simulation.ledger import UNIT_SIZES, Copy, Ledger
-from simulation.node import Node, Session
+from simulation.node import Node, Session, Taker
 from simulation.virtual_time import Schedule
 
 PATIENCE_S = 3.0
@@ -137,7 +137,7 @@ class Publisher:
     def ended(self, session: Session) -> None:
         self._shop.tell(partial(self._lost, session))
 
-    def handed_out(self, session: Session, handout: Handout) -> None:
+    def handed_out(self, taker: Taker, entry: Entry) -> None:
         raise AssertionError("a publisher takes nothing")
 
 
@@ -151,17 +151,6 @@ def _publish(node: Node, copies: list[Copy]) -> int:
     for queue, copy in zip(queues, copies, strict=True):
         transaction.publish(Publish(queue, Message(copy.payload()), ""))
     return resources.commit(transaction, now_ms)
-
-
-class Taker(Consumer):
-    """A model consumer that knows whose it is."""
-
-    __slots__ = ("session",)
-
-    def __init__(self, session: Session) -> None:
-        super().__init__()
-        self.session = session
-        self.window_bytes = 1 << 40
 
 
 class ConsumingClient:
@@ -208,16 +197,15 @@ class ConsumingClient:
             node.resources.wake(self._queue)
             node.written()
 
-    def handed_out(self, session: Session, handout: Handout) -> None:
-        queue = self._queue
-        if queue is None or handout.consumer is not self._taker:
+    def handed_out(self, taker: Taker, entry: Entry) -> None:
+        queue, session = self._queue, taker.session
+        if queue is None or taker is not self._taker:
             return
-        for entry in handout.entries:
-            self._held[entry.id] = entry
-            is_marked = entry.acquired_before or entry.delivery_count > 0 or entry.id <= queue.redelivered_below
-            self._shop.ledger.delivered(Copy.read(entry.content().payload), is_marked, session.node)
-            answer = partial(session.node.do, partial(self._answer, session, entry))
-            self._shop.schedule.after(0.3 * self._shop.draw.random(), answer)
+        self._held[entry.id] = entry
+        is_marked = entry.acquired_before or entry.delivery_count > 0 or entry.id <= queue.redelivered_below
+        self._shop.ledger.delivered(Copy.read(entry.content().payload), is_marked, session.node)
+        answer = partial(session.node.do, partial(self._answer, session, entry))
+        self._shop.schedule.after(0.3 * self._shop.draw.random(), answer)
 
     def _answer(self, session: Session, entry: Entry) -> None:
         queue, node = self._queue, session.node
@@ -289,9 +277,9 @@ class Administrator:
         except ModelError:
             node.end_session(session)
             return
-        ledger.object_changing(name, exists)
+        change = ledger.object_changing(name, exists)
         lsn = node.resources.log.last_lsn
-        node.wait(lsn, session, partial(self._changed, session, name, exists))
+        node.wait(lsn, session, partial(self._changed, session, name, change))
         node.written()
 
     def _make(self, node: Node, name: str) -> None:
@@ -302,12 +290,12 @@ class Administrator:
         for _ in range(self._shop.draw.randrange(4)):
             node.resources.publish(queue, Message(b"?"), node.clock.wall_ms())
 
-    def _changed(self, session: Session, name: str, exists: bool) -> None:
-        self._shop.ledger.object_changed(name, exists, session.node)
+    def _changed(self, session: Session, name: str, change: int) -> None:
+        self._shop.ledger.object_changed(name, change, session.node)
         session.node.end_session(session)
 
     def ended(self, session: Session) -> None:
         pass
 
-    def handed_out(self, session: Session, handout: Handout) -> None:
+    def handed_out(self, taker: Taker, entry: Entry) -> None:
         raise AssertionError("an administrator takes nothing")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from model_support import picture
 from qpid_ha_broker.ha.effects import StateChanged
-from qpid_ha_broker.ha.frames import Frame
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from simulation.clients import Administrator, ConsumingClient, Publisher, Shop
@@ -57,7 +56,7 @@ class Cluster:
         draw = self._draw("network")
         self.network = Network(self.schedule, draw, plan.delay_s, plan.channel_frames, codec)
         self.register = Register(self.schedule, self._draw("register"))
-        world = World(self.schedule, self.network, self.register, self.trace, self)
+        world = World(self.schedule, self.network, self.register, self.trace, self, plan.check_every)
         self.nodes = [self._node(world, index) for index in range(plan.nodes)]
         self.network.hosts = {_address(node.index): node for node in self.nodes}
         self.ledger = Ledger({node.name: node for node in self.nodes})

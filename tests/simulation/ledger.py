@@ -12,7 +12,6 @@ from typing import NamedTuple
 from qpid_ha_broker.model.state import State as Content
 from simulation.node import Node, Violation
 
-
 UNIT_SIZES = 4
 
 
@@ -47,7 +46,7 @@ class Promise(NamedTuple):
     """Who was in sync when something was confirmed, and in which generation."""
 
     generation: int
-    holders: frozenset[Process]
+    holders: tuple[Process, ...]
 
 
 class Ledger:
@@ -64,7 +63,8 @@ class Ledger:
         self._last_delivered: dict[tuple[str, str], int] = {}
         self._primaries: dict[int, Process] = {}
         self._newest_confirmed = 0
-        self._objects: dict[str, tuple[bool, Promise | None]] = {}
+        self._objects: dict[str, tuple[int, bool, Promise | None]] = {}
+        self._changes = 0
         self.excused_total = 0
         self.deliveries_total = 0
 
@@ -88,7 +88,7 @@ class Ledger:
 
     def _promise(self, node: Node) -> Promise:
         member = node.member
-        return Promise(member.generation, frozenset((name, self._nodes[name].process) for name in member.members))
+        return Promise(member.generation, tuple((name, self._nodes[name].process) for name in member.members))
 
     def _is_kept_by_somebody(self, promise: Promise) -> bool:
         """Whether one of those who were in sync still lives, with its memory."""
@@ -159,12 +159,17 @@ class Ledger:
 
     # --- configuration
 
-    def object_changing(self, name: str, exists: bool) -> None:
-        self._objects[name] = exists, None
+    def object_changing(self, name: str, exists: bool) -> int:
+        """Somebody makes or deletes a queue; returns the number of the change."""
+        self._changes += 1
+        self._objects[name] = self._changes, exists, None
+        return self._changes
 
-    def object_changed(self, name: str, exists: bool, node: Node) -> None:
-        if self._objects.get(name) == (exists, None):
-            self._objects[name] = exists, self._promise(node)
+    def object_changed(self, name: str, change: int, node: Node) -> None:
+        """It was confirmed; which matters if nothing was tried since."""
+        newest, exists, _ = self._objects.get(name, (0, False, None))
+        if newest == change:
+            self._objects[name] = change, exists, self._promise(node)
 
     # --- the end
 
@@ -179,7 +184,7 @@ class Ledger:
             if copy in present:
                 self._excuse_or_raise(f"{copy} was settled and is there again", promises)
         self._check_units(present)
-        for name, (exists, promise) in self._objects.items():
+        for name, (_, exists, promise) in self._objects.items():
             if promise is not None and (name in primary.resources.state.queues) != exists:
                 self._excuse_or_raise(f"queue {name} should {'' if exists else 'not '}exist", [promise])
 
@@ -195,12 +200,12 @@ class Ledger:
         known: dict[tuple[str, int, int], set[int]] = {}
         for copy in present | kept | self._accepting:
             known.setdefault((copy.publisher, copy.unit, copy.attempt), set()).add(copy.number)
-        for publisher, unit, attempt in {copy[:1] + (copy.unit, copy.attempt) for copy in present | kept if copy.unit}:
-            first, count = divmod(unit, UNIT_SIZES)
-            numbers = known[publisher, unit, attempt]
+        for copy in sorted(copy for copy in present | kept if copy.unit):
+            first, count = divmod(copy.unit, UNIT_SIZES)
+            numbers = known[copy.publisher, copy.unit, copy.attempt]
             if numbers != set(range(first, first + count)):
                 raise Violation(
-                    f"of {count} messages from {publisher} {first} on, in a transaction, there is {numbers}"
+                    f"of {count} messages of {copy.publisher} from {first} on, in a transaction, there is {numbers}"
                 )
 
 

@@ -113,10 +113,7 @@ class Manager:
     def _must_force(self) -> bool:
         everybody_refused = all(self._refusals(node) >= REFUSALS_BEFORE_FORCE for node in self._nodes)
         nobody_is_left = not any(self.is_in_sync(node) for node in self._nodes)
-        somebody_has_data = any(node.member.generation for node in self._nodes if node.is_up)
-        return (
-            self.is_careful and everybody_refused and nobody_is_left and (somebody_has_data or bool(self.last_in_sync))
-        )
+        return self.is_careful and everybody_refused and nobody_is_left
 
     def _answered(self, node: Node, process: int, done: bool, text: str) -> None:
         self._waiting = max(self._waiting - 1, 0)

@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.ha import effects as fx
@@ -13,8 +14,9 @@ from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.queue import Handout
+from qpid_ha_broker.model.queue import Consumer
 from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.sequence import Entry
 from simulation.channel import Delivery
 from simulation.network import Network
 from simulation.register import Register
@@ -43,8 +45,8 @@ class Violation(Exception):
 class Client(Protocol):
     """Whoever has a session."""
 
-    def handed_out(self, session: Session, handout: Handout) -> None:
-        """Messages came."""
+    def handed_out(self, taker: Taker, entry: Entry) -> None:
+        """A message came."""
 
     def ended(self, session: Session) -> None:
         """The broker has ended the session, or died."""
@@ -58,6 +60,17 @@ class Session:
         self.process = node.process
         self.client = client
         self.is_open = True
+
+
+class Taker(Consumer):
+    """A model consumer that knows whose it is."""
+
+    __slots__ = ("session",)
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self.window_bytes = 1 << 40
 
 
 class Waiting(NamedTuple):
@@ -86,10 +99,12 @@ class World(NamedTuple):
     register: Register
     trace: Trace
     watcher: Watcher
+    check_every: int
+    """After so many inputs a member's invariants are checked: that takes longer than all the rest."""
 
 
 class Node:
-    """The promise: inputs are handled one after the other, in the order in which they came, and only by a live process."""
+    """The promise: inputs are handled one by one, in the order in which they came, and only by a live process."""
 
     def __init__(self, world: World, index: int, clock: Clock, settings: Callable[[str], MemberSettings]) -> None:
         self._world = world
@@ -108,6 +123,7 @@ class Node:
         self._last_link = 0
         self._last_request = 0
         self._is_busy = False
+        self._handled = 0
 
     # --- the process
 
@@ -229,7 +245,9 @@ class Node:
         for effect in effects:
             self._carry_out(effect)
         self._after()
-        member.check_invariants()
+        self._handled += 1
+        if self._handled % self._world.check_every == 0:
+            member.check_invariants()
         self._world.watcher.handled(self)
 
     def _after(self) -> None:
@@ -240,8 +258,12 @@ class Node:
                 waiting = self.waiting.popleft()
                 if waiting.session.is_open:
                     waiting.tell()
-        if self.resources.log.has_pending or self.member.has_work or self.resources.has_work:
+        if self.resources.log.has_pending or self.member.has_work or (self._serves and self.resources.has_work):
             self._want_turn()
+
+    @property
+    def _serves(self) -> bool:
+        return self.member.state is State.PRIMARY and not self._is_ending
 
     # --- effects
 
@@ -312,19 +334,24 @@ class Node:
     def turn(self) -> None:
         """Hand out, then give the batch to the member."""
         self._turn_waits = False
-        if self.member.state is State.PRIMARY and not self._is_ending and self.resources.has_work:
-            for handout in self.resources.hand_out(self.clock.wall_ms(), HAND_OUT_LIMIT):
-                session = getattr(handout.consumer, "session", None)
-                if session is not None:
-                    session.client.handed_out(session, handout)
+        if self._serves and self.resources.has_work:
+            self._hand_out()
         log = self.resources.log
         self._handle(fx.TurnEnded(log.take_batch() if log.has_pending else None))
+
+    def _hand_out(self) -> None:
+        """What is handed out in one turn is handed out at once: consumers get it in the order of the queue."""
+        handouts = self.resources.hand_out(self.clock.wall_ms(), HAND_OUT_LIMIT)
+        given = [(entry.id, handout.consumer, entry) for handout in handouts for entry in handout.entries]
+        for _, consumer, entry in sorted(given, key=itemgetter(0)):
+            if isinstance(consumer, Taker):
+                consumer.session.client.handed_out(consumer, entry)
 
     # --- clients
 
     def open_session(self, client: Client) -> Session | None:
         """Let a client in, if clients are served here now."""
-        if not self.is_primary or self._is_ending:
+        if not self.is_up or not self._serves:
             return None
         session = Session(self, client)
         self.sessions.append(session)

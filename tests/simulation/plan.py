@@ -16,12 +16,15 @@ FAULTS_END_S: Final = 22.0
 FRAME_CODEC_EVERY: Final = 5
 """In every so-manieth seed frames go through their encoding."""
 
+CHECK_ALL_EVERY: Final = 25
+"""In every so-manieth seed invariants are checked after each input."""
+
 
 class Kind(StrEnum):
     """What can go wrong, or be asked for at the wrong moment."""
 
     LOSS = "loss"
-    """The channels between `node` and `other` break; `detail` says who notices: 0 both, 1 or 2 one of them, 3 nobody."""
+    """The channels between `node` and `other` break; who notices says `detail`: 0 both, 1 or 2 one, 3 nobody."""
     PARTITION = "partition"
     """Nothing goes between `node` and all others."""
     ONE_WAY = "one-way"
@@ -74,6 +77,7 @@ class Plan:
     channel_frames: int
     """In flight on a channel before it is no longer writable."""
     use_codec: bool
+    check_every: int
     is_fenced: bool
     """The resource manager promotes one of the last in-sync set, and only once the old primary is dead."""
     faults: tuple[Fault, ...]
@@ -110,6 +114,7 @@ def draw_plan(seed: int) -> Plan:
         delay_s=draw.choice((0.0005, 0.002, 0.01, 0.05)),
         channel_frames=draw.choice((4, 16, 1000)),
         use_codec=seed % FRAME_CODEC_EVERY == 0,
+        check_every=1 if seed % CHECK_ALL_EVERY == 0 else 20,
         is_fenced=not has_coordinator and min_in_sync == 1,
         faults=tuple(sorted(_draw_faults(draw, nodes, has_coordinator), key=lambda fault: fault.at_s)),
     )
