@@ -49,6 +49,10 @@ class Node:
         """As `qpid-ha status` would say."""
         return self.member.state
 
+    def is_in(self, state: State) -> bool:
+        """Whether it is in that state now."""
+        return self.member.state is state
+
     def feed(self, what: fx.Input) -> None:
         """Let `what` happen; the cluster delivers it when it runs."""
         self.inbox.append(what)
@@ -131,7 +135,6 @@ class SmallCluster:
         self.nodes: dict[str, Node] = {}
         self.record: fx.Record | None = fx.Record() if settings.get("has_coordinator") else None
         self.record_is_reachable = True
-        self.held_frames: dict[tuple[str, str], bool] = {}
         self._names = names
         self._settings = settings
         self._links: dict[tuple[str, int], tuple[str, int]] = {}
@@ -140,6 +143,7 @@ class SmallCluster:
         self._numbers = iter(range(1, 1_000_000))
         self._asked: dict[int, tuple[Node, int, str]] = {}
         self._rounds: dict[tuple[str, int], tuple[list[Answer], list[str]]] = {}
+        self._deadlines: dict[tuple[str, int], float] = {}
         self._instances = iter(range(1, 1000))
         for name in names:
             self.start(name)
@@ -161,7 +165,7 @@ class SmallCluster:
     def run(self) -> None:
         """Deliver everything that is on its way, without letting time go on."""
         for _ in range(100_000):
-            if not any([node.step() for node in list(self.nodes.values())]):
+            if not [node for node in list(self.nodes.values()) if node.step()]:
                 return
         raise AssertionError("the cluster does not come to rest")
 
@@ -239,7 +243,7 @@ class SmallCluster:
             case fx.Send(link, frame):
                 self._send(node, link, frame)
             case fx.Close(link, reason):
-                self._break((node.name, link), reason, tell_self=False)
+                self._break((node.name, link), reason)
             case fx.Ask(question, addresses, _):
                 self._ask(node, question, addresses)
             case fx.ReadRecord(number):
@@ -285,7 +289,7 @@ class SmallCluster:
         if other is not None and not self._is_cut(node.name, other[0]):
             self.nodes[other[0]].feed(fx.FrameReceived(other[1], frame))
 
-    def _break(self, end: tuple[str, int], reason: str, tell_self: bool = False) -> None:
+    def _break(self, end: tuple[str, int], reason: str) -> None:
         other = self._links.pop(end, None)
         if other is not None and not self._is_cut(end[0], other[0]):
             self._links.pop(other, None)
@@ -312,7 +316,6 @@ class SmallCluster:
             self._asked[link] = node, question.number, address
             if not self._is_cut(node.name, name):
                 other.feed(fx.FrameReceived(link, question))
-        self._deadlines = getattr(self, "_deadlines", {})
         self._deadlines[node.name, question.number] = deadline_s
         if not waiting:
             self._close_round(node, question.number)
@@ -335,7 +338,7 @@ class SmallCluster:
         node.feed(fx.PeersAnswered(number, tuple(answers), tuple(unreachable)))
 
     def _expire_questions(self) -> None:
-        for (name, number), deadline_s in list(getattr(self, "_deadlines", {}).items()):
+        for (name, number), deadline_s in list(self._deadlines.items()):
             if (name, number) in self._rounds and self.now_s >= deadline_s:
                 self._close_round(self.nodes[name], number)
 

@@ -13,7 +13,7 @@ from small_cluster import Node, SmallCluster, three
 
 
 def primaries(cluster: SmallCluster) -> list[str]:
-    return [name for name, node in cluster.nodes.items() if node.running and node.state is State.PRIMARY]
+    return [name for name, node in cluster.nodes.items() if node.running and node.is_in(State.PRIMARY)]
 
 
 def test_every_pair_of_state_and_cause_is_either_in_the_table_or_an_error_with_the_states_so_far() -> None:
@@ -45,7 +45,7 @@ def test_a_paused_primary_confirms_nothing_when_it_goes_on_and_steps_down(has_co
     cluster.settle()
     assert a.confirmed < lsn
     assert primaries(cluster) == ["b"]
-    assert a.state is State.READY
+    assert a.is_in(State.READY)
     assert all(node.bodies("q") == ["sent to the new one"] for node in cluster.nodes.values())
 
 
@@ -60,11 +60,11 @@ def test_a_stalled_backup_holds_publishers_no_longer_than_the_backup_timeout() -
     assert a.committed < lsn
     cluster.wait(2)
     assert a.committed >= lsn
-    assert a.member.members == ("a", "b")
+    assert set(a.member.members) == {"a", "b"}
     cluster["c"].paused = False
     cluster.settle()
-    assert cluster["c"].state is State.READY
-    assert a.member.members == ("a", "b", "c")
+    assert cluster["c"].is_in(State.READY)
+    assert set(a.member.members) == {"a", "b", "c"}
 
 
 def test_a_backup_that_loses_the_primary_in_its_catch_up_recovers_with_the_next_one() -> None:
@@ -75,14 +75,14 @@ def test_a_backup_that_loses_the_primary_in_its_catch_up_recovers_with_the_next_
     cluster.settle()
     cluster.kill("c")
     cluster.start("c")
-    while cluster["c"].state is not State.CATCHUP or len(cluster["c"].bodies("q")) < 3:
+    while not cluster["c"].is_in(State.CATCHUP) or len(cluster["c"].bodies("q")) < 3:
         for name in "acb":
             cluster[name].step()
     cluster.kill("a")
     assert cluster.promote("b").done
-    assert "connecting" in cluster["c"].states[-1] or cluster["c"].state is State.CONNECTING
+    assert "connecting" in cluster["c"].states[-1] or cluster["c"].is_in(State.CONNECTING)
     cluster.settle()
-    assert cluster["c"].state is State.READY
+    assert cluster["c"].is_in(State.READY)
     assert cluster["c"].bodies("q") == list("123456789")
 
 
@@ -93,12 +93,12 @@ def test_a_backup_in_catch_up_is_not_promoted_and_the_refusal_says_why() -> None
     cluster.kill("c")
     cluster.settle()
     c = cluster.start("c")
-    while c.state is not State.CATCHUP:
+    while not c.is_in(State.CATCHUP):
         for name in "acb":
             cluster[name].step()
     c.feed(fx.PromoteAsked(7))
     while 7 not in c.answers:
-        assert any([cluster[name].step() for name in "abc"])
+        assert [name for name in "abc" if cluster[name].step()]
     assert not c.answers[7].done
     assert "catching up" in c.answers[7].text
 
@@ -110,7 +110,7 @@ def test_promoting_a_backup_makes_the_live_primary_step_down_first_and_loses_not
     assert cluster.promote("b").done
     assert primaries(cluster) == ["b"]
     cluster.settle()
-    assert cluster["a"].state is State.READY
+    assert cluster["a"].is_in(State.READY)
     assert all(node.bodies("q") == ["1", "2"] for node in cluster.nodes.values())
     assert cluster["b"].member.members == ("a", "b", "c")
 
@@ -227,7 +227,8 @@ def test_nothing_is_confirmed_while_the_coordinator_cannot_record_that_a_backup_
     cluster.record_is_reachable = True
     cluster.settle()
     assert a.committed >= lsn
-    assert cluster.record is not None and cluster.record.members == ("a", "b")
+    assert cluster.record is not None
+    assert cluster.record.members == ("a", "b")
 
 
 def test_force_overrides_and_is_in_the_history() -> None:
@@ -319,7 +320,7 @@ def test_a_hello_from_a_newer_generation_makes_the_primary_step_down() -> None:
     a = cluster["a"]
     history = (fr.GenerationEntry(1, "a", 1), fr.GenerationEntry(5, "x", 3))
     said_to(a, 999, hello(cluster=a.member.cluster, history=history, last_lsn=9, applied_lsn=9))
-    assert a.state is not State.PRIMARY
+    assert not a.is_in(State.PRIMARY)
 
 
 def test_a_broker_of_another_cluster_stops_with_the_reason() -> None:
@@ -370,7 +371,7 @@ def test_a_stream_that_does_not_fit_is_given_up_and_the_backup_comes_back(change
     assert b.member.position == before or b.member.position.lsn > before.lsn
     assert any("the channel is given up" in text or "does not fit" in text for text in b.notices)
     cluster.settle()
-    assert b.state is State.READY
+    assert b.is_in(State.READY)
     assert b.bodies("q") == ["1"]
 
 
@@ -385,7 +386,7 @@ def test_an_acknowledgement_that_cannot_be_ends_the_channel_and_confirms_nothing
     assert any("sent an acknowledgement" in text for text in a.notices)
     assert a.committed >= committed
     cluster.settle()
-    assert cluster["b"].state is State.READY
+    assert cluster["b"].is_in(State.READY)
 
 
 def test_a_damaged_frame_ends_the_channel_and_nothing_else() -> None:
@@ -393,7 +394,7 @@ def test_a_damaged_frame_ends_the_channel_and_nothing_else() -> None:
     b = cluster["b"]
     b.feed(fx.FrameDamaged(b.member._backup.link, "checksum"))
     cluster.settle()
-    assert b.state is State.READY
+    assert b.is_in(State.READY)
     assert any("damaged" in text for text in b.notices)
 
 

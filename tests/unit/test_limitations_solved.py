@@ -8,7 +8,7 @@ from __future__ import annotations
 from model_support import message
 from qpid_ha_broker.ha.frames import GenerationEntry
 from qpid_ha_broker.ha.history import common_lsn, problem
-from qpid_ha_broker.ha.states import Phase, State
+from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.transaction import Publish, Transaction
 from small_cluster import SmallCluster, three
 
@@ -37,7 +37,7 @@ def test_lm1_a_new_primary_that_is_behind_a_backup_has_it_take_back_what_was_nev
     cluster.settle()
     for name in "bc":
         assert cluster[name].bodies("q") == ["confirmed", "after"]
-    assert cluster["c"].state is State.READY
+    assert cluster["c"].is_in(State.READY)
     assert any("taken back" in text for text in cluster["c"].notices)
 
 
@@ -58,7 +58,7 @@ def test_lm1_a_backup_that_has_applied_what_the_new_primary_lacks_discards_it_an
     cluster.heal()
     cluster.settle()
     all_hold(cluster, "q", "confirmed", "after")
-    assert cluster["a"].state is State.READY
+    assert cluster["a"].is_in(State.READY)
     assert [each.payloads for each in cluster["a"].discarded] == [(message("never confirmed").payload,)]
 
 
@@ -144,11 +144,11 @@ def test_lm5_what_is_published_during_a_failover_is_confirmed_only_when_the_repl
     assert cluster.promote("b").done
     lsn = b.publish("q", "too early")
     cluster.wait(2)
-    assert b.member.phase is Phase.RECOVERING
+    assert str(b.member.phase) == "recovering"
     assert b.committed < lsn
     cluster.heal()
     cluster.settle()
-    assert b.member.phase is Phase.ACTIVE
+    assert str(b.member.phase) == "active"
     assert b.committed >= lsn
     assert cluster["c"].bodies("q") == ["too early"]
 
@@ -223,7 +223,7 @@ def test_lc3_what_was_deleted_while_a_backup_was_away_is_deleted_there_when_it_i
     cluster.heal()
     cluster.settle()
     state = cluster["c"].resources.state
-    assert cluster["c"].state is State.READY
+    assert cluster["c"].is_in(State.READY)
     assert (list(state.queues), "goes-too" in state.exchanges) == (["stays"], False)
     assert cluster["c"].bodies("stays") == ["2"]
 
@@ -271,12 +271,12 @@ def test_lc6_a_deletion_in_the_middle_of_a_catch_up_is_not_lost_to_it() -> None:
     for _ in range(25):
         for name in "acb":
             cluster[name].step()
-    assert cluster["c"].state is State.CATCHUP
+    assert cluster["c"].is_in(State.CATCHUP)
     a.configuration.delete_queue("three")
     a.configuration.delete_queue("two")
     a.declare("two")
     a.consume("one", 2)
     cluster.settle()
-    assert cluster["c"].state is State.READY
+    assert cluster["c"].is_in(State.READY)
     assert list(cluster["c"].resources.state.queues) == ["one", "two"]
     assert (cluster["c"].bodies("one"), cluster["c"].bodies("two")) == (list("345"), [])
