@@ -14,6 +14,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
+METHOD_NOT_FOUND = -32601
 _RECEIVE_BYTES = 65536
 Result = TypeVar("Result")
 

@@ -25,7 +25,6 @@ ADMIN_PROPERTY = "qpid.ha-admin"
 """In the open: let in everywhere, also where ordinary clients are sent to the primary."""
 OK = 200
 NOT_ALLOWED = -32001
-NOT_OFFERED = -32601
 
 
 class RemoteControlClient:
@@ -63,7 +62,7 @@ class RemoteControlClient:
 
     def stream(self, method: str, **params: object) -> Iterator[object]:
         """Not through AMQP: always raises Refused."""
-        raise Refused(NOT_OFFERED, f"{method} is told on the machine of the broker only; run this there")
+        raise Refused(NOT_ALLOWED, f"{method} is told on the machine of the broker only; run this there")
 
     def _exchange(self, request: str) -> proton.Message:
         """The answer comes to a link of its own: a backup makes no temporary queue for it."""

@@ -26,6 +26,7 @@ class ControlBroker:
     """Answers on a real control socket as a broker with one queue would, and remembers what it was asked."""
 
     directory: Path
+    state: str = "standalone"
     asked: list[tuple[str, dict[str, object]]] = field(default_factory=list)
     heard: threading.Condition = field(default_factory=threading.Condition)
 
@@ -34,7 +35,8 @@ class ControlBroker:
         return self.directory / "node1.sock"
 
     def server(self, path: Path | None = None) -> ControlServer:
-        names = ("ping", "status", "query", "get", "set", "queues", "exchanges", *CLUSTER_METHODS)
+        names: tuple[str, ...] = ("ping", "status", "query", "get", "set", "queues", "exchanges")
+        names += CLUSTER_METHODS if self.state != "standalone" else ()
         return ControlServer(path or self.path, {name: self._method(name) for name in names})
 
     def wait_asked(self, name: str, times: int) -> bool:
@@ -58,7 +60,7 @@ class ControlBroker:
     def status(self, params: dict[str, object]) -> object:
         if params == {"all": True}:
             return [NODE1, {**NODE1, "name": "node2", "state": "ready", "phase": None}, {"address": "amqp://c:5672"}]
-        return {"state": "standalone", "name": "node1"}
+        return {"state": self.state, "name": "node1"}
 
     def query(self, params: dict[str, object]) -> object:
         if params == {"all": True}:
@@ -119,9 +121,9 @@ class ControlBroker:
 
 
 @contextmanager
-def control_broker(directory: Path) -> Iterator[ControlBroker]:
+def control_broker(directory: Path, state: str = "standalone") -> Iterator[ControlBroker]:
     """A broker that answers in a thread of its own."""
-    broker = ControlBroker(directory)
+    broker = ControlBroker(directory, state)
     started, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:

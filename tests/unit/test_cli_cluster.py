@@ -18,8 +18,8 @@ from control_broker import asking, control_broker, qpid_ha
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker of the test's own."""
-    with control_broker(tmp_path / "qpid-ha") as broker:
+    """A primary of the test's own."""
+    with control_broker(tmp_path / "qpid-ha", "primary") as broker:
         yield broker
 
 
@@ -107,3 +107,14 @@ def test_set_knows_the_names_that_qpid_gave_to_a_clusters_settings(broker: Broke
     done = asking(broker, "set", f"--{name}", "value")
     assert done.stdout == f"ha.{name}: none -> value\nnode3 is asked too\n"
     assert broker.asked == [("set", {"key": f"ha.{name}", "value": "value"})]
+
+
+def test_a_standalone_broker_is_a_cluster_of_itself_and_has_nobody_to_hand_over_to(tmp_path: Path) -> None:
+    with control_broker(tmp_path / "qpid-ha") as broker:
+        assert asking(broker, "status", "--all").stdout.splitlines()[1].split() == ["node1", "standalone"]
+        assert "12.3" in asking(broker, "query", "--all").stdout
+        assert "standalone" in asking(broker, "watch", "--once").stdout
+        done = asking(broker, "switchover")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "ha.cluster" in done.stderr
+        assert "ha.cluster" in asking(broker, "events").stderr

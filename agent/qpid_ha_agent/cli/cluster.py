@@ -48,8 +48,16 @@ def status(context: click.Context, expect: str | None, is_primary: bool, everyon
 
 def status_rows(invocation: Invocation) -> list[dict[str, Any]]:
     """Every broker of the cluster as the asked one sees it; one that says nothing is unreachable."""
-    rows = rows_of(invocation.call("status", all=True))
+    rows = _of_all(invocation, "status")
     return [row if row.get("state") else {**row, "state": UNREACHABLE_STATE} for row in rows]
+
+
+def _of_all(invocation: Invocation, method: str) -> list[dict[str, Any]]:
+    """A standalone broker is all there is."""
+    own = facts_of(invocation.call("status"))
+    if own.get("state") == "standalone":
+        return [own if method == "status" else facts_of(invocation.call(method))]
+    return rows_of(invocation.call(method, all=True))
 
 
 @click.command()
@@ -61,7 +69,7 @@ def query(invocation: Invocation, everyone: bool) -> None:
     if not everyone:
         print_facts(facts_of(invocation.call("query")), invocation.format)
         return
-    rows = rows_of(invocation.call("query", all=True))
+    rows = _of_all(invocation, "query")
     if invocation.format != "table":
         print_document(rows, invocation.format)
         return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qpid_ha_agent.broker_address import AddressError, RemoteBroker, find_broker
-from qpid_ha_agent.control import ControlClient, Refused, Unreachable
+from qpid_ha_agent.control import METHOD_NOT_FOUND, ControlClient, Refused, Unreachable
 
 if TYPE_CHECKING:
     from qpid_ha_agent.remote_control import RemoteControlClient
@@ -36,12 +36,12 @@ class Invocation:
 
     def call(self, method: str, /, *, usual_timeout_s: float = USUAL_TIMEOUT_S, **params: object) -> Any:
         """Ask the broker; parameters that are None are left out. Ends the program when it refuses or is silent."""
-        with self._failures(), self._client(usual_timeout_s) as client:
+        with self._failures(method), self._client(usual_timeout_s) as client:
             return client.call(method, **_given(params))
 
     def stream(self, method: str, /, **params: object) -> Iterator[Any]:
         """What the broker answers and goes on telling. Ends the program when it refuses, is silent or stops."""
-        with self._failures(), self._client(USUAL_TIMEOUT_S) as client:
+        with self._failures(method), self._client(USUAL_TIMEOUT_S) as client:
             yield from client.stream(method, **_given(params))
 
     def _client(self, usual_timeout_s: float) -> ControlClient | RemoteControlClient:
@@ -55,11 +55,14 @@ class Invocation:
         return RemoteControlClient(broker, find_login(broker, self.password_file, os.environ), timeout_s)
 
     @contextmanager
-    def _failures(self) -> Iterator[None]:
+    def _failures(self, method: str) -> Iterator[None]:
         try:
             yield
         except Refused as refusal:
-            raise Failure(refusal.message, NO) from None
+            message = refusal.message
+            if refusal.code == METHOD_NOT_FOUND:
+                message = f"this broker knows no {method}: it is standalone (ha.cluster is off), or of another version"
+            raise Failure(message, NO) from None
         except Unreachable as error:
             raise Failure(str(error), UNREACHABLE) from None
         except AddressError as error:
