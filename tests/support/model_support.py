@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from qpid_ha_broker.events.codec import Record, decode
 from qpid_ha_broker.events.types import Event, Scalar
 from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.exchanges import Exchange
+from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.queue import Accepts, Consumer, Queue
+from qpid_ha_broker.model.queue_arguments import Replicate
+from qpid_ha_broker.model.replication import is_local, is_local_binding
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, State
 from qpid_ha_broker.model.transaction import Message, Publish, Transaction
 
 NOW_MS = 1_700_000_000_000
@@ -68,8 +70,10 @@ def read_batch(log: Log) -> list[Record]:
 class Core:
     """A resource set, its configuration, and a witness that reads along and acknowledges nothing by itself."""
 
-    def __init__(self, *, log_acquisitions: bool = False, witness: bool = True) -> None:
-        self.resources = ResourceSet("default", TextReader(), log_acquisitions=log_acquisitions)
+    def __init__(
+        self, resources: ResourceSet | None = None, *, log_acquisitions: bool = False, witness: bool = True
+    ) -> None:
+        self.resources = resources or ResourceSet("default", TextReader(), log_acquisitions=log_acquisitions)
         self.configuration = Configuration(self.resources)
         self.log = self.resources.log
         self.state = self.resources.state
@@ -110,11 +114,13 @@ class Core:
 
     # --- who takes
 
-    def consumer(self, queue: Queue, *, browsing: bool = False, accepts: Accepts | None = None) -> Consumer:
+    def consumer(
+        self, queue: Queue, *, browsing: bool = False, accepts: Accepts | None = None, owner_name: str = ""
+    ) -> Consumer:
         """A consumer with no credit yet, which also owns itself."""
         consumer = Consumer(browsing=browsing, accepts=accepts)
         self._inboxes[consumer] = []
-        self.resources.subscribe(queue, consumer, consumer)
+        self.resources.subscribe(queue, consumer, consumer, owner_name)
         return consumer
 
     def browser(self, queue: Queue) -> Consumer:
@@ -170,17 +176,23 @@ class Core:
 
     def replayed(self) -> State:
         """The state that follows from everything written so far."""
+        return self.followed().state
+
+    def followed(self) -> ResourceSet:
+        """A backup that has followed everything written so far."""
         self.read()
-        state = State()
+        backup = ResourceSet("default", TextReader())
         for record in self.records:
-            state.replay(record)
-        return state
+            backup.follow(record)
+        return backup
 
     def check(self) -> None:
         """What must hold at any time: counters, and that the log alone gives the same state."""
         for queue in self.state.queues.values():
             queue.check_invariants()
-        assert picture(self.replayed()) == picture(self.state)
+        backup = self.followed()
+        assert backup.applied_lsn == self.log.last_lsn
+        assert picture(backup.state) == replicated_picture(self.state)
 
 
 def qpid(arguments: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -198,17 +210,39 @@ def transaction_of(*publishes: tuple[Queue | Exchange, str | Message]) -> Transa
 
 def picture(state: State) -> dict[str, object]:
     """All that two states must agree on, in a form that shows the difference."""
+    return _picture(state, list(state.queues.values()), list(state.exchanges.values()), state.memory_bytes)
+
+
+def replicated_picture(state: State) -> dict[str, object]:
+    """What of a primary's state its backups must hold."""
+    queues = [queue for queue in state.queues.values() if not is_local(queue)]
+    exchanges = [exchange for exchange in state.exchanges.values() if not is_local(exchange)]
+    held = [queue for queue in queues if queue.replication is Replicate.MESSAGES]
+    memory = sum(queue.size + MESSAGE_OVERHEAD * queue.count for queue in held)
+    return _picture(state, queues, exchanges, memory)
+
+
+def _picture(state: State, queues: list[Queue], exchanges: list[Exchange], memory: int) -> dict[str, object]:
+    def shared(exchange: Exchange) -> list[Binding]:
+        ends = [(binding, state.queues_by_id[binding.queue]) for binding in exchange.bindings()]
+        return [binding for binding, queue in ends if not is_local_binding(exchange, queue, binding.arguments)]
+
     return {
-        "queues": {name: _queue_picture(queue) for name, queue in state.queues.items()},
-        "exchanges": {
-            name: (exchange.id, exchange.kind, dict(exchange.arguments), exchange.bindings())
-            for name, exchange in state.exchanges.items()
-        },
-        "ids": (sorted(state.queues_by_id), sorted(state.exchanges_by_id)),
-        "memory": state.memory_bytes,
+        "queues": {queue.name: _queue_picture(queue) for queue in queues},
+        "exchanges": {each.name: (each.id, each.kind, dict(each.arguments), shared(each)) for each in exchanges},
+        "ids": (
+            sorted(queue.id for queue in queues if state.queues_by_id[queue.id] is queue),
+            sorted(exchange.id for exchange in exchanges if state.exchanges_by_id[exchange.id] is exchange),
+        ),
+        "memory": memory,
+        "generations": state.generations,
+        "in sync": state.in_sync,
     }
 
 
 def _queue_picture(queue: Queue) -> tuple[object, ...]:
-    messages = [(entry.id, entry.content(), entry.delivery_count) for entry in queue.entries()]
-    return queue.id, dict(queue.arguments.given), queue.count, queue.size, messages
+    kept = queue.entries() if queue.replication is Replicate.MESSAGES else ()
+    messages = [(entry.id, entry.content(), entry.delivery_count) for entry in kept]
+    size = sum(len(event.payload) for _, event, _ in messages)
+    facts = queue.id, dict(queue.arguments.given), queue.replication, queue.used, queue.owner
+    return *facts, len(messages), size, messages

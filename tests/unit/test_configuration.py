@@ -6,9 +6,10 @@ import pytest
 
 from model_support import Core, bodies, message
 from qpid_ha_broker.events.types import Scalar
-from qpid_ha_broker.model.configuration import MAX_NAME_BYTES, STANDARD_EXCHANGES
+from qpid_ha_broker.model.configuration import MAX_NAME_BYTES
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound
 from qpid_ha_broker.model.exchanges import ExchangeKind
+from qpid_ha_broker.model.replication import STANDARD_EXCHANGES
 
 
 def test_the_standard_exchanges_are_there_and_stay() -> None:

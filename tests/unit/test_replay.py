@@ -10,13 +10,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from model_support import NOW_MS, WITNESS, Core, message, picture, wants
+from model_support import NOW_MS, WITNESS, Core, TextReader, message, picture, replicated_picture, wants
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
 from qpid_ha_broker.model.queue import Consumer, Queue
+from qpid_ha_broker.model.queue_arguments import Replicate
+from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import State
 from qpid_ha_broker.model.transaction import Message, Publish, Transaction
 
 SECOND = 1000
@@ -39,11 +40,14 @@ kinds: dict[str, dict[str, Scalar]] = {
     "leaving": {"qpid.auto_delete": True},
 }
 ends: list[dict[str, Scalar]] = [{}, {"qpid.alternate_exchange": "x"}]
+levels: list[dict[str, Scalar]] = [{}, {}, *({"qpid.replicate": level.value} for level in Replicate)]
 changes: list[dict[str, Scalar]] = [
     {"qpid.max_count": 2, "qpid.policy_type": "reject"},
     {"qpid.max_count": 2, "qpid.policy_type": "ring"},
     {"qpid.max_count": None, "qpid.max_size": None, "qpid.policy_type": None},
     {"qpid.delivery_limit": 1},
+    *({"qpid.replicate": level.value} for level in Replicate),
+    {"qpid.replicate": None},
 ]
 messages = st.builds(
     message,
@@ -63,7 +67,7 @@ class Commands(RuleBasedStateMachine):
     @initialize(log_acquisitions=st.booleans())
     def begin(self, log_acquisitions: bool) -> None:
         self.core = Core(log_acquisitions=log_acquisitions)
-        self.replica = State()
+        self.backup = ResourceSet("default", TextReader())
         self.read_to = 0
         self.consumers: dict[Consumer, Queue] = {}
         self.held: dict[Entry, tuple[Queue, Consumer]] = {}
@@ -72,9 +76,15 @@ class Commands(RuleBasedStateMachine):
 
     # --- objects
 
-    @rule(name=queue_names, kind=st.sampled_from(sorted(kinds)), end=st.sampled_from(ends))
-    def declare_queue(self, name: str, kind: str, end: dict[str, Scalar]) -> None:
-        self.attempt(lambda: self.core.configuration.declare_queue(name, {**kinds[kind], **end}))
+    @rule(
+        name=queue_names, kind=st.sampled_from(sorted(kinds)), end=st.sampled_from(ends), level=st.sampled_from(levels)
+    )
+    def declare_queue(self, name: str, kind: str, end: dict[str, Scalar], level: dict[str, Scalar]) -> None:
+        self.attempt(lambda: self.core.configuration.declare_queue(name, {**kinds[kind], **end, **level}))
+
+    @rule(rules=st.dictionaries(st.sampled_from("abxy"), st.sampled_from(list(Replicate)), max_size=2))
+    def set_replication(self, rules: dict[str, Replicate]) -> None:
+        assert self.core.configuration.set_replication(list(rules.items()), Replicate.MESSAGES)
 
     @rule(name=queue_names, change=st.sampled_from(changes))
     def update_queue(self, name: str, change: dict[str, Scalar]) -> None:
@@ -84,17 +94,27 @@ class Commands(RuleBasedStateMachine):
     def delete_queue(self, name: str, if_empty: bool) -> None:
         self.attempt(lambda: self.core.configuration.delete_queue(name, if_empty=if_empty))
 
-    @rule(name=exchange_names, kind=st.sampled_from(list(ExchangeKind)), end=st.sampled_from(ends))
-    def declare_exchange(self, name: str, kind: str, end: dict[str, Scalar]) -> None:
-        self.attempt(lambda: self.core.configuration.declare_exchange(name, kind, end))
+    @rule(
+        name=exchange_names,
+        kind=st.sampled_from(list(ExchangeKind)),
+        end=st.sampled_from(ends),
+        level=st.sampled_from(levels),
+    )
+    def declare_exchange(self, name: str, kind: str, end: dict[str, Scalar], level: dict[str, Scalar]) -> None:
+        self.attempt(lambda: self.core.configuration.declare_exchange(name, kind, {**end, **level}))
 
     @rule(name=exchange_names)
     def delete_exchange(self, name: str) -> None:
         self.attempt(lambda: self.core.configuration.delete_exchange(name))
 
-    @rule(exchange=exchange_names, queue=queue_names, key=st.sampled_from(["red", "green", "#", "*"]))
-    def bind(self, exchange: str, queue: str, key: str) -> None:
-        self.attempt(lambda: self.core.configuration.bind(exchange, queue, key, {"k": "1"}))
+    @rule(
+        exchange=exchange_names,
+        queue=queue_names,
+        key=st.sampled_from(["red", "green", "#", "*"]),
+        level=st.sampled_from(levels),
+    )
+    def bind(self, exchange: str, queue: str, key: str, level: dict[str, Scalar]) -> None:
+        self.attempt(lambda: self.core.configuration.bind(exchange, queue, key, {"k": "1", **level}))
 
     @rule(exchange=exchange_names, queue=queue_names, key=st.sampled_from(["red", "green", "#", "*"]))
     def unbind(self, exchange: str, queue: str, key: str) -> None:
@@ -194,12 +214,12 @@ class Commands(RuleBasedStateMachine):
     @rule(pick=picks, commit=st.booleans())
     def end_transaction(self, pick: int, commit: bool) -> None:
         transaction = self.transactions.pop(pick % len(self.transactions))
-        before = self.core.log.last_lsn
+        before = self.written()
         if commit:
             try:
                 self.core.resources.commit(transaction, self.core.now_ms)
             except ModelError:
-                assert self.core.log.last_lsn == before, "refused, but something was written"
+                assert self.written() == before, "refused, but something was written"
             else:
                 return
         self.core.resources.roll_back(transaction)
@@ -233,11 +253,12 @@ class Commands(RuleBasedStateMachine):
     def who_reads_the_log_holds_the_same(self) -> None:
         self.core.read()
         for record in self.core.records[self.read_to :]:
-            self.replica.replay(record)
+            self.backup.follow(record)
         self.read_to = len(self.core.records)
-        for queue in self.replica.queues.values():
+        for queue in self.backup.state.queues.values():
             queue.check_invariants()
-        assert picture(self.replica) == picture(self.core.state)
+        assert self.backup.applied_lsn == self.core.log.last_lsn
+        assert picture(self.backup.state) == replicated_picture(self.core.state)
 
     @invariant()
     def nothing_is_committed_before_the_witness_says_so(self) -> None:
@@ -262,13 +283,16 @@ class Commands(RuleBasedStateMachine):
             return self.core.queue("a")
         return targets[pick % len(targets)]
 
+    def written(self) -> tuple[int, int]:
+        return self.core.log.last_lsn, self.core.resources.local_log.last_lsn
+
     def attempt(self, command: Callable[[], object]) -> None:
         """Do it, or be refused and have changed nothing."""
-        before = self.core.log.last_lsn
+        before = self.written()
         try:
             command()
         except ModelError:
-            assert self.core.log.last_lsn == before, "refused, but something was written"
+            assert self.written() == before, "refused, but something was written"
 
     def delivered(self, consumer: Consumer, queue: Queue, entry: Entry) -> None:
         if consumer.browsing:
