@@ -382,7 +382,9 @@ class Member(MemberView):
     def _question(self, link: int, question: fr.Question) -> None:
         granted, text = True, ""
         cluster = self.cluster
-        if cluster and question.cluster and question.cluster != cluster:
+        if question.instance == self._around.settings.instance:
+            text = "this is the broker that asks"
+        elif cluster and question.cluster and question.cluster != cluster:
             granted, text = False, f"this broker belongs to the cluster {cluster}"
         elif question.topic is fr.Topic.STEP_DOWN:
             text = self._asked_to_step_down(link, question)
