@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import chain
 
 import pytest
 from hypothesis import given, settings
@@ -284,6 +283,14 @@ def test_failed_deliveries_count_once_wherever_they_happened() -> None:
     pair.finish()
     counts = [entry.delivery_count for entry in pair.backup.state.queues["a"].entries()]
     assert counts == [2, 1, 0, 2, 3]
+
+
+def test_a_failed_delivery_of_which_only_the_backup_knows_does_not_count() -> None:
+    pair, _ = pair_with(1)
+    there = pair.backup.state.queues["a"]
+    pair.backup.resources.release(there, list(there.entries()), failed=True)
+    pair.meet()
+    pair.finish()
 
 
 def test_a_message_in_several_queues_is_kept_in_memory_once() -> None:
@@ -578,7 +585,8 @@ def perform(core: Core, what: str, name: str, number: int) -> None:
             try:
                 resources.commit(transaction, NOW_MS)
             except ModelError:
-                resources.roll_back(transaction)
+                for queue, entry in take:
+                    resources.release(queue, [entry], failed=False)
         else:
             perform_on_queue(core, configuration.queue(name), what, number)
 
@@ -658,6 +666,6 @@ def test_whatever_happened_before_and_happens_meanwhile_the_backup_equals_the_pr
     if not pair.browsers.done:
         pair.finish()
     pair.follow_on()
-    for operation in chain(afterwards):
+    for operation in afterwards:
         perform(pair.primary, *operation)
     pair.follow_on()
