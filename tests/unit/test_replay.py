@@ -40,13 +40,14 @@ kinds: dict[str, dict[str, Scalar]] = {
     "leaving": {"qpid.auto_delete": True},
 }
 ends: list[dict[str, Scalar]] = [{}, {"qpid.alternate_exchange": "x"}]
-levels: list[dict[str, Scalar]] = [{}, {}, *({"qpid.replicate": level.value} for level in Replicate)]
+level_arguments: list[dict[str, Scalar]] = [{"qpid.replicate": level.value} for level in Replicate]
+levels: list[dict[str, Scalar]] = [{}, {}, *level_arguments]
 changes: list[dict[str, Scalar]] = [
     {"qpid.max_count": 2, "qpid.policy_type": "reject"},
     {"qpid.max_count": 2, "qpid.policy_type": "ring"},
     {"qpid.max_count": None, "qpid.max_size": None, "qpid.policy_type": None},
     {"qpid.delivery_limit": 1},
-    *({"qpid.replicate": level.value} for level in Replicate),
+    *level_arguments,
     {"qpid.replicate": None},
 ]
 messages = st.builds(

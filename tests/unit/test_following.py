@@ -1,0 +1,252 @@
+"""Stories about a broker that follows another one's log, and takes over from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from model_support import NOW_MS, Core, TextReader, bodies, message, picture, replicated_picture, transaction_of
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.model.errors import InUse, NotEnoughReplicas, NotPrimary
+from qpid_ha_broker.model.queue import Consumer
+from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.state import ReplayError
+
+SECOND = 1000
+GRACE_MS = 10 * SECOND
+
+
+def take_over(core: Core) -> Core:
+    """The broker that followed `core` and is now primary."""
+    backup = core.followed()
+    heir = Core(backup)
+    backup.take_over(core.now_ms, GRACE_MS)
+    return heir
+
+
+def test_who_follows_the_log_holds_the_same_and_stands_where_it_ends() -> None:
+    core = Core()
+    q, r = core.queue("q"), core.queue("r", priorities=10)
+    core.publish(core.exchange("e", "fanout", q, r), *"abc")
+    core.publish(q, "d")
+    core.consume(q, 2)
+    core.resources.commit(transaction_of((q, "e"), (r, "f")), NOW_MS)
+    backup = core.followed()
+    assert picture(backup.state) == replicated_picture(core.state)
+    assert backup.applied_lsn == backup.log.last_lsn == core.log.last_lsn
+
+
+def test_the_parts_of_a_unit_wait_for_its_end() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.resources.commit(transaction_of((queue, "a"), (queue, "b")), NOW_MS)
+    core.read()
+    backup = ResourceSet("default", TextReader())
+    for record in core.records[:-1]:
+        backup.follow(record)
+    assert (backup.state.queues["q"].count, backup.applied_lsn) == (0, queue.id)
+    backup.follow(core.records[-1])
+    assert (backup.state.queues["q"].count, backup.applied_lsn) == (2, core.log.last_lsn)
+
+
+def test_a_unit_that_was_cut_off_is_forgotten_and_what_comes_in_its_place_counts() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.resources.commit(transaction_of((queue, "a"), (queue, "b")), NOW_MS)
+    core.read()
+    backup = ResourceSet("default", TextReader())
+    for record in core.records[:-1]:
+        backup.follow(record)
+    backup.drop_open_unit()
+    event = ev.Enqueued(queue.ids, message("c").payload, False, 4, 0, "")
+    backup.follow(Record(queue.id + 1, event, False))
+    assert bodies(backup.state.queues["q"].entries()) == ["c"]
+    assert backup.applied_lsn == queue.id + 1
+
+
+def test_an_event_that_does_not_fit_is_named_with_its_place() -> None:
+    backup = ResourceSet("default", TextReader())
+    with pytest.raises(ReplayError, match="LSN 7: Enqueued"):
+        backup.follow(Record(7, ev.Enqueued((3,), b"", False, 4, 0, ""), False))
+
+
+def test_generations_and_the_in_sync_set_are_part_of_the_state() -> None:
+    core = Core()
+    started = ev.GenerationStarted(1, "node1", "the cluster", NOW_MS, False, "the first start")
+    assert core.state.in_sync == ev.InSyncChanged(0, ())
+    lsn = core.resources.write(started)
+    core.resources.write(ev.InSyncChanged(2, ("node1", "node2")))
+    backup = core.followed()
+    assert backup.state.generations == core.state.generations == [(lsn, started)]
+    assert backup.state.in_sync == ev.InSyncChanged(2, ("node1", "node2"))
+
+
+def test_browsers_on_a_backup_see_what_comes_and_expires_nothing() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, "a")
+    backup = core.followed()
+    backup.read_only = "this broker is ready; node1 is primary"
+    reader = Core(backup, witness=False)
+    replica = backup.state.queues["q"]
+    browser = reader.browser(replica)
+    assert bodies(reader.take(replica, browser)) == ["a"]
+    core.publish(queue, message("b", ttl_ms=1))
+    core.resources.commit(transaction_of((queue, "c"), (queue, "d")), NOW_MS)
+    browser.credit = 10
+    core.read()
+    for record in core.records[-4:]:
+        backup.follow(record)
+    reader.now_ms += SECOND
+    assert reader.tick() == []
+    reader.hand_out()
+    assert bodies(reader.inbox(browser)) == ["b", "c", "d"]
+    assert (replica.count, backup.applied_lsn) == (4, core.log.last_lsn)
+
+
+# --- taking over
+
+
+def test_what_was_queued_at_a_failover_may_have_been_seen_and_what_comes_later_was_not() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, "a")
+    heir = take_over(core)
+    heir.publish(heir.state.queues["q"], "b")
+    replica = heir.state.queues["q"]
+    old, new = replica.entries()
+    assert old.id <= replica.redelivered_below < new.id
+
+
+def test_messages_of_a_local_queue_count_as_seen_too() -> None:
+    core = Core()
+    queue = core.queue("q", replicate="none")
+    core.publish(queue, "a")
+    core.resources.take_over(NOW_MS, GRACE_MS)
+    core.publish(queue, "b")
+    old, new = queue.entries()
+    assert old.id <= queue.redelivered_below < new.id
+
+
+def test_messages_expire_after_a_failover() -> None:
+    core = Core()
+    core.publish(core.queue("q"), message("a", ttl_ms=SECOND), "b")
+    heir = take_over(core)
+    heir.tick(after_ms=SECOND)
+    assert bodies(heir.state.queues["q"].entries()) == ["b"]
+
+
+def test_an_auto_delete_queue_waits_for_its_users_after_a_failover_and_then_goes() -> None:
+    core = Core()
+    used, unused = core.queue("used", auto_delete=True), core.queue("unused", auto_delete=True)
+    core.consumer(used)
+    core.consumer(used)
+    assert core.read().count(ev.QueueUsed(used.id, "")) == 1
+    heir = take_over(core)
+    assert heir.tick(GRACE_MS - 1) == []
+    assert heir.tick(1) == [heir.state.queues["used"]]
+    assert not unused.used
+
+
+def test_a_user_that_came_back_in_time_keeps_its_auto_delete_queue() -> None:
+    core = Core()
+    core.consumer(core.queue("q", auto_delete=True))
+    heir = take_over(core)
+    queue = heir.state.queues["q"]
+    consumer = heir.consumer(queue)
+    assert heir.tick(2 * GRACE_MS) == []
+    heir.leave(queue, consumer)
+    assert heir.tick() == [queue]
+
+
+def test_an_exclusive_queue_is_kept_for_its_owner_until_the_grace_is_over() -> None:
+    core = Core()
+    core.consumer(core.queue("q", exclusive=True), owner_name="client-1")
+    heir = take_over(core)
+    queue = heir.state.queues["q"]
+    with pytest.raises(InUse, match="client-1"):
+        heir.consumer(queue, owner_name="client-2")
+    heir.leave(queue, heir.consumer(queue, owner_name="client-1"))
+    heir.leave(queue, heir.consumer(queue, owner_name="client-2"))  # the owner came and let go
+
+
+def test_an_exclusive_queue_is_anybodys_once_the_grace_is_over() -> None:
+    core = Core()
+    core.consumer(core.queue("q", exclusive=True), owner_name="client-1")
+    heir = take_over(core)
+    queue = heir.state.queues["q"]
+    heir.tick(GRACE_MS)
+    heir.consumer(queue, owner_name="client-2")
+    assert heir.read()[-1] == ev.QueueUsed(queue.id, "client-2")
+
+
+def test_an_owner_that_leaves_is_not_waited_for() -> None:
+    core = Core()
+    queue = core.queue("q", exclusive=True)
+    core.leave(queue, core.consumer(queue, owner_name="client-1"))
+    heir = take_over(core)
+    heir.consumer(heir.state.queues["q"], owner_name="client-2")
+    core.check()
+
+
+def test_a_container_id_of_any_length_is_an_owner() -> None:
+    core = Core()
+    core.consumer(core.queue("q", exclusive=True), owner_name="é\ud800" * 50_000)
+    core.check()
+
+
+# --- what may not be written
+
+
+def test_a_backup_writes_nothing_and_says_who_does() -> None:
+    core = Core()
+    queue, exchange = core.queue("q"), core.exchange("e")
+    core.publish(queue, "a")
+    (entry,) = core.take(queue, core.consumer(queue))
+    lsn = core.log.last_lsn
+    core.resources.read_only = "this broker is ready; node1 is primary"
+    commands: list[Callable[[], object]] = [
+        lambda: core.publish(queue, "b"),
+        lambda: core.publish(exchange, "b"),
+        lambda: core.resources.commit(transaction_of(), NOW_MS),
+        lambda: core.resources.purge(queue),
+        lambda: core.resources.subscribe(queue, Consumer(), "somebody"),
+        lambda: core.queue("new"),
+        lambda: core.configuration.update_queue("q", {}),
+        lambda: core.configuration.delete_queue("q"),
+        lambda: core.exchange("new"),
+        lambda: core.configuration.delete_exchange("e"),
+        lambda: core.configuration.bind("e", "q", "", {}),
+        lambda: core.configuration.unbind("e", "q", ""),
+    ]
+    for command in commands:
+        with pytest.raises(NotPrimary, match="node1 is primary"):
+            command()
+    core.resources.release(queue, [entry], failed=True)
+    assert (entry.holder, entry.delivery_count) == (None, 0)
+    assert (core.log.last_lsn, queue.count) == (lsn, 1)
+    core.resources.read_only = ""
+    core.publish(queue, "b")
+    core.check()
+
+
+def test_without_enough_replicas_nothing_replicated_is_taken_in() -> None:
+    core = Core()
+    queue, local = core.queue("q"), core.queue("local", replicate="none")
+    both = core.exchange("both", "fanout", queue, local)
+    core.publish(queue, "a")
+    lsn = core.log.last_lsn
+    core.resources.refusal = NotEnoughReplicas("2 brokers must hold it, 1 does")
+    for target in (queue, both):
+        with pytest.raises(NotEnoughReplicas, match="2 brokers"):
+            core.publish(target, "b")
+    with pytest.raises(NotEnoughReplicas):
+        core.resources.commit(transaction_of((local, "b"), (queue, "b")), NOW_MS)
+    assert (core.log.last_lsn, local.count) == (lsn, 0)
+    assert core.publish(local, "c") == 0
+    assert core.consume(queue) == ["a"]
+    core.resources.refusal = None
+    core.publish(queue, "d")
+    core.check()
