@@ -268,8 +268,9 @@ class Administrator:
         node, ledger = session.node, self._shop.ledger
         if not session.is_open:
             return
+        exists = name not in node.resources.state.queues
+        change = ledger.object_changing(name, exists)
         try:
-            exists = name not in node.resources.state.queues
             if exists:
                 self._make(node, name)
             else:
@@ -277,7 +278,6 @@ class Administrator:
         except ModelError:
             node.end_session(session)
             return
-        change = ledger.object_changing(name, exists)
         lsn = node.resources.log.last_lsn
         node.wait(lsn, session, partial(self._changed, session, name, change))
         node.written()

@@ -6,7 +6,7 @@ import random
 import traceback
 from dataclasses import dataclass
 
-from model_support import picture
+from model_support import replicated_picture
 from qpid_ha_broker.ha.effects import StateChanged
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
@@ -155,9 +155,15 @@ class Cluster:
             return f"not all are ready: {states}"
         if any(publisher.unconfirmed or not publisher.is_stopping for publisher in self.publishers):
             return f"publishes are not confirmed: {[publisher.unconfirmed for publisher in self.publishers]}"
-        pictures = [picture(node.resources.state) for node in self.nodes]
+        pictures = [_replica(node) for node in self.nodes]
         different = [node.name for node, each in zip(self.nodes, pictures, strict=True) if each != pictures[0]]
         return f"replicas differ: {different} from n0" if different else ""
+
+
+def _replica(node: Node) -> dict[str, object]:
+    """What must be the same everywhere. When and why a generation began is told only to who was there."""
+    generations = [(entry["generation"], entry["primary"], entry["first_lsn"]) for entry in node.member.history()]
+    return {**replicated_picture(node.resources.state), "generations": generations, "lsn": node.resources.log.last_lsn}
 
 
 def _address(index: int) -> str:
