@@ -378,12 +378,14 @@ def test_what_is_only_this_brokers_stays() -> None:
         write_locally(core, ev.Bound(fanout.id, local, text, {}))
         local_message(core, local, text)
     pair.primary.configuration.bind("x", "a", "", {})
+    pair.primary.configuration.bind("x", "a", "primary's", {"qpid.replicate": "none"})
+    pair.backup.configuration.bind("x", "a", "backup's", {"qpid.replicate": "none"})
     pair.meet()
     while not pair.step():
         pass
     assert held_by(pair.backup, "local") == ["backup's"]
     assert held_by(pair.backup) == held_by(pair.primary)
-    assert [binding.key for binding in pair.backup.state.exchanges["x"].bindings()] == ["backup's", ""]
+    assert [binding.key for binding in pair.backup.state.exchanges["x"].bindings()] == ["backup's", "backup's", ""]
 
 
 def test_messages_of_a_queue_of_which_only_the_configuration_is_replicated_stay_where_they_are() -> None:
@@ -520,6 +522,11 @@ def test_objects_that_cannot_be_are_refused_and_nothing_changes() -> None:
         "unknown arguments": frame._replace(data=encode(1, ev.QueueDeclared("b", {"qpid.max_count": "many"}))),
         "unknown kind": frame._replace(data=encode(1, ev.ExchangeDeclared("x", "circular", {}))),
         "a binding from nowhere": frame._replace(data=encode(1, ev.Bound(77, queue.id, "", {}))),
+        "a local binding": frame._replace(
+            data=frame.data
+            + encode(3, ev.ExchangeDeclared("x", "fanout", {}))
+            + encode(3, ev.Bound(3, queue.id, "", {"qpid.replicate": "none"}))
+        ),
         "used and not there": frame._replace(used=((99, ""),)),
         "unreplicated and not there": frame._replace(unreplicated=(99,)),
     }

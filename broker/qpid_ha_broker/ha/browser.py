@@ -35,10 +35,11 @@ Ranges = Iterable[tuple[int, int]]
 class ReplicatingBrowser:
     """The promise: its chunks follow each other downwards from `up_to_lsn` without gap or overlap, until the last."""
 
-    __slots__ = ("_held", "_high", "_queue", "done")
+    __slots__ = ("_held", "_high", "_queue", "done", "queue_id")
 
     def __init__(self, queue: Queue, up_to_lsn: int, holdings: Ranges) -> None:
         self._queue = queue
+        self.queue_id = queue.id
         self._high = up_to_lsn
         self._held = _tidied(holdings, up_to_lsn)
         """What the backup holds of what was not yet dealt with; the newest at the end."""
@@ -57,7 +58,7 @@ class ReplicatingBrowser:
             entries = self._queue.newest_before(low, max_messages)
             low = self._compare(entries, find, low)
             last = self._is_last(low)
-        chunk = find.chunk(generation, self._queue.id, 0 if last else low, self._high, last)
+        chunk = find.chunk(generation, self.queue_id, 0 if last else low, self._high, last)
         self._high, self.done = low - 1, last
         return chunk
 
@@ -164,7 +165,7 @@ class Browsers:
         self._window = window
         # What is declared from now on comes by the stream alone.
         self._waiting = sorted((q.id for q in state.queues_by_id.values() if has_replicated_messages(q)), reverse=True)
-        self._current: tuple[Queue, ReplicatingBrowser] | None = None
+        self._current: ReplicatingBrowser | None = None
         self._sent = self._acknowledged = 0
         self._heavy: list[int] = []
         """Numbers of the chunks with messages that the backup has not taken in."""
@@ -200,18 +201,17 @@ class Browsers:
 
     def _browser(self) -> ReplicatingBrowser | None:
         """The one that is not done; what was deleted meanwhile is left out, since the stream says so."""
-        if self._current is not None:
-            queue, browser = self._current
-            if not browser.done and not queue.deleted and has_replicated_messages(queue):
-                return browser
-            self._current = None
-        while self._waiting:
+        while self._current is None or self._current.done or not self._is_here(self._current):
+            if not self._waiting:
+                return None
             queue_id = self._waiting.pop()
-            following = self._state.queues_by_id.get(queue_id)
-            if following is None or not has_replicated_messages(following):
-                continue
-            browser = ReplicatingBrowser(following, self._up_to_lsn, self._holdings.pop(queue_id, ()))
-            if not browser.is_pointless:
-                self._current = following, browser
-                return browser
-        return None
+            queue = self._state.queues_by_id.get(queue_id)
+            if queue is not None:
+                browser = ReplicatingBrowser(queue, self._up_to_lsn, self._holdings.pop(queue_id, ()))
+                self._current = None if browser.is_pointless else browser
+        return self._current
+
+    def _is_here(self, browser: ReplicatingBrowser) -> bool:
+        """A queue that is replicated no more may live on under another id."""
+        queue = self._state.queues_by_id.get(browser.queue_id)
+        return queue is not None and has_replicated_messages(queue)

@@ -15,7 +15,7 @@ from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
+from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate, replication_argument
 from qpid_ha_broker.model.state import State
 
 
@@ -63,13 +63,13 @@ def _records(state: State, queues: list[Queue], lsn: int) -> Iterator[bytes]:
             yield encode(lsn, ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments))
 
 
-def is_local(exchange: Exchange, binding: Binding) -> bool:
-    """Whether `binding` is only this broker's."""
-    return max(exchange.id, binding.queue) >= LOCAL_BASE or binding.arguments.get("qpid.replicate") == "none"
-
-
 def _replicated_bindings(exchange: Exchange) -> list[Binding]:
-    return [binding for binding in exchange.bindings() if not is_local(exchange, binding)]
+    """Of a replicated exchange: one to a local queue, or one that was asked to be, is nobody else's business."""
+    return [
+        binding
+        for binding in exchange.bindings()
+        if binding.queue < LOCAL_BASE and replication_argument(binding.arguments) is not Replicate.NONE
+    ]
 
 
 def read_objects(frame: Objects) -> Configured:
@@ -110,6 +110,8 @@ def _read(objects: Configured, record: Record) -> None:
     elif isinstance(event, ev.Bound):
         if event.queue not in objects.queues or event.exchange not in objects.exchanges:
             raise ValueError(f"a binding from {event.exchange} to {event.queue}, one of which is not here")
+        if replication_argument(event.arguments) is Replicate.NONE:
+            raise ValueError("a binding that is not replicated")
         binding = Binding(event.queue, event.key, event.arguments)
         make_exchange(objects.exchanges[event.exchange].kind, 0, "", {}).bind(binding)
         objects.bindings.setdefault(event.exchange, []).append(binding)
