@@ -85,11 +85,11 @@ class CatchUp:
         state, discarded = self._state, []
         for queue in _replicated(state.queues_by_id.values()):
             if queue.id > self._common_lsn:
-                discarded += _discarded(queue, sorted(queue.entries(), key=_entry_id))
+                discarded += _discarded(queue.name, sorted(queue.entries(), key=_entry_id))
                 state.forget_queue(queue)
             elif has_replicated_messages(queue):
                 entries = self._after_common(queue)
-                discarded += _discarded(queue, entries)
+                discarded += _discarded(queue.name, entries)
                 state.removed(queue, entries)
         for exchange in list(state.exchanges_by_id.values()):
             if self._common_lsn < exchange.id < LOCAL_BASE:
@@ -119,7 +119,7 @@ class CatchUp:
     def objects(self, frame: Objects) -> list[Discarded]:
         """Make queues, exchanges and bindings equal, and put aside what the queues hold until the browsers come.
 
-        Returns messages of local queues that had to make way for a replicated one of the same name.
+        Returns messages that were only here, in queues of which the primary has another idea.
         Raises CatchUpError, and then nothing has changed.
         """
         if self._has_objects:
@@ -128,14 +128,14 @@ class CatchUp:
             objects = read_objects(frame)
         except ObjectsError as error:
             raise CatchUpError(f"the primary's objects: {error}") from error
-        discarded = [each for queue in make_equal(self._state, objects) for each in _discarded(queue, _all(queue))]
+        lost = make_equal(self._state, objects)
         self._has_objects = True
         self._state.drop_open_unit()
         for queue in _replicated(self._state.queues_by_id.values()):
             if has_replicated_messages(queue):
                 self._levels[queue.id] = _Level(queue, frame.lsn, self._state.emptied(queue))
         self._resources.log.reset(frame.lsn)
-        return discarded
+        return [each for name, entries in lost for each in _discarded(name, entries)]
 
     def chunk(self, frame: Chunk) -> None:
         """Bring a queue level a piece further down. Raises CatchUpError, and then nothing has changed."""
@@ -287,15 +287,11 @@ def _replicated(queues: Iterable[Queue]) -> list[Queue]:
     return [queue for queue in queues if queue.id < LOCAL_BASE]
 
 
-def _all(queue: Queue) -> list[Entry]:
-    return sorted(queue.entries(), key=_entry_id)
-
-
-def _discarded(queue: Queue, entries: list[Entry]) -> list[Discarded]:
+def _discarded(name: str, entries: list[Entry]) -> list[Discarded]:
     if not entries:
         return []
     payloads = tuple([entry.content().payload for entry in entries])
-    return [Discarded(queue.name, tuple([entry.id for entry in entries]), payloads)]
+    return [Discarded(name, tuple([entry.id for entry in entries]), payloads)]
 
 
 def _merged(kept: list[Entry], new: list[Entry], queue: Queue) -> list[Entry]:

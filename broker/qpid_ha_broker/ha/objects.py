@@ -6,6 +6,7 @@ Only what is replicated is in it. What is local to a broker has ids from LOCAL_B
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import NamedTuple
 
 from qpid_ha_broker.events import types as ev
@@ -16,6 +17,7 @@ from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate, replication_argument
+from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.state import State
 
 
@@ -119,10 +121,11 @@ def _read(objects: Configured, record: Record) -> None:
         raise ValueError(f"expected a queue, an exchange or a binding, found {type(event).__name__}")
 
 
-def make_equal(state: State, objects: Configured) -> list[Queue]:
+def make_equal(state: State, objects: Configured) -> list[tuple[str, list[Entry]]]:
     """Let what is replicated be `objects` and nothing else; what stays keeps its messages.
 
-    Returns queues that were only this broker's and had to make way for a replicated object of the same name.
+    Returns messages that only this broker had, by queue: of queues that had to make way for a replicated object of the
+    same name, or whose messages are replicated now.
     """
     for queue in list(state.queues_by_id.values()):
         if queue.id < LOCAL_BASE and queue.id not in objects.queues:
@@ -130,8 +133,7 @@ def make_equal(state: State, objects: Configured) -> list[Queue]:
     for exchange in list(state.exchanges_by_id.values()):
         if exchange.id < LOCAL_BASE and exchange.id not in objects.exchanges:
             state.forget_exchange(exchange)
-    names = _names(objects)
-    in_the_way = [queue for queue in state.queues.values() if queue.id >= LOCAL_BASE and queue.name in names]
+    lost = [(queue.name, _messages(queue)) for queue in _displaced(state, objects)]
     for exchange_id, declared in objects.exchanges.items():
         if exchange_id not in state.exchanges_by_id:
             state.apply(exchange_id, declared)
@@ -140,7 +142,22 @@ def make_equal(state: State, objects: Configured) -> list[Queue]:
     for exchange_id in objects.exchanges:
         _make_bindings(state.exchanges_by_id[exchange_id], objects.bindings.get(exchange_id, []))
     _set_marks(state, objects)
-    return in_the_way
+    return lost
+
+
+def _displaced(state: State, objects: Configured) -> Iterator[Queue]:
+    names = _names(objects)
+    for queue in state.queues.values():
+        if queue.id >= LOCAL_BASE:
+            displaced = queue.name in names
+        else:
+            displaced = not has_replicated_messages(queue) and queue.id not in objects.frame.unreplicated
+        if displaced:
+            yield queue
+
+
+def _messages(queue: Queue) -> list[Entry]:
+    return sorted(queue.entries(), key=attrgetter("id"))
 
 
 def _make_queue(state: State, queue_id: int, event: ev.QueueDeclared, messages: bool) -> None:
