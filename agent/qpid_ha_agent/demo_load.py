@@ -138,7 +138,7 @@ class FailoverClient(MessagingHandler):
         self.problems.append(f"{condition.name}: {condition.description}")
         if condition.name == REDIRECT and condition.info:
             info = {str(key): value for key, value in condition.info.items()}
-            self._addresses.prefer(f"amqp://{info['network-host']}:{info['port']}")
+            self._addresses.prefer(f"amqp://{info['network-host']}:{int(info['port'])}")
         self._start_over(event)
 
     def on_link_error(self, event: Any) -> None:
