@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_a_departure_counts_only_when_it_is_in_the_log_of_all_who_stay_and_filed
         for name in "ab":
             in_sync.acknowledge(name, 10)
 
-    steps = {
+    steps: dict[str, Callable[[], None]] = {
         "append": lambda: in_sync.appended(change.epoch, 10),
         "acknowledge": acknowledge,
         "file": lambda: in_sync.filed(change.epoch),
