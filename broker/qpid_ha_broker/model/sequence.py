@@ -130,7 +130,7 @@ class MessageSequence:
         at = first_id = 0
         for message_id in ids:
             at += 1
-            if at >= len(entries) or entries[at].id != message_id:
+            if at >= len(entries) or entries[at].id != message_id or entries[at].event is None:
                 if not entries or not first_id <= message_id <= entries[-1].id:
                     block = self._blocks[max(bisect_right(self._blocks, message_id, key=_first_id) - 1, 0)]
                     entries, first_id = block.entries, block.first_id
