@@ -79,10 +79,11 @@ class PairedClient:
     Links and deliveries are Proton's; they are typed `Any`, because its own types promise less than it does.
     """
 
-    def __init__(self, broker: PairedBroker) -> None:
+    def __init__(self, broker: PairedBroker, properties: dict[str, Any] | None = None) -> None:
         self.broker = broker
         self.transport = proton.Transport()
         self.connection = proton.Connection()
+        self.connection.properties = properties
         self.connection.container = f"client-{len(broker.clients)}"
         self.transport.bind(self.connection)
         self.connection.open()

@@ -6,20 +6,23 @@ from typing import TYPE_CHECKING
 
 import proton
 
-from qpid_ha_broker.amqp.conditions import INVALID_FIELD, AmqpError
+from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, AmqpError
 from qpid_ha_broker.amqp.coordinator import CoordinatorLink
 from qpid_ha_broker.amqp.incoming import IncomingLink, ReceivingLink
 from qpid_ha_broker.amqp.management_link import MANAGEMENT, ManagementLink, ReplyLink
 from qpid_ha_broker.amqp.nodes import Target
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
+from qpid_ha_broker.amqp.peer_frames import ADDRESS as PEERS
+from qpid_ha_broker.amqp.peer_link import PeerReceiver, PeerSender, peer_receiver, peer_sender
 from qpid_ha_broker.amqp.terminus import Filters, Terminus, read_filters, read_terminus
 from qpid_ha_broker.events.types import Scalar
-from qpid_ha_broker.model.errors import NotFound
+from qpid_ha_broker.model.errors import NotFound, NotPrimary
 from qpid_ha_broker.model.queue import Queue
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection, LinkHandler
 
+_REPLICA = "this broker is a backup, and what it holds belongs to the primary"
 _TEMPORARY: dict[str, Scalar] = {"qpid.auto_delete": True}
 
 
@@ -32,8 +35,12 @@ def attach(connection: Connection, link: proton.Link) -> LinkHandler:
     return _attach_consumer(connection, link) if link.is_sender else _attach_publisher(connection, link)
 
 
-def _attach_publisher(connection: Connection, link: proton.Link) -> ReceivingLink:
+def _attach_publisher(connection: Connection, link: proton.Link) -> ReceivingLink | PeerReceiver:
     terminus = read_terminus(link.remote_target)
+    if terminus.address == PEERS:
+        return peer_receiver(connection, link)
+    if connection.container.read_only and (terminus.coordinator or terminus.address != MANAGEMENT):
+        raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: publish and have transactions there")
     link.rcv_settle_mode = proton.Link.RCV_FIRST  # what we do, whatever the publisher would like (section 2.7.3)
     link.max_message_size = connection.container.settings.max_message_bytes
     nodes = connection.container.nodes
@@ -54,12 +61,16 @@ def _attach_publisher(connection: Connection, link: proton.Link) -> ReceivingLin
     return handler
 
 
-def _attach_consumer(connection: Connection, link: proton.Link) -> OutgoingLink | ReplyLink:
+def _attach_consumer(connection: Connection, link: proton.Link) -> OutgoingLink | ReplyLink | PeerSender:
     terminus, filters = read_terminus(link.remote_source), read_filters(link.remote_source)
     if terminus.address == MANAGEMENT:
         reply_link = ReplyLink(connection, link)
         link.open()
         return reply_link
+    if terminus.address == PEERS:
+        return peer_sender(connection, link)
+    if connection.container.read_only:
+        _check_browsing(connection, terminus)
     if terminus.dynamic:
         queue = connection.container.nodes.temporary_queue({**_TEMPORARY, **terminus.arguments})
         link.source.address, owned = queue.name, queue.name
@@ -73,6 +84,21 @@ def _attach_consumer(connection: Connection, link: proton.Link) -> OutgoingLink 
     handler.keep_on_detach = terminus.durable
     link.open()
     return handler
+
+
+def _check_browsing(connection: Connection, terminus: Terminus) -> None:
+    """Raises AmqpError for whatever would change something: a replica may be looked at."""
+    if not terminus.browse or terminus.dynamic:
+        raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: consume there, or browse here (distribution-mode copy)")
+    if terminus.address and terminus.address not in connection.container.resources.state.queues:
+        raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: {terminus.address} is no queue here, and none is made")
+
+
+def is_writer(handler: LinkHandler) -> bool:
+    """Whether a link does more than a replica allows."""
+    if isinstance(handler, OutgoingLink):
+        return not handler.browsing
+    return isinstance(handler, ReceivingLink) and not isinstance(handler, ManagementLink)
 
 
 def _queue_of(
@@ -104,5 +130,5 @@ def after_detach(connection: Connection, handler: LinkHandler, closed: bool) -> 
         return
     try:
         connection.container.configuration.delete_queue(name)
-    except NotFound:
-        return  # it was deleted by hand, or by its auto-delete
+    except (NotFound, NotPrimary):
+        return  # it was deleted by hand, or by its auto-delete; or it has become the new primary's to delete

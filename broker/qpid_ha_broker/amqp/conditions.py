@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import proton
+
 from qpid_ha_broker.model import errors
 
 DECODE_ERROR = "amqp:decode-error"
 INTERNAL_ERROR = "amqp:internal-error"
 INVALID_FIELD = "amqp:invalid-field"
+NOT_ALLOWED = "amqp:not-allowed"
 NOT_FOUND = "amqp:not-found"
 NOT_IMPLEMENTED = "amqp:not-implemented"
 PRECONDITION_FAILED = "amqp:precondition-failed"
 RESOURCE_DELETED = "amqp:resource-deleted"
 RESOURCE_LIMIT = "amqp:resource-limit-exceeded"
 RESOURCE_LOCKED = "amqp:resource-locked"
+UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
 CONNECTION_FORCED = "amqp:connection:forced"
+CONNECTION_REDIRECT = "amqp:connection:redirect"
 FRAMING_ERROR = "amqp:connection:framing-error"
 MESSAGE_SIZE = "amqp:link:message-size-exceeded"
 TRANSFER_LIMIT = "amqp:link:transfer-limit-exceeded"
 TRANSACTION_ROLLBACK = "amqp:transaction:rollback"
 UNKNOWN_TRANSACTION = "amqp:transaction:unknown-id"
+NOT_ENOUGH_REPLICAS = "qpid-ha:not-enough-replicas"
 
 _OF_MODEL = {
     errors.NotFound: NOT_FOUND,
@@ -26,16 +35,26 @@ _OF_MODEL = {
     errors.InvalidArgument: INVALID_FIELD,
     errors.QueueFull: RESOURCE_LIMIT,
     errors.InUse: RESOURCE_LOCKED,
+    errors.NotEnoughReplicas: NOT_ENOUGH_REPLICAS,
+    errors.NotPrimary: NOT_ALLOWED,
 }
 
 
 class AmqpError(Exception):
-    """What a peer is told: `name` is the condition's symbol, `description` says what was wrong and what to do."""
+    """What a peer is told: `name` is the condition's symbol, `description` says what was wrong and what to do.
 
-    def __init__(self, name: str, description: str) -> None:
+    `info` is what a program needs beyond that, such as `network-host` and `port` of a redirect.
+    """
+
+    def __init__(self, name: str, description: str, info: Mapping[str, object] | None = None) -> None:
         super().__init__(f"{name}: {description}")
         self.name = name
         self.description = description
+        self.info = info
+
+    def as_condition(self) -> proton.Condition:
+        """For the end of a connection, a session or a link."""
+        return proton.Condition(self.name, self.description, symbol_map(self.info) if self.info else None)
 
 
 class DecodeError(AmqpError, errors.ModelError):
@@ -50,3 +69,8 @@ def as_amqp(error: errors.ModelError) -> AmqpError:
     if isinstance(error, AmqpError):
         return error
     return AmqpError(_OF_MODEL.get(type(error), INTERNAL_ERROR), str(error))
+
+
+def symbol_map(values: Mapping[str, Any]) -> dict[Any, Any]:
+    """`values` as the standard wants a map of fields, and a port in it (AMQP 1.0 section 2.8.16)."""
+    return {proton.symbol(name): proton.ushort(value) if name == "port" else value for name, value in values.items()}

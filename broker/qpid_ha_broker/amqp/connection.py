@@ -7,16 +7,25 @@ from typing import Any
 import proton
 
 from qpid_ha_broker.amqp import attach
-from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, RESOURCE_LIMIT, AmqpError, as_amqp
+from qpid_ha_broker.amqp.conditions import (
+    CONNECTION_FORCED,
+    CONNECTION_REDIRECT,
+    RESOURCE_LIMIT,
+    AmqpError,
+    as_amqp,
+    symbol_map,
+)
 from qpid_ha_broker.amqp.container import Container, Notice
 from qpid_ha_broker.amqp.coordinator import Transactions
 from qpid_ha_broker.amqp.engine import Engine
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.management_link import ReplyLink
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
+from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
+from qpid_ha_broker.amqp.peer_link import PeerChannel, PeerReceiver, PeerSender
 from qpid_ha_broker.model.errors import ModelError
 
-LinkHandler = ReceivingLink | OutgoingLink | ReplyLink
+LinkHandler = ReceivingLink | OutgoingLink | ReplyLink | PeerReceiver | PeerSender
 
 NOTES_LIMIT = 100
 """Lines that one connection may cause in the log."""
@@ -42,6 +51,10 @@ class Connection:
         self.congested: dict[OutgoingLink, None] = {}
         """Consumers that wait for room in the peer's window or in the socket."""
         self.is_open = False
+        self.is_admin = False
+        """Marked for administration: let in everywhere, also where clients are not served."""
+        self.peer_channel: PeerChannel | None = None
+        """What another broker says on this connection; there is one channel in a connection's life."""
         self.peer_has_closed = False
         self._deadline_ms = 0
         self._refusal = refusal
@@ -140,12 +153,19 @@ class Connection:
         """Close the connection with a condition; what the client held is given back."""
         if self._ended:
             return
-        self._log("info" if error.name == CONNECTION_FORCED else "warning", f"closed: {error}")
+        usual = error.name in (CONNECTION_FORCED, CONNECTION_REDIRECT)
+        self._log("info" if usual else "warning", f"closed: {error}")
         connection = self.engine.connection
-        connection.condition = proton.Condition(error.name, error.description)
+        connection.condition = error.as_condition()
         connection.close()
         self._finish(lost=False)
         self.touch()
+
+    def end_writers(self, error: AmqpError) -> None:
+        """End the links that a broker which may only be browsed does not have."""
+        for handler in self.links():
+            if attach.is_writer(handler):
+                self.end_link(handler, error)
 
     def links(self) -> list[LinkHandler]:
         """All that are attached."""
@@ -160,12 +180,24 @@ class Connection:
         connection.properties = {
             proton.symbol("product"): "qpid-ha",
             proton.symbol("version"): settings.version,
-            proton.symbol("failover-server-list"): [],
+            proton.symbol("failover-server-list"): [symbol_map(server) for server in self.container.failover_servers],
         }
         connection.open()
         self.is_open = True
-        if self._refusal is not None:
-            self.end(self._refusal)
+        refusal = self._refusal or self._refusal_by_mark()
+        if refusal is not None:
+            self.end(refusal)
+        else:
+            self.container.connections[self] = None
+
+    def _refusal_by_mark(self) -> AmqpError | None:
+        """Read whether the peer has marked the connection; and why it is not served, if it is not."""
+        try:
+            properties = self.engine.remote_properties
+        except AmqpError as error:
+            return error
+        self.is_admin = isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True
+        return None if self.is_admin else self.container.client_refusal
 
     def closed(self) -> None:
         self.peer_has_closed = True
@@ -213,7 +245,7 @@ class Connection:
             self._refuse_link(link, error)
         else:
             self._links[link._impl] = handler
-            if isinstance(handler, ReceivingLink):
+            if isinstance(handler, ReceivingLink | PeerReceiver):
                 self.engine.attach_receiving(link, handler)
             else:
                 self.engine.attach_sending(link, handler)
@@ -240,7 +272,7 @@ class Connection:
 
     def _detach_with(self, link: proton.Link, error: AmqpError, what: str) -> None:
         self.note("warning", f"link {link.name} {what}: {error}")
-        link.condition = proton.Condition(error.name, error.description)
+        link.condition = error.as_condition()
         link.close()
         self.touch()
         self._refused[link._impl] = link
@@ -257,6 +289,7 @@ class Connection:
         if self._ended:
             return
         self._ended = True
+        self.container.connections.pop(self, None)
         self.transactions.closed()
         for handler in self.links():
             self._drop(handler, lost=lost)

@@ -27,6 +27,8 @@ from qpid_ha_broker.model.resource_set import ResourceSet
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection
     from qpid_ha_broker.amqp.incoming import ReceivingLink
+    from qpid_ha_broker.amqp.peer_frames import PeerListener
+    from qpid_ha_broker.amqp.peer_link import PeerChannel
 
 HANDOUT_LIMIT = 256
 """Messages for one consumer in one turn: enough to fill frames, few enough that nobody waits for long."""
@@ -47,6 +49,10 @@ class ContainerSettings:
     max_sessions_per_connection: int = 256
     publisher_credit: int = 1000
     memory_limit_bytes: int = 1 << 40
+    confirm_dequeue: bool = True
+    """Settle a consumer's answer only when what it led to is committed."""
+    peer_user: str = ""
+    """Who other brokers of the cluster log in as; empty: anybody may say to be one."""
 
     @property
     def max_unfinished_bytes(self) -> int:
@@ -89,6 +95,16 @@ class Container:
         self.administration = Administration(self.resources, self.configuration)
         self.management = Management(self.administration, settings.name)
         self.nodes = Nodes(self.resources.state, self.configuration, settings.nodes, unique_name)
+        self.peers: PeerListener[PeerChannel] | None = None
+        """Who talks to the other brokers of a cluster; None: this broker is in none."""
+        self.client_refusal: AmqpError | None = None
+        """Why ordinary clients are not served, which each is told once it has opened."""
+        self.read_only = False
+        """What is here belongs to another broker, the primary: it may be browsed, and nothing else."""
+        self.failover_servers: list[dict[str, object]] = []
+        """Where clients find the cluster: network-host, port, scheme of each broker."""
+        self.connections: dict[Connection, None] = {}
+        """Those that are open."""
         self.now_ms = 0
         """The time of the current turn, milliseconds since the epoch; the driver sets it."""
         self.partial_bytes = 0
@@ -131,7 +147,8 @@ class Container:
         log = self.resources.log
         self.flush_accepted()
         self._end_links_of_deleted_queues()
-        self._withheld += self.resources.hand_out(self.now_ms, HANDOUT_LIMIT)
+        # On a replica no time passes: what has expired there, the primary decides.
+        self._withheld += self.resources.hand_out(0 if self.read_only else self.now_ms, HANDOUT_LIMIT)
         while self._withheld and self._withheld[0].lsn <= log.committed_lsn:
             consumer, entries, _ = self._withheld.popleft()
             _link(consumer).deliver(entries)
@@ -155,8 +172,18 @@ class Container:
         for link in accepting:
             link.flush_accepted()
 
+    def end_clients(self, error: AmqpError) -> None:
+        """End the ordinary connections; of those marked for administration, the links that do more than browse."""
+        for connection in list(self.connections):
+            if connection.is_admin:
+                connection.end_writers(error)
+            else:
+                connection.end(error)
+
     def tick(self) -> None:
-        """Expire messages and delete queues whose time has come."""
+        """Expire messages and delete queues whose time has come; that is the primary's to do."""
+        if self.read_only:
+            return
         for queue in self.resources.tick(self.now_ms):
             self.configuration.delete_queue(queue.name)
 

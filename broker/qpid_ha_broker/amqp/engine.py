@@ -127,6 +127,27 @@ class Engine:
         """Nothing more will come out: our last word was said, or there is nobody to say it to."""
         return bool(lib.pn_transport_pending(self._transport) < 0)
 
+    @property
+    def remote_properties(self) -> object:
+        """The properties of the peer's open, None when it has none. Raises AmqpError."""
+        return read_data(lib.pn_connection_remote_properties(self.connection._impl))
+
+    @property
+    def user(self) -> str:
+        """Who the peer has proved to be, by SASL or its certificate; empty for who has proved nothing."""
+        return (self.transport.user or "") if self.transport.authenticated else ""
+
+    def reason_of_end(self, link: proton.Link) -> str:
+        """Why `link` is no more: what the peer has said before what we have, of the link before of the connection."""
+        found = (
+            lib.pn_link_remote_condition(link._impl),
+            lib.pn_connection_remote_condition(self.connection._impl),
+            lib.pn_transport_condition(self._transport),
+            lib.pn_link_condition(link._impl),
+            lib.pn_connection_condition(self.connection._impl),
+        )
+        return next((text for text in map(_condition_text, found) if text), "the connection was lost")
+
     def tick(self, now_ms: int) -> int:
         """Keep idle time-outs; returns when to call again (the same clock, milliseconds), 0: no need to."""
         return int(lib.pn_transport_tick(self._transport, now_ms))
@@ -223,6 +244,14 @@ class Engine:
         """Nobody is told any more; what still comes on `link` is settled and dropped."""
         self._receiving.pop(link._impl, None)
         self._sending.pop(link._impl, None)
+
+
+def _condition_text(condition: Any) -> str:
+    """Name and description, whatever bytes the peer has put there; empty for no condition."""
+    if not lib.pn_condition_is_set(condition):
+        return ""
+    parts = (lib.pn_condition_get_name(condition), lib.pn_condition_get_description(condition))
+    return ": ".join(ffi.string(part).decode("utf-8", "replace") for part in parts if part != ffi.NULL)
 
 
 def _session(event: Any) -> proton.Session:

@@ -175,7 +175,7 @@ class OutgoingLink(Consumer):
             resources.accept(self.queue, self._accepted)
             self._accepted = []
         if self._answered:
-            lsn = resources.log.last_lsn
+            lsn = resources.log.last_lsn if self._container.settings.confirm_dequeue else 0
             self._unconfirmed += [(lsn, delivery, tag) for delivery, tag in self._answered]
             self._answered = []
             self._container.unconfirmed[self] = None

@@ -98,7 +98,7 @@ class MessageSections:
         return self._decode_header(payload)
 
     def _decode_header(self, payload: bytes) -> Header:
-        section, end = _section_at(payload, 0)
+        section, end = section_at(payload, 0)
         if section != HEADER:
             return _NO_HEADER
         value = _decode(payload, 0, end)
@@ -185,7 +185,7 @@ def _section(payload: bytes, wanted: int) -> list[object] | dict[object, object]
         start = payload[offset : offset + 3]
         if start[:2] == b"\x00S" and start[2:] > bytes((wanted,)):
             return None  # seen without looking for its end, which for a large body is work
-        section, end = _section_at(payload, offset)
+        section, end = section_at(payload, offset)
         if section == wanted:
             return _decode(payload, offset, end)
         if section > wanted:
@@ -194,8 +194,8 @@ def _section(payload: bytes, wanted: int) -> list[object] | dict[object, object]
     return None
 
 
-def _section_at(payload: bytes, offset: int) -> tuple[int, int]:
-    """Code and end of the section at `offset`."""
+def section_at(payload: bytes, offset: int) -> tuple[int, int]:
+    """Code and end of the section at `offset`. Raises DecodeError."""
     start = payload[offset : offset + 12]
     if start[:2] == b"\x00S" and len(start) > 4:
         kind = start[3]

@@ -1,4 +1,4 @@
-"""Engines for a listener's clients: frame size, idle time-out, SASL and TLS as the settings say."""
+"""Engines for a listener's clients and for channels to other brokers: frame size, idle time-out, SASL and TLS."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from qpid_ha_broker.amqp.engine import Engine, Workspace
 from qpid_ha_broker.server.settings import BrokerSettings, ListenAddress, SettingsError
 
 _SASL_SERVICE = "qpid-ha"
+_LOGINS = "SCRAM-SHA-512 SCRAM-SHA-256 SCRAM-SHA-1 PLAIN"
+_PEER_FRAME_BYTES = 512 * 1024
+"""What we take in one AMQP frame from another broker: a whole batch."""
 
 
 class SaslConfiguration:
@@ -79,4 +82,74 @@ def _tls_domain(settings: BrokerSettings) -> proton.SSLDomain:
             domain.set_peer_authentication(proton.SSLDomain.VERIFY_PEER, str(tls.ca))
     except proton.SSLException as error:
         raise SettingsError("tls.certificate", f"{tls.certificate}: TLS cannot use it: {error}") from error
+    return domain
+
+
+class PeerEngines:
+    """Makes our end of channels to other brokers: logs in as `ha.username`, or with our certificate, or as nobody."""
+
+    def __init__(self, current: Callable[[], BrokerSettings]) -> None:
+        self._current = current
+        self._workspace = Workspace()
+
+    def __call__(self, address: ListenAddress) -> Engine:
+        """An engine for a connection to `address`. Raises SettingsError when TLS or the password cannot work."""
+        settings = self._current()
+        ha = settings.ha
+        return client_engine(
+            user=ha.username or "",
+            password=ha.read_password() or "",
+            mechanism=ha.mechanism or "",
+            domain=_client_domain(settings) if address.is_tls else None,
+            hostname=address.host,
+            insecure_plain=address.is_loopback or settings.sasl.allow_insecure_plain,
+            idle_timeout_s=settings.idle_timeout_s,
+            workspace=self._workspace,
+        )
+
+
+def client_engine(
+    *,
+    user: str = "",
+    password: str = "",
+    mechanism: str = "",
+    domain: proton.SSLDomain | None = None,
+    hostname: str = "",
+    insecure_plain: bool = False,
+    idle_timeout_s: float = 0,
+    workspace: Workspace | None = None,
+) -> Engine:
+    """An engine that connects. With a user it never falls back to being nobody.
+
+    `hostname`: what the peer's certificate has to say. `mechanism` empty: the strongest that the peer offers.
+    """
+    transport = proton.Transport()
+    transport.max_frame_size = _PEER_FRAME_BYTES
+    if idle_timeout_s:
+        transport.idle_timeout = idle_timeout_s
+    if domain is not None:
+        proton.SSL(transport, domain).peer_hostname = hostname
+    connection = proton.Connection()
+    connection.hostname = hostname
+    if user:
+        connection.user, connection.password = user, password
+    sasl = transport.sasl()
+    sasl.allowed_mechs(mechanism or (_LOGINS if user else "ANONYMOUS"))
+    sasl.allow_insecure_mechs = insecure_plain
+    return Engine(transport, connection, workspace)
+
+
+def _client_domain(settings: BrokerSettings) -> proton.SSLDomain:
+    tls = settings.tls
+    domain = proton.SSLDomain(proton.SSLDomain.MODE_CLIENT)
+    try:
+        if tls.certificate is not None and tls.key is not None:
+            domain.set_credentials(str(tls.certificate), str(tls.key), None)
+        if tls.ca is not None:
+            domain.set_trusted_ca_db(str(tls.ca))
+        domain.set_peer_authentication(proton.SSLDomain.VERIFY_PEER_NAME)
+    except proton.SSLException as error:
+        raise SettingsError(
+            "tls.ca", f"{tls.ca or 'the system'}: TLS to other brokers cannot use it: {error}"
+        ) from error
     return domain
