@@ -43,8 +43,9 @@ class Holder:
     def current(self) -> BrokerSettings:
         return self.settings
 
-    def replace(self, settings: BrokerSettings) -> None:
+    def replace(self, settings: BrokerSettings) -> list[str]:
         self.settings = settings
+        return []
 
 
 class Desk:

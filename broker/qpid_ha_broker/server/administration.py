@@ -26,8 +26,8 @@ class SettingsHolder(Protocol):
     def current(self) -> BrokerSettings:
         """As they are now."""
 
-    def replace(self, settings: BrokerSettings) -> None:
-        """Put these in force."""
+    def replace(self, settings: BrokerSettings) -> list[str]:
+        """Put these in force; what that came to, in an operator's words."""
 
 
 class Action(NamedTuple):
@@ -97,8 +97,9 @@ def _set(settings: SettingsHolder, params: Params) -> object:
         after = before.with_change(key, params["value"])
     except SettingsError as error:
         raise _setting_refused(error) from None
-    settings.replace(after)
-    return {"key": key, "old": before.get(key), "new": after.get(key)}
+    notes = settings.replace(after)
+    told: dict[str, object] = {"key": key, "old": before.get(key), "new": after.get(key)}
+    return {**told, "notes": notes} if notes else told
 
 
 def _key(params: Params) -> str:

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
@@ -20,14 +19,14 @@ from qpid_ha_broker.amqp.nodes import NodeSettings
 from qpid_ha_broker.model.log import Batch
 from qpid_ha_broker.server.administration import control_methods
 from qpid_ha_broker.server.client_protocol import ClientProtocol
+from qpid_ha_broker.server.cluster_control import cluster_methods
 from qpid_ha_broker.server.control import ControlServer
 from qpid_ha_broker.server.engines import EngineFactory, SaslConfiguration
 from qpid_ha_broker.server.logs import configure_logging
+from qpid_ha_broker.server.membership import Membership
+from qpid_ha_broker.server.membership_setup import make_membership
+from qpid_ha_broker.server.remote_control import RemoteControl
 from qpid_ha_broker.server.settings import BrokerSettings, SettingsError
-
-if TYPE_CHECKING:
-    from qpid_ha_broker.server.membership import Membership
-    from qpid_ha_broker.server.peer_channels import Channel
 
 log = logging.getLogger("broker")
 
@@ -71,11 +70,10 @@ class Broker:
         self._sasl: SaslConfiguration | None = None
         self._ticker: asyncio.Task[None] | None = None
         methods = control_methods(settings.name, self.container.administration, self, self.facts, self.wait_committed)
+        self.container.management.control = RemoteControl(self.current, self.schedule_turn)
         self.membership: Membership | None = None
         if in_cluster:
-            from qpid_ha_broker.server.cluster_control import cluster_methods
-            from qpid_ha_broker.server.membership_setup import make_membership
-
+            self._set_replication()
             self.membership = make_membership(self)
             self.container.peers = self.membership
             methods = cluster_methods(self, self.membership, methods)
@@ -87,8 +85,8 @@ class Broker:
         """The settings in force."""
         return self._settings
 
-    def replace(self, settings: BrokerSettings) -> None:
-        """Put other settings in force; what is open already keeps the sizes it was opened with."""
+    def replace(self, settings: BrokerSettings) -> list[str]:
+        """Put other settings in force, and tell what that came to; what is open keeps the sizes it was opened with."""
         if settings.log_level != self._settings.log_level:
             configure_logging(settings.log_level, settings.log_file)
         before, after = self._settings.as_mapping(), settings.as_mapping()
@@ -97,8 +95,16 @@ class Broker:
         self._settings = settings
         self.container.settings = container_settings(settings)
         self.container.nodes.settings = self.container.settings.nodes
-        if self.membership is not None:
-            self.membership.change_settings(settings)
+        if self.membership is None:
+            return []
+        self.membership.change_settings(settings)
+        rules = ("replication-rules", "ha.replicate")
+        return self._set_replication() if any(before[key] != after[key] for key in rules) else []
+
+    def _set_replication(self) -> list[str]:
+        ha = self._settings.ha
+        rules = tuple((rule.pattern, rule.replicate) for rule in ha.replication_rules)
+        return self.container.configuration.set_replication(rules, ha.replicate)
 
     # --- start and stop
 
@@ -196,14 +202,12 @@ class Broker:
             self._deserted.set()
 
     def end_clients(self, reason: AmqpError) -> None:
-        """Close all connections but those of other brokers and of administrators, who are let in everywhere."""
-        for connection in list(self._protocols):
-            if not getattr(connection, "is_admin", False):
-                connection.end(reason)
+        """End all connections but those of other brokers and of administrators, who are let in everywhere."""
+        self.container.end_clients(reason)
 
-    def unwritten_bytes(self, channel: Channel) -> int:
-        """What the socket of a channel that a peer has opened has not taken yet."""
-        protocol = self._protocols.get(getattr(channel, "connection", None))
+    def unwritten_bytes(self, connection: Connection) -> int:
+        """What its socket has not taken yet."""
+        protocol = self._protocols.get(connection)
         return 0 if protocol is None else protocol.unwritten_bytes
 
     # --- the turn
@@ -257,8 +261,7 @@ class Broker:
         while True:
             await asyncio.sleep(TICK_S)
             self.set_time()
-            if self.membership is None or self.membership.is_serving:
-                self.container.tick()
+            self.container.tick()
             now_ms = int(time.monotonic() * 1000)
             for connection in list(self._protocols):
                 connection.heartbeat(now_ms)
@@ -303,6 +306,8 @@ def container_settings(settings: BrokerSettings) -> ContainerSettings:
         max_links_per_connection=settings.max_links_per_connection,
         max_sessions_per_connection=settings.max_sessions_per_connection,
         publisher_credit=settings.publisher_credit,
+        peer_user=settings.ha.username or "",
+        confirm_dequeue=settings.ha.confirm_dequeue,
         memory_limit_bytes=settings.memory_limit_bytes,
     )
 

@@ -112,6 +112,11 @@ class ClientProtocol(asyncio.Protocol):
                 self._transport.write_eof()
                 self._leave()
 
+    @property
+    def unwritten_bytes(self) -> int:
+        """What the socket has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def abort(self) -> None:
         """Drop the socket now."""
         if self._transport is not None:
@@ -130,7 +135,9 @@ class ClientProtocol(asyncio.Protocol):
     def _write(self, output: bytes) -> None:
         if self._transport is None or self.connection is None:
             return
-        if self._unread_bytes is not None:  # no messages then, only answers to a client that asks and does not read
+        is_peer = self.connection.peer_channel is not None  # whose backlog the membership watches
+        if self._unread_bytes is not None and not is_peer:
+            # No messages then, only answers to a client that asks and does not read.
             self._unread_bytes += len(output)
             if self._unread_bytes > ANSWERS_LIMIT_BYTES + self._broker.current().max_message_bytes:
                 text = "%s dropped: %d bytes of answers that it does not read"

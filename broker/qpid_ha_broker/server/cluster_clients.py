@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
+from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, CONNECTION_REDIRECT, AmqpError
 from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.ha_settings import HaSettings
 from qpid_ha_broker.server.listen_address import ListenAddress
-
-CONNECTION_REDIRECT = "amqp:connection:redirect"
 
 
 def refusal(member: Member) -> AmqpError:
     """Why this broker, which is not primary, does not serve a client; with the way to the one that does, if known."""
     name, state = member.settings.name, member.state
+    if state is State.PRIMARY:
+        return AmqpError(CONNECTION_FORCED, f"broker {name} hands over: another broker is about to be primary")
     primary = _first_address(member.primary_address)
     if primary is None:
         text = f"broker {name} is {state}, not primary, and knows of no primary: try again, or another broker"

@@ -57,9 +57,9 @@ class ClusterControl:
         """This broker, or with `all` a list with a row for each broker of the cluster."""
         if not _flags(params, "all")["all"]:
             return self._membership.summary()
-        own = self._membership.summary()
         answers, unreachable = await self._ask_all(Topic.STATUS)
-        rows = [own, *[_status_row(answer) for answer in answers]]
+        own = {**self._membership.summary(), "address": self._membership.member.settings.own_address or None}
+        rows = [own, *[{**_status_row(answer), "address": address} for address, answer in answers]]
         primary = max((row for row in rows if row["state"] == State.PRIMARY), key=_generation, default=own)
         for row in rows:
             row["in_sync"] = row["name"] in _texts(primary["members"])
@@ -70,7 +70,7 @@ class ClusterControl:
         if not _flags(params, "all")["all"]:
             return self._broker.facts()
         answers, unreachable = await self._ask_all(Topic.QUERY)
-        rows = [self._broker.facts(), *[_query_row(answer) for answer in answers]]
+        rows = [self._broker.facts(), *[{**_query_row(answer), "address": address} for address, answer in answers]]
         return _sorted(rows) + [{"name": None, "address": each, "state": UNREACHABLE} for each in unreachable]
 
     def backups(self, params: Params) -> object:
@@ -89,13 +89,16 @@ class ClusterControl:
         subscription = self._membership.events.subscribe()
         return Stream(self._membership.summary(), "event", subscription, subscription.close)
 
-    async def _ask_all(self, topic: Topic) -> tuple[list[Answer], list[str]]:
-        """The answers of the others, and the addresses that gave none."""
+    async def _ask_all(self, topic: Topic) -> tuple[list[tuple[str, Answer]], list[str]]:
+        """The answers of the others with their addresses, and the addresses that gave none."""
         membership, settings = self._membership, self._membership.member.settings
         addresses = [address for address in settings.addresses if address != settings.own_address]
         found = await membership.ask(membership.question(topic), addresses, settings.ask_limit_s)
-        answers = [answer for answer in found.values() if answer is not None]
-        others = {answer.instance: answer for answer in answers if answer.instance != settings.instance}
+        others = {
+            answer.instance: (address, answer)
+            for address, answer in found.items()
+            if answer is not None and answer.instance != settings.instance
+        }
         return list(others.values()), [address for address, answer in found.items() if answer is None]
 
     # --- doing
@@ -116,7 +119,7 @@ class ClusterControl:
     async def switchover(self, params: Params) -> object:
         """Hand over to the backup `to`, or to the best."""
         check_known(params, ("to",))
-        to = params.get("to", "")
+        to = params.get("to") or ""
         if not isinstance(to, str):
             raise ControlError(INVALID_PARAMS, "to is the name of a backup; left out: the best")
         return await self._request(lambda number: fx.SwitchoverAsked(number, to))

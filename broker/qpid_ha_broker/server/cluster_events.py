@@ -44,6 +44,11 @@ class ClusterEvents:
     def __init__(self) -> None:
         self._subscriptions: dict[Subscription, None] = {}
 
+    @property
+    def listeners(self) -> int:
+        """How many listen."""
+        return len(self._subscriptions)
+
     def subscribe(self) -> Subscription:
         """All that is published from now on."""
         subscription = Subscription(self)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from qpid_ha_broker.amqp.peer_link import PeerChannel
 from qpid_ha_broker.coordination.coordinator import Coordinator
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frame_codec import decode, encode
@@ -199,7 +200,8 @@ class Membership:
     async def request(self, make: Callable[[int], fx.Input]) -> fx.Answered:
         """Feed what an operator asks for, under a number of its own; what came of it."""
         number = next(self._requests)
-        waiter = self._waiting[number] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[fx.Answered] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiter
         try:
             self.feed(make(number))
             return await waiter
@@ -282,7 +284,9 @@ class Membership:
 
     def _watch_links(self) -> None:
         for link in list(self._links.values()):
-            unsent = link.channel.unsent_bytes + self._broker.unwritten_bytes(link.channel)
+            unsent = link.channel.unsent_bytes
+            if isinstance(link.channel, PeerChannel):
+                unsent += self._broker.unwritten_bytes(link.channel.connection)
             if unsent > CUT_BYTES:
                 log.warning("%s is given up: %d bytes wait for it", link.channel.peer, unsent)
                 link.channel.close("it does not read")
@@ -336,8 +340,8 @@ class Membership:
         if effect.after is State.CATCHUP:
             self.discarded.begin()
         self._show_clients_the_way()
-        if effect.before is State.PRIMARY:
-            self._broker.end_clients(self._broker.container.client_refusal)
+        if effect.before is State.PRIMARY:  # at once: before the next turn, which could confirm what nobody else has
+            self._broker.end_clients(refusal(self.member))
         self._broker.schedule_turn()
         change = {"before": effect.before.value, "after": effect.after.value, "reason": effect.reason}
         self.events.publish("state", {**self.summary(), **change})
@@ -355,7 +359,7 @@ class Membership:
     def _end_clients(self) -> None:
         if self._is_stopped:
             return
-        self._broker.end_clients(self._broker.container.client_refusal)
+        self._broker.end_clients(refusal(self.member))
         self._broker.turn()
         self.feed(fx.ClientsEnded())
         self._is_leaving = False
@@ -391,7 +395,9 @@ class Membership:
             **{name: summary[name] or "" for name in shown},
             "in_sync": ", ".join(self.member.members),
             "backups": len(backups),
-            "lag_messages": max((backup.get("lag_messages", 0) for backup in backups), default=0),
+            "lag_messages": max(
+                (lag for each in backups if isinstance(lag := each.get("lag_messages"), int)), default=0
+            ),
             "peer_channels": len(self._links),
             "discarded": self.discarded.total,
         }

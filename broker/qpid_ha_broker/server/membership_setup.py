@@ -22,6 +22,6 @@ def make_membership(broker: Broker) -> Membership:
     """The part of `broker` in the cluster that its settings describe. Raises SettingsError."""
     settings = broker.current()
     member = Member(member_settings(settings, uuid.uuid4().hex), broker.container.resources, random.random)
-    engines = PeerEngines(broker.current)
+    dialler = Dialler(settings.name, PeerEngines(broker.current))
     discarded = DiscardedMessages(settings.data_dir)
-    return Membership(broker, member, Dialler(engines), make_coordinator(settings.ha.coordinator), discarded)
+    return Membership(broker, member, dialler, make_coordinator(settings.ha.coordinator), discarded)

@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, cast
 
+from qpid_ha_broker.amqp.engine import Engine
 from qpid_ha_broker.amqp.peer_client import PeerClient
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import Answer, FrameError, Question, Topic
 from qpid_ha_broker.server.listen_address import ListenAddress
+from qpid_ha_broker.server.setting_fields import SettingsError
 
 log = logging.getLogger("peers")
 
@@ -58,39 +61,56 @@ class Listener(Protocol):
         """It is gone, or could not be opened. The last call."""
 
 
-MakeClient = Callable[["OutgoingChannel", ListenAddress], PeerClient]
+MakeEngine = Callable[[ListenAddress], Engine]
+"""For a connection to that address. Raises SettingsError when TLS or the login cannot work."""
 
 
-class OutgoingChannel(asyncio.Protocol):
-    """A channel that this broker opens: bytes between asyncio and a `PeerClient`."""
+class OutgoingChannel:
+    """A channel that this broker opens: bytes between asyncio and a `PeerClient`.
+
+    The promise: the listener is told `closed`, once and last; unless the owner closed it.
+    """
 
     def __init__(self, address: str, listener: Listener) -> None:
         self.address = address
-        self.is_open = False
         self._listener: Listener | None = listener
         self._client: PeerClient | None = None
         self._transport: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._is_reading = False
 
     @property
     def peer(self) -> str:
         """Where the other end is, for log lines."""
-        return self.address
+        return self.address if self._client is None else self._client.peer
 
-    def open(self, make_client: MakeClient, limit_s: float) -> None:
-        """Connect in the background; the listener hears of it."""
+    @property
+    def is_open(self) -> bool:
+        """Whether frames can be sent."""
+        return self._client is not None and self._client.is_open
+
+    def open(self, name: str, make_engine: MakeEngine, limit_s: float) -> None:
+        """Connect in the background, as broker `name`; the listener hears of it."""
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(limit_s, self.fail, f"no answer within {limit_s:g} s")
-        self._opening = loop.create_task(self._connect(make_client))
+        self._opening = loop.create_task(self._connect(name, make_engine))
 
-    async def _connect(self, make_client: MakeClient) -> None:
+    async def _connect(self, name: str, make_engine: MakeEngine) -> None:
+        client: PeerClient | None = None
         try:
             address = ListenAddress.parse(self.address)
-            self._client = make_client(self, address)
-            await asyncio.get_running_loop().create_connection(lambda: self, address.host, address.port)
-        except (OSError, ValueError) as error:
-            self.fail(str(error.strerror or error) if isinstance(error, OSError) else str(error))
+            told = self._client_opened, self._client_received, self._client_closed
+            client = PeerClient(make_engine(address), name, address.host, *told)
+            connect = asyncio.get_running_loop().create_connection
+            await connect(partial(_Socket, self, client), address.host, address.port)
+        except OSError as error:
+            self.fail(str(error.strerror or error))
+        except (ValueError, SettingsError) as error:
+            self.fail(str(error))
+        finally:
+            if client is not None and self._transport is None:
+                client.engine.close()
 
     # --- the owner's calls
 
@@ -108,7 +128,7 @@ class OutgoingChannel(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write what there is."""
-        if self._client is None or self._transport is None or self._transport.is_closing():
+        if self._client is None or self._transport is None or self._is_reading or self._transport.is_closing():
             return
         output = self._client.take_output()
         if output:
@@ -152,39 +172,47 @@ class OutgoingChannel(asyncio.Protocol):
             self._deadline.cancel()
         self._deadline = asyncio.get_running_loop().call_later(limit_s, then)
 
-    # --- asyncio's calls
+    # --- the socket's calls
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are streams, and no subclass of it
+    def connected(self, client: PeerClient, transport: asyncio.Transport) -> None:
+        """There is a connection."""
+        self._client, self._transport = client, transport
+        if self._listener is None:
+            transport.abort()
         self.flush()
 
-    def data_received(self, data: bytes) -> None:
-        if self._client is not None:
+    def read(self, data: bytes) -> None:
+        """Bytes came. What is written because of them is written when all of them are read."""
+        if self._client is None:
+            return
+        self._is_reading = True
+        try:
             self._client.receive(data)
-            self.flush()
+        finally:
+            self._is_reading = False
+        self.flush()
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self.fail(str(error) if error else "the connection was closed")
-        if self._client is not None:
-            self._client.engine.close()
-            self._client = None
+    def disconnected(self, error: Exception | None) -> None:
+        """The connection is gone."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.lost(str(error) if error else "the connection was closed")
+            client.engine.close()
+        self.fail("the connection was closed")
 
     # --- the client's calls
 
-    def client_opened(self) -> None:
-        """The peer took us for a broker of its cluster."""
-        self.is_open = True
+    def _client_opened(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         if self._listener is not None:
             self._listener.opened(self)
 
-    def client_received(self, data: bytes) -> None:
-        """A frame came."""
+    def _client_received(self, data: bytes) -> None:
         if self._listener is not None:
             self._listener.received(self, data)
 
-    def client_closed(self, reason: str) -> None:
+    def _client_closed(self, reason: str) -> None:
         """The peer said goodbye, or would not have us."""
         listener, self._listener = self._listener, None
         self._wait(GOODBYE_S, self._drop)
@@ -192,16 +220,35 @@ class OutgoingChannel(asyncio.Protocol):
             listener.closed(self, reason)
 
 
+class _Socket(asyncio.Protocol):
+    """What asyncio calls, for the channel."""
+
+    def __init__(self, channel: OutgoingChannel, client: PeerClient) -> None:
+        self._channel = channel
+        self._client = client
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are streams, and no subclass of it
+        self._channel.connected(self._client, cast(asyncio.Transport, transport))
+
+    def data_received(self, data: bytes) -> None:
+        self._channel.read(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._channel.disconnected(error)
+
+
 class Dialler:
     """Opens channels to addresses."""
 
-    def __init__(self, make_client: MakeClient) -> None:
-        self._make_client = make_client
+    def __init__(self, name: str, make_engine: MakeEngine) -> None:
+        self._name = name
+        self._make_engine = make_engine
 
     def dial(self, address: str, listener: Listener, limit_s: float) -> OutgoingChannel:
         """A channel that is being opened; `listener` hears whether it was, within `limit_s`."""
         channel = OutgoingChannel(address, listener)
-        channel.open(self._make_client, limit_s)
+        channel.open(self._name, self._make_engine, limit_s)
         return channel
 
 
@@ -225,7 +272,8 @@ class _Line:
             raise _Lost
         loop = asyncio.get_running_loop()
         self.used_s = loop.time()
-        waiter = self._waiting[number] = loop.create_future()
+        waiter: asyncio.Future[Answer] = loop.create_future()
+        self._waiting[number] = waiter
         if self.channel.is_open:
             self.channel.send(frame)
             self.channel.flush()

@@ -1,0 +1,128 @@
+"""A whole cluster in one process: real brokers on loopback, in the event loop of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from qpid_ha_agent.control import ControlClient
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.server.broker import Broker
+from qpid_ha_broker.server.membership import Membership
+from qpid_ha_broker.server.settings import BrokerSettings
+
+LIMIT_S = 20.0
+
+
+class InProcessCluster:
+    """`async with InProcessCluster(tmp_path, "a", "b") as cluster:`: brokers by name, each looking for a primary."""
+
+    def __init__(self, directory: Path, *names: str, **settings: object) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._stack = AsyncExitStack()
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
+        self.brokers: dict[str, Broker] = {}
+
+    async def __aenter__(self) -> InProcessCluster:
+        for name in self.ports:
+            await self.start(name)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for name in list(self.brokers):
+            await self.stop(name)
+
+    async def start(self, name: str, **settings: object) -> Broker:
+        """Start the broker `name`, or start it anew."""
+        url = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+        values = {
+            "name": name,
+            "listen": f"amqp://127.0.0.1:{self.ports[name]}",
+            "control-socket": str(self._directory / f"{name}.sock"),
+            "stop-timeout": 1,
+            "ha.cluster": True,
+            "ha.brokers-url": f"amqp://{url}",
+            "ha.backup-timeout": "2s",
+            "link-heartbeat-interval": "200ms",
+            **{
+                key.replace("__", ".").replace("_", "-"): value for key, value in {**self._settings, **settings}.items()
+            },
+        }
+        broker = self.brokers[name] = Broker(BrokerSettings.from_values(values))
+        await broker.start()
+        return broker
+
+    async def stop(self, name: str) -> None:
+        """Stop it as SIGTERM would."""
+        await self.brokers.pop(name).stop()
+
+    def member(self, name: str) -> Membership:
+        """The part of the broker in the cluster."""
+        membership = self.brokers[name].membership
+        if membership is None:
+            raise ValueError(f"{name} is in no cluster")
+        return membership
+
+    def url(self, name: str) -> str:
+        """Where its clients connect."""
+        return f"amqp://127.0.0.1:{self.ports[name]}"
+
+    async def ask(self, name: str, method: str, /, **params: object) -> Any:
+        """What the control socket of the broker answers. Raises Refused."""
+        with ControlClient(self._directory / f"{name}.sock", LIMIT_S) as client:
+            return await asyncio.to_thread(client.call, method, **params)
+
+    async def reach(self, name: str, state: State) -> None:
+        """Come back when the broker is in `state`."""
+        await self.see(name, lambda: self.member(name).member.state is state)
+
+    async def see(self, name: str, condition: Callable[[], bool]) -> None:
+        """Come back when `condition` holds, looking whenever something has changed at the broker."""
+        events = self.member(name).events.subscribe()
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                while not condition():
+                    await anext(events)
+        finally:
+            events.close()
+
+    async def form(self, primary: str) -> None:
+        """A first start: promote one, and wait for the others."""
+        await self.ask(primary, "promote")
+        for name in self.brokers:
+            if name != primary:
+                await self.reach(name, State.READY)
+        everybody = tuple(sorted(self.brokers))
+        await eventually(lambda: self.member(primary).member.members == everybody)
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """For what is announced by no event: look at every round of the loop."""
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+def told(story: Callable[[], Awaitable[None]]) -> None:
+    """Run a story to its end, which has to come."""
+
+    async def limited() -> None:
+        async with asyncio.timeout(3 * LIMIT_S):
+            await story()
+
+    asyncio.run(limited())
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody uses now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

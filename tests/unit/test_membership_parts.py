@@ -1,0 +1,113 @@
+"""What a broker in a cluster does beside its core: keep what it drops, ask a slow coordinator, tell who listens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from qpid_ha_broker.coordination.coordinator import CoordinatorError
+from qpid_ha_broker.coordination.none import NoCoordinator
+from qpid_ha_broker.events.codec import decode
+from qpid_ha_broker.events.types import Enqueued, QueueDeclared
+from qpid_ha_broker.ha.effects import Input, ReadRecord, Record, RecordRead, RecordWritten, WriteRecord
+from qpid_ha_broker.server import record_requests
+from qpid_ha_broker.server.cluster_events import QUEUE_LENGTH, ClusterEvents
+from qpid_ha_broker.server.discarded import DiscardedMessages
+from qpid_ha_broker.server.record_requests import RecordRequests
+
+
+def test_what_is_dropped_is_a_small_log_of_its_own(tmp_path: Path) -> None:
+    discarded = DiscardedMessages(tmp_path)
+    discarded.keep("orders/é", (7, 9), (b"seven", b"nine"))
+    discarded.keep("orders/é", (12,), (b"twelve",))
+    (path,) = (tmp_path / "discarded").iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    found = decode(path.read_bytes())
+    assert found.problem is None
+    assert [(record.lsn, record.event) for record in found.records[:1]] == [(0, QueueDeclared("orders/é", {}))]
+    messages = [(record.lsn, record.event.payload) for record in found.records if isinstance(record.event, Enqueued)]
+    assert messages == [(7, b"seven"), (9, b"nine"), (12, b"twelve")]
+    assert discarded.total == 3
+
+
+def test_a_queue_with_a_long_name_can_be_kept_too(tmp_path: Path) -> None:
+    DiscardedMessages(tmp_path).keep("é" * 127, (1,), (b"x",))
+    assert len(list((tmp_path / "discarded").iterdir())) == 1
+
+
+def test_without_a_directory_the_log_says_how_many_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    discarded = DiscardedMessages(None)
+    with caplog.at_level(logging.WARNING):
+        discarded.keep("q", (1, 2), (b"a", b"b"))
+    assert "2 messages of queue q" in caplog.text
+    assert discarded.total == 2
+
+
+def test_a_directory_that_cannot_be_written_is_an_error_and_not_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "discarded").write_text("in the way")
+    DiscardedMessages(tmp_path).keep("q", (1,), (b"a",))
+    assert "1 messages of queue q are dropped and could not be kept" in caplog.text
+
+
+class Unwilling(NoCoordinator):
+    def read(self) -> Record:
+        raise CoordinatorError("the directory is gone")
+
+
+class Hanging(NoCoordinator):
+    def __init__(self) -> None:
+        self.release = threading.Event()
+
+    def compare_and_set(self, expected: Record, wanted: Record) -> tuple[bool, Record]:
+        self.release.wait(10)
+        return True, wanted
+
+
+async def answers(requests: RecordRequests, fed: asyncio.Queue[Input]) -> tuple[Input, Input]:
+    requests.read(ReadRecord(1))
+    first = await fed.get()
+    requests.write(WriteRecord(2, Record(), Record("c", 1, "a", 1, ("a",))))
+    return first, await fed.get()
+
+
+def test_every_request_to_a_coordinator_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = Record("c", 1, "a", 1, ("a",))
+
+    async def story() -> None:
+        fed: asyncio.Queue[Input] = asyncio.Queue()
+        read, written = await answers(RecordRequests(NoCoordinator(), fed.put_nowait), fed)
+        assert (read, written) == (RecordRead(1, Record()), RecordWritten(2, True, wanted))
+        read, written = await answers(RecordRequests(Unwilling(), fed.put_nowait), fed)
+        assert read == RecordRead(1, None, "the directory is gone")
+        hanging = Hanging()
+        monkeypatch.setattr(record_requests, "LIMIT_S", 0.05)
+        read, written = await answers(RecordRequests(hanging, fed.put_nowait), fed)
+        assert written == RecordWritten(2, False, None, "the coordinator gave no answer within 0.05 s")
+        hanging.release.set()
+
+    asyncio.run(story())
+
+
+def test_a_listener_that_does_not_read_is_let_go_and_the_others_hear_all() -> None:
+    async def story() -> None:
+        events = ClusterEvents()
+        lazy, keen = events.subscribe(), events.subscribe()
+        heard = 0
+        for _ in range(QUEUE_LENGTH + 1):
+            events.publish("state", {"state": "ready"})
+            assert (await anext(keen))["state"] == "ready"
+            heard += 1
+        assert heard == QUEUE_LENGTH + 1
+        assert events.listeners == 1
+        assert len([event async for event in lazy]) == QUEUE_LENGTH
+        events.close()
+        assert [event async for event in keen] == []
+
+    asyncio.run(story())
