@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import random
 import signal
@@ -18,10 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
+from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.broker_view import BrokerView
-from qpid_ha_agent.control import ControlClient, ControlFailure, Refused
+from qpid_ha_agent.control import ControlFailure, Refused
 from qpid_ha_agent.decision import Action, Decision, Known, Limits, LockView, decide
 from qpid_ha_agent.lock import PrimaryLock
+from qpid_ha_agent.tenure import Tenure
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.file import Lock
 from qpid_ha_broker.ha.states import State
@@ -32,8 +33,6 @@ STEPS_AT_ONCE = 4
 """An action whose effect takes a while (a signal) must not be repeated without end."""
 LOOK_S = 0.1
 """How late the passing of a limit may be noticed; everything else wakes the loop."""
-HURRIED_POLL_S = 0.02
-"""With the lock and not yet primary, each moment counts."""
 OVERSLEPT_S = 0.5
 REQUEST_TIMEOUT_S = 15.0
 RETRY_S = 0.5
@@ -62,14 +61,10 @@ class Runner:
         self._settings = settings
         self._draw = draw
         self._process: BrokerProcess | None = None
-        self._view = BrokerView()
+        self._tenure = Tenure()
         self._lock = PrimaryLock(lambda: Lock(settings.directory, holder=settings.name), self._lock_changed)
         self._deaths = 0
         self._died_at_s = 0.0
-        self._held_since_s: float | None = None
-        self._primary_in_tenure = False
-        self._demoted_at_s: float | None = None
-        self._lockless_since_s: float | None = None
         self._refusal: str | None = None
         self._pause_until_s = 0.0
         self._is_asked = False
@@ -89,10 +84,13 @@ class Runner:
             raise CoordinatorError(f"the shared directory {directory} is not there: mount it, or make it")
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        self._poll_now = asyncio.Event()
+        limits, interval_s = self._settings.limits, self._settings.poll_interval_s
+        self._talk = BrokerTalk(
+            self._settings.control_socket, interval_s, limits.fence_after_s, self._is_hurried, self._state_changed
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop, number)
-        for work in (self._poll_forever(), self._listen_forever(), self._check_lock_forever()):
+        for work in (self._talk.poll_forever(), self._talk.listen_forever(), self._check_lock_forever()):
             self._spawn(work)
         self._adopt()
         try:
@@ -127,12 +125,15 @@ class Runner:
             await asyncio.wait_for(self._wake.wait(), LOOK_S)
         if time.monotonic() - began_s > OVERSLEPT_S:
             log.warning("this agent was held up for %.1f s", time.monotonic() - began_s)
-            self._view.forgive(time.monotonic())
+            self._talk.view.forgive(time.monotonic())
 
     def _known(self, now_s: float) -> Known:
-        lock = self._lock.view
-        self._note(lock, now_s)
-        limits, view = self._settings.limits, self._view
+        lock, view, tenure = self._lock.view, self._talk.view, self._tenure
+        limits = self._settings.limits
+        if tenure.note(lock, self._process is not None and view.state is State.PRIMARY, now_s):
+            log.info("we have the lock")
+            self._refusal = None
+            self._talk.poll_soon()
         if self._deaths and view.state is not None and now_s - self._died_at_s > 3 * limits.last_restart_s:
             self._deaths = 0
         return Known(
@@ -144,9 +145,9 @@ class Runner:
             adopted=self._process is not None and self._process.is_adopted,
             silent_s=view.silent_s(now_s),
             lock=lock,
-            held_for_s=_since(self._held_since_s, now_s),
-            demoted_for_s=None if self._demoted_at_s is None else now_s - self._demoted_at_s,
-            lockless_primary_s=_since(self._lockless_since_s, now_s),
+            held_for_s=tenure.held_for_s(now_s),
+            demoted_for_s=tenure.demoted_for_s(now_s),
+            lockless_primary_s=tenure.lockless_primary_s(now_s),
             is_asked=self._is_asked,
             refusal=self._refusal,
             pause_s=max(0.0, self._pause_until_s - now_s),
@@ -154,24 +155,6 @@ class Runner:
             hand_over_tried=self._hand_over_tried,
             stop_asked_s=None if self._stop_asked_at_s is None else now_s - self._stop_asked_at_s,
         )
-
-    def _note(self, lock: LockView, now_s: float) -> None:
-        """Remember since when things are as they are."""
-        is_primary = self._process is not None and self._view.state is State.PRIMARY
-        if lock is not LockView.HELD:
-            self._held_since_s, self._primary_in_tenure, self._demoted_at_s = None, False, None
-        elif self._held_since_s is None:
-            self._held_since_s, self._refusal = now_s, None
-            log.info("we have the lock")
-            self._poll_now.set()
-        if lock is LockView.HELD and is_primary:
-            self._primary_in_tenure, self._demoted_at_s = True, None
-        elif self._primary_in_tenure and self._demoted_at_s is None:
-            self._demoted_at_s = now_s
-        if lock is LockView.HELD or not is_primary:
-            self._lockless_since_s = None
-        elif self._lockless_since_s is None:
-            self._lockless_since_s = now_s
 
     def _say(self, decision: Decision) -> None:
         """One line with the reason; what is tried again and again is said now and then."""
@@ -191,7 +174,7 @@ class Runner:
             Action.TRY_LOCK: self._try_lock,
             Action.ACQUIRE_LOCK: self._lock.wait_for,
             Action.RELEASE_LOCK: self._release_lock,
-            Action.PROMOTE: lambda: self._ask("promote", State.PRIMARY),
+            Action.PROMOTE: self._promote,
             Action.DEMOTE: lambda: self._ask("demote", State.CONNECTING),
             Action.HAND_OVER: self._hand_over,
         }
@@ -218,13 +201,12 @@ class Runner:
 
     def _watch(self, process: BrokerProcess) -> None:
         self._process = process
-        self._view = BrokerView(time.monotonic())
+        self._talk.begin(BrokerView(time.monotonic()))
         self._loop.add_reader(process.pidfd, self._died, process)
-        self._poll_now.set()
 
     def _died(self, process: BrokerProcess) -> None:
         self._loop.remove_reader(process.pidfd)
-        self._process, self._died_at_s = None, time.monotonic()
+        self._process, self._talk.is_there, self._died_at_s = None, False, time.monotonic()
         self._deaths += 1
         log.log(logging.INFO if self._stopping else logging.ERROR, "the broker (pid %d) is dead", process.pid)
         self._step(self._died_at_s)  # others wait for the lock: before anything else
@@ -238,7 +220,7 @@ class Runner:
 
     def _kill_broker(self) -> None:
         self._signal(signal.SIGKILL)
-        self._view.forgive(time.monotonic())  # its death comes as an event; meanwhile, once is enough
+        self._talk.view.forgive(time.monotonic())  # its death comes as an event; meanwhile, once is enough
         if self._stop_asked_at_s is not None:
             self._stop_asked_at_s = time.monotonic()
 
@@ -285,18 +267,21 @@ class Runner:
 
     # --- asking the broker
 
+    def _promote(self) -> None:
+        self._ask("promote", State.PRIMARY, cause=f"the agent of {self._settings.name} got the lock")
+
     def _hand_over(self) -> None:
         self._hand_over_tried = True
         self._ask("switchover", State.CONNECTING)
 
-    def _ask(self, method: str, outcome: State) -> None:
+    def _ask(self, method: str, outcome: State, **params: object) -> None:
         self._is_asked = True
-        self._spawn(self._request(method, outcome))
+        self._spawn(self._request(method, outcome, params))
 
-    async def _request(self, method: str, outcome: State) -> None:
-        view, began_s = self._view, time.monotonic()
+    async def _request(self, method: str, outcome: State, params: dict[str, object]) -> None:
+        view, began_s = self._talk.view, time.monotonic()
         try:
-            await asyncio.to_thread(self._call, method, REQUEST_TIMEOUT_S)
+            await self._talk.request(method, REQUEST_TIMEOUT_S, **params)
         except ControlFailure as failure:
             reason = failure.message if isinstance(failure, Refused) else str(failure)
             self._say(Decision(Action.WAIT, f"{method} failed: {reason}"))
@@ -308,54 +293,17 @@ class Runner:
             log.info("%s took %.0f ms: the broker is %s", method, (time.monotonic() - began_s) * 1000, outcome)
             view.assume(outcome, time.monotonic())
         self._is_asked = False
-        self._poll_now.set()
+        self._talk.poll_soon()
         self._wake.set()
 
-    def _call(self, method: str, timeout_s: float) -> object:
-        with ControlClient(self._settings.control_socket, timeout_s) as client:
-            return client.call(method)
+    def _is_hurried(self) -> bool:
+        """While it starts, and between having the lock and being primary."""
+        return self._talk.view.state is None or self._tenure.is_undecided
 
-    async def _poll_forever(self) -> None:
-        while True:
-            if self._process is not None:
-                await self._poll(self._view)
-            self._poll_now.clear()
-            hurried = self._view.state is None or (self._held_since_s is not None and not self._primary_in_tenure)
-            interval_s = HURRIED_POLL_S if hurried else self._settings.poll_interval_s
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._poll_now.wait(), interval_s)
-
-    async def _poll(self, view: BrokerView) -> None:
-        """Its silence is counted from the first question that it left unanswered."""
-        asked_at_s = time.monotonic()
-        view.ask(asked_at_s)
-        before = view.state
-        with contextlib.suppress(ControlFailure):
-            answer = await asyncio.to_thread(self._call, "status", self._settings.limits.fence_after_s)
-            view.answer(answer, asked_at_s)
-        if view is self._view and view.state is not before:
-            log.info("the broker is %s%s", view.state, f", its primary is {view.primary}" if view.primary else "")
-            self._wake.set()
-
-    async def _listen_forever(self) -> None:
-        """The broker's own word that something has changed comes sooner than the next poll."""
-        while True:
-            if self._process is not None and self._view.state is not None:
-                with contextlib.suppress(OSError, ValueError):
-                    await self._listen()
-            await asyncio.sleep(self._settings.poll_interval_s)
-
-    async def _listen(self) -> None:
-        reader, writer = await asyncio.open_unix_connection(self._settings.control_socket)
-        try:
-            writer.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "events", "params": {}}).encode() + b"\n")
-            while line := await reader.readline():
-                if b'"error"' in line:  # this broker does not offer it
-                    await asyncio.sleep(QUIET_S)
-                    return
-                self._poll_now.set()
-        finally:
-            writer.close()
+    def _state_changed(self) -> None:
+        view = self._talk.view
+        log.info("the broker is %s%s", view.state, f", its primary is {view.primary}" if view.primary else "")
+        self._wake.set()
 
     async def _check_lock_forever(self) -> None:
         """A shared directory that hangs is as bad as one that is gone."""
@@ -379,7 +327,3 @@ class Runner:
         if not task.cancelled() and task.exception() is not None:
             self._bug = task.exception()
             self._wake.set()
-
-
-def _since(at_s: float | None, now_s: float) -> float:
-    return 0.0 if at_s is None else now_s - at_s

@@ -70,7 +70,7 @@ def test_stopping_the_agent_of_a_primary_hands_over(agents: list[RunningAgent]) 
     assert first.stop() == 0
 
     second.wait_for("primary")
-    second.wait_for_line("we have the lock")
+    second.wait_for_line("agent b: we have the lock")
     log = first.log()
     assert log.index("hand over:") < log.index("release the lock:") < log.index("stop the broker:")
     assert first.status() == {}
@@ -110,7 +110,7 @@ def test_a_new_agent_takes_care_of_the_broker_that_the_old_one_left(tmp_path: Pa
 
         agent.restart()
         agent.wait_for_line(f"a broker runs already (pid {pid})")
-        wait_until(lambda: agent.log().count("we have the lock") == 2, agent.log)
+        wait_until(lambda: agent.log().count("agent a: we have the lock") == 2, agent.log)
         assert agent.broker_pid == pid
 
         os.kill(pid, signal.SIGKILL)
@@ -143,7 +143,7 @@ def test_a_primary_that_was_made_by_hand_keeps_its_place(agents: list[RunningAge
     with ControlClient(second.control_socket) as control:
         control.call("promote")
 
-    second.wait_for_line("we have the lock")
+    second.wait_for_line("agent b: we have the lock")
     second.wait_for_line("the broker is primary")
     first.wait_for_line("primary no more: whoever is, or can be, shall have it")
     assert [agent.status()["state"] for agent in agents] == ["ready", "primary"]

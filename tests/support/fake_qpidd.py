@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
 import sys
 from pathlib import Path
@@ -34,10 +35,12 @@ class Fake:
         """Who is, if its process lives."""
         try:
             found: dict[str, Any] = json.loads((self.directory / PRIMARY_FILE).read_text(encoding="utf-8"))
-            os.kill(found["pid"], 0)
+            pidfd = os.pidfd_open(found["pid"])
         except (OSError, ValueError):
             return {}
-        return found
+        is_dead, _, _ = select.select([pidfd], [], [], 0)  # also when nobody has reaped it yet
+        os.close(pidfd)
+        return {} if is_dead else found
 
     def become(self, name: str, pid: int) -> None:
         temporary = self.directory / f"{self.name}.tmp"

@@ -1,0 +1,89 @@
+"""Talking with one broker from an event loop: its status again and again, its events, and what is asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from qpid_ha_agent.broker_view import BrokerView
+from qpid_ha_agent.control import ControlClient, ControlFailure
+
+HURRIED_POLL_S = 0.02
+"""When each moment counts; an answer costs the broker a fraction of a millisecond."""
+WITHOUT_EVENTS_S = 30.0
+
+
+@dataclass
+class BrokerTalk:
+    """Keeps `view` up to date; calls `changed` when the broker's state is another one."""
+
+    control_socket: Path
+    poll_interval_s: float
+    answer_timeout_s: float
+    is_hurried: Callable[[], bool]
+    changed: Callable[[], None]
+    view: BrokerView = field(default_factory=BrokerView)
+    is_there: bool = False
+    """There is a process to talk with."""
+    _poll_now: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def begin(self, view: BrokerView) -> None:
+        """There is a new process."""
+        self.view, self.is_there = view, True
+        self.poll_soon()
+
+    def poll_soon(self) -> None:
+        """Something has happened: do not wait for the next turn."""
+        self._poll_now.set()
+
+    async def request(self, method: str, timeout_s: float, **params: object) -> object:
+        """The broker's answer. Raises ControlFailure."""
+        return await asyncio.to_thread(self._call, method, timeout_s, params)
+
+    def _call(self, method: str, timeout_s: float, params: dict[str, object]) -> object:
+        with ControlClient(self.control_socket, timeout_s) as client:
+            return client.call(method, **params)
+
+    async def poll_forever(self) -> None:
+        """Ask for the status."""
+        while True:
+            if self.is_there:
+                await self._poll(self.view)
+            self._poll_now.clear()
+            interval_s = HURRIED_POLL_S if self.is_hurried() else self.poll_interval_s
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._poll_now.wait(), interval_s)
+
+    async def _poll(self, view: BrokerView) -> None:
+        asked_at_s = asyncio.get_running_loop().time()
+        view.ask(asked_at_s)
+        before = view.state
+        with contextlib.suppress(ControlFailure):
+            view.answer(await self.request("status", self.answer_timeout_s), asked_at_s)
+        if view is self.view and view.state is not before:
+            self.changed()
+
+    async def listen_forever(self) -> None:
+        """The broker's own word that something has changed comes sooner than the next poll."""
+        while True:
+            if self.is_there and self.view.state is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    await self._listen()
+            await asyncio.sleep(self.poll_interval_s)
+
+    async def _listen(self) -> None:
+        reader, writer = await asyncio.open_unix_connection(self.control_socket)
+        try:
+            writer.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "events", "params": {}}).encode() + b"\n")
+            answer = json.loads(await reader.readline())
+            if "result" not in answer:  # this broker does not offer it
+                await asyncio.sleep(WITHOUT_EVENTS_S)
+                return
+            while await reader.readline():
+                self.poll_soon()
+        finally:
+            writer.close()
