@@ -231,3 +231,13 @@ def test_what_a_witness_reads_is_what_was_written_byte_by_byte() -> None:
     declared, enqueued = decode(batch.data).records
     assert declared.lsn == queue.id
     assert enqueued == Record(lsn, Enqueued((queue.id,), ";;ä".encode(), False, 4, 0, ""), False)
+
+
+def test_a_log_that_was_reset_goes_on_from_there_and_owes_nobody_what_it_had() -> None:
+    log = log_with("store")
+    write(log, 5)
+    log.reset(2)
+    assert (log.take_batch(), log.last_lsn, log.committed_lsn) == (None, 2, 2)
+    write(log, 1)
+    assert [record.lsn for record in read_batch(log)] == [3]
+    assert log.committed_lsn == 2
