@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 import click
 
 from simulation.cluster import Outcome, run
 from simulation.plan import Plan, draw_plan
+from simulation.runs import run_seeds
 from simulation.shrink import shrink
 
 SHOWN_FAILURES = 3
-
-
-def run_seed(seed: int) -> Outcome:
-    """The run of one seed."""
-    return run(draw_plan(seed))
-
-
-def run_seeds(seeds: Iterable[int], jobs: int) -> Iterable[Outcome]:
-    """All of them, in order of the seeds."""
-    if jobs == 1:
-        yield from map(run_seed, seeds)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(run_seed, seeds, chunksize=8)
 
 
 @click.command()
@@ -72,9 +58,9 @@ def _fails_like(problem: str, plan: Plan) -> bool:
 
 
 def _kind(problem: str) -> str:
-    """Problems of one kind: a broken promise, or an exception of one sort."""
+    """Problems of one kind: promises broken in the same words, or exceptions of one sort."""
     last = problem.strip().splitlines()[-1]
-    return last.split(":")[0] if problem.startswith("Traceback") else "violation"
+    return re.sub(r"\d+", "", last.split(":")[0].split("(")[0])
 
 
 def _show_failure(outcome: Outcome, wants_shrinking: bool, trace: bool) -> None:

@@ -22,7 +22,7 @@ from simulation.register import Register
 from simulation.trace import Trace
 from simulation.virtual_time import Clock, Schedule
 
-CLIENTS_STOP_S = FAULTS_END_S + 2.0
+CLIENTS_STOP_S = FAULTS_END_S + 1.0
 REST_LIMIT_S = FAULTS_END_S + 25.0
 QUEUES = ("a", "b")
 PASSING_QUEUES = ("v", "w")
@@ -140,8 +140,11 @@ class Cluster:
     def _stop_clients(self) -> None:
         """Once they have a broker: a publish that is confirmed after the faults is part of the promise."""
         if self._primaries():
-            for client in (*self.publishers, *self.consumers, self.administrator):
-                client.is_stopping = True
+            for publisher in self.publishers:
+                publisher.is_stopping = True
+            for consumer in self.consumers:
+                consumer.is_stopping = True
+            self.administrator.is_stopping = True
 
     def _primaries(self) -> list[Node]:
         return [node for node in self.nodes if node.is_primary]

@@ -88,7 +88,7 @@ class Watcher(Protocol):
         """Another state."""
 
     def handled(self, node: Node) -> None:
-        """An input was dealt with."""
+        """An input had effects."""
 
 
 class World(NamedTuple):
@@ -248,7 +248,8 @@ class Node:
         self._handled += 1
         if self._handled % self._world.check_every == 0:
             member.check_invariants()
-        self._world.watcher.handled(self)
+        if effects:
+            self._world.watcher.handled(self)
 
     def _after(self) -> None:
         """Tell what has become certain, and see to it that what was written goes out."""

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 PRIMARY: Final = -1
 """As the node of a fault: whoever is primary when it strikes."""
-FAULTS_END_S: Final = 22.0
+FAULTS_END_S: Final = 15.0
 FRAME_CODEC_EVERY: Final = 5
 """In every so-manieth seed frames go through their encoding."""
 

@@ -1,0 +1,56 @@
+"""Clusters of two to five brokers under seeded faults: what was promised is kept, whatever happens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulation.cluster import run
+from simulation.plan import Kind, Plan, draw_plan
+from simulation.runs import run_seeds
+from simulation.shrink import shrink
+
+CLUSTERS = 500
+PROCESSES = 2
+
+
+def test_five_hundred_clusters_keep_their_promises() -> None:
+    outcomes = list(run_seeds(range(CLUSTERS), PROCESSES))
+
+    problems = [
+        f"./dev simulate --seed {outcome.plan.seed}: {outcome.problem}" for outcome in outcomes if outcome.problem
+    ]
+    assert problems == []
+    # A simulation in which nothing happens would pass as well.
+    assert sum(outcome.confirmed for outcome in outcomes) > 50 * CLUSTERS
+    assert sum(outcome.delivered for outcome in outcomes) > 50 * CLUSTERS
+    assert sum(outcome.generations for outcome in outcomes) > 1.5 * CLUSTERS
+    assert sum(bool(outcome.forced) for outcome in outcomes) < CLUSTERS / 5
+
+
+def test_a_seed_replays_exactly() -> None:
+    first, second = (run(draw_plan(7), with_trace=True) for _ in range(2))
+
+    assert first.trace
+    assert first.fingerprint == second.fingerprint
+    assert first.fingerprint != run(draw_plan(8), with_trace=True).fingerprint
+
+
+def test_a_trace_changes_nothing() -> None:
+    assert run(draw_plan(7), with_trace=True).steps == run(draw_plan(7)).steps
+
+
+def test_every_kind_of_fault_is_drawn() -> None:
+    drawn = {fault.kind for seed in range(200) for fault in draw_plan(seed).faults}
+
+    assert drawn == set(Kind)
+
+
+def test_shrinking_leaves_the_faults_that_matter() -> None:
+    plan = next(plan for plan in map(draw_plan, range(100)) if len(plan.faults) == 12)
+    culprits = (plan.faults[2], plan.faults[9])
+
+    def fails(tried: Plan) -> bool:
+        return set(culprits) <= set(tried.faults)
+
+    assert shrink(plan, fails).faults == culprits
+    assert shrink(replace(plan, faults=()), lambda tried: True).faults == ()
