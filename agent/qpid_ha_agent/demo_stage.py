@@ -126,21 +126,21 @@ class Stage:
         self.console.print(Panel(Text(text, style=style, justify="center"), border_style=style))
 
     def show_next(self, cluster: LocalCluster) -> None:
-        """What to try while it stays up."""
-        table = Table.grid(padding=(0, 2))
-        first, second = (broker.control_socket for broker in cluster.brokers[:2])
+        """What to try while it stays up: lines to copy, so they are not folded into a frame."""
+        first, second = (f".venv/bin/qpid-ha -b {broker.control_socket}" for broker in cluster.brokers[:2])
+        self.console.print("\n Try, in a second terminal:", style="bold")
         for command, purpose in (
-            (f".venv/bin/qpid-ha -b {first} status --all", "who is what"),
-            (f".venv/bin/qpid-ha -b {first} watch", "the same, kept up to date"),
-            (f".venv/bin/qpid-ha -b {second} promote", "make another one the primary"),
-            (f".venv/bin/qpid-ha -b {second} switchover", "let the primary hand over"),
-            (f".venv/bin/qpid-ha -b {first} backups", "how far behind are they"),
-            (f".venv/bin/qpid-ha -b {first} history", "who was primary, and why"),
+            (f"{first} status --all", "who is what"),
+            (f"{first} watch", "the same, kept up to date"),
+            (f"{first} backups", "on the primary: how far behind are they"),
+            (f"{first} history", "who was primary, and why"),
+            (f"{second} promote", "make this one the primary"),
+            (f"{second} switchover", "on the primary: let it hand over"),
             (f"kill -9 {cluster.brokers[0].pid}", "what the demo does"),
         ):
-            table.add_row(Text(command, style="cyan"), Text(purpose, style="dim"))
-        self.console.print(Panel(table, title="try, in a second terminal", title_align="left", border_style="dim"))
-        self.console.print(f" Brokers: {', '.join(cluster.urls)}. Ctrl-C ends them.", style="dim", highlight=False)
+            line = Text.assemble((command, "cyan"), (f"   # {purpose}", "dim"))
+            self.console.print(line, soft_wrap=True)
+        self.console.print(f"\n Brokers: {', '.join(cluster.urls)}. Ctrl-C ends them.", style="dim", highlight=False)
 
 
 def _times(failovers: Sequence[Failover]) -> Table:
