@@ -18,6 +18,7 @@ ORDERS = {"name": "orders", "messages": 3, "bytes": 300, "acquired": 1, "consume
 
 NODE1: dict[str, object] = {"name": "node1", "address": "amqp://a:5672", "state": "primary", "phase": "active"}
 NODE1 |= {"generation": 3, "lsn": 100, "in_sync": ["node1", "node2"]}
+CHANGE = {"state": "primary", "before": "ready", "after": "primary", "reason": "promoted"}
 CLUSTER_METHODS = ("promote", "demote", "switchover", "backups", "history", "replicate", "events")
 
 
@@ -104,7 +105,8 @@ class ControlBroker:
 
     def events(self, params: dict[str, object]) -> object:
         async def notes() -> AsyncIterator[object]:
-            yield {"event": "state", "at_ms": 86_400_000, "before": "ready", "state": "primary", "cause": "promoted"}
+            yield {"event": "state", "at_ms": 86_400_000, "name": "node1", **CHANGE}
+            yield {"event": "primary", "name": "node1", "primary": "node1"}
 
         return Stream({"state": "ready"}, "event", notes(), lambda: None)
 

@@ -184,7 +184,16 @@ def _print_event(event: object, format_name: str) -> None:
         click.echo("---")
         print_document(event, format_name)
     elif isinstance(event, Mapping):
-        facts = {name: value for name, value in event.items() if name != "at_ms"}
-        click.echo(f"{_local_time(event.get('at_ms', time.time() * 1000))} {cell(facts)}")
+        click.echo(f"{_local_time(event.get('at_ms', time.time() * 1000))} {_event_text(event)}")
     else:
         click.echo(cell(event))
+
+
+def _event_text(event: Mapping[str, object]) -> str:
+    """A change of state in a few words; programs, and people who want all of it, take JSON."""
+    name, before, after = (cell(event.get(each)) for each in ("name", "before", "after"))
+    if "before" in event and "after" in event:
+        return f"{name}: {before} -> {after} ({cell(event.get('reason'))})"
+    if event.get("event") == "primary":
+        return f"{name}: the primary is {cell(event.get('primary') or 'not known')}"
+    return cell({fact: value for fact, value in event.items() if fact not in ("at_ms", "members", "epoch")})

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection
 
 OPERATION, TYPE = "control", "org.qpid-ha.broker"
-ADMIN_PROPERTY = "qpid.ha-admin"
-"""In a connection's open: it is an administrator's."""
 _TYPE_BYTES = TYPE.encode("ascii")
 
 Done = Callable[[Answer], None]
@@ -33,9 +31,3 @@ def read_control_request(request_bytes: bytes) -> Request | None:
         return None
     asked = (request.properties.get("operation"), request.properties.get("type"))
     return request if asked == (OPERATION, TYPE) else None
-
-
-def is_admin(connection: Connection) -> bool:
-    """Whether the peer said in its open that it comes to administer."""
-    properties = connection.engine.connection.remote_properties
-    return isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.management_control import Done, is_admin
+from qpid_ha_broker.amqp.management_control import Done
 from qpid_ha_broker.amqp.management_messages import BAD_REQUEST, OK, Answer
 from qpid_ha_broker.server.settings import BrokerSettings
 
@@ -50,7 +50,7 @@ class RemoteControl:
     def _objection(self, connection: Connection) -> str:
         """Empty, or why not."""
         wanted = self._settings().ha.username
-        if not is_admin(connection):
+        if not connection.is_admin:
             return "mark the connection with the property qpid.ha-admin, as qpid-ha does"
         if wanted is None:
             return "" if _is_local(connection.peer) else "ha.username is not set, so only this machine may; set it"

@@ -1,0 +1,98 @@
+"""Stories about `qpid-ha -b amqp://...`: a broker administered from elsewhere, and who may do that."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import proton
+import pytest
+
+from blocking_client import Management
+from qpid_ha_agent.broker_address import RemoteBroker
+from qpid_ha_agent.control import Refused, Unreachable
+from qpid_ha_agent.remote_control import RemoteControlClient
+from running_broker import RunningBroker
+
+PASSWORD = "correct horse"
+SASLPASSWD = shutil.which("saslpasswd2") or shutil.which("saslpasswd2", path="/usr/sbin:/sbin")
+needs_cyrus = pytest.mark.skipif(
+    not proton.SASL.extended(), reason="this Proton was built without Cyrus SASL (libsasl2-dev): it knows no passwords"
+)
+
+
+def address_of(broker: RunningBroker) -> RemoteBroker:
+    return RemoteBroker("amqp", "127.0.0.1", broker.port)
+
+
+@pytest.fixture
+def users_db(tmp_path: Path) -> Path:
+    """Users `replicator` and `guest`, with the same password."""
+    path = tmp_path / "users.sasldb"
+    for user in ("replicator", "guest"):
+        command = [SASLPASSWD or "saslpasswd2", "-p", "-c", "-f", str(path), user]
+        subprocess.run(command, input=PASSWORD, text=True, check=True, capture_output=True)
+    return path
+
+
+def qpid_ha(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    needed = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
+    command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", *words]
+    return subprocess.run(command, env=needed | environment, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_broker_is_administered_through_its_amqp_port(broker: RunningBroker) -> None:
+    far = broker.url
+    assert qpid_ha("ping", "-b", far).stdout == "test is alive\n"
+    assert qpid_ha("status", "-b", f"127.0.0.1:{broker.port}").stdout == "standalone\n"
+    assert qpid_ha("queue", "create", "orders", "-b", far).returncode == 0
+    assert "orders" in qpid_ha("queue", "list", "-b", far).stdout
+    done = qpid_ha("get", "log-levle", "-b", far)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "did you mean log-level" in done.stderr
+    assert "on the machine" in qpid_ha("events", "-b", far).stderr
+
+
+def test_one_connection_carries_many_calls_of_any_size(broker: RunningBroker) -> None:
+    with RemoteControlClient(address_of(broker)) as client:
+        for number in range(200):
+            client.call("queues", action="create", name=f"queue-{number}", arguments={"x-note": "ä\n" * 500})
+        listed = client.call("queues")
+        assert isinstance(listed, list)
+        assert {f"queue-{number}" for number in range(200)} <= {row["name"] for row in listed}
+        with pytest.raises(Refused, match="queue-7"):
+            client.call("queues", action="create", name="queue-7", arguments={})
+
+
+def test_a_connection_that_is_not_marked_does_not_administer(management: Management) -> None:
+    answer = management.ask("control", '{"jsonrpc": "2.0", "id": 1, "method": "ping"}', type="org.qpid-ha.broker")
+    assert answer.status == 401
+    assert "qpid.ha-admin" in answer.description
+
+
+@needs_cyrus
+def test_where_ha_username_is_set_nobody_else_administers(tmp_path: Path, users_db: Path) -> None:
+    values: dict[str, object] = {"sasl.users-db": users_db, "ha.username": "replicator", "ha.password": PASSWORD}
+    with RunningBroker(values) as broker:
+        mine = f"amqp://replicator@127.0.0.1:{broker.port}"
+        assert qpid_ha("ping", "-b", mine, QPID_HA_PASSWORD=PASSWORD).stdout == "test is alive\n"
+        (tmp_path / "password").write_text(f"{PASSWORD}\n")
+        assert qpid_ha("ping", "-b", mine, "--password-file", str(tmp_path / "password")).returncode == 0
+        assert qpid_ha("get", "ha.password", "-b", mine, QPID_HA_PASSWORD=PASSWORD).stdout == "********\n"
+        for other in (f"amqp://guest@127.0.0.1:{broker.port}", broker.url):
+            done = qpid_ha("ping", "-b", other, QPID_HA_PASSWORD=PASSWORD)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert "ha.username" in done.stderr
+        done = qpid_ha("ping", "-b", mine, QPID_HA_PASSWORD="wrong")
+        assert done.returncode == 1
+        assert "replicator" in done.stderr
+
+
+def test_a_broker_that_is_not_there_is_unreachable() -> None:
+    with RunningBroker() as broker:
+        gone = address_of(broker)
+    with pytest.raises(Unreachable, match=str(gone.port)):
+        RemoteControlClient(gone, timeout_s=5).call("ping")
