@@ -142,7 +142,7 @@ class Broker:
         for server in self._servers:
             server.close()
         self.turn()
-        if self.membership is not None and not self.failure:
+        if self.membership is not None and self.membership.is_serving and not self.failure:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.wait_committed(self.container.resources.log.last_lsn), LAST_ANSWERS_S)
         goodbye = AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} is stopping")
