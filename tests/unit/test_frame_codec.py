@@ -255,6 +255,15 @@ def test_ranges_that_do_not_ascend_are_refused(flat: tuple[int, ...]) -> None:
         decode(sealed(Kind.HOLDINGS, struct.pack(f"<Q{len(flat)}Q", 1, *flat)))
 
 
+@pytest.mark.parametrize("example", EXAMPLES, ids=[vector["name"] for vector in vectors()])
+def test_a_head_with_a_byte_too_many_is_refused(example: bytes) -> None:
+    head_bytes = int.from_bytes(example[1:5], "little")
+    head, data = example[NOTE_BYTES : NOTE_BYTES + head_bytes], example[NOTE_BYTES + head_bytes :]
+    assert sealed(example[0], head, data) == example
+    with pytest.raises(FrameError):
+        decode(sealed(example[0], head + b"}", data))
+
+
 def test_data_where_there_is_none_is_refused() -> None:
     with pytest.raises(FrameError, match="data"):
         decode(sealed(Kind.ACK, struct.pack("<QQQ", 1, 2, 3), b"records"))

@@ -23,12 +23,10 @@ ACCEPTED: int = lib.PN_ACCEPTED
 REJECTED: int = lib.PN_REJECTED
 RELEASED: int = lib.PN_RELEASED
 MODIFIED: int = lib.PN_MODIFIED
-DECLARED = 0x33
-TRANSACTIONAL = 0x34
+DECLARED, TRANSACTIONAL = 0x33, 0x34
 """AMQP 1.0 part 4: the delivery states of a coordinator and of transactional work."""
 
-OUTPUT_CHUNK = 64 * 1024
-RECEIVE_BUFFER = 64 * 1024
+OUTPUT_CHUNK = RECEIVE_BUFFER = 64 * 1024
 
 Delivery = Any
 """A `pn_delivery_t *`: hashable, and valid until settled."""
@@ -132,21 +130,13 @@ class Engine:
         """The properties of the peer's open, None when it has none. Raises AmqpError."""
         return read_data(lib.pn_connection_remote_properties(self.connection._impl))
 
-    @property
-    def user(self) -> str:
-        """Who the peer has proved to be, by SASL or its certificate; empty for who has proved nothing."""
-        return (self.transport.user or "") if self.transport.authenticated else ""
-
     def reason_of_end(self, link: proton.Link) -> str:
         """Why `link` is no more: what the peer has said before what we have, of the link before of the connection."""
-        found = (
-            lib.pn_link_remote_condition(link._impl),
-            lib.pn_connection_remote_condition(self.connection._impl),
-            lib.pn_transport_condition(self._transport),
-            lib.pn_link_condition(link._impl),
-            lib.pn_connection_condition(self.connection._impl),
-        )
-        return next((text for text in map(_condition_text, found) if text), "the connection was lost")
+        pointer, connection = link._impl, self.connection._impl
+        theirs = (lib.pn_link_remote_condition(pointer), lib.pn_connection_remote_condition(connection))
+        ours = (lib.pn_link_condition(pointer), lib.pn_connection_condition(connection))
+        found = map(_condition_text, (*theirs, lib.pn_transport_condition(self._transport), *ours))
+        return next(filter(None, found), "the connection was lost")
 
     def tick(self, now_ms: int) -> int:
         """Keep idle time-outs; returns when to call again (the same clock, milliseconds), 0: no need to."""
@@ -248,8 +238,6 @@ class Engine:
 
 def _condition_text(condition: Any) -> str:
     """Name and description, whatever bytes the peer has put there; empty for no condition."""
-    if not lib.pn_condition_is_set(condition):
-        return ""
     parts = (lib.pn_condition_get_name(condition), lib.pn_condition_get_description(condition))
     return ": ".join(ffi.string(part).decode("utf-8", "replace") for part in parts if part != ffi.NULL)
 

@@ -51,7 +51,8 @@ def _check_identity(connection: Connection) -> None:
     if not connection.is_admin:
         text = f"{ADDRESS} is for brokers of the cluster, whose connections have the property {ADMIN_PROPERTY}=true"
         raise AmqpError(UNAUTHORIZED_ACCESS, text)
-    expected, user = connection.container.settings.peer_user, connection.engine.user
+    expected, transport = connection.container.settings.peer_user, connection.engine.transport
+    user = transport.user if transport.authenticated else ""  # a name that was only claimed is none
     if expected and user != expected:
         text = f"{user or 'who has not logged in'} is not the user of this cluster's brokers"
         raise AmqpError(UNAUTHORIZED_ACCESS, f"{text}: set ha.username and its password alike on all of them")

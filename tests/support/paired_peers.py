@@ -1,0 +1,108 @@
+"""Brokers of a cluster joined in memory: the end that a channel comes to, and the end that opens it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import proton
+
+from paired_engines import PairedBroker, PairedClient
+from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.container import ContainerSettings
+from qpid_ha_broker.amqp.engine import Engine
+from qpid_ha_broker.amqp.peer_client import PeerClient
+from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
+from qpid_ha_broker.amqp.peer_link import PeerChannel
+
+SETTINGS = ContainerSettings("primary", "0")
+
+
+class Peers:
+    """The other side of `container.peers`: writes down what it is told. `answers`: sends each frame back."""
+
+    def __init__(self) -> None:
+        self.channels: list[PeerChannel] = []
+        self.frames: list[bytes] = []
+        self.reasons: list[str] = []
+        self.answers = False
+
+    def opened(self, channel: PeerChannel) -> None:
+        self.channels.append(channel)
+
+    def received(self, channel: PeerChannel, data: bytes) -> None:
+        self.frames.append(data)
+        if self.answers:
+            channel.send(data)
+
+    def closed(self, channel: PeerChannel, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+class Backup:
+    """A `PeerClient`, and what it was told."""
+
+    def __init__(self, broker: PairedBroker, peer: Connection, engine: Engine | None = None) -> None:
+        self._broker = broker
+        self.peer = peer
+        self.openings = 0
+        self.frames: list[bytes] = []
+        self.reasons: list[str] = []
+        engine = engine or Engine(proton.Transport(), proton.Connection())
+        self._receive: Callable[[bytes], None] = self.frames.append
+        self.client = PeerClient(engine, "backup", "host", self._opened, self._received, self.reasons.append)
+
+    def _opened(self) -> None:
+        self.openings += 1
+
+    def _received(self, frame: bytes) -> None:
+        self._receive(frame)
+
+    def listen(self, receive: Callable[[bytes], None]) -> None:
+        """From now on `receive` gets the frames."""
+        self._receive = receive
+
+    def exchange(self) -> bool:
+        outgoing = self.client.take_output()
+        self.peer.receive(outgoing)
+        self._broker.turn()
+        incoming = self.peer.take_output()
+        self.client.receive(incoming)
+        return bool(outgoing or incoming)
+
+    def settle_down(self) -> None:
+        while self.exchange():
+            pass
+
+    def vanish(self) -> None:
+        """The socket breaks; both ends notice."""
+        self.peer.lost()
+        self.client.lost("reset by peer")
+
+
+class Cluster(PairedBroker):
+    """A broker that takes peers."""
+
+    def __init__(self, settings: ContainerSettings = SETTINGS) -> None:
+        super().__init__(settings)
+        self.peers = Peers()
+        self.container.peers = self.peers
+
+    def backup(self) -> Backup:
+        backup = Backup(self, self.accept())
+        backup.settle_down()
+        return backup
+
+    def admin(self) -> PairedClient:
+        """A client whose connection is marked."""
+        client = PairedClient(self, {ADMIN_PROPERTY: True})
+        self.settle_down()
+        return client
+
+    def warnings(self) -> list[str]:
+        return [notice.text for notice in self.container.take_notices() if notice.level == "warning"]
+
+
+def condition_of(client: PairedClient) -> Any:
+    """Why the broker has ended the connection."""
+    return client.connection.remote_condition
