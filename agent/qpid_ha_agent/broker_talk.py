@@ -14,6 +14,7 @@ from qpid_ha_agent.control import ControlClient, ControlFailure
 
 HURRIED_POLL_S = 0.02
 """When each moment counts; an answer costs the broker a fraction of a millisecond."""
+NEXT_LISTEN_S = 0.05
 WITHOUT_EVENTS_S = 30.0
 
 
@@ -73,7 +74,7 @@ class BrokerTalk:
             if self.is_there and self.view.state is not None:
                 with contextlib.suppress(OSError, ValueError):
                     await self._listen()
-            await asyncio.sleep(self.poll_interval_s)
+            await asyncio.sleep(NEXT_LISTEN_S)
 
     async def _listen(self) -> None:
         reader, writer = await asyncio.open_unix_connection(self.control_socket)

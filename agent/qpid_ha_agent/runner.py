@@ -302,6 +302,8 @@ class Runner:
 
     def _state_changed(self) -> None:
         view = self._talk.view
+        if view.state is State.READY:  # what was tried in vain as another one is no reason to wait
+            self._pause_until_s = 0.0
         log.info("the broker is %s%s", view.state, f", its primary is {view.primary}" if view.primary else "")
         self._wake.set()
 

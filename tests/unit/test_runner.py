@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import subprocess
@@ -209,6 +210,7 @@ def test_a_lock_won_just_when_nobody_wants_it_is_not_kept() -> None:
 
 def test_a_process_that_was_stopped_can_be_killed_and_says_how_it_ended() -> None:
     process = BrokerProcess.start([sys.executable, "-c", "import time; time.sleep(600)"])
+    assert os.getsid(process.pid) == process.pid  # a Ctrl-C in the agent's terminal is not for the broker
     process.send(signal.SIGSTOP)
     assert process.is_alive()
 
