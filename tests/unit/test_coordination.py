@@ -185,7 +185,7 @@ def test_a_waiting_one_has_the_lock_the_moment_its_holder_dies(
     began = time.monotonic()
 
     assert acquired.get(timeout=10)
-    assert time.monotonic() - began < 1  # no polling, no lease to run out
+    assert time.monotonic() - began < 5  # no polling, no lease to run out
     assert waiting.is_held()
     end(other_holder)
 
