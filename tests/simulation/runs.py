@@ -21,8 +21,3 @@ def run_seeds(seeds: Iterable[int], jobs: int) -> Iterable[Outcome]:
         return
     with ProcessPoolExecutor(jobs) as pool:
         yield from pool.map(run_seed, seeds, chunksize=8)
-
-
-def first_failure(seeds: Iterable[int]) -> Outcome | None:
-    """The first run in which a promise was broken."""
-    return next((outcome for outcome in map(run_seed, seeds) if outcome.problem), None)

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 import pytest
 
+from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.ha import catchup
+from qpid_ha_broker.ha.browser import Ranges, ReplicatingBrowser
 from qpid_ha_broker.ha.in_sync import InSyncSet
 from qpid_ha_broker.ha.primary import Primary
+from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
-from simulation.cluster import Outcome
-from simulation.runs import first_failure, run_seed
+from simulation.cluster import Outcome, run
+from simulation.runs import run_seed
 
 SEEDS = range(150)
 
 
 def found_by(monkeypatch: pytest.MonkeyPatch) -> Outcome:
-    """The first run that fails with the bug, and does not without it."""
+    """The first run in which a promise is broken with the bug, and is not without it."""
     for seed in SEEDS:
-        outcome = first_failure([seed])
-        if outcome is not None:
+        outcome = run_seed(seed)
+        if outcome.problem:
             monkeypatch.undo()
+            assert not outcome.problem.startswith("Traceback"), "the bug was found by an exception, not by a checker"
             assert run_seed(seed).problem == ""
             return outcome
     pytest.fail(f"{len(SEEDS)} seeds have not found it")
@@ -33,9 +38,7 @@ def test_confirming_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(InSyncSet, "_advance", advance_alone)
 
-    outcome = found_by(monkeypatch)
-
-    assert "was confirmed and is gone" in outcome.problem or "was settled and is there again" in outcome.problem
+    found_by(monkeypatch)
 
 
 def test_skipping_the_epoch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,17 +50,57 @@ def test_skipping_the_epoch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Primary, "_leave", leave_without_a_word)
 
-    outcome = found_by(monkeypatch)
+    found_by(monkeypatch)
 
-    assert outcome.problem
+
+class Seen:
+    """A message as it was when its browser began, though it may be consumed by now."""
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+        self._event = entry.content()
+        self.id = entry.id
+
+    @property
+    def delivery_count(self) -> int:
+        return self._entry.delivery_count
+
+    def content(self) -> Enqueued:
+        return self._event
+
+
+class Snapshot:
+    """A queue as it was when its browser began."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._seen = sorted((Seen(entry) for entry in queue.entries()), key=attrgetter("id"))
+
+    def newest_before(self, bound: int, limit: int) -> list[Seen]:
+        return [seen for seen in self._seen if seen.id < bound][-limit:]
+
+
+def browse_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A primary that sends what a queue held when its browser began: right, as long as backups keep tombstones.
+
+    The real one never sends what was consumed before it sends; its backups' tombstones are a second line.
+    """
+    begin = ReplicatingBrowser.__init__
+
+    def begin_with_snapshot(self: ReplicatingBrowser, queue: Queue, up_to_lsn: int, holdings: Ranges) -> None:
+        begin(self, queue, up_to_lsn, holdings)
+        self._queue = Snapshot(queue)  # type: ignore[assignment]
+
+    monkeypatch.setattr(ReplicatingBrowser, "__init__", begin_with_snapshot)
 
 
 def test_forgetting_a_tombstone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def remaining_with_the_dead(self: object, entries: Iterable[Entry], dropped: Iterable[int] = ()) -> list[Entry]:
         return [entry for entry in entries if entry.id not in set(dropped)]
 
+    browse_snapshots(monkeypatch)
     monkeypatch.setattr(catchup._Level, "remaining", remaining_with_the_dead)
 
     outcome = found_by(monkeypatch)
 
-    assert "replicas differ" in outcome.problem or "is there again" in outcome.problem or "lacks" in outcome.problem
+    browse_snapshots(monkeypatch)
+    assert run(outcome.plan).problem == "", "with tombstones, a snapshot is as good"

@@ -1,0 +1,149 @@
+"""The simulation's own parts: time, the network and the coordinator do what they are said to do."""
+
+from __future__ import annotations
+
+import random
+
+from qpid_ha_broker.ha.effects import Ask, FrameReceived, Input, LinkLost, LinkOpened, PeersAnswered, Record
+from qpid_ha_broker.ha.frames import Heartbeat, Question, Topic
+from simulation.channel import Delivery
+from simulation.network import CONNECT_LIMIT_S, Network
+from simulation.register import LIMIT_S, Register
+from simulation.virtual_time import Clock, Schedule
+
+
+class Listener:
+    """A host that writes down what it is told."""
+
+    def __init__(self, network: Network, index: int) -> None:
+        self.index = index
+        self.name = f"n{index}"
+        self.process = 1
+        self.is_up = True
+        self.is_paused = False
+        self.heard: list[Input] = []
+        network.hosts[f"n{index}:5672"] = self
+
+    def feed(self, happening: Input, delivery: Delivery | None = None) -> None:
+        self.heard.append(happening)
+
+    def next_link(self) -> int:
+        return 7
+
+    def lsns(self) -> list[int]:
+        frames = [each.frame for each in self.heard if isinstance(each, FrameReceived)]
+        return [frame.last_lsn for frame in frames if isinstance(frame, Heartbeat)]
+
+
+def make_network(nodes: int = 2) -> tuple[Schedule, Network, list[Listener]]:
+    schedule = Schedule()
+    network = Network(schedule, random.Random(1), 0.01, 1000, None)
+    return schedule, network, [Listener(network, index) for index in range(nodes)]
+
+
+def connected() -> tuple[Schedule, Network, Listener, Listener]:
+    schedule, network, (one, other) = make_network()
+    network.connect(one, -1, "n1:5672")
+    schedule.run_until(1.0)
+    assert one.heard == [LinkOpened(-1)]
+    return schedule, network, one, other
+
+
+def test_what_happens_at_the_same_time_happens_in_the_order_in_which_it_was_asked_for() -> None:
+    schedule, seen = Schedule(), list[str]()
+    schedule.at(2.0, lambda: seen.append("late"))
+    schedule.at(1.0, lambda: seen.append("first"))
+    schedule.at(1.0, lambda: seen.append("second"))
+
+    schedule.run_until(1.5)
+
+    assert (seen, schedule.now_s) == (["first", "second"], 1.5)
+
+
+def test_a_wall_clock_that_jumps_leaves_the_monotonic_one_alone() -> None:
+    schedule = Schedule()
+    clock = Clock(schedule, 1.01, 100.0)
+    schedule.run_until(10.0)
+    before_ms = clock.wall_ms()
+    clock.wall_offset_ms -= 86_400_000
+
+    assert clock.wall_ms() == before_ms - 86_400_000
+    assert clock.monotonic_s() == 100.0 + 10.0 * 1.01
+
+
+def test_a_channel_keeps_the_order() -> None:
+    schedule, network, one, other = connected()
+    for lsn in range(300):
+        network.send(one, -1, Heartbeat(1, 0, lsn))
+
+    schedule.run_until(10.0)
+
+    assert other.lsns() == list(range(300))
+
+
+def test_a_partition_holds_frames_back_until_it_heals() -> None:
+    schedule, network, one, other = connected()
+    network.block(0, 1)
+    network.send(one, -1, Heartbeat(1, 0, 1))
+    network.send(other, 7, Heartbeat(1, 0, 2))
+    schedule.run_until(5.0)
+    assert other.lsns() == []
+
+    network.unblock(0, 1)
+    network.send(one, -1, Heartbeat(1, 0, 3))
+    schedule.run_until(10.0)
+
+    assert other.lsns() == [1, 3]
+
+
+def test_a_broken_channel_takes_nothing_and_only_who_notices_hears_of_it() -> None:
+    schedule, network, one, other = connected()
+    network.send(one, -1, Heartbeat(1, 0, 1))
+    schedule.run_until(2.0)
+    network.break_between(0, 1, True, False)
+    network.send(one, -1, Heartbeat(1, 0, 2))
+
+    schedule.run_until(10.0)
+
+    assert one.heard[-1] == LinkLost(-1, "connection reset")
+    assert other.lsns() == [1]
+
+
+def test_a_dead_process_refuses_and_a_cut_off_one_does_not_answer() -> None:
+    schedule, network, (one, other) = make_network()
+    other.is_up = False
+    network.connect(one, -1, "n1:5672")
+    schedule.run_until(0.5)
+    assert one.heard == [LinkLost(-1, "refused")]
+
+    other.is_up = True
+    network.block(1, 0)
+    network.connect(one, -2, "n1:5672")
+    schedule.run_until(0.5 + CONNECT_LIMIT_S)
+    assert one.heard[1:] == []
+    schedule.run_until(4.0)
+    assert one.heard[1:] == [LinkLost(-2, "no answer")]
+
+
+def test_a_question_ends_at_its_limit_and_says_who_has_not_answered() -> None:
+    schedule, network, (one, _, third) = make_network(3)
+    third.is_up = False
+    question = Question(5, Topic.STATUS, "n0", "n0#1", "", 0, 0, "")
+
+    network.ask(one, Ask(question, ("n1:5672", "n2:5672"), 0.5))
+    schedule.run_until(1.0)
+
+    assert one.heard == [PeersAnswered(5, (), ("n1:5672", "n2:5672"))]
+
+
+def test_the_register_takes_one_of_two_writers() -> None:
+    schedule = Schedule()
+    register = Register(schedule, random.Random(1))
+    answers: list[object] = []
+    for name in ("n0", "n1"):
+        register.write(1, Record(), Record("c", 1, name, 1, (name,)), answers.append)
+
+    schedule.run_until(2 * LIMIT_S)
+
+    assert len(register.history) == 2
+    assert len(answers) == 2
