@@ -14,7 +14,7 @@ from qpid_ha_broker.server.settings import BrokerSettings, ListenAddress, Settin
 _SASL_SERVICE = "qpid-ha"
 _LOGINS = "SCRAM-SHA-512 SCRAM-SHA-256 SCRAM-SHA-1 PLAIN"
 _PEER_FRAME_BYTES = 64 * 1024
-"""Of an AMQP frame from another broker. Proton moves its buffers often: with 512 KiB a batch costs it three times more."""
+"""Of an AMQP frame from another broker. Proton moves its buffers often: larger ones cost it more per byte."""
 
 
 class SaslConfiguration:
