@@ -17,6 +17,8 @@ from running_cluster import RunningCluster
 SERVED_TIMEOUT_S = 60.0
 _PAUSE_S = 0.002
 _WHOLE_TIMEOUT_S = 120.0
+_CALM_S = 1.0
+"""An agent looks at its broker twice a second."""
 
 
 def first_confirmed(ports: Sequence[int]) -> float:
@@ -86,12 +88,18 @@ def measure_queues(scenario: Scenario) -> Iterator[Measurement]:
 # --- under `qpid-ha-agent run`
 
 
+def calm_primary(cluster: RunningCluster) -> LocalBroker:
+    """The primary of a cluster that is whole, and whose agents have had the time to see that it is."""
+    cluster.wait_whole(_WHOLE_TIMEOUT_S)
+    time.sleep(_CALM_S)
+    return cluster.the_primary()
+
+
 def measure_kill(scenario: Scenario) -> Iterator[Measurement]:
     """SIGKILL to the primary, again and again."""
     with fresh_cluster(agents=True) as cluster:
         for _ in range(scenario.kills):
-            cluster.wait_whole(_WHOLE_TIMEOUT_S)
-            old = cluster.the_primary()
+            old = calm_primary(cluster)
             ports = [port_of(cluster, broker) for broker in others_than(cluster, old)]
             killed_s = cluster.kill(old)
             elapsed_s = first_confirmed(ports) - killed_s
@@ -102,8 +110,7 @@ def measure_pause(scenario: Scenario) -> Iterator[Measurement]:
     """SIGSTOP to the primary: it keeps its sockets, and says nothing any more."""
     with fresh_cluster(agents=True) as cluster:
         for _ in range(scenario.pauses):
-            cluster.wait_whole(_WHOLE_TIMEOUT_S)
-            old = cluster.the_primary()
+            old = calm_primary(cluster)
             ports = [port_of(cluster, broker) for broker in others_than(cluster, old)]
             paused_s = cluster.pause(old)
             elapsed_s = first_confirmed(ports) - paused_s

@@ -7,7 +7,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from qpid_ha_agent.demo_cluster import ClusterFailed, Facts, LocalBroker, LocalCluster
@@ -40,9 +40,9 @@ class RunningCluster(LocalCluster):
 
     def stop(self) -> None:
         """Wake who sleeps, end every process, and leave nothing."""
-        for index, broker in enumerate(self.brokers):
-            if broker.is_running:
-                self.resume(index)
+        for broker in self.brokers:
+            with suppress(ClusterFailed, ProcessLookupError):  # it may have been killed
+                self.resume(broker)
         super().stop()
         self._sockets.cleanup()
 
