@@ -11,13 +11,14 @@ The layout, with an annotated example, is in docs/protocol.md.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from .bodies import READERS, WRITERS, Kind
 from .fields import explain
-from .types import Event
+from .types import Enqueued, Event
 
 VERSION: Final = 1
 
@@ -32,6 +33,11 @@ _SEAL: Final = struct.Struct("<II")
 _HEAD: Final = struct.Struct("<QBBH")
 """LSN, kind, flags, version."""
 _HEADER: Final = struct.Struct("<IIQBBH")
+_PLAIN_HEAD: Final = struct.Struct("<QBBHBBQHHQ")
+"""Nearly every record: an Enqueued that is no part, for one queue, without a key. Head and body up to the payload."""
+_PLAIN: Final = struct.Struct("<IIQBBHBBQHHQ")
+_PLAIN_BYTES: Final = _PLAIN.size
+_ENQUEUED: Final = int(Kind.ENQUEUED)
 
 HEADER_BYTES: Final = _HEADER.size
 
@@ -98,6 +104,28 @@ def encode(lsn: int, event: Event, part: bool = False) -> bytes:
     return b"".join((_SEAL.pack(size, checksum), head, body, payload))
 
 
+def encode_all(records: Iterable[Record]) -> bytes:
+    """Many records, one after the other: what `encode` makes of each. Raises as `encode` does."""
+    pieces: list[bytes] = []
+    pack_head, pack_seal = _PLAIN_HEAD.pack, _SEAL.pack
+    for lsn, event, part in records:
+        if type(event) is Enqueued and not part:
+            queues, payload, durable, priority, expires_at_ms, key = event
+            size = _PLAIN_BYTES + len(payload)
+            if len(queues) == 1 and not key and size <= MAX_RECORD_BYTES and type(payload) is bytes:
+                try:
+                    head = pack_head(
+                        lsn, _ENQUEUED, 0, VERSION, 1 if durable else 0, priority, expires_at_ms, 1, 0, queues[0]
+                    )
+                except struct.error:
+                    pass  # `encode` says which field it is
+                else:
+                    pieces += (pack_seal(size, crc32(payload, crc32(head))), head, payload)
+                    continue
+        pieces.append(encode(lsn, event, part))
+    return b"".join(pieces)
+
+
 def decode(
     data: bytes | bytearray | memoryview,
     offset: int = 0,
@@ -117,6 +145,10 @@ def decode(
     largest = min(max_record_bytes, MAX_RECORD_BYTES)
     records: list[Record] = []
     while offset < end and (max_records is None or len(records) < max_records):
+        if type(data) is bytes:
+            offset = _read_plain(data, view, offset, largest, records, max_records)
+            if offset == end or len(records) == max_records:
+                break
         header = _open(view, offset, end, largest)
         if isinstance(header, Problem):
             return Decoded(records, offset, header)
@@ -128,6 +160,26 @@ def decode(
         records.append(Record(lsn, event, flags == PART))
         offset = stop
     return Decoded(records, offset, None)
+
+
+def _read_plain(
+    data: bytes, view: memoryview, offset: int, largest: int, records: list[Record], max_records: int | None
+) -> int:
+    """Read plain records as long as there are some; returns where the first other one begins, or one with a problem."""
+    unpack, new, append = _PLAIN.unpack_from, tuple.__new__, records.append
+    last = len(data) - _PLAIN_BYTES
+    while offset <= last and len(records) != max_records:
+        size, checksum, lsn, kind, flags, version, durable, priority, expires, count, key, queue = unpack(data, offset)
+        stop = offset + size
+        if (
+            kind != _ENQUEUED or flags or version != VERSION or count != 1 or key or durable > 1
+            or not _PLAIN_BYTES <= size <= largest or crc32(view[offset + 8 : stop]) != checksum or stop > len(data)
+        ):  # fmt: skip
+            break
+        payload = data[offset + _PLAIN_BYTES : stop]
+        append(new(Record, (lsn, new(Enqueued, ((queue,), payload, durable == 1, priority, expires, "")), False)))
+        offset = stop
+    return offset
 
 
 def _open(view: memoryview, offset: int, end: int, largest: int) -> tuple[int, int, int, int] | Problem:

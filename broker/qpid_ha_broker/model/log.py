@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from qpid_ha_broker.events.codec import Record, encode
+from qpid_ha_broker.events.codec import Record, encode_all
 from qpid_ha_broker.events.types import Event, TransactionCommitted
 
 LOCAL_BASE = 1 << 63
@@ -65,7 +65,7 @@ class Log:
         if not pending:
             return None
         self._pending = []
-        data = b"".join([encode(*record) for record in pending])
+        data = encode_all(pending)
         return Batch(pending[0].lsn, pending[-1].lsn, data)
 
     def reset(self, last_lsn: int) -> None:
