@@ -1,0 +1,235 @@
+"""Channels between real brokers in one process: kept for the next question, replaced when dead, cut when not read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from cluster_in_process import InProcessCluster, eventually, told
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.frames import Batch, Topic
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.server import membership as driver
+from qpid_ha_broker.server.membership import Membership
+
+
+async def ask(cluster: InProcessCluster, asker: str, *others: str, limit_s: float = 2.0) -> list[str]:
+    """The states that the others answer with, or nothing."""
+    membership = cluster.member(asker)
+    urls = [cluster.url(other) for other in others]
+    found = await membership.ask(membership.question(Topic.STATUS), urls, limit_s)
+    return [answer.state if answer is not None else "" for answer in found.values()]
+
+
+def test_a_channel_serves_the_next_question_too(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with InProcessCluster(tmp_path, "a", "b") as cluster:
+            await ask(cluster, "a", "b")
+            before = cluster.brokers["b"].connection_count
+            for _ in range(5):
+                assert await ask(cluster, "a", "b") != [""]
+            assert cluster.brokers["b"].connection_count <= before
+
+    told(story)
+
+
+def test_a_broker_that_was_restarted_answers_the_very_next_question(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with InProcessCluster(tmp_path, "a", "b") as cluster:
+            await ask(cluster, "a", "b")
+            for protocol in list(cluster.brokers["b"]._protocols.values()):
+                protocol.abort()
+            await cluster.stop("b")
+            assert await ask(cluster, "a", "b") == [""]
+            await cluster.start("b")
+            assert await ask(cluster, "a", "b") == ["connecting"]
+
+    told(story)
+
+
+def test_a_kept_channel_that_is_silent_is_replaced_within_the_question(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with InProcessCluster(tmp_path, "a", "b") as cluster:
+            await ask(cluster, "a", "b")
+            line = cluster.member("a").asker._lines[cluster.url("b")]
+            assert line.channel is not None
+            line.channel._is_reading = True  # nothing that is sent on it goes out any more
+            assert await ask(cluster, "a", "b") == ["connecting"]
+            assert cluster.member("a").asker._lines[cluster.url("b")] is not line
+
+    told(story)
+
+
+def test_who_does_not_answer_costs_the_limit_and_no_more(tmp_path: Path) -> None:
+    async def story() -> None:
+        async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        async with InProcessCluster(tmp_path, "a", "b") as cluster:
+            await cluster.stop("b")
+            server = await asyncio.start_server(mute, "127.0.0.1", cluster.ports["b"])
+            began_s = asyncio.get_running_loop().time()
+            assert await ask(cluster, "a", "b", "a", limit_s=0.3) == ["", "connecting"]
+            assert 0.2 < asyncio.get_running_loop().time() - began_s < 2
+            server.close()
+
+    told(story)
+
+
+def test_a_broker_finds_out_which_address_is_its_own(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with InProcessCluster(tmp_path, "a", "b") as cluster:
+            await cluster.stop("a")
+            brokers = f"amqp://localhost:{cluster.ports['a']},127.0.0.1:{cluster.ports['b']}"
+            await cluster.start("a", ha__brokers_url=brokers)
+            own = f"amqp://localhost:{cluster.ports['a']}"
+            await eventually(lambda: cluster.member("a").member.settings.own_address == own)
+
+    told(story)
+
+
+class Recorder:
+    """A channel to nowhere."""
+
+    peer = "nowhere"
+    unsent_bytes = 0
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.closed_with = ""
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def close(self, reason: str) -> None:
+        self.closed_with = reason
+
+
+class Script:
+    """Stands for the core where a story needs an effect that the real one gives only under load."""
+
+    def __init__(self, membership: Membership) -> None:
+        self.real = membership.member
+        self.heard: list[fx.Input] = []
+        self.effects: dict[type, list[fx.Effect]] = {}
+        membership.member = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.real, name)
+
+    def handle(self, happened: fx.Input, now_s: float) -> list[fx.Effect]:
+        self.heard.append(happened)
+        return self.effects.pop(type(happened), [])
+
+
+def incoming(membership: Membership) -> tuple[Recorder, int]:
+    channel = Recorder()
+    membership.opened(channel)
+    number = membership._numbers[channel]
+    membership._links[number].is_known = True
+    return channel, number
+
+
+def test_a_batch_for_two_backups_is_encoded_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with InProcessCluster(tmp_path, "a", "b") as cluster:
+            membership = cluster.member("a")
+            script = Script(membership)
+            (one, first), (two, second) = incoming(membership), incoming(membership)
+            batch = Batch(1, 1, 1, 0, b"records")
+            script.effects[fx.TurnEnded] = [fx.Send(first, batch), fx.Send(second, batch)]
+            membership.turn_ended(None)
+            assert one.sent[0] is two.sent[0]
+            membership.member = script.real
+
+    told(story)
+
+
+def test_a_peer_that_does_not_read_is_told_of_and_then_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with InProcessCluster(tmp_path, "a", "b") as cluster:
+            membership = cluster.member("a")
+            script = Script(membership)
+            channel, number = incoming(membership)
+            for unsent, told_so in (
+                (driver.FULL_BYTES + 1, fx.LinkWritable(number, False)),
+                (driver.ROOMY_BYTES - 1, fx.LinkWritable(number, True)),
+                (driver.CUT_BYTES + 1, fx.LinkLost(number, f"{driver.CUT_BYTES + 1} bytes wait for it")),
+            ):
+                channel.unsent_bytes = unsent
+                membership._watch_links()
+                assert script.heard[-1] == told_so
+                channel.unsent_bytes = min(unsent, driver.CUT_BYTES)
+                membership._watch_links()
+                assert script.heard.count(told_so) == 1
+            assert channel.closed_with
+            membership.member = script.real
+
+    with caplog.at_level(logging.WARNING):
+        told(story)
+    assert "nowhere is given up" in caplog.text
+
+
+def test_what_happens_while_effects_are_carried_out_is_fed_after_them(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with InProcessCluster(tmp_path, "a", "b") as cluster:
+            membership = cluster.member("a")
+            script = Script(membership)
+            channel, number = incoming(membership)
+            depth: list[int] = []
+
+            def send(data: bytes) -> None:
+                depth.append(len(script.heard))
+                membership.closed(channel, "gone")
+                depth.append(len(script.heard))
+
+            channel.send = send  # type: ignore[method-assign]
+            script.effects[fx.Ticked] = [
+                fx.Send(number, Batch(1, 1, 1, 0, b"")),
+                fx.Send(number, Batch(1, 2, 2, 0, b"")),
+            ]
+            membership.feed(fx.Ticked())
+            assert depth == [1, 1]
+            assert script.heard == [fx.Ticked(), fx.LinkLost(number, "gone")]
+            membership.member = script.real
+
+    told(story)
+
+
+def test_a_bug_in_the_core_ends_the_broker_before_it_says_anything_wrong(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with InProcessCluster(tmp_path, "a", "b") as cluster:
+            membership = cluster.member("a")
+            script = Script(membership)
+            script.effects[fx.Ticked] = [object()]  # type: ignore[list-item]
+            membership.feed(fx.Ticked())
+            assert cluster.brokers["a"].failed.is_set()
+            assert "KeyError" in cluster.brokers["a"].failure
+            membership.member = script.real
+
+    told(story)
+
+
+def test_damage_on_a_channel_reaches_the_core_as_damage(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with InProcessCluster(tmp_path, "a", "b") as cluster:
+            await cluster.form("a")
+            membership = cluster.member("a")
+            (link,) = [link for link in membership._links.values() if link.number in _backup_links(membership)]
+            link.channel.send(b"\x20 this is no batch")
+            cluster.brokers["a"].schedule_turn()
+            await cluster.see("b", lambda: cluster.member("b").member.state is not State.READY)
+            await cluster.reach("b", State.READY)  # it has connected anew
+
+    told(story)
+
+
+def _backup_links(membership: Membership) -> set[int]:
+    primary = membership.member._primary
+    return set() if primary is None else set(primary.links)
