@@ -56,6 +56,12 @@ def primary_port(cluster: RunningCluster) -> int:
     return port_of(cluster, cluster.the_primary())
 
 
+def usage_of(cluster: RunningCluster) -> Usage:
+    """Who works: the client, the primary, each backup."""
+    primary = cluster.the_primary()
+    return Usage(primary.pid, [broker.pid for broker in cluster.brokers if broker is not primary])
+
+
 def fill(cluster: RunningCluster, count: int, size: int = 100) -> None:
     """Have that many messages confirmed."""
     with LoadConnection(primary_port(cluster)) as connection:
@@ -77,7 +83,7 @@ def measure_enqueue(scenario: Scenario) -> Iterator[Measurement]:
     for size in SIZES:
         with fresh_cluster() as cluster, LoadConnection(primary_port(cluster)) as connection:
             publisher = Publisher(connection, QUEUE)
-            with Usage(cluster.the_primary().pid) as usage:
+            with usage_of(cluster) as usage:
                 publish(publisher, message(size), scenario.messages)
             check_everywhere(cluster, scenario.messages)
         label = f"replicated enqueue, 2 backups, {size} B"
@@ -91,7 +97,7 @@ def measure_dequeue(scenario: Scenario) -> Iterator[Measurement]:
             fill(cluster, scenario.messages, size)
             with LoadConnection(primary_port(cluster)) as connection:
                 subscriber = Subscriber(connection, QUEUE, WINDOW)
-                with Usage(cluster.the_primary().pid) as usage:
+                with usage_of(cluster) as usage:
                     consume(subscriber, scenario.messages)
             check_everywhere(cluster, 0)
         label = f"replicated dequeue, 2 backups, {size} B"
@@ -105,7 +111,7 @@ def measure_latency(scenario: Scenario) -> Iterator[Measurement]:
         port = primary_port(cluster)
         with LoadConnection(port) as outgoing, LoadConnection(port) as incoming:
             pace = Pace(Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW), count)
-            with Usage(cluster.the_primary().pid) as usage:
+            with usage_of(cluster) as usage:
                 pace.run()
     counted = slice(int(count * WARM_UP), None)
     late_ms = percentile(pace.late[counted], 0.99) * 1000

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -15,13 +17,14 @@ BUSY = 0.9
 
 
 class Usage:
-    """`with Usage(pid) as usage:` around the measured part; read it afterwards."""
+    """`with Usage(pid) as usage:` around the measured part; read it afterwards. `backups`: processes of a cluster."""
 
-    def __init__(self, broker_pid: int) -> None:
-        self._processes = (psutil.Process(), psutil.Process(broker_pid))
+    def __init__(self, broker_pid: int, backups: Sequence[int] = ()) -> None:
+        self._processes = [psutil.Process(pid) for pid in (os.getpid(), broker_pid, *backups)]
         self.elapsed_s = 0.0
         self.client_s = 0.0
         self.broker_s = 0.0
+        self.backups_s: list[float] = []
         self.others_s = 0.0
         """What all else on this machine used: much of it, and the figure is not one to quote."""
 
@@ -40,7 +43,7 @@ class Usage:
     ) -> None:
         self.elapsed_s = time.perf_counter() - self._began
         after = self._processor_s()
-        self.client_s, self.broker_s, self.others_s = (
+        self.client_s, self.broker_s, *self.backups_s, self.others_s = (
             end - start for end, start in zip(after, self._before, strict=True)
         )
 
@@ -50,8 +53,12 @@ class Usage:
         busy = [name for name, share in (("broker", broker), ("client", client)) if share >= BUSY]
         verdict = f": {' and '.join(busy)} limits" if busy else ""
         broker_us, client_us = (spent_s / messages * 1e6 for spent_s in (self.broker_s, self.client_s))
+        backups = "".join(
+            f"backup {spent_s / self.elapsed_s:.0%} {shown(spent_s / messages * 1e6)} µs, "
+            for spent_s in self.backups_s
+        )
         return (
-            f"CPU broker {broker:.0%} {shown(broker_us)} µs, client {client:.0%} {shown(client_us)} µs, "
+            f"CPU broker {broker:.0%} {shown(broker_us)} µs, {backups}client {client:.0%} {shown(client_us)} µs, "
             f"others {max(others, 0):.0%}{verdict}"
         )
 
