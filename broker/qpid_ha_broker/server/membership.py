@@ -26,9 +26,11 @@ from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.log import Batch as LogBatch
 from qpid_ha_broker.server.cluster_clients import failover_servers, refusal
 from qpid_ha_broker.server.cluster_events import ClusterEvents
+from qpid_ha_broker.server.cluster_facts import facts, summary
 from qpid_ha_broker.server.discarded import DiscardedMessages
 from qpid_ha_broker.server.member_settings import member_settings
-from qpid_ha_broker.server.peer_channels import Channel, Dialler, OutgoingChannel, PeerAsker
+from qpid_ha_broker.server.peer_asker import PeerAsker
+from qpid_ha_broker.server.peer_channels import Channel, Dialler, OutgoingChannel
 from qpid_ha_broker.server.record_requests import RecordRequests
 from qpid_ha_broker.server.settings import BrokerSettings
 
@@ -93,7 +95,7 @@ class Membership:
             fx.Connect: self._connect,
             fx.Send: self._send,
             fx.Close: self._close,
-            fx.Ask: self._ask,
+            fx.Ask: lambda effect: self.run(self._ask_peers(effect)),
             fx.ReadRecord: self._records.read,
             fx.WriteRecord: self._records.write,
             fx.StateChanged: self._state_changed,
@@ -297,9 +299,6 @@ class Membership:
 
     # --- what else the core wants
 
-    def _ask(self, effect: fx.Ask) -> None:
-        self.run(self._ask_peers(effect))
-
     async def _ask_peers(self, effect: fx.Ask) -> None:
         found = await self.ask(*effect)
         answers = tuple(answer for answer in found.values() if answer is not None)
@@ -388,34 +387,11 @@ class Membership:
 
     def facts(self) -> dict[str, object]:
         """What `query` tells of a broker's part in the cluster, flat."""
-        summary = self.summary()
-        shown = ("state", "phase", "generation", "epoch", "primary")
-        backups = self.member.backups()
-        return {
-            **{name: summary[name] or "" for name in shown},
-            "in_sync": ", ".join(self.member.members),
-            "backups": len(backups),
-            "lag_messages": max(
-                (lag for each in backups if isinstance(lag := each.get("lag_messages"), int)), default=0
-            ),
-            "peer_channels": len(self._links),
-            "discarded": self.discarded.total,
-        }
+        return {**facts(self.member), "peer_channels": len(self._links), "discarded": self.discarded.total}
 
     def summary(self) -> dict[str, object]:
         """What `status` tells."""
-        member = self.member
-        return {
-            "name": member.settings.name,
-            "state": member.state.value,
-            "phase": None if member.phase is None else member.phase.value,
-            "generation": member.generation,
-            "lsn": member.position.lsn,
-            "epoch": member.epoch,
-            "members": list(member.members),
-            "primary": member.primary_name or None,
-            "primary_address": member.primary_address or None,
-        }
+        return summary(self.member)
 
 
 def _log_notice(effect: fx.Notice) -> None:

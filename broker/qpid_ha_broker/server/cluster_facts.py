@@ -1,0 +1,36 @@
+"""What can be told of a broker's part in its cluster, as values that JSON can carry."""
+
+from __future__ import annotations
+
+from qpid_ha_broker.ha.member import Member
+
+
+def summary(member: Member) -> dict[str, object]:
+    """What `status` tells."""
+    return {
+        "name": member.settings.name,
+        "state": member.state.value,
+        "phase": None if member.phase is None else member.phase.value,
+        "generation": member.generation,
+        "lsn": member.position.lsn,
+        "epoch": member.epoch,
+        "members": list(member.members),
+        "primary": member.primary_name or None,
+        "primary_address": member.primary_address or None,
+    }
+
+
+def facts(member: Member) -> dict[str, object]:
+    """What `query` tells beside the figures of every broker, flat."""
+    backups = member.backups()
+    lags = [lag for backup in backups if isinstance(lag := backup.get("lag_messages"), int)]
+    return {
+        "state": member.state.value,
+        "phase": "" if member.phase is None else member.phase.value,
+        "generation": member.generation,
+        "epoch": member.epoch,
+        "primary": member.primary_name,
+        "in_sync": ", ".join(member.members),
+        "backups": len(backups),
+        "lag_messages": max(lags, default=0),
+    }
