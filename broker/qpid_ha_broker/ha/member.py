@@ -115,7 +115,8 @@ class Member(MemberView):
         self._resources.read_only = "" if self._primary is not None else text
 
     def _answer(self, request: int, done: bool, text: str) -> None:
-        self._around.effects.append(fx.Answered(request, done, text))
+        if request:  # 0: the primary asked, in a switchover, and sees for itself
+            self._around.effects.append(fx.Answered(request, done, text))
 
     # --- links
 
@@ -336,8 +337,7 @@ class Member(MemberView):
         self._promotion = None
         if isinstance(outcome, Refused):
             self._around.note("warning", f"promotion refused: {outcome.text}")
-            if promotion.request:
-                self._answer(promotion.request, False, outcome.text)
+            self._answer(promotion.request, False, outcome.text)
             if self._backup.stage is Stage.SEARCHING:
                 self._search()
             return
@@ -354,8 +354,7 @@ class Member(MemberView):
         self._move(Cause.PROMOTED, promotion.cause)
         self._report_phase()
         self._around.ask(fr.Topic.ANNOUNCE, self.status())
-        if promotion.request:
-            self._answer(promotion.request, True, f"primary of generation {self.generation}")
+        self._answer(promotion.request, True, f"primary of generation {self.generation}")
 
     def _demote_asked(self, what: fx.DemoteAsked) -> None:
         if self._primary is None:
