@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from qpid_ha_broker.amqp.peer_link import PeerChannel
 from qpid_ha_broker.coordination.coordinator import Coordinator
@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cluster")
 
+_LEVELS: Final = logging.getLevelNamesMapping()
 TICK_S = 0.1
+GREETING_S = 20.0
+"""Between two questions to all peers that are asked for no other reason than to keep their channels."""
 FULL_BYTES = 1024 * 1024
 """Unsent on a channel: beyond it, only the live stream is sent."""
 ROOMY_BYTES = 256 * 1024
@@ -104,7 +107,7 @@ class Membership:
             fx.TurnDue: lambda _effect: self._broker.schedule_turn(),
             fx.Answered: self._answered,
             fx.Discarded: lambda effect: self.discarded.keep(*effect),
-            fx.Notice: _log_notice,
+            fx.Notice: lambda effect: log.log(_LEVELS[effect.level.upper()], "%s", effect.text),
             fx.Stop: lambda effect: self._broker.fail(effect.reason),
         }
 
@@ -115,8 +118,7 @@ class Membership:
         self._show_clients_the_way()
         self.feed(fx.Started())
         self.run(self._tick_forever())
-        if not self.member.settings.own_address:
-            self.run(self._find_own_address())
+        self.run(self._greet_forever())
 
     def stop(self) -> None:
         """The process will end; what the core still wants is sent before the channels are closed."""
@@ -330,9 +332,13 @@ class Membership:
             settings.own_address,
         )
 
-    async def _find_own_address(self) -> None:
-        settings = self.member.settings
-        await self.ask(self.question(Topic.STATUS), settings.addresses, settings.ask_limit_s)
+    async def _greet_forever(self) -> None:
+        """So that channels are there when a promotion has to ask, and this broker learns its own address."""
+        while True:
+            settings = self.member.settings
+            addresses = [each for each in settings.addresses if each != settings.own_address]
+            await self.ask(self.question(Topic.STATUS), addresses, settings.ask_limit_s)
+            await asyncio.sleep(GREETING_S)
 
     def _state_changed(self, effect: fx.StateChanged) -> None:
         log.info("Status change: %s -> %s (%s)", effect.before, effect.after, effect.reason)
@@ -392,7 +398,3 @@ class Membership:
     def summary(self) -> dict[str, object]:
         """What `status` tells."""
         return summary(self.member)
-
-
-def _log_notice(effect: fx.Notice) -> None:
-    log.log(logging.getLevelNamesMapping()[effect.level.upper()], "%s", effect.text)
