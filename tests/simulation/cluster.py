@@ -61,7 +61,7 @@ class Cluster:
         self.network.hosts = {_address(node.index): node for node in self.nodes}
         self.ledger = Ledger({node.name: node for node in self.nodes})
         self.forced = 0
-        self.generations: set[int] = set()
+        self.generations = self.newest_generation = 0
         fault_draw = self._draw("faults")
         self.faults = Faults(
             self.schedule, fault_draw, self.network, self.register, self.trace, self.nodes, plan.is_fenced
@@ -110,11 +110,14 @@ class Cluster:
     def state_changed(self, node: Node, change: StateChanged) -> None:
         if change.after is State.PRIMARY:
             self.ledger.became_primary(node)
-            self.generations.add(node.member.generation)
+            self.generations += 1
+            self.newest_generation = node.member.generation
 
     def handled(self, node: Node) -> None:
-        if node.is_primary and node.member.generation >= max(self.generations, default=0):
-            self.manager.observe(node)
+        if node.is_primary:
+            in_sync = self.ledger.observe(node)
+            if node.member.generation >= self.newest_generation:
+                self.manager.last_in_sync = in_sync
 
     def _note_force(self) -> None:
         self.forced += 1
@@ -188,5 +191,5 @@ def run(plan: Plan, with_trace: bool = False) -> Outcome:
     ledger = cluster.ledger
     return Outcome(
         plan, problem, cluster.schedule.count, len(ledger.confirmations), ledger.deliveries_total,
-        len(cluster.generations), cluster.forced, tuple(cluster.trace.lines), cluster.trace.fingerprint(),
+        cluster.generations, cluster.forced, tuple(cluster.trace.lines), cluster.trace.fingerprint(),
     )  # fmt: skip

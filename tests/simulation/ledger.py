@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from qpid_ha_broker.ha.states import State as MemberState
 from qpid_ha_broker.model.state import State as Content
 from simulation.node import Node, Violation
 
@@ -61,7 +62,8 @@ class Ledger:
         self._unmarked: set[Copy] = set()
         self._seen: set[Copy] = set()
         self._last_delivered: dict[tuple[str, str], int] = {}
-        self._primaries: dict[int, Process] = {}
+        self._primaries: dict[tuple[str, int], Process] = {}
+        self._in_sync: dict[Process, dict[str, int]] = {}
         self._newest_confirmed = 0
         self._objects: dict[str, tuple[int, bool, Promise | None]] = {}
         self._changes = 0
@@ -71,24 +73,27 @@ class Ledger:
     # --- who is primary
 
     def became_primary(self, node: Node) -> None:
-        """At most one primary in a generation, as long as anybody remembers the other one."""
-        generation, process = node.member.generation, (node.name, node.process)
-        other = self._primaries.get(generation)
-        if other is not None and other != process and self._is_remembered(generation, other[0]):
-            raise Violation(f"{other} and {process} were both primary of generation {generation}")
-        self._primaries[generation] = process
+        """At most one primary in a generation. A cluster that has lost all its memory is another one."""
+        key, process = (node.member.cluster, node.member.generation), (node.name, node.process)
+        other = self._primaries.setdefault(key, process)
+        if other != process:
+            raise Violation(f"{other} and {process} were both primary of generation {key[1]}")
 
-    def _is_remembered(self, generation: int, primary: str) -> bool:
-        return any(
-            entry["generation"] == generation and entry["primary"] == primary
-            for node in self._nodes.values()
-            if node.is_up
-            for entry in node.member.history()
-        )
+    def observe(self, primary: Node) -> dict[str, int]:
+        """The processes in sync with a primary: a name in the set may stand for one that died, until it is noticed."""
+        before = self._in_sync.get((primary.name, primary.process), {})
+        now = {name: self._process_behind(self._nodes[name], before.get(name)) for name in primary.member.members}
+        self._in_sync[primary.name, primary.process] = now
+        return now
+
+    def _process_behind(self, node: Node, known: int | None) -> int:
+        if known is None:
+            has_memory = not node.is_up or node.member.generation > 0
+            return node.process if has_memory else node.process - 1
+        return node.process if node.is_up and node.member.state is MemberState.READY else known
 
     def _promise(self, node: Node) -> Promise:
-        member = node.member
-        return Promise(member.generation, tuple((name, self._nodes[name].process) for name in member.members))
+        return Promise(node.member.generation, tuple(self.observe(node).items()))
 
     def _is_kept_by_somebody(self, promise: Promise) -> bool:
         """Whether one of those who were in sync still lives, with its memory."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from qpid_ha_broker.ha.effects import PromoteAsked
-from qpid_ha_broker.ha.states import State
 from simulation.node import Node
 from simulation.trace import Trace
 from simulation.virtual_time import Schedule
@@ -77,6 +76,9 @@ class Manager:
         candidates = self._candidates()
         if not candidates:
             return
+        if self._must_force():
+            self._promote(max(candidates, key=lambda node: node.member.position), force=True)
+            return
         self._promote(candidates[0])
         if self._draw.random() < BOTH and len(candidates) > 1 and not (self.is_careful or self._is_fenced):
             self._promote(candidates[1])
@@ -98,8 +100,7 @@ class Manager:
     def _refusals(self, node: Node) -> int:
         return self._refused.get((node.name, node.process), 0)
 
-    def _promote(self, node: Node) -> None:
-        force = self._must_force()
+    def _promote(self, node: Node, force: bool = False) -> None:
         if force:
             self._forced()
         self._waiting += 1
@@ -120,11 +121,3 @@ class Manager:
         if not done and text != "no answer":
             self._refused[node.name, process] = self._refusals(node) + 1
             self.refusals = [*self.refusals[-9:], f"{node.name}: {text}"]
-
-    def observe(self, node: Node) -> None:
-        """Remember who is in sync; called while `node` is primary."""
-        member = node.member
-        if member.state is State.PRIMARY:
-            self.last_in_sync = {
-                name: each.process for name in member.members for each in self._nodes if each.name == name
-            }
