@@ -182,8 +182,8 @@ def measure_catch_up(scenario: Scenario) -> Iterator[Measurement]:
 
 
 def measure_rejoin(scenario: Scenario) -> Iterator[Measurement]:
-    """A backup is paused for five seconds while publishers go on, and comes back."""
-    with fresh_cluster() as cluster:
+    """A backup is paused for five seconds, dropped after two, and comes back while publishers went on."""
+    with fresh_cluster(settings={"ha": {"backup-timeout": "2s"}}) as cluster:
         fill(cluster, scenario.deep_messages)
         backup = cluster.brokers[2]
         with cluster.paused(backup):
