@@ -100,6 +100,10 @@ def test_who_is_named_in_the_set_but_lost_its_memory_is_left_out_of_the_next_one
     assert found.members == ("b",)
 
 
+def test_half_of_the_brokers_are_not_enough_where_a_majority_decides() -> None:
+    assert "cannot be asked" in refusal(verdict(broker("b"), min_in_sync=2))
+
+
 def test_as_many_unreachable_brokers_as_must_be_in_sync_may_have_gone_on_alone() -> None:
     both = ("a:5672", "c:5672")
     assert "cannot be asked" in refusal(verdict(broker("b"), min_in_sync=2, unreachable=both))

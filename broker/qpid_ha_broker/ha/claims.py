@@ -1,7 +1,8 @@
 """Promises to candidates, for clusters without a coordinator: from now on I follow nobody older than you.
 
 Without it a backup could go on confirming for the old primary while another one is being promoted on what the backup
-said of itself before. A promise lapses: a candidate that died must not keep its cluster waiting.
+said of itself before. A promise lapses: a candidate that died must not keep its cluster waiting. But a generation that
+was promised once is not promised to anybody else, lapsed or not: it may have begun without our knowing.
 """
 
 from __future__ import annotations
@@ -12,40 +13,52 @@ from qpid_ha_broker.ha.surroundings import Surroundings
 
 
 class Claims:
-    """The promise: while one is live, no older generation is followed and nobody else is promised the same."""
+    """The promise: while one is live, no older generation is followed; no generation is promised to two brokers."""
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
-        self._generation = 0
-        self._to = ""
+        self._newest = 0
+        self._asker = ""
+        self._is_binding = False
         self._made_s = 0.0
 
     @property
     def is_live(self) -> bool:
         """Whether a promise binds this broker now."""
         limit_s = 2 * PROMISE_LIMITS * self._around.settings.ask_limit_s
-        return bool(self._generation) and self._around.now_s - self._made_s < limit_s
+        return self._is_binding and self._around.now_s - self._made_s < limit_s
 
     @property
     def promised(self) -> tuple[int, str]:
-        """The generation and to whom; (0, "") when nothing binds."""
-        return (self._generation, self._to) if self.is_live else (0, "")
+        """The newest generation that was ever promised, and to whom; to nobody when it no longer binds."""
+        return self._newest, self._asker if self.is_live else ""
+
+    @property
+    def binding(self) -> int:
+        """No older generation than this may be followed; 0: any may."""
+        return self._newest if self.is_live else 0
 
     def promise(self, question: Question, newest: int) -> str:
         """Promise the asker's generation; returns why not, if not. `newest`: the generation of this broker's log."""
-        generation, to = self.promised
         if question.generation <= newest:
             return f"generation {newest} has begun already"
-        if generation and to != question.asker and question.generation <= generation:
-            return f"{to} was promised generation {generation}"
-        self._generation, self._to, self._made_s = question.generation, question.asker, self._around.now_s
+        if question.generation < self._newest or (
+            question.generation == self._newest and question.asker != self._asker
+        ):
+            return f"generation {self._newest} was promised to {self._asker}"
+        self._newest, self._asker = question.generation, question.asker
+        self._is_binding, self._made_s = True, self._around.now_s
         return ""
+
+    def claim(self, generation: int) -> None:
+        """This broker wants `generation` for itself: nobody else gets it from here."""
+        self._newest, self._asker, self._is_binding = generation, self._around.settings.name, False
 
     def withdraw(self, question: Question) -> None:
         """The candidate is none any more."""
-        if question.asker == self._to:
-            self.forget()
+        if question.asker == self._asker:
+            self.release()
 
-    def forget(self) -> None:
-        """Whom it was made to has become primary, or nobody needs it."""
-        self._generation, self._to = 0, ""
+    def release(self) -> None:
+        """Nobody has to be waited for any more."""
+        self._is_binding = False

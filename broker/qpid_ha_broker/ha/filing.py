@@ -73,7 +73,7 @@ class Filing:
         if what.number != self._number:
             return ""
         self._number = 0
-        if any(answer.promised > primary.generation for answer in answers):
+        if any(answer.promised > primary.generation and answer.promised_to for answer in answers):
             self._not_before_s = (
                 self._around.clock_s + _PAUSE_S
             )  # somebody is being promoted: wait for what comes of it

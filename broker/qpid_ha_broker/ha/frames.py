@@ -11,6 +11,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from qpid_ha_broker.events.types import Arguments
+
 PROTOCOL_VERSION: Final = 1
 
 
@@ -87,6 +89,8 @@ class RefusalCode(StrEnum):
     VERSION = "version"
     PROTOCOL = "protocol"
     STEPPED_DOWN = "stepped-down"
+    NO_QUEUE = "no-queue"
+    """There is no such queue to follow, or its messages are not replicated."""
 
 
 class Refused(NamedTuple):
@@ -227,11 +231,43 @@ class Answer(NamedTuple):
     lsn: int
     complete: bool
     promised: int
+    """The newest generation that it has ever promised to a candidate."""
     promised_to: str
+    """To whom, while that binds it; else empty."""
     granted: bool
     """Whether it agrees to what was asked; the text says why not."""
     text: str
     min_in_sync: int
+
+
+# --- a copy of one queue, kept elsewhere
+
+
+class Follow(NamedTuple):
+    """Whoever keeps a copy of queue `queue` wants all that is committed of it; Followed or Refused is the answer."""
+
+    version: int
+    name: str
+    queue: str
+    cluster: str
+    """The UUID of the log that it has copied from; empty when it begins."""
+    history: tuple[GenerationEntry, ...]
+    last_lsn: int
+    """Up to there of that history its copy is whole."""
+
+
+class Followed(NamedTuple):
+    """Drop what came after `common_lsn`, then tell Holdings by the ids of my log; chunks and batches follow."""
+
+    name: str
+    cluster: str
+    generation: int
+    history: tuple[GenerationEntry, ...]
+    common_lsn: int
+    queue: int
+    """The queue's id: another one than before means that the queue before was deleted."""
+    arguments: Arguments
+    link_timeout_s: float
 
 
 Frame = (
@@ -249,4 +285,6 @@ Frame = (
     | TakeOver
     | Question
     | Answer
+    | Follow
+    | Followed
 )

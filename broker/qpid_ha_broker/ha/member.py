@@ -132,7 +132,7 @@ class Member(MemberView):
 
     def _link_opened(self, what: fx.LinkOpened) -> None:
         if what.link == self._backup.link and self._primary is None:
-            self._backup.opened(self.cluster, self._backup.entries(), self._claims.promised[0])
+            self._backup.opened(self.cluster, self._backup.entries(), self._claims.binding)
 
     def _link_lost(self, what: fx.LinkLost) -> None:
         if self._primary is not None and what.link in self._primary.links:
@@ -213,13 +213,13 @@ class Member(MemberView):
     def _welcome(self, link: int, frame: fr.Welcome) -> None:
         if link != self._backup.link or self._backup.stage is not Stage.GREETING:
             return
-        known = max(self.generation, self._claims.promised[0])
+        known = max(self.generation, self._claims.binding)
         if frame.generation < known:
             self._around.note("warning", f"{frame.name} is primary of generation {frame.generation}; {known} is known")
             self._give_up("an older generation")
             return
         self._around.note("info", f"Connected to primary {frame.name} at {self._backup.address}")
-        self._claims.forget()
+        self._claims.release()
         self._backup.heard()
         try:
             self._backup.welcomed(frame)
@@ -327,7 +327,7 @@ class Member(MemberView):
         elif self._promotion is not None:
             self._answer(what.request, False, "this broker is being promoted already: wait for that")
         else:
-            self._promotion = Promotion(self._around, what.request, what.force, what.cause, self._own)
+            self._promotion = Promotion(self._around, what, self._own, self._claims.claim)
             self._promotion.begin()
 
     def _promoted(self, outcome: Outcome) -> None:
@@ -346,7 +346,7 @@ class Member(MemberView):
     def _become_primary(self, promotion: Promotion, granted: Granted) -> None:
         if self._backup.link:
             self._around.close(self._backup.link, "promoted")
-        self._claims.forget()
+        self._claims.release()
         self._primary = take_command(self._around, self._tail, self._backup, promotion, granted)
         self._filing.begin(granted.record)
         if granted.record is not None:
@@ -434,8 +434,8 @@ class Member(MemberView):
             theirs = question.generation, self._around.settings.name
             if mine < theirs:  # of two in one generation, which a coordinator would have prevented, one remains
                 self._step_down(f"{question.asker} is primary of generation {question.generation}")
-        if self._primary is None and question.generation >= max(self.generation, self._claims.promised[0]):
-            self._claims.forget()
+        if self._primary is None and question.generation >= max(self.generation, self._claims.binding):
+            self._claims.release()
             if self._promotion is not None:
                 self._promoted(self._promotion.give_up(f"{question.asker} has become primary"))
             if self._backup.stage is Stage.FOLLOWING and self._backup.generation < question.generation:

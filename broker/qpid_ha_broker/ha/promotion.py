@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
-from qpid_ha_broker.ha.effects import PeersAnswered, ReadRecord, Record, WriteRecord
+from qpid_ha_broker.ha.effects import PeersAnswered, PromoteAsked, ReadRecord, Record, WriteRecord
 from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.ha.surroundings import Surroundings
@@ -55,11 +55,13 @@ class Promotion:
     """The promise: at most one `Granted`, and only after the verdict on what was known last."""
 
     def __init__(
-        self, around: Surroundings, request: int, force: bool, cause: str, own: Callable[[], tuple[Answer, str]]
+        self,
+        around: Surroundings,
+        asked: PromoteAsked,
+        own: Callable[[], tuple[Answer, str]],
+        claim: Callable[[int], None],
     ) -> None:
-        self.request = request
-        self.force = force
-        self.cause = cause
+        self.request, self.force, self.cause = asked
         self.step = Step.ASKING
         self.began_s = around.now_s
         self.claimed = 0
@@ -67,6 +69,8 @@ class Promotion:
         self._around = around
         self._own = own
         """This broker's own answer, and who was its last primary."""
+        self._claim = claim
+        """Keeps a generation from being promised to anybody else."""
         self._asked = 0
         self._answers: PeersAnswered | None = None
         self._record: Record | None = None
@@ -143,6 +147,7 @@ class Promotion:
             return self._file(verdict)
         self.step = Step.CLAIMING
         self.claimed = verdict.generation
+        self._claim(verdict.generation)
         self._ask(Topic.CLAIM, verdict.generation)
         return None
 

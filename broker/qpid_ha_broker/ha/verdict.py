@@ -133,10 +133,11 @@ def _why_not_with_data(known: Known) -> str:
             f"{view.source} knows a newer in-sync set without this broker (generation {view.generation}, epoch"
             f" {view.epoch}: {', '.join(view.members)}): promote one of those"
         )
-    if not known.has_coordinator and 1 < known.min_in_sync <= len(known.unreachable):
+    silent, seen = len(known.unreachable), 1 + len(known.answers)
+    if not known.has_coordinator and known.min_in_sync > 1 and (silent >= known.min_in_sync or seen <= silent):
         return (
-            f"{', '.join(known.unreachable)} cannot be asked, and {known.min_in_sync} brokers are enough to have gone"
-            " on without this one: start one of them first"
+            f"{', '.join(known.unreachable)} cannot be asked, and may have gone on without this broker: start one of"
+            " them first"
         )
     return ""
 
