@@ -25,6 +25,10 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=64)
 IDS = st.lists(U64, max_size=20).map(tuple)
 DATA = st.binary(max_size=200)
 HISTORY = st.lists(st.builds(GenerationEntry, U64, TEXT, U64), max_size=5).map(tuple)
+ARGUMENTS = st.dictionaries(
+    TEXT, TEXT | st.booleans() | st.none() | st.integers(0, 2**62) | st.floats(allow_nan=False, allow_infinity=False),
+    max_size=3,
+)  # fmt: skip
 NAMES = st.lists(TEXT, max_size=5).map(tuple)
 
 
@@ -57,6 +61,8 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
         *(U64, TEXT, TEXT, TEXT, st.sampled_from([state.value for state in State]), U64, U64, NAMES, U64),
         *(st.booleans(), U64, TEXT, st.booleans(), TEXT, st.integers(0, 2**32 - 1)),
     ),
+    st.builds(fr.Follow, st.integers(0, 2**32 - 1), TEXT, TEXT, TEXT, HISTORY, U64),
+    st.builds(fr.Followed, TEXT, TEXT, U64, HISTORY, U64, U64, ARGUMENTS, st.floats(0, 1e6, allow_nan=False)),
 )
 
 

@@ -43,6 +43,8 @@ class Kind(IntEnum):
     TAKE_OVER = 0x40
     QUESTION = 0x50
     ANSWER = 0x51
+    FOLLOW = 0x60
+    FOLLOWED = 0x61
 
 
 _SIZES: Final = struct.Struct("<BII")
@@ -268,6 +270,8 @@ _JSON: Final[dict[type[Frame], Kind]] = {
     fr.TakeOver: Kind.TAKE_OVER,
     fr.Question: Kind.QUESTION,
     fr.Answer: Kind.ANSWER,
+    fr.Follow: Kind.FOLLOW,
+    fr.Followed: Kind.FOLLOWED,
 }
 _WITH_DATA: Final = frozenset({Kind.BATCH, Kind.OBJECTS, Kind.CHUNK})
 _WRITERS: Final[dict[type[Frame], tuple[Kind, Callable[[Any], tuple[bytes, bytes]]]]] = {

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Final, NoReturn
 
+from qpid_ha_broker.events.fields import write_arguments
+from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.frames import Frame, FrameError, GenerationEntry
 from qpid_ha_broker.ha.states import State
@@ -147,6 +149,17 @@ def _entry(field: str, value: Any) -> GenerationEntry:
     return GenerationEntry(_u64(field, value[0]), check_name(field, value[1]), _u64(field, value[2]))
 
 
+def _arguments(field: str, value: Any) -> Arguments:
+    """Of a queue, as the log can hold them."""
+    if not isinstance(value, Mapping):
+        raise FrameError(f"{field}: expected names and values, found {_shown(value)}")
+    try:
+        write_arguments(value)
+    except (ValueError, TypeError) as error:
+        raise FrameError(f"{field}: {error!s:.200}") from error
+    return dict(value)
+
+
 def _list(field: str, value: Any, most: int) -> list[Any] | tuple[Any, ...]:
     if not isinstance(value, list | tuple):
         raise FrameError(f"{field}: expected a list, found {type(value).__name__}")
@@ -211,5 +224,23 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "granted": _truth,
         "text": _facts,
         "min_in_sync": _u32,
+    },
+    fr.Follow: {
+        "version": _u32,
+        "name": check_name,
+        "queue": _text,
+        "cluster": check_name,
+        "history": _history,
+        "last_lsn": _u64,
+    },
+    fr.Followed: {
+        "name": check_name,
+        "cluster": check_name,
+        "generation": _u64,
+        "history": _history,
+        "common_lsn": _u64,
+        "queue": _u64,
+        "arguments": _arguments,
+        "link_timeout_s": _seconds,
     },
 }
