@@ -72,11 +72,22 @@ class Ledger:
 
     # --- who is primary
 
+    def _is_still_primary(self, process: Process) -> bool:
+        node = self._nodes[process[0]]
+        return node.is_up and node.process == process[1] and node.is_primary
+
     def became_primary(self, node: Node) -> None:
-        """At most one primary in a generation. A cluster that has lost all its memory is another one."""
+        """At most one primary in a generation. A cluster that has lost all its memory is another one.
+
+        With neither a coordinator nor a majority, nobody may be left who knows of a generation whose primary died.
+        """
         key, process = (node.member.cluster, node.member.generation), (node.name, node.process)
         other = self._primaries.setdefault(key, process)
-        if other != process:
+        settings = node.member.settings
+        may_forget = not settings.has_coordinator and settings.min_in_sync == 1
+        if other != process and may_forget and not self._is_still_primary(other):
+            self._primaries[key] = process
+        elif other != process:
             raise Violation(f"{other} and {process} were both primary of generation {key[1]}")
 
     def observe(self, primary: Node) -> dict[str, int]:

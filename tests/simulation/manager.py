@@ -20,8 +20,8 @@ REFUSALS_BEFORE_FORCE = 3
 class Manager:
     """Looks after the primary. `is_fenced`: it shoots an unhealthy primary before it promotes another one.
 
-    In the end (`is_careful`) nothing disturbs it, and it tries all nodes in order. It overrides a refusal only when
-    nobody is left of those who held what was confirmed last: then it tells `forced`.
+    In the end (`is_careful`) nothing disturbs it, and it tries all nodes in order. When all have refused again and
+    again it overrides; when nobody is left of those who held what was confirmed last, it tells `forced`.
     """
 
     def __init__(
@@ -77,11 +77,18 @@ class Manager:
         if not candidates:
             return
         if self._must_force():
-            self._promote(max(candidates, key=lambda node: node.member.position), force=True)
+            self._override(candidates)
             return
         self._promote(candidates[0])
         if self._draw.random() < BOTH and len(candidates) > 1 and not (self.is_careful or self._is_fenced):
             self._promote(candidates[1])
+
+    def _override(self, candidates: list[Node]) -> None:
+        """Whoever was in sync last, when the refusal is for want of witnesses; else what is left, and that is told."""
+        in_sync = [node for node in candidates if self.is_in_sync(node)]
+        if not in_sync:
+            self._forced()
+        self._promote(max(in_sync or candidates, key=lambda node: node.member.position), force=True)
 
     def _candidates(self) -> list[Node]:
         """Who may be asked, the best first."""
@@ -101,8 +108,6 @@ class Manager:
         return self._refused.get((node.name, node.process), 0)
 
     def _promote(self, node: Node, force: bool = False) -> None:
-        if force:
-            self._forced()
         self._waiting += 1
         process = node.process
         if self._trace.wanted:
@@ -113,8 +118,7 @@ class Manager:
 
     def _must_force(self) -> bool:
         everybody_refused = all(self._refusals(node) >= REFUSALS_BEFORE_FORCE for node in self._nodes)
-        nobody_is_left = not any(self.is_in_sync(node) for node in self._nodes)
-        return self.is_careful and everybody_refused and nobody_is_left
+        return self.is_careful and everybody_refused
 
     def _answered(self, node: Node, process: int, done: bool, text: str) -> None:
         self._waiting = max(self._waiting - 1, 0)

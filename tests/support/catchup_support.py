@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from model_support import Core, bodies, replicated_picture
+from model_support import PLENTY, Core, bodies, replicated_picture
 from qpid_ha_broker.events.codec import Record
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.ha.browser import Browsers, objects_frame
@@ -62,7 +62,7 @@ class Pair:
     def next(self) -> Chunk | CaughtUp:
         """What the primary sends next, after all that it wrote."""
         self.stream()
-        frame = self.browsers.next()
+        frame = self.browsers.next(PLENTY)
         assert frame is not None
         return frame
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_support import Core, message
+from model_support import PLENTY, Core, message
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.ha.browser import IDS_PER_CHUNK, LIGHT_CHUNKS, Browsers, Ranges, ReplicatingBrowser
@@ -163,7 +163,7 @@ def core_with(**counts: int) -> Core:
 def all_frames(browsers: Browsers) -> list[Chunk | CaughtUp]:
     """With a backup that takes in everything at once."""
     frames: list[Chunk | CaughtUp] = []
-    while (frame := browsers.next()) is not None:
+    while (frame := browsers.next(PLENTY)) is not None:
         frames.append(frame)
         assert browsers.acknowledged(sum(isinstance(each, Chunk) for each in frames)) == ""
     return frames
@@ -178,16 +178,16 @@ def test_queue_after_queue_is_brought_level_and_then_the_end_is_told_once() -> N
 
 def test_no_more_is_sent_than_the_backup_has_room_for() -> None:
     browsers = browsers_of(core_with(a=8), window=2)
-    assert isinstance(browsers.next(), Chunk)
-    assert isinstance(browsers.next(), Chunk)
-    assert (browsers.has_window, browsers.next()) == (False, None)
+    assert isinstance(browsers.next(PLENTY), Chunk)
+    assert isinstance(browsers.next(PLENTY), Chunk)
+    assert (browsers.has_window, browsers.next(PLENTY)) == (False, None)
     assert browsers.acknowledged(1) == ""
-    assert isinstance(browsers.next(), Chunk)
+    assert isinstance(browsers.next(PLENTY), Chunk)
 
 
 def test_an_acknowledgement_ahead_of_what_was_sent_is_noticed() -> None:
     browsers = browsers_of(core_with(a=8))
-    browsers.next()
+    browsers.next(PLENTY)
     assert "2 chunks; 1 were sent" in browsers.acknowledged(2)
 
 
@@ -199,7 +199,7 @@ def test_queues_with_nothing_to_tell_cost_no_frame() -> None:
 def test_many_queues_that_only_drop_something_do_not_wait_for_the_backup() -> None:
     core = core_with(**{f"q{number}": 0 for number in range(50)})
     browsers = browsers_of(core, window=1, holdings={f"q{number}": [(1, 1)] for number in range(50)})
-    frames = [browsers.next() for _ in range(51)]
+    frames = [browsers.next(PLENTY) for _ in range(51)]
     assert isinstance(frames[-1], CaughtUp)
     assert LIGHT_CHUNKS > 50
 
@@ -207,10 +207,10 @@ def test_many_queues_that_only_drop_something_do_not_wait_for_the_backup() -> No
 def test_a_queue_that_was_deleted_meanwhile_is_left_out() -> None:
     core = core_with(a=5, b=5)
     browsers = browsers_of(core, window=100)
-    browsers.next()
+    browsers.next(PLENTY)
     core.configuration.delete_queue("a")
     core.configuration.delete_queue("b")
-    assert isinstance(browsers.next(), CaughtUp)
+    assert isinstance(browsers.next(PLENTY), CaughtUp)
 
 
 def test_a_queue_that_was_declared_meanwhile_comes_by_the_stream() -> None:

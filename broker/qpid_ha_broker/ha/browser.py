@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from qpid_ha_broker.events.codec import encode
+from qpid_ha_broker.events.codec import HEADER_BYTES, Record, encode_all
 from qpid_ha_broker.ha.frames import CaughtUp, Chunk
 from qpid_ha_broker.ha.objects import has_replicated_messages, objects_frame
 from qpid_ha_broker.model.queue import Queue
@@ -109,7 +109,7 @@ class _Find:
         self._messages_left = max_messages
         self._bytes_left = max_bytes
         self.ids_left = IDS_PER_CHUNK
-        self._records: list[bytes] = []
+        self._records: list[Record] = []
         self._dropped: list[range] = []
         self._failures: list[tuple[int, int]] = []
 
@@ -118,10 +118,10 @@ class _Find:
         return self._messages_left <= 0 or self._bytes_left <= 0 or self.ids_left <= 0
 
     def send(self, entry: Entry) -> None:
-        record = encode(entry.id, entry.content())
-        self._records.append(record)
+        event = entry.content()
+        self._records.append(Record(entry.id, event, False))
         self._messages_left -= 1
-        self._bytes_left -= len(record)
+        self._bytes_left -= len(event.payload) + HEADER_BYTES
         self.keep(entry)
 
     def keep(self, entry: Entry) -> None:
@@ -136,7 +136,7 @@ class _Find:
     def chunk(self, generation: int, queue: int, low: int, high: int, last: bool) -> Chunk:
         dropped = tuple(each for ids in reversed(self._dropped) for each in ids)
         failures = tuple(reversed(self._failures))
-        return Chunk(generation, queue, low, high, last, dropped, failures, b"".join(reversed(self._records)))
+        return Chunk(generation, queue, low, high, last, dropped, failures, encode_all(reversed(self._records)))
 
 
 def _tidied(holdings: Ranges, up_to_lsn: int) -> list[tuple[int, int]]:
@@ -185,15 +185,16 @@ class Browsers:
         self._heavy = [number for number in self._heavy if number > count]
         return ""
 
-    def next(self) -> Chunk | CaughtUp | None:
-        """The next frame for the backup; None: it has to take in some first, or everything was given."""
+    def next(self, at_most: int) -> Chunk | CaughtUp | None:
+        """The next frame for the backup, with `at_most` messages; None: it has to take in some first, or has all."""
         if not self.has_window:
             return None
         browser = self._browser()
         if browser is None:
             self.done = True
             return CaughtUp(self._generation, self._up_to_lsn)
-        chunk = browser.next_chunk(self._generation, *self._limits)
+        max_messages, max_bytes = self._limits
+        chunk = browser.next_chunk(self._generation, min(at_most, max_messages), max_bytes)
         self._sent += 1
         if chunk.data or not chunk.last:
             self._heavy.append(self._sent)

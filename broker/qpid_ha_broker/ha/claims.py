@@ -1,8 +1,8 @@
 """Promises to candidates, for clusters without a coordinator: from now on I follow nobody older than you.
 
 Without it a backup could go on confirming for the old primary while another one is being promoted on what the backup
-said of itself before. A promise lapses: a candidate that died must not keep its cluster waiting. But a generation that
-was promised once is not promised to anybody else, lapsed or not: it may have begun without our knowing.
+said of itself before. After a while a candidate is not waited for any more: it may have died. But unless it withdrew,
+its generation may have begun without our knowing: no older one is followed, and nobody else is promised the same.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from qpid_ha_broker.ha.surroundings import Surroundings
 
 
 class Claims:
-    """The promise: while one is live, no older generation is followed; no generation is promised to two brokers."""
+    """The promise: what was promised and not withdrawn is kept, and no generation is promised to two brokers."""
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
@@ -24,19 +24,19 @@ class Claims:
 
     @property
     def is_live(self) -> bool:
-        """Whether a promise binds this broker now."""
+        """Whether a candidate is being waited for."""
         limit_s = 2 * PROMISE_LIMITS * self._around.settings.ask_limit_s
         return self._is_binding and self._around.now_s - self._made_s < limit_s
 
     @property
     def promised(self) -> tuple[int, str]:
-        """The newest generation that was ever promised, and to whom; to nobody when it no longer binds."""
+        """The newest generation that was ever promised, and to whom; to nobody when that is not waited for."""
         return self._newest, self._asker if self.is_live else ""
 
     @property
     def binding(self) -> int:
-        """No older generation than this may be followed; 0: any may."""
-        return self._newest if self.is_live else 0
+        """No older generation than this may be followed, because it may have begun; 0: any may."""
+        return self._newest if self._is_binding else 0
 
     def promise(self, question: Question, newest: int) -> str:
         """Promise the asker's generation; returns why not, if not. `newest`: the generation of this broker's log."""

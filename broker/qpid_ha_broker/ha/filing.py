@@ -55,7 +55,7 @@ class Filing:
                 self._around.effects.append(WriteRecord(self._number, self._record, wanted))
         elif change is not None and not primary.in_sync.awaits_filing:
             primary.filed(change.epoch)
-        elif change is not None or clock_s - self._sent_s > _PATROL_S:
+        elif change is not None or primary.has_doubts or clock_s - self._sent_s > _PATROL_S:
             self._ask(own)
 
     def _ask(self, own: Answer) -> None:
@@ -77,8 +77,12 @@ class Filing:
             self._not_before_s = (
                 self._around.clock_s + _PAUSE_S
             )  # somebody is being promoted: wait for what comes of it
-        elif primary.unfiled is not None:
+            return ""
+        if primary.unfiled is not None:
             primary.filed(self._asked_epoch)
+        primary.peers_heard(answers)
+        if primary.has_doubts:
+            self._not_before_s = self._around.clock_s + _PAUSE_S
         return ""
 
     def record_written(self, primary: Primary, what: RecordWritten) -> str:

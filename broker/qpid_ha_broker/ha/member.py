@@ -46,6 +46,7 @@ class Member(MemberView):
         }
         self._frames: dict[type, Callable[[int, Any], None]] = {
             fr.Hello: self._hello,
+            fr.Follow: self._follow,
             fr.Question: self._question,
             fr.Welcome: self._welcome,
             fr.Refused: self._refused,
@@ -135,6 +136,8 @@ class Member(MemberView):
             self._backup.opened(self.cluster, self._backup.entries(), self._claims.binding)
 
     def _link_lost(self, what: fx.LinkLost) -> None:
+        if self._primary is not None and self._primary.followers.lost(what.link, what.reason):
+            return
         if self._primary is not None and what.link in self._primary.links:
             self._primary.lost(what.link, what.reason)
             self._after_change()
@@ -157,10 +160,8 @@ class Member(MemberView):
             self._promoted(self._promotion.held())
 
     def _link_writable(self, what: fx.LinkWritable) -> None:
-        if self._primary is not None and what.link in self._primary.links:
-            self._primary.links[what.link].writable = what.writable
-            if what.writable:
-                self._around.want_turn()
+        if self._primary is not None:
+            self._primary.set_writable(what.link, what.writable)
 
     def _frame_damaged(self, what: fx.FrameDamaged) -> None:
         self._around.note("error", f"a damaged frame came: {what.problem}; the channel is given up")
@@ -180,6 +181,8 @@ class Member(MemberView):
                 self._primary.heard(link)
                 self._of_backups[kind](link, frame)
                 self._after_change()
+            elif self._primary is not None:
+                self._primary.followers.received(link, frame)
         elif kind in self._frames:
             self._frames[kind](link, frame)
         else:
@@ -245,23 +248,30 @@ class Member(MemberView):
 
     def _hello(self, link: int, hello: fr.Hello) -> None:
         if self._primary is None:
-            text = f"this broker is {self.state}, not primary"
-            self._around.send(
-                link, fr.Refused(fr.RefusalCode.NOT_PRIMARY, text, self._backup.address if self._backup.primary else "")
-            )
-            self._around.close(link, text)
+            self._refuse_as_backup(link)
             return
-        newest = hello.history[-1].generation if hello.history else 0
+        newest = max(hello.history[-1].generation if hello.history else 0, hello.promised)
         same_cluster = not hello.cluster or hello.cluster == self.cluster
         is_sound = not problem(hello.history, hello.last_lsn)
         if same_cluster and is_sound and newest > self._primary.generation:
-            text = f"{hello.name} knows generation {newest}"
+            text = f"{hello.name} knows of generation {newest}"
             self._around.send(link, fr.Refused(fr.RefusalCode.STEPPED_DOWN, f"{text}: stepping down", ""))
             self._around.close(link, text)
             self._step_down(text)
             return
         self._primary.hello(link, hello, self._backup.entries(), self.cluster)
         self._after_change()
+
+    def _follow(self, link: int, frame: fr.Follow) -> None:
+        if self._primary is None:
+            self._refuse_as_backup(link)
+        else:
+            self._primary.followers.follow(link, frame, self._backup.entries(), self.cluster)
+
+    def _refuse_as_backup(self, link: int) -> None:
+        text, where = f"this broker is {self.state}, not primary", self._backup.address if self._backup.primary else ""
+        self._around.send(link, fr.Refused(fr.RefusalCode.NOT_PRIMARY, text, where))
+        self._around.close(link, text)
 
     def _ack(self, link: int, frame: fr.Ack) -> None:
         primary = self._primary

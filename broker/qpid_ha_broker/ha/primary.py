@@ -8,11 +8,13 @@ level beside the live stream. Nobody waits for a backup that is not in the in-sy
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from enum import Enum, auto
 
 from qpid_ha_broker.events.types import InSyncChanged
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.browser import Browsers, objects_frame
+from qpid_ha_broker.ha.follower import Followers
 from qpid_ha_broker.ha.history import common_lsn, problem
 from qpid_ha_broker.ha.in_sync import Change, InSyncSet
 from qpid_ha_broker.ha.states import Phase
@@ -22,6 +24,9 @@ from qpid_ha_broker.model.errors import NotEnoughReplicas
 from qpid_ha_broker.model.log import Batch
 
 WITNESS = "replication"
+LEAST_CHUNK = 50
+CHUNK_PER_EVENT = 2
+"""Messages for a backup that catches up, in a turn in which clients were served: so many for each event of theirs."""
 
 
 class Progress(Enum):
@@ -45,6 +50,9 @@ class BackupLink:
         self.instance = hello.instance
         self.acknowledged = 0
         self.progress = Progress.FOLLOWING
+        self.has_memory = hello.complete and bool(hello.history)
+        """It remembers what it confirmed for whom, if ever it did."""
+        self.is_doubtful = False
         self.level_lsn = 0
         """Having acknowledged this far after CaughtUp, it is level."""
         self.holdings: dict[int, tuple[tuple[int, int], ...]] = {}
@@ -89,8 +97,12 @@ class Primary:
         self.generation = generation
         self.in_sync = InSyncSet(settings.name, change, committed_lsn, settings.min_in_sync)
         self.links: dict[int, BackupLink] = {}
+        self.followers = Followers(around, tail, generation)
+        """Who keeps a copy of one queue outside of the cluster."""
         self.phase = Phase.RECOVERING
         self._expected = set(change.members) - {settings.name}
+        self._known = set(change.members)
+        """Who was ever in sync in this generation: one of them could have begun another one."""
         self._began_s = around.clock_s
         self._start_lsn = 0
         self.unfiled: Change | None = None
@@ -107,6 +119,7 @@ class Primary:
         for link in list(self.links):
             self._around.close(link, "no longer primary")
         self.links.clear()
+        self.followers.end()
         self._log.take_batch()  # what nobody was sent: the witness stays, so that none of it counts as certain
         self._around.resources.refusal = None
 
@@ -204,11 +217,15 @@ class Primary:
                     self._send_batch(backup, frame)
             self.in_sync.acknowledge(self._around.settings.name, batch.last_lsn)
             self.advance()
+        at_most = self._around.settings.chunk_messages
+        if batch is not None:  # clients are busy: they come first
+            at_most = min(at_most, LEAST_CHUNK + CHUNK_PER_EVENT * (batch.last_lsn - batch.first_lsn + 1))
         for backup in self.links.values():
             if backup.progress is Progress.DUE:
                 self._begin_browsing(backup)
             elif backup.progress is Progress.BROWSING and backup.writable:
-                self._browse(backup)
+                self._browse(backup, at_most)
+        self.followers.turn_ended(batch, self.in_sync.committed_lsn)
 
     def _frame(self, first_lsn: int, last_lsn: int, data: bytes) -> fr.Batch:
         return fr.Batch(self.generation, first_lsn, last_lsn, self.in_sync.committed_lsn, data)
@@ -233,10 +250,10 @@ class Primary:
         backup.acknowledged = lsn
         backup.progress = Progress.BROWSING
 
-    def _browse(self, backup: BackupLink) -> None:
+    def _browse(self, backup: BackupLink, at_most: int) -> None:
         if backup.browsers is None:
             return
-        found = backup.browsers.next()
+        found = backup.browsers.next(at_most)
         if isinstance(found, fr.Chunk):
             self._around.send(backup.link, found)
             backup.sent_s = self._around.clock_s
@@ -247,7 +264,7 @@ class Primary:
     @property
     def has_work(self) -> bool:
         """Whether a browser could take another step at once."""
-        return any(
+        return self.followers.has_work or any(
             backup.progress is Progress.DUE
             or (backup.browsers is not None and backup.writable and backup.browsers.has_window)
             for backup in self.links.values()
@@ -271,7 +288,7 @@ class Primary:
             if backup.name in self._expected and backup.is_level:
                 self._is_back(backup.name)
         elif backup.is_level:
-            self._join(backup)
+            self._let_in(backup)
         self.advance()
         return ""
 
@@ -279,11 +296,37 @@ class Primary:
         """Let the log know what is certain now."""
         if self.in_sync.committed_lsn > self._log.committed_lsn:
             self._log.acknowledge(WITNESS, self.in_sync.committed_lsn)
+            self.followers.release(self.in_sync.committed_lsn)
             self._around.want_turn()
 
     # --- the in-sync set
 
+    def _let_in(self, backup: BackupLink) -> None:
+        """Let a level backup join, at once unless it may have forgotten that it follows somebody newer."""
+        settings = self._around.settings
+        has_forgotten = not backup.has_memory and backup.name in self._known
+        if has_forgotten and settings.min_in_sync > 1 and not settings.has_coordinator:
+            backup.is_doubtful = True
+        else:
+            self._join(backup)
+
+    @property
+    def has_doubts(self) -> bool:
+        """Whether the others have to be asked before a backup may join."""
+        return any(backup.is_doubtful for backup in self.links.values())
+
+    def peers_heard(self, answers: Sequence[fr.Answer]) -> None:
+        """All peers were asked, and none knows a newer generation: enough of them must be sure of that."""
+        remembering = {answer.name for answer in answers if answer.generation and answer.complete}
+        doubtful = [backup for backup in self.links.values() if backup.is_doubtful]
+        silent = self._known - remembering.difference(backup.name for backup in doubtful) - {self.in_sync.primary}
+        if len(silent) < self._around.settings.min_in_sync:
+            for backup in doubtful:
+                backup.is_doubtful = False
+                self._join(backup)
+
     def _join(self, backup: BackupLink) -> None:
+        self._known.add(backup.name)
         self._expected.discard(backup.name)
         self._around.note("info", f"Backup is ready: {backup.name}")
         self._write(self.in_sync.join(backup.name, backup.acknowledged))
@@ -334,6 +377,7 @@ class Primary:
         settings, clock_s = self._around.settings, self._around.clock_s
         self._check_phase()
         committed = self.in_sync.committed_lsn
+        self.followers.tick(committed)
         for backup in list(self.links.values()):
             owes_s = backup.owes_since_s()
             silent_s = clock_s - (backup.heard_s if owes_s is None else min(owes_s, backup.heard_s))
@@ -352,6 +396,14 @@ class Primary:
     def heard(self, link: int) -> None:
         """Something came."""
         self.links[link].heard_s = self._around.clock_s
+
+    def set_writable(self, link: int, writable: bool) -> None:
+        """Whether there is room on a channel for more than the live stream."""
+        self.followers.set_writable(link, writable)
+        if link in self.links:
+            self.links[link].writable = writable
+        if writable:
+            self._around.want_turn()
 
     def lost(self, link: int, reason: str) -> None:
         """A backup's channel is gone."""

@@ -133,13 +133,25 @@ def _why_not_with_data(known: Known) -> str:
             f"{view.source} knows a newer in-sync set without this broker (generation {view.generation}, epoch"
             f" {view.epoch}: {', '.join(view.members)}): promote one of those"
         )
-    silent, seen = len(known.unreachable), 1 + len(known.answers)
-    if not known.has_coordinator and known.min_in_sync > 1 and (silent >= known.min_in_sync or seen <= silent):
-        return (
-            f"{', '.join(known.unreachable)} cannot be asked, and may have gone on without this broker: start one of"
-            " them first"
-        )
+    if not known.has_coordinator and known.min_in_sync > 1:
+        return _why_no_majority(known)
     return ""
+
+
+def _why_no_majority(known: Known) -> str:
+    """Without a coordinator, enough others must remember: those who do not could have gone on without this broker.
+
+    A broker that was started anew remembers nothing, and may have confirmed what nobody else here knows.
+    """
+    forgetful = [answer.name for answer in known.answers if not answer.generation or not answer.complete]
+    silent = [*known.unreachable, *forgetful]
+    half = (1 + len(known.answers) + len(known.unreachable)) / 2
+    if len(silent) < known.min_in_sync and 1 + len(known.answers) > half:
+        return ""
+    return (
+        f"{', '.join(silent)} cannot be asked what they confirmed, and may have gone on without this broker: start"
+        " one that remembers first"
+    )
 
 
 def _newest_view(known: Known) -> _View:

@@ -1,0 +1,346 @@
+"""A copy of one queue of another cluster, kept by a broker that is not in it: for the day on which that cluster is gone.
+
+Like a subsidiary ledger in another town: the head office sends each entry once it is final, the branch writes it into a
+book of its own under a number of its own, and remembers which number stands for which. The branch decides nothing:
+limits, expiry and priorities were decided where the queue is. What is written here is this broker's own log, so its
+backups have the copy too; the numbers of the head office are known to this process alone.
+
+Both queues have the same order, because what is added here is always newer there than all that is here already. That
+is also why chunks, which come newest first, are collected until the oldest is here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.history import newest
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.state import MESSAGE_OVERHEAD
+
+STEP: Final = 1000
+"""Messages that are written in one turn."""
+RANGES_PER_FRAME: Final = 16_384
+_IDS_PER_EVENT: Final = 65_536
+
+Declare = Callable[[str, ev.Arguments], Queue]
+
+
+class CopyError(Exception):
+    """This channel is of no use, another one may be; the copy stays as it is."""
+
+
+class CopyState(StrEnum):
+    """What an operator is told."""
+
+    CONNECTING = "connecting"
+    COMPARING = "comparing"
+    """The primary finds out what is missing here, and sends it."""
+    FOLLOWING = "following"
+    ENDED = "ended"
+
+
+class _Add(NamedTuple):
+    id: int
+    event: ev.Enqueued
+
+
+class _Drop(NamedTuple):
+    ids: tuple[int, ...]
+    reason: ev.DequeueReason
+
+
+class _Reach(NamedTuple):
+    lsn: int
+
+
+_GONE = ev.DequeueReason.CONSUMED
+
+
+class QueueCopy:
+    """The promise: what the queue holds is what the primary's held at `lsn`, which was certain there.
+
+    Greet with `follow` on each new channel; feed what comes to `received` and send what it returns; call `step` while
+    `has_work`. Once `ended` says why, nothing more is done, and the queue is like any other.
+    """
+
+    def __init__(self, resources: ResourceSet, declare: Declare, own_name: str, name: str, source: str) -> None:
+        self.name = name
+        self.source = source
+        self.state = CopyState.CONNECTING
+        self.ended = ""
+        self.queue: Queue | None = None
+        self.primary = ""
+        self.link_timeout_s = 0.0
+        self.lsn = 0
+        """Of the primary's log: up to there the copy is whole."""
+        self.remote_lsn = 0
+        """The end of that log, as far as it is known."""
+        self._resources = resources
+        self._declare = declare
+        self._own_name = own_name
+        self._cluster = ""
+        self._history: tuple[fr.GenerationEntry, ...] = ()
+        """Of the log up to `lsn`."""
+        self._followed: fr.Followed | None = None
+        self._entries: dict[int, Entry] = {}
+        """By the primary's ids, ascending. What has left here by itself stays, until it has left there."""
+        self._newest = 0
+        self._chunks: list[list[_Add]] = []
+        self._dropped: list[int] = []
+        self._low = 0
+        self._later: list[_Add | _Drop] = []
+        """What the stream said while chunks were on their way."""
+        self._pending: deque[_Add | _Drop | _Reach] = deque()
+
+    # --- the conversation
+
+    def follow(self) -> fr.Follow:
+        """The first word on a new channel."""
+        history, lsn = self._history, self.lsn
+        return fr.Follow(fr.PROTOCOL_VERSION, self._own_name, self.name, self._cluster, history, lsn)
+
+    def lost(self) -> None:
+        """The channel is gone; what was on its way will come again."""
+        self._followed = None
+        self._chunks.clear()
+        self._dropped.clear()
+        self._later.clear()
+        if not self.ended:
+            self.state = CopyState.CONNECTING
+
+    def received(self, frame: fr.Frame) -> list[fr.Frame]:
+        """A frame came; what to answer. Raises CopyError."""
+        if not self._may_go_on():
+            return []
+        if isinstance(frame, fr.Refused):
+            self._refused(frame)
+        elif isinstance(frame, fr.Followed):
+            return self._begin(frame)
+        else:
+            self._continue(frame)
+        return []
+
+    def _may_go_on(self) -> bool:
+        if not self.ended and self._resources.read_only:
+            self.end(f"this broker may not write any more: {self._resources.read_only}")
+        elif not self.ended and self.queue is not None and self.queue.deleted:
+            self.end("the copy was deleted here")
+        return not self.ended
+
+    def _refused(self, frame: fr.Refused) -> None:
+        if frame.code is fr.RefusalCode.NO_QUEUE:
+            self._write_all()
+            self.end(frame.text)
+        else:
+            raise CopyError(frame.text)
+
+    def _begin(self, frame: fr.Followed) -> list[fr.Frame]:
+        if self._followed is not None:
+            raise CopyError("the primary greeted twice")
+        if frame.generation < newest(self._history):
+            raise CopyError(f"{frame.name} is primary of the older generation {frame.generation}")
+        if self._cluster not in ("", frame.cluster):
+            raise CopyError(f"{frame.name} belongs to the cluster {frame.cluster}; the copy is of {self._cluster}")
+        if self._remote_id not in (0, frame.queue):
+            self.end("the queue was deleted there; what has its name now is another one")
+            return []
+        if self.queue is None and not self._adopt(frame):
+            return []
+        self._followed = frame
+        self._cluster, self._remote_id = frame.cluster, frame.queue
+        self.primary, self.link_timeout_s = frame.name, frame.link_timeout_s
+        self.state = CopyState.COMPARING
+        self._write_all()
+        self._take_back(frame)
+        self._low = 0
+        ranges = _runs(self._entries)
+        starts = range(0, len(ranges), RANGES_PER_FRAME)
+        told = [fr.Holdings(frame.queue, tuple(ranges[start : start + RANGES_PER_FRAME])) for start in starts]
+        return [*told, fr.HoldingsDone()]
+
+    _remote_id = 0
+
+    def _adopt(self, frame: fr.Followed) -> bool:
+        """Make the queue, or take the one that is there, as long as nobody would miss what is in it."""
+        there = self._resources.state.queues.get(self.name)
+        if there is not None and there.count:
+            self.end(f"queue {self.name} exists here with {there.count} messages: purge or delete it first")
+        elif there is not None and any(not consumer.browsing for consumer in there.consumers):
+            self.end(f"queue {self.name} exists here and has consumers: stop them first")
+        else:
+            try:
+                self.queue = self._declare(self.name, frame.arguments)
+            except ModelError as error:
+                self.end(str(error))
+        if self.queue is not None:
+            stop = f"qpid-ha replicate --stop {self.name}"
+            self.queue.lock(f"queue {self.name} is a copy of the one at {self.source}: browse it, or end that: {stop}")
+        return self.queue is not None
+
+    def _take_back(self, frame: fr.Followed) -> None:
+        """What the primary never had, because it was made primary without some of what was certain before."""
+        common = min(frame.common_lsn, self.lsn)
+        self._drop(_Drop(tuple(each for each in self._entries if each > common), _GONE))
+        self._newest = next(reversed(self._entries), 0)
+        self.lsn = common
+        self._history = tuple(entry for entry in frame.history if entry.first_lsn <= common)
+
+    def _continue(self, frame: fr.Frame) -> None:
+        followed = self._followed
+        if followed is None or not isinstance(frame, fr.Batch | fr.Chunk | fr.CaughtUp | fr.Heartbeat):
+            raise CopyError(f"{type(frame).__name__} was not asked for")
+        if frame.generation != followed.generation:
+            raise CopyError(f"{type(frame).__name__} of generation {frame.generation}, not {followed.generation}")
+        if isinstance(frame, fr.Chunk):
+            self._chunk(frame)
+        elif isinstance(frame, fr.Batch):
+            self._batch(frame)
+        elif isinstance(frame, fr.CaughtUp):
+            if self._low != 0 or self.state is not CopyState.COMPARING or self._chunks:
+                raise CopyError("the primary ended the comparison too early")
+            self.state = CopyState.FOLLOWING
+            self._reach(frame.lsn)
+        else:
+            self.remote_lsn = max(self.remote_lsn, frame.last_lsn)
+            self._reach(frame.committed_lsn)
+
+    def _reach(self, lsn: int) -> None:
+        self.remote_lsn = max(self.remote_lsn, lsn)
+        if self.state is CopyState.FOLLOWING:
+            self._pending.append(_Reach(lsn))
+
+    def _chunk(self, frame: fr.Chunk) -> None:
+        if self.state is not CopyState.COMPARING or (self._low and frame.high != self._low - 1):
+            raise CopyError(f"a chunk from {frame.high} down to {frame.low}, after one that ends at {self._low}")
+        self._chunks.append([_Add(lsn, event) for lsn, event, _ in self._records(frame.data) if _is_message(event)])
+        self._dropped += frame.dropped
+        self._low = frame.low
+        if not frame.last:
+            return
+        if self._dropped:
+            self._pending.append(_Drop(tuple(sorted(self._dropped)), _GONE))
+        for chunk in reversed(self._chunks):
+            self._pending += chunk
+        self._pending += self._later
+        self._chunks, self._dropped, self._later, self._low = [], [], [], 0
+
+    def _batch(self, frame: fr.Batch) -> None:
+        coming: list[_Add | _Drop] = []
+        for lsn, event, _ in self._records(frame.data):
+            if isinstance(event, ev.Enqueued):
+                coming.append(_Add(lsn, event))
+            elif isinstance(event, ev.Dequeued):
+                coming.append(_Drop(event.ids, event.reason))
+        if self._low or self._chunks or self.state is CopyState.COMPARING:
+            self._later += coming
+        else:
+            self._pending += coming
+            self._reach(frame.last_lsn)
+
+    def _records(self, data: bytes) -> list[Record]:
+        records, _, problem = decode(data)
+        if problem is not None:
+            raise CopyError(f"damaged at byte {problem.offset}: {problem.text}")
+        return records
+
+    # --- the queue
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would write something."""
+        return bool(self._pending) and not self.ended
+
+    @property
+    def waiting(self) -> int:
+        """What has come and is not written."""
+        return len(self._pending) + len(self._later) + sum(map(len, self._chunks))
+
+    def step(self, limit: int = STEP) -> None:
+        """Write some of what has come. Raises CopyError when it cannot be."""
+        if not self._may_go_on() or self.queue is None:
+            return
+        for _ in range(min(limit, len(self._pending))):
+            what = self._pending.popleft()
+            if isinstance(what, _Add):
+                self._add(self.queue, what)
+            elif isinstance(what, _Drop):
+                self._drop(what)
+            else:
+                self._reached(what.lsn)
+        if self.queue.consumers:
+            self._resources.wake(self.queue)
+
+    def _write_all(self) -> None:
+        while self.has_work:
+            self.step()
+
+    def _add(self, queue: Queue, add: _Add) -> None:
+        if add.id <= self._newest:
+            self._forget_source()
+            raise CopyError(f"message {add.id} came after {self._newest}; all is fetched again")
+        event = add.event._replace(queues=queue.ids)
+        entry = Entry(queue.log.append(event), event)
+        queue.add(entry, event)
+        self._resources.state.memory_bytes += len(event.payload) + MESSAGE_OVERHEAD
+        self._entries[add.id] = entry
+        self._newest = add.id
+
+    def _forget_source(self) -> None:
+        self._pending.clear()
+        self._history, self.lsn = (), 0
+
+    def _drop(self, drop: _Drop) -> None:
+        queue = self.queue
+        found = [self._entries.pop(each) for each in drop.ids if each in self._entries]
+        entries = [entry for entry in found if entry.event is not None]
+        if queue is None or not entries:
+            return
+        for start in range(0, len(entries), _IDS_PER_EVENT):
+            ids = tuple([entry.id for entry in entries[start : start + _IDS_PER_EVENT]])
+            queue.log.append(ev.Dequeued(queue.id, ids, drop.reason))
+        self._resources.state.removed(queue, entries)
+
+    def _reached(self, lsn: int) -> None:
+        if self._followed is not None and lsn >= self.lsn:
+            self.lsn = lsn
+            self._history = tuple(entry for entry in self._followed.history if entry.first_lsn <= lsn)
+
+    def end(self, why: str) -> None:
+        """Copy nothing more: the queue is as any other from now on."""
+        if self.ended:
+            return
+        self.ended, self.state = why, CopyState.ENDED
+        self._pending.clear()
+        self._entries.clear()
+        self.lost()
+        if self.queue is not None and not self.queue.deleted:
+            self.queue.lock("")
+
+    @property
+    def lag(self) -> int:
+        """Events of the primary's log, of whatever queue, that the copy does not cover."""
+        return max(self.remote_lsn - self.lsn, 0)
+
+
+def _is_message(event: ev.Event) -> bool:
+    return isinstance(event, ev.Enqueued)
+
+
+def _runs(ids: Iterable[int]) -> list[tuple[int, int]]:
+    """Ascending ids as runs (first, last)."""
+    runs: list[tuple[int, int]] = []
+    for each in ids:
+        if runs and runs[-1][1] == each - 1:
+            runs[-1] = runs[-1][0], each
+        else:
+            runs.append((each, each))
+    return runs
