@@ -37,6 +37,7 @@ _OF_MODEL = {
     errors.InUse: RESOURCE_LOCKED,
     errors.NotEnoughReplicas: NOT_ENOUGH_REPLICAS,
     errors.NotPrimary: NOT_ALLOWED,
+    errors.QueueLocked: NOT_ALLOWED,
 }
 
 

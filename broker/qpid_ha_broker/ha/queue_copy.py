@@ -1,4 +1,4 @@
-"""A copy of one queue of another cluster, kept by a broker that is not in it: for the day on which that cluster is gone.
+"""A copy of one queue of another cluster, kept by a broker that is not in it: for the day on which that one is gone.
 
 Like a subsidiary ledger in another town: the head office sends each entry once it is final, the branch writes it into a
 book of its own under a number of its own, and remembers which number stands for which. The branch decides nothing:
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -60,6 +61,7 @@ class _Drop(NamedTuple):
 
 class _Reach(NamedTuple):
     lsn: int
+    history: tuple[fr.GenerationEntry, ...]
 
 
 _GONE = ev.DequeueReason.CONSUMED
@@ -88,6 +90,7 @@ class QueueCopy:
         self._declare = declare
         self._own_name = own_name
         self._cluster = ""
+        self._remote_id = 0
         self._history: tuple[fr.GenerationEntry, ...] = ()
         """Of the log up to `lsn`."""
         self._followed: fr.Followed | None = None
@@ -97,6 +100,8 @@ class QueueCopy:
         self._chunks: list[list[_Add]] = []
         self._dropped: list[int] = []
         self._low = 0
+        self._is_compared = False
+        """The last chunk has come."""
         self._later: list[_Add | _Drop] = []
         """What the stream said while chunks were on their way."""
         self._pending: deque[_Add | _Drop | _Reach] = deque()
@@ -105,6 +110,8 @@ class QueueCopy:
 
     def follow(self) -> fr.Follow:
         """The first word on a new channel."""
+        with suppress(CopyError):  # then the copy is made anew
+            self._write_all()
         history, lsn = self._history, self.lsn
         return fr.Follow(fr.PROTOCOL_VERSION, self._own_name, self.name, self._cluster, history, lsn)
 
@@ -159,15 +166,12 @@ class QueueCopy:
         self._cluster, self._remote_id = frame.cluster, frame.queue
         self.primary, self.link_timeout_s = frame.name, frame.link_timeout_s
         self.state = CopyState.COMPARING
-        self._write_all()
         self._take_back(frame)
-        self._low = 0
+        self._low, self._is_compared = 0, False
         ranges = _runs(self._entries)
         starts = range(0, len(ranges), RANGES_PER_FRAME)
         told = [fr.Holdings(frame.queue, tuple(ranges[start : start + RANGES_PER_FRAME])) for start in starts]
         return [*told, fr.HoldingsDone()]
-
-    _remote_id = 0
 
     def _adopt(self, frame: fr.Followed) -> bool:
         """Make the queue, or take the one that is there, as long as nobody would miss what is in it."""
@@ -183,7 +187,8 @@ class QueueCopy:
                 self.end(str(error))
         if self.queue is not None:
             stop = f"qpid-ha replicate --stop {self.name}"
-            self.queue.lock(f"queue {self.name} is a copy of the one at {self.source}: browse it, or end that: {stop}")
+            text = f"queue {self.name} is a copy of the one at {self.source}: browse it, or end that: {stop}"
+            self._lock(self.queue, text)
         return self.queue is not None
 
     def _take_back(self, frame: fr.Followed) -> None:
@@ -192,7 +197,7 @@ class QueueCopy:
         self._drop(_Drop(tuple(each for each in self._entries if each > common), _GONE))
         self._newest = next(reversed(self._entries), 0)
         self.lsn = common
-        self._history = tuple(entry for entry in frame.history if entry.first_lsn <= common)
+        self._history = _history_up_to(common, frame.history)
 
     def _continue(self, frame: fr.Frame) -> None:
         followed = self._followed
@@ -203,54 +208,51 @@ class QueueCopy:
         if isinstance(frame, fr.Chunk):
             self._chunk(frame)
         elif isinstance(frame, fr.Batch):
-            self._batch(frame)
+            self._batch(followed, frame)
         elif isinstance(frame, fr.CaughtUp):
-            if self._low != 0 or self.state is not CopyState.COMPARING or self._chunks:
-                raise CopyError("the primary ended the comparison too early")
-            self.state = CopyState.FOLLOWING
-            self._reach(frame.lsn)
+            self._end_comparison(followed, frame.lsn)
         else:
             self.remote_lsn = max(self.remote_lsn, frame.last_lsn)
-            self._reach(frame.committed_lsn)
+            self._reach(followed, frame.committed_lsn)
 
-    def _reach(self, lsn: int) -> None:
+    def _reach(self, followed: fr.Followed, lsn: int) -> None:
         self.remote_lsn = max(self.remote_lsn, lsn)
         if self.state is CopyState.FOLLOWING:
-            self._pending.append(_Reach(lsn))
+            self._pending.append(_Reach(lsn, followed.history))
 
     def _chunk(self, frame: fr.Chunk) -> None:
-        if self.state is not CopyState.COMPARING or (self._low and frame.high != self._low - 1):
+        is_next = not self._chunks or frame.high == self._low - 1
+        if self.state is not CopyState.COMPARING or self._is_compared or not is_next:
             raise CopyError(f"a chunk from {frame.high} down to {frame.low}, after one that ends at {self._low}")
-        self._chunks.append([_Add(lsn, event) for lsn, event, _ in self._records(frame.data) if _is_message(event)])
+        records = _records(frame.data)
+        self._chunks.append([_Add(lsn, event) for lsn, event, _ in records if isinstance(event, ev.Enqueued)])
         self._dropped += frame.dropped
-        self._low = frame.low
-        if not frame.last:
-            return
+        self._low, self._is_compared = frame.low, frame.last
+
+    def _end_comparison(self, followed: fr.Followed, lsn: int) -> None:
+        if self.state is not CopyState.COMPARING or not self._is_compared:
+            raise CopyError("the primary ended the comparison before it was done")
         if self._dropped:
             self._pending.append(_Drop(tuple(sorted(self._dropped)), _GONE))
         for chunk in reversed(self._chunks):
             self._pending += chunk
         self._pending += self._later
-        self._chunks, self._dropped, self._later, self._low = [], [], [], 0
+        self._chunks, self._dropped, self._later = [], [], []
+        self.state = CopyState.FOLLOWING
+        self._reach(followed, lsn)
 
-    def _batch(self, frame: fr.Batch) -> None:
+    def _batch(self, followed: fr.Followed, frame: fr.Batch) -> None:
         coming: list[_Add | _Drop] = []
-        for lsn, event, _ in self._records(frame.data):
+        for lsn, event, _ in _records(frame.data):
             if isinstance(event, ev.Enqueued):
                 coming.append(_Add(lsn, event))
             elif isinstance(event, ev.Dequeued):
                 coming.append(_Drop(event.ids, event.reason))
-        if self._low or self._chunks or self.state is CopyState.COMPARING:
+        if self.state is CopyState.COMPARING:
             self._later += coming
         else:
             self._pending += coming
-            self._reach(frame.last_lsn)
-
-    def _records(self, data: bytes) -> list[Record]:
-        records, _, problem = decode(data)
-        if problem is not None:
-            raise CopyError(f"damaged at byte {problem.offset}: {problem.text}")
-        return records
+            self._reach(followed, frame.last_lsn)
 
     # --- the queue
 
@@ -275,7 +277,7 @@ class QueueCopy:
             elif isinstance(what, _Drop):
                 self._drop(what)
             else:
-                self._reached(what.lsn)
+                self._reached(what)
         if self.queue.consumers:
             self._resources.wake(self.queue)
 
@@ -309,10 +311,10 @@ class QueueCopy:
             queue.log.append(ev.Dequeued(queue.id, ids, drop.reason))
         self._resources.state.removed(queue, entries)
 
-    def _reached(self, lsn: int) -> None:
-        if self._followed is not None and lsn >= self.lsn:
-            self.lsn = lsn
-            self._history = tuple(entry for entry in self._followed.history if entry.first_lsn <= lsn)
+    def _reached(self, place: _Reach) -> None:
+        if place.lsn >= self.lsn:
+            self.lsn = place.lsn
+            self._history = _history_up_to(place.lsn, place.history)
 
     def end(self, why: str) -> None:
         """Copy nothing more: the queue is as any other from now on."""
@@ -323,7 +325,12 @@ class QueueCopy:
         self._entries.clear()
         self.lost()
         if self.queue is not None and not self.queue.deleted:
-            self.queue.lock("")
+            self._lock(self.queue, "")
+
+    @staticmethod
+    def _lock(queue: Queue, why: str) -> None:
+        queue.locked = why
+        queue.change_arguments(queue.arguments)
 
     @property
     def lag(self) -> int:
@@ -331,8 +338,15 @@ class QueueCopy:
         return max(self.remote_lsn - self.lsn, 0)
 
 
-def _is_message(event: ev.Event) -> bool:
-    return isinstance(event, ev.Enqueued)
+def _records(data: bytes) -> list[Record]:
+    records, _, problem = decode(data)
+    if problem is not None:
+        raise CopyError(f"damaged at byte {problem.offset}: {problem.text}")
+    return records
+
+
+def _history_up_to(lsn: int, history: Iterable[fr.GenerationEntry]) -> tuple[fr.GenerationEntry, ...]:
+    return tuple(entry for entry in history if entry.first_lsn <= lsn)
 
 
 def _runs(ids: Iterable[int]) -> list[tuple[int, int]]:

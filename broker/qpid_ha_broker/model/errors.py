@@ -33,3 +33,7 @@ class NotEnoughReplicas(ModelError):
 
 class NotPrimary(ModelError):
     """This broker may not write: another one is, or must become, the primary."""
+
+
+class QueueLocked(ModelError):
+    """The queue is somebody else's to fill and to empty: it may only be browsed."""

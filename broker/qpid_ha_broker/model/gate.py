@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from qpid_ha_broker.model.errors import ModelError, NotPrimary
+from qpid_ha_broker.model.errors import ModelError, NotPrimary, QueueLocked
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
 
@@ -41,6 +41,11 @@ class Gate:
         """Raises NotPrimary."""
         if self._read_only:
             raise NotPrimary(self._read_only)
+
+    @staticmethod
+    def _check_unlocked(queue: Queue) -> None:
+        if queue.locked:
+            raise QueueLocked(queue.locked)
 
     def _check_publish(self, queues: Iterable[Queue]) -> None:
         self.check_writable()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.events.types import Dequeued, DequeueReason, Enqueued
-from qpid_ha_broker.model.errors import InvalidArgument, NotFound
+from qpid_ha_broker.model.errors import InvalidArgument, NotFound, QueueLocked
 from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
@@ -74,6 +74,8 @@ class EnqueuePlan:
     def _make_room(self, queue: Queue, size: int, key: str) -> None:
         if queue.deleted:
             raise NotFound(f"queue {queue.name} was deleted")
+        if queue.locked:
+            raise QueueLocked(queue.locked)
         if key and queue.limited:
             self._replace(queue, size, key)
         count, total = self._coming.get(queue, (0, 0))

@@ -70,6 +70,7 @@ class Queue:
         "ids",
         "interrupted",
         "limited",
+        "locked",
         "log",
         "name",
         "needs_care",
@@ -95,7 +96,7 @@ class Queue:
         self._displacing: Position | None = None
         self._expiries = Expiries()
         self._turn = 0
-        self.deleted = False
+        self.deleted, self.locked = False, ""
         self.interrupted = False
         """The last `hand_out` stopped before a consumer had seen everything."""
         self.consumers: list[Consumer] = []
@@ -116,10 +117,11 @@ class Queue:
     # --- as the log tells
 
     def change_arguments(self, arguments: QueueArguments) -> None:
-        """Other limits for the same messages. The order is fixed when a queue is made."""
+        """Other limits for the same messages, or `locked` has changed. The order is fixed when a queue is made."""
         self.arguments = arguments
         self.limited = bool(arguments.max_count or arguments.max_size)
-        self.needs_care = bool(self.limited or arguments.message_ttl_ms or arguments.last_value_queue_key)
+        care = arguments.message_ttl_ms or arguments.last_value_queue_key or self.locked
+        self.needs_care = bool(self.limited or care)
         if arguments.policy_type is FullPolicy.RING and self._displacing is None:
             self._displacing = self._order.displacing_position()
             self._positions.append(self._displacing)

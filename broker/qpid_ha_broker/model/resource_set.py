@@ -183,6 +183,7 @@ class ResourceSet(Gate):
         """
         if not consumer.browsing:
             self.check_writable()
+            self._check_unlocked(queue)
         name = queue.owner
         if queue.arguments.exclusive and not consumer.browsing:
             name = safe_name(owner_name)
@@ -336,6 +337,7 @@ class ResourceSet(Gate):
     def purge(self, queue: Queue) -> int:
         """Drop what is available; what consumers hold stays theirs. Returns how many went. Raises NotPrimary."""
         self.check_writable()
+        self._check_unlocked(queue)
         entries = [entry for entry in queue.entries() if entry.holder is None]
         if entries:
             self._dequeue(queue, entries, DequeueReason.PURGED)
