@@ -17,6 +17,7 @@ STATES = ("standalone", "connecting", "catchup", "ready", "primary", "stopping")
 STATUS_COLUMNS = ("name", "address", "state", "phase", "generation", "lsn", "in-sync")
 BACKUP_COLUMNS = ("name", "state", "in-sync", "lsn", "lag-messages", "lag-bytes", "lag-s")
 HISTORY_COLUMNS = ("generation", "primary", "first-lsn", "started", "cause", "forced")
+COPY_COLUMNS = ("queue", "from", "state", "primary", "messages", "lag-events", "problem")
 UNREACHABLE_STATE = "unreachable"
 CHANGE_TIMEOUT_S = 30.0
 """A change of primary waits for other brokers."""
@@ -124,13 +125,23 @@ def history(invocation: Invocation) -> None:
 
 
 @click.command()
-@click.argument("queue")
-@click.argument("remote_broker", metavar="REMOTE-BROKER")
+@click.argument("queue", required=False)
+@click.argument("remote_broker", metavar="REMOTE-BROKER", required=False)
+@click.option("--stop", is_flag=True, help="End the copy of QUEUE; it stays as a normal queue.")
 @common_options
 @click.pass_obj
-def replicate(invocation: Invocation, queue: str, remote_broker: str) -> None:
-    """Keep a copy here of QUEUE of another cluster, whose address is REMOTE-BROKER."""
-    _say(invocation, invocation.call("replicate", queue=queue, address=remote_broker))
+def replicate(invocation: Invocation, queue: str | None, remote_broker: str | None, stop: bool) -> None:
+    """Keep a copy here of QUEUE of another cluster, whose addresses are REMOTE-BROKER. Alone: show all copies."""
+    if queue is None:
+        if stop:
+            raise click.UsageError("--stop which copy? Name the queue")
+        print_rows(rows_of(invocation.call("replicate")), COPY_COLUMNS, invocation.format)
+    elif stop == (remote_broker is not None):
+        raise click.UsageError("give either the address of the other cluster, or --stop")
+    else:
+        usual_timeout_s = CHANGE_TIMEOUT_S
+        given = {"queue": queue, "address": remote_broker, "stop": stop or None}
+        _say(invocation, invocation.call("replicate", usual_timeout_s=usual_timeout_s, **given))
 
 
 @click.command()

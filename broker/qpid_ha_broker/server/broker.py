@@ -25,6 +25,7 @@ from qpid_ha_broker.server.engines import EngineFactory, SaslConfiguration
 from qpid_ha_broker.server.logs import configure_logging
 from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.membership_setup import make_membership
+from qpid_ha_broker.server.queue_copies import QueueCopies
 from qpid_ha_broker.server.remote_control import RemoteControl
 from qpid_ha_broker.server.settings import BrokerSettings, SettingsError
 
@@ -69,7 +70,9 @@ class Broker:
         self._servers: list[asyncio.Server] = []
         self._sasl: SaslConfiguration | None = None
         self._ticker: asyncio.Task[None] | None = None
-        methods = control_methods(settings.name, self.container.administration, self, self.facts, self.wait_committed)
+        self.copies = QueueCopies(self)
+        common = control_methods(settings.name, self.container.administration, self, self.facts, self.wait_committed)
+        methods = {**common, "replicate": self.copies.replicate}
         self.container.management.control = RemoteControl(self.current, self.schedule_turn)
         self.membership: Membership | None = None
         if in_cluster:
@@ -148,6 +151,7 @@ class Broker:
         goodbye = AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} is stopping")
         self.end_clients(goodbye)
         self.turn()
+        self.copies.stop()
         if self.membership is not None:
             self.membership.stop()
         for connection in list(self._protocols):
@@ -278,6 +282,7 @@ class Broker:
             "name": self._settings.name,
             "version": self.container.settings.version,
             **cluster,
+            **self.copies.facts(),
             "listening": ", ".join(self.listening),
             "uptime_s": round(time.monotonic() - self._started, 1),
             "connections": len(self._protocols),
