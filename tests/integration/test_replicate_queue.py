@@ -1,0 +1,182 @@
+"""Disaster recovery: a broker elsewhere keeps a copy of one queue of a cluster, through failovers, until it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from proton import Delivery, Message
+from proton.utils import LinkDetached
+
+from blocking_client import BlockingClient, Outcome
+from cluster_in_process import InProcessCluster, eventually, free_ports, told
+from qpid_ha_agent.control import ControlClient, Refused
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.server.broker import Broker
+from qpid_ha_broker.server.settings import BrokerSettings
+
+NAMES = ("a", "b", "c")
+
+
+def send(url: str, *bodies: str) -> list[Outcome]:
+    with BlockingClient(url) as client:
+        return client.send("orders", *[Message(body, durable=True) for body in bodies])
+
+
+def receive(url: str, count: int) -> list[str]:
+    with BlockingClient(url) as client:
+        return [message.body for message in client.fetch(client.receiver("orders", count), count)]
+
+
+def browse(url: str) -> list[str]:
+    with BlockingClient(url) as client:
+        return [message.body for message in client.browse("orders")]
+
+
+class Elsewhere:
+    """A standalone broker in another town."""
+
+    def __init__(self, directory: Path) -> None:
+        (port,) = free_ports(1)
+        self.url = f"amqp://127.0.0.1:{port}"
+        self._socket = directory / "far.sock"
+        values = {"name": "far", "listen": self.url, "control-socket": str(self._socket), "stop-timeout": 1}
+        self.broker = Broker(BrokerSettings.from_values(values))
+
+    async def ask(self, method: str, **params: object) -> Any:
+        with ControlClient(self._socket, 20) as client:
+            return await asyncio.to_thread(client.call, method, **params)
+
+    @property
+    def bodies(self) -> list[str]:
+        queue = self.broker.container.resources.state.queues.get("orders")
+        if queue is None:
+            return []
+        return [body_of(entry.content().payload) for entry in queue.entries()]
+
+
+def body_of(payload: bytes) -> str:
+    message = Message()
+    message.decode(payload)
+    return str(message.body)
+
+
+@asynccontextmanager
+async def two_towns(directory: Path) -> AsyncIterator[tuple[InProcessCluster, Elsewhere]]:
+    """A cluster of three whose primary is `a`, with queue `orders`, and a broker elsewhere."""
+    async with InProcessCluster(directory, *NAMES) as cluster:
+        await cluster.form("a")
+        await cluster.ask("a", "queues", action="create", name="orders", arguments={"qpid.max_count": 5000})
+        far = Elsewhere(directory)
+        await far.broker.start()
+        try:
+            yield cluster, far
+        finally:
+            await far.broker.stop()
+
+
+def urls(cluster: InProcessCluster) -> str:
+    return ",".join(cluster.url(name) for name in NAMES)
+
+
+def test_a_copy_has_what_the_queue_has_and_goes_on_after_a_failover(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with two_towns(tmp_path) as (cluster, far):
+            await asyncio.to_thread(send, cluster.url("a"), *map(str, range(2500)))
+            answer = await far.ask("replicate", queue="orders", address=urls(cluster))
+            assert "orders is copied from" in answer["text"]
+            await eventually(lambda: len(far.bodies) == 2500)
+            assert await asyncio.to_thread(receive, cluster.url("a"), 3) == ["0", "1", "2"]
+            await asyncio.to_thread(send, cluster.url("a"), "live")
+            await eventually(lambda: far.bodies == [*map(str, range(3, 2500)), "live"])
+            await cluster.stop("a")
+            await cluster.ask("b", "promote")
+            await cluster.reach("b", State.PRIMARY)
+            await asyncio.to_thread(send, cluster.url("b"), "after the failover")
+            await eventually(lambda: far.bodies[-1:] == ["after the failover"])
+            assert far.bodies == [*map(str, range(3, 2500)), "live", "after the failover"]
+            (row,) = await far.ask("replicate")
+            assert (row["state"], row["primary"], row["messages"]) == ("following", "b", 2499)
+            assert "orders from amqp://127.0.0.1" in (await far.ask("query"))["copied_queues"]
+            await cluster.ask("b", "queues", action="purge", name="orders")
+            await eventually(lambda: far.bodies == [])
+
+    told(story)
+
+
+def test_a_copy_is_browsed_but_neither_filled_nor_emptied_until_it_is_stopped(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with two_towns(tmp_path) as (cluster, far):
+            await asyncio.to_thread(send, cluster.url("a"), "1", "2")
+            await far.ask("replicate", queue="orders", address=cluster.url("a"))
+            await eventually(lambda: len(far.bodies) == 2)
+            (outcome,) = await asyncio.to_thread(send, far.url, "3")
+            assert (outcome.state, outcome.condition) == (Delivery.REJECTED, "amqp:not-allowed")
+            assert "qpid-ha replicate --stop orders" in outcome.description
+            assert await asyncio.to_thread(browse, far.url) == ["1", "2"]
+            with pytest.raises(LinkDetached, match="qpid-ha replicate --stop orders"):
+                await asyncio.to_thread(receive, far.url, 1)
+            with pytest.raises(Refused, match="--stop orders"):
+                await far.ask("queues", action="purge", name="orders")
+            with pytest.raises(Refused, match="already replicated from"):
+                await far.ask("replicate", queue="orders", address=cluster.url("b"))
+            assert "normal queue" in (await far.ask("replicate", queue="orders", stop=True))["text"]
+            await asyncio.to_thread(send, cluster.url("a"), "not copied")
+            await asyncio.to_thread(send, far.url, "3")
+            assert await asyncio.to_thread(receive, far.url, 3) == ["1", "2", "3"]
+            with pytest.raises(Refused, match="no copy"):
+                await far.ask("replicate", queue="orders", stop=True)
+
+    told(story)
+
+
+def test_what_cannot_be_copied_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with two_towns(tmp_path) as (cluster, far):
+            for params, text in (
+                ({"queue": "nothing", "address": urls(cluster)}, "no queue nothing"),
+                ({"queue": "orders", "address": cluster.url("b")}, "not primary"),
+                ({"queue": "orders", "address": "amqp://127.0.0.1:1"}, "no primary at"),
+                ({"queue": "orders", "address": far.url}, "in no cluster"),
+                ({"queue": "orders", "address": "http://x"}, "address is"),
+                ({"queue": "orders"}, "address is"),
+                ({"queue": ""}, "name of a queue"),
+            ):
+                with pytest.raises(Refused, match=text):
+                    await far.ask("replicate", **params)
+            with pytest.raises(Refused, match="backup"):
+                await cluster.ask("b", "replicate", queue="x", address=far.url)
+            assert await far.ask("replicate") == []
+
+    told(story)
+
+
+def test_the_primary_of_a_cluster_keeps_a_copy_that_its_backups_have_too(tmp_path: Path) -> None:
+    async def story() -> None:
+        (tmp_path / "one").mkdir()
+        (tmp_path / "two").mkdir()
+        async with (
+            InProcessCluster(tmp_path / "one", "a", "b") as here,
+            InProcessCluster(tmp_path / "two", "x", "y") as there,
+        ):
+            await here.form("a")
+            await there.form("x")
+            await here.ask("a", "queues", action="create", name="orders")
+            await there.ask("x", "replicate", queue="orders", address=here.url("a"))
+            await asyncio.to_thread(send, here.url("a"), "1", "2", "3")
+            await asyncio.to_thread(receive, here.url("a"), 1)
+
+            def copied(name: str) -> int:
+                queue = there.brokers[name].container.resources.state.queues.get("orders")
+                return -1 if queue is None else queue.count
+
+            await eventually(lambda: (copied("x"), copied("y")) == (2, 2))
+            await there.ask("x", "switchover", to="y")
+            await there.reach("y", State.PRIMARY)
+            assert await asyncio.to_thread(receive, there.url("y"), 2) == ["2", "3"]
+
+    told(story)
