@@ -1,0 +1,120 @@
+"""Real brokers, real agents, real clients and real signals: nothing that was confirmed is lost, whatever is killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from failover_load import FailoverLoad
+from qpid_ha_agent.control import Refused
+from qpid_ha_agent.demo_cluster import LocalBroker
+from running_cluster import RunningCluster
+
+FAILOVERS = 20
+MESSAGES_BETWEEN = 100
+
+
+def another_primary_than(cluster: RunningCluster, old: LocalBroker) -> bool:
+    primary = cluster.primary()
+    return primary is not None and primary is not old
+
+
+def test_twenty_kills_of_the_primary_under_load_lose_nothing(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, agents=True) as cluster:
+        cluster.wait_whole()
+        with FailoverLoad(cluster.urls, rate=400) as load:
+            for _ in range(FAILOVERS):
+                load.wait_confirmed(MESSAGES_BETWEEN)
+                old = cluster.the_primary()
+                killed_s = cluster.kill(old)
+                load.recovered_after(killed_s)
+                cluster.wait_whole()
+            audit = load.finish()
+        generation = cluster.status(cluster.the_primary())["generation"]
+    assert audit.confirmed >= FAILOVERS * MESSAGES_BETWEEN
+    assert audit.is_flawless, audit
+    assert generation >= FAILOVERS + 1
+
+
+def test_a_paused_primary_is_replaced_under_load_and_rejoins_as_a_new_backup(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, agents=True) as cluster:
+        cluster.wait_whole()
+        with FailoverLoad(cluster.urls, rate=400) as load:
+            load.wait_confirmed(MESSAGES_BETWEEN)
+            old = cluster.the_primary()
+            paused_s = cluster.pause(old)
+            load.recovered_after(paused_s)
+            cluster.wait_whole()  # its agent has ended it, and started it again
+            audit = load.finish()
+        assert another_primary_than(cluster, old)
+    assert audit.is_flawless, audit
+
+
+def test_a_primary_that_slept_while_another_was_promoted_steps_down_and_confirms_nothing(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path) as cluster:
+        cluster.form(0)
+        with FailoverLoad(cluster.urls, rate=400) as load:
+            load.wait_confirmed(MESSAGES_BETWEEN)
+            with cluster.paused(0):
+                cluster.promote(1)
+                cluster.wait_state(1, "primary")
+                load.wait_confirmed(MESSAGES_BETWEEN)
+            cluster.wait_state(0, "ready")
+            load.wait_confirmed(MESSAGES_BETWEEN)
+            audit = load.finish()
+        assert cluster.state(1) == "primary"
+    assert audit.is_flawless, audit
+
+
+def test_a_stalled_backup_is_dropped_after_its_timeout_and_comes_back(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, settings={"ha.backup-timeout": "2s"}) as cluster:
+        cluster.form(0)
+        with FailoverLoad(cluster.urls, rate=400) as load:
+            load.wait_confirmed(MESSAGES_BETWEEN)
+            with cluster.paused(2):
+                load.wait_confirmed(10 * MESSAGES_BETWEEN)  # more than a publisher may have unconfirmed
+                names = [row["name"] for row in cluster.broker(0).ask("backups")["answer"]]
+                assert names == [cluster.broker(1).name]
+            cluster.wait_state(2, "ready")
+            audit = load.finish()
+    assert audit.is_flawless, audit
+
+
+def test_a_switchover_under_load_loses_nothing_and_the_old_primary_follows(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path) as cluster:
+        cluster.form(0)
+        with FailoverLoad(cluster.urls, rate=400) as load:
+            for _ in range(3):
+                load.wait_confirmed(MESSAGES_BETWEEN)
+                old = cluster.the_primary()
+                old.ask("switchover", timeout_s=10.0)
+                cluster.wait_state(old, "ready")
+            audit = load.finish()
+    assert audit.is_flawless, audit
+
+
+def test_messages_that_pile_up_survive_the_primary_and_the_next_one(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path) as cluster:
+        cluster.form(0)
+        with FailoverLoad(cluster.urls, rate=1000, consume=False) as load:
+            load.wait_confirmed(1000)
+            cluster.kill(0)
+            cluster.promote(1)
+            load.wait_confirmed(1000)
+            cluster.kill(1)
+            cluster.promote(2)
+            load.wait_confirmed(100)
+            audit = load.finish()
+    assert audit.is_flawless, audit
+
+
+def test_after_all_were_killed_one_that_is_started_alone_is_not_promoted(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path) as cluster:
+        cluster.form(0)
+        for broker in cluster.brokers:
+            cluster.kill(broker)
+        cluster.restart(1)
+        with pytest.raises(Refused, match="holds no data"):
+            cluster.promote(1)
+        assert cluster.state(1) == "connecting"
