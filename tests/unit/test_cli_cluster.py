@@ -75,6 +75,18 @@ def test_one_queue_of_another_cluster_is_copied(broker: Broker) -> None:
     assert broker.asked == [("replicate", {"queue": "orders", "address": "amqp://far:5672"})]
 
 
+def test_a_copy_is_ended_by_the_name_of_its_queue(broker: Broker) -> None:
+    asking(broker, "replicate", "orders", "--stop")
+    assert broker.asked == [("replicate", {"queue": "orders", "stop": True})]
+
+
+@pytest.mark.parametrize("words", [["--stop"], ["orders"], ["orders", "amqp://far:5672", "--stop"]])
+def test_half_of_a_wish_for_a_copy_is_a_usage_error(broker: Broker, words: list[str]) -> None:
+    done = qpid_ha("replicate", *words, "-b", str(broker.path))
+    assert done.returncode == 2
+    assert broker.asked == []
+
+
 def test_events_are_printed_as_they_come_until_the_broker_is_gone(broker: Broker) -> None:
     done = asking(broker, "events", "--format", "json")
     assert [json.loads(line).get("event") for line in done.stdout.splitlines()] == [None, "state", "primary"]
