@@ -214,21 +214,23 @@ def test_a_backup_sends_the_copy_away_and_the_new_primary_sends_only_the_differe
 
 
 def test_the_copy_gives_up_what_a_forced_promotion_has_lost() -> None:
+    """The new primary's messages have the numbers of the lost ones."""
+    lost, kept = [f"lost {number}" for number in range(9)], [f"kept {number}" for number in range(5)]
     cluster, outside = copied("1")
     cluster.cut("c", "a", "b")
     cluster.wait(15)
-    cluster["a"].publish("q", "lost")
+    cluster["a"].publish("q", *lost)
     outside.settle()
-    assert outside.bodies == ["1", "lost"]
+    assert outside.bodies == ["1", *lost]
     outside.hang_up()
     cluster.kill("a")
     cluster.kill("b")
     assert cluster.promote("c", force=True).done
-    cluster["c"].publish("q", "kept")
+    cluster["c"].publish("q", *kept)
     cluster.settle()
     outside.dial("c")
     outside.settle()
-    assert outside.bodies == ["1", "kept"]
+    assert outside.bodies == ["1", *kept]
 
 
 def test_clients_may_browse_a_copy_but_neither_fill_nor_empty_it_until_it_is_stopped() -> None:
