@@ -40,12 +40,12 @@ def browse(url: str) -> list[str]:
 class Elsewhere:
     """A standalone broker in another town."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **settings: object) -> None:
         (port,) = free_ports(1)
         self.url = f"amqp://127.0.0.1:{port}"
         self._socket = directory / "far.sock"
         values = {"name": "far", "listen": self.url, "control-socket": str(self._socket), "stop-timeout": 1}
-        self.broker = Broker(BrokerSettings.from_values(values))
+        self.broker = Broker(BrokerSettings.from_values({**values, "ha.queue-replication": True, **settings}))
 
     async def ask(self, method: str, **params: object) -> Any:
         with ControlClient(self._socket, 20) as client:
@@ -178,5 +178,18 @@ def test_the_primary_of_a_cluster_keeps_a_copy_that_its_backups_have_too(tmp_pat
             await there.ask("x", "switchover", to="y")
             await there.reach("y", State.PRIMARY)
             assert await asyncio.to_thread(receive, there.url("y"), 2) == ["2", "3"]
+
+    told(story)
+
+
+def test_a_standalone_broker_copies_only_where_its_configuration_says_so(tmp_path: Path) -> None:
+    async def story() -> None:
+        far = Elsewhere(tmp_path, **{"ha.queue-replication": False})
+        await far.broker.start()
+        try:
+            with pytest.raises(Refused, match=r"ha\.queue-replication"):
+                await far.ask("replicate", queue="orders", address="amqp://127.0.0.1:1")
+        finally:
+            await far.broker.stop()
 
     told(story)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from random import Random
 
 import pytest
 
@@ -344,3 +345,42 @@ def test_frames_out_of_place_are_refused_and_the_copy_can_go_on_with_another_cha
     outside.settle()
     outside.check()
     assert outside.bodies == ["1", "2"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_the_copy_is_equal_in_the_end(seed: int) -> None:
+    random = Random(seed)
+    cluster = three(chunk_messages=3)
+    cluster["a"].declare("q")
+    cluster.settle()
+    outside, primary = Outside(cluster), "a"
+    outside.dial(primary)
+    for step in range(60):
+        node, queue = cluster[primary], cluster[primary].resources.state.queues["q"]
+        match random.choice(("publish", "publish", "consume", "purge", "read", "hang up", "dial", "switch", "wait")):
+            case "publish":
+                node.publish("q", *[f"{step} {number}" for number in range(random.randrange(8))])
+            case "consume":
+                node.consume("q", random.randrange(1, 6))
+            case "purge" if random.random() < 0.3:
+                node.resources.purge(queue)
+            case "read":
+                for each in cluster.nodes.values():
+                    each.step()
+                outside.read()
+            case "hang up":
+                outside.hang_up()
+            case "dial":
+                outside.greet(primary)
+            case "switch" if random.random() < 0.5:
+                outside.hang_up()
+                cluster.settle()
+                assert cluster.switch_over(primary).done
+                (primary,) = [name for name, each in cluster.nodes.items() if each.is_in(State.PRIMARY)]
+            case "wait":
+                cluster.wait(0.3)
+    cluster.settle()
+    outside.dial(primary)
+    outside.settle()
+    assert (outside.copy.state, outside.copy.lag) == (CopyState.FOLLOWING, 0)
+    outside.check()

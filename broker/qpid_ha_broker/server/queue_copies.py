@@ -197,9 +197,7 @@ class QueueCopies:
 
     async def _begin(self, name: str, url: object) -> object:
         addresses = self._addresses(url)
-        if not self._may_write():
-            text = "this broker is a backup and gets what its primary has: ask the primary"
-            raise ControlError(REFUSED, text, {"reason": "not-primary"})
+        self._check_allowed()
         there = self._links.get(name)
         if there is not None and not there.copy.ended:
             text = f"queue {name} is already replicated from {there.copy.source}"
@@ -236,6 +234,14 @@ class QueueCopies:
         if not addresses:
             raise ControlError(INVALID_PARAMS, f"address is {ADDRESSES.expected}")
         return addresses
+
+    def _check_allowed(self) -> None:
+        if not self._may_write():
+            text = "this broker is a backup and gets what its primary has: ask the primary"
+            raise ControlError(REFUSED, text, {"reason": "not-primary"})
+        if self._broker.membership is None and not self._broker.current().ha.queue_replication:
+            text = "a standalone broker copies queues only with ha.queue-replication: true in its configuration"
+            raise ControlError(REFUSED, text, {"reason": "not-allowed"})
 
     def _may_write(self) -> bool:
         membership = self._broker.membership
