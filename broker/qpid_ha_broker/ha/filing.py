@@ -7,6 +7,8 @@ that no peer can reach; docs/decisions/0004-coordinators.md says what follows fr
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from qpid_ha_broker.ha.effects import PeersAnswered, Record, RecordWritten, WriteRecord
 from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.primary import Primary
@@ -40,9 +42,11 @@ class Filing:
         self._record = record
         self._sent_s = self._around.clock_s
 
-    def go_on(self, primary: Primary, own: Answer) -> None:
+    def go_on(self, primary: Primary, status: Callable[[], Answer]) -> None:
         """Ask for what is due, unless an answer is on its way."""
         clock_s, settings = self._around.clock_s, self._around.settings
+        if primary.unfiled is None and not primary.has_doubts and clock_s - self._sent_s <= _PATROL_S:
+            return
         if self._number and clock_s - self._sent_s > 5 * settings.ask_limit_s:
             self._number = 0  # the driver owes an answer; better twice than never
         if self._number or clock_s < self._not_before_s:
@@ -50,13 +54,13 @@ class Filing:
         change = primary.unfiled
         if settings.has_coordinator:
             if change is not None and self._record is not None:
-                wanted = Record(own.cluster, primary.generation, settings.name, *change)
+                wanted = Record(status().cluster, primary.generation, settings.name, *change)
                 self._number, self._wanted, self._sent_s = self._around.number(), wanted, clock_s
                 self._around.effects.append(WriteRecord(self._number, self._record, wanted))
         elif change is not None and not primary.in_sync.awaits_filing:
             primary.filed(change.epoch)
         elif change is not None or primary.has_doubts or clock_s - self._sent_s > _PATROL_S:
-            self._ask(own)
+            self._ask(status())
 
     def _ask(self, own: Answer) -> None:
         self._sent_s, self._asked_epoch = self._around.clock_s, own.epoch

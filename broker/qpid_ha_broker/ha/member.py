@@ -309,7 +309,7 @@ class Member(MemberView):
 
     def _file(self) -> None:
         if self._primary is not None:
-            self._filing.go_on(self._primary, self.status())
+            self._filing.go_on(self._primary, self.status)
 
     def _step_down(self, why: str) -> None:
         """Somebody else commands: confirm nothing more."""

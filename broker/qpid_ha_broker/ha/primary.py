@@ -105,6 +105,8 @@ class Primary:
         """Who was ever in sync in this generation: one of them could have begun another one."""
         self._began_s = around.clock_s
         self._start_lsn = 0
+        self.has_doubts = False
+        """The others have to be asked before a backup may join."""
         self.unfiled: Change | None = None
         """The newest change that still has to be filed; the member takes care of it."""
         self._check_size()
@@ -306,21 +308,17 @@ class Primary:
         settings = self._around.settings
         has_forgotten = not backup.has_memory and backup.name in self._known
         if has_forgotten and settings.min_in_sync > 1 and not settings.has_coordinator:
-            backup.is_doubtful = True
+            backup.is_doubtful = self.has_doubts = True
         else:
             self._join(backup)
-
-    @property
-    def has_doubts(self) -> bool:
-        """Whether the others have to be asked before a backup may join."""
-        return any(backup.is_doubtful for backup in self.links.values())
 
     def peers_heard(self, answers: Sequence[fr.Answer]) -> None:
         """All peers were asked, and none knows a newer generation: enough of them must be sure of that."""
         remembering = {answer.name for answer in answers if answer.generation and answer.complete}
         doubtful = [backup for backup in self.links.values() if backup.is_doubtful]
         silent = self._known - remembering.difference(backup.name for backup in doubtful) - {self.in_sync.primary}
-        if len(silent) < self._around.settings.min_in_sync:
+        self.has_doubts = bool(doubtful) and len(silent) >= self._around.settings.min_in_sync
+        if not self.has_doubts:
             for backup in doubtful:
                 backup.is_doubtful = False
                 self._join(backup)

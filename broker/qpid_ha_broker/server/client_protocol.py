@@ -57,7 +57,9 @@ class ClientProtocol(asyncio.Protocol):
         if self.connection is not None:
             self._broker.set_time()
             self.connection.receive(data)
-            self._broker.schedule_turn()
+            channel = self.connection.peer_channel
+            if channel is None or not channel.is_open:  # what a peer's frames call for, the cluster's core says
+                self._broker.schedule_turn()
 
     def eof_received(self) -> bool:
         self._leave()
