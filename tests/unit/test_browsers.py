@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_support import PLENTY, Core, message
+from model_support import Core, message
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.ha.browser import IDS_PER_CHUNK, LIGHT_CHUNKS, Browsers, Ranges, ReplicatingBrowser
