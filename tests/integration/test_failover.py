@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,23 @@ def test_a_switchover_under_load_loses_nothing_and_the_old_primary_follows(tmp_p
                 cluster.wait_state(old, "ready")
             audit = load.finish()
     assert audit.is_flawless, audit
+
+
+def test_a_change_that_was_not_certain_when_the_primary_was_demoted_is_not_said_to_be_made(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, count=2) as cluster, ThreadPoolExecutor(1) as caller:
+        cluster.form(0)
+        with cluster.paused(1):
+            made = caller.submit(cluster.broker(0).ask, "queues", timeout_s=20.0, action="create", name="q")
+            wait_until_listed(cluster.broker(0), "q")
+            cluster.demote(0)
+            with pytest.raises(Refused, match="stopped being primary"):
+                made.result(timeout=20)
+
+
+def wait_until_listed(broker: LocalBroker, name: str) -> None:
+    deadline = time.monotonic() + 10
+    while all(queue["name"] != name for queue in broker.ask("queues")["answer"]):
+        assert time.monotonic() < deadline, f"{name} does not appear"
 
 
 def test_messages_that_pile_up_survive_the_primary_and_the_next_one(tmp_path: Path) -> None:

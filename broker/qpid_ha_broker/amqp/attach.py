@@ -98,7 +98,9 @@ def is_writer(handler: LinkHandler) -> bool:
     """Whether a link does more than a replica allows."""
     if isinstance(handler, OutgoingLink):
         return not handler.browsing
-    return isinstance(handler, ReceivingLink) and not isinstance(handler, ManagementLink)
+    if isinstance(handler, ManagementLink):
+        return handler.has_waiting_replies
+    return isinstance(handler, ReceivingLink)
 
 
 def _queue_of(

@@ -154,7 +154,8 @@ class Connection:
         if self._ended:
             return
         usual = error.name in (CONNECTION_FORCED, CONNECTION_REDIRECT)
-        self._log("info" if usual else "warning", f"closed: {error}")
+        level = "debug" if self.peer_channel is not None else "info"  # of brokers, the cluster's own log tells
+        self._log(level if usual else "warning", f"closed: {error}")
         connection = self.engine.connection
         connection.condition = error.as_condition()
         connection.close()

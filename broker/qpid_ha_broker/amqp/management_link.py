@@ -68,6 +68,11 @@ class ManagementLink(ReceivingLink):
 
         control(self.connection, request.body, done)
 
+    @property
+    def has_waiting_replies(self) -> bool:
+        """Whether a command was carried out and is not certain yet."""
+        return bool(self._waiting)
+
     def confirm(self, committed_lsn: int) -> bool:
         """Send the replies whose commands are committed; whether some still wait."""
         while self._waiting and self._waiting[0].lsn <= committed_lsn:

@@ -20,7 +20,7 @@ from qpid_ha_broker.model.log import Batch
 from qpid_ha_broker.server.administration import control_methods
 from qpid_ha_broker.server.client_protocol import ClientProtocol
 from qpid_ha_broker.server.cluster_control import cluster_methods
-from qpid_ha_broker.server.control import ControlServer
+from qpid_ha_broker.server.control import REFUSED, ControlError, ControlServer
 from qpid_ha_broker.server.engines import EngineFactory, SaslConfiguration
 from qpid_ha_broker.server.logs import configure_logging
 from qpid_ha_broker.server.membership import Membership
@@ -248,11 +248,19 @@ class Broker:
             self.schedule_turn()
 
     async def wait_committed(self, lsn: int) -> None:
-        """Come back once the log is committed up to `lsn`."""
+        """Come back once the log is committed up to `lsn`. Raises ControlError when that is for others to decide."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._committed_waiters.append((lsn, waiter))
         self.schedule_turn()
         await waiter
+
+    def disappoint_waiters(self) -> None:
+        """This broker is primary no more: what becomes of its last events, others decide."""
+        waiters, self._committed_waiters = self._committed_waiters, []
+        text = "this broker stopped being primary before the change was certain: ask the next one whether it was kept"
+        for _, waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(ControlError(REFUSED, text, {"reason": "not-primary"}))
 
     def _wake_waiters(self) -> None:
         committed = self.container.resources.log.committed_lsn

@@ -20,7 +20,7 @@ from qpid_ha_broker.server.membership import Membership
 if TYPE_CHECKING:
     from qpid_ha_broker.server.broker import Broker
 
-REQUEST_LIMIT_S = 30.0
+REQUEST_LIMIT_S = 25.0
 """After so long nobody waits for a promotion any more."""
 UNREACHABLE = "unreachable"
 READING = ("list", "read")

@@ -347,6 +347,7 @@ class Membership:
         self._show_clients_the_way()
         if effect.before is State.PRIMARY:  # at once: before the next turn, which could confirm what nobody else has
             self._broker.end_clients(refusal(self.member))
+            self._broker.disappoint_waiters()
         self._broker.schedule_turn()
         change = {"before": effect.before.value, "after": effect.after.value, "reason": effect.reason}
         self.events.publish("state", {**self.summary(), **change})
