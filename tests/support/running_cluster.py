@@ -35,7 +35,11 @@ class RunningCluster(LocalCluster):
 
     def __enter__(self) -> RunningCluster:
         super().__enter__()
-        self.wait_until(lambda: "down" not in self.states(), "every broker answers")
+        try:
+            self.wait_until(lambda: "down" not in self.states(), "every broker answers")
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def stop(self) -> None:
