@@ -17,6 +17,7 @@ from qpid_ha_broker.ha.browser import Browsers, objects_frame
 from qpid_ha_broker.ha.follower import Followers
 from qpid_ha_broker.ha.history import common_lsn, problem
 from qpid_ha_broker.ha.in_sync import Change, InSyncSet
+from qpid_ha_broker.ha.pace import CatchUpPace
 from qpid_ha_broker.ha.states import Phase
 from qpid_ha_broker.ha.surroundings import Surroundings
 from qpid_ha_broker.ha.tail import Tail
@@ -24,9 +25,6 @@ from qpid_ha_broker.model.errors import NotEnoughReplicas
 from qpid_ha_broker.model.log import Batch
 
 WITNESS = "replication"
-LEAST_CHUNK = 50
-CHUNK_PER_EVENT = 2
-"""Messages for a backup that catches up, in a turn in which clients were served: so many for each event of theirs."""
 
 
 class Progress(Enum):
@@ -100,6 +98,7 @@ class Primary:
         self.followers = Followers(around, tail, generation)
         """Who keeps a copy of one queue outside of the cluster."""
         self.phase = Phase.RECOVERING
+        self._pace = CatchUpPace()
         self._expected = set(change.members) - {settings.name}
         self._known = set(change.members)
         """Who was ever in sync in this generation: one of them could have begun another one."""
@@ -219,14 +218,12 @@ class Primary:
                     self._send_batch(backup, frame)
             self.in_sync.acknowledge(self._around.settings.name, batch.last_lsn)
             self.advance()
-        at_most = self._around.settings.chunk_messages
-        if batch is not None:  # clients are busy: they come first
-            at_most = min(at_most, LEAST_CHUNK + CHUNK_PER_EVENT * (batch.last_lsn - batch.first_lsn + 1))
+        self._pace.turn(self._around.clock_s, 0 if batch is None else batch.last_lsn - batch.first_lsn + 1)
         for backup in self.links.values():
             if backup.progress is Progress.DUE:
                 self._begin_browsing(backup)
             elif backup.progress is Progress.BROWSING and backup.writable:
-                self._browse(backup, at_most)
+                self._browse(backup)
         self.followers.turn_ended(batch, self.in_sync.committed_lsn)
 
     def _frame(self, first_lsn: int, last_lsn: int, data: bytes) -> fr.Batch:
@@ -252,11 +249,13 @@ class Primary:
         backup.acknowledged = lsn
         backup.progress = Progress.BROWSING
 
-    def _browse(self, backup: BackupLink, at_most: int) -> None:
-        if backup.browsers is None:
+    def _browse(self, backup: BackupLink) -> None:
+        at_most = self._pace.allowance(self._around.settings.chunk_messages)
+        if backup.browsers is None or not at_most:
             return
         found = backup.browsers.next(at_most)
         if isinstance(found, fr.Chunk):
+            self._pace.spend(at_most)
             self._around.send(backup.link, found)
             backup.sent_s = self._around.clock_s
         elif found is not None:
@@ -268,7 +267,12 @@ class Primary:
         """Whether a browser could take another step at once."""
         return self.followers.has_work or any(
             backup.progress is Progress.DUE
-            or (backup.browsers is not None and backup.writable and backup.browsers.has_window)
+            or (
+                backup.browsers is not None
+                and backup.writable
+                and backup.browsers.has_window
+                and self._pace.allowance(1)
+            )
             for backup in self.links.values()
         )
 
@@ -374,6 +378,8 @@ class Primary:
         """Heartbeats, and whoever was silent for too long."""
         settings, clock_s = self._around.settings, self._around.clock_s
         self._check_phase()
+        if any(backup.browsers is not None for backup in self.links.values()):
+            self._around.want_turn()
         committed = self.in_sync.committed_lsn
         self.followers.tick(committed)
         for backup in list(self.links.values()):

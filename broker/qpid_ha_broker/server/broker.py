@@ -236,7 +236,8 @@ class Broker:
                 witness(batch)
         if self.membership is not None:
             self.membership.turn_ended(batch)
-        for connection in self.container.take_touched():
+        touched = self.container.take_touched()
+        for connection in sorted(touched, key=_is_a_client):  # brokers first: confirmations wait for their answers
             protocol = self._protocols.get(connection)
             if protocol is not None:
                 protocol.flush()
@@ -307,6 +308,10 @@ class Broker:
             "memory_bytes": state.memory_bytes,
             "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
+
+
+def _is_a_client(connection: Connection) -> bool:
+    return connection.peer_channel is None
 
 
 def container_settings(settings: BrokerSettings) -> ContainerSettings:

@@ -46,6 +46,8 @@ GREETING_S = 20.0
 FULL_BYTES = 1024 * 1024
 """Unsent on a channel: beyond it, only the live stream is sent."""
 ROOMY_BYTES = 256 * 1024
+WATCHED_BYTES = 32 * 1024
+"""Written in one turn: for less, it is enough to look at each tick whether channels keep up."""
 CUT_BYTES = 256 * 1024 * 1024
 """Unsent on a channel: beyond it, the peer is given up. It can come back and compare."""
 
@@ -195,7 +197,8 @@ class Membership:
         if rest is not None:
             batch = rest if batch is None else LogBatch(batch.first_lsn, rest.last_lsn, batch.data + rest.data)
         self._is_in_turn = True
-        self._watch_links()
+        if self.member.has_work or (batch is not None and len(batch.data) > WATCHED_BYTES):
+            self._watch_links()
         self.feed(fx.TurnEnded(batch))
         self._is_in_turn = False
         if self.member.has_work:
