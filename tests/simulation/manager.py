@@ -76,7 +76,7 @@ class Manager:
         candidates = self._candidates()
         if not candidates:
             return
-        if self._must_force():
+        if self._must_force(candidates):
             self._override(candidates)
             return
         self._promote(candidates[0])
@@ -93,8 +93,8 @@ class Manager:
     def _candidates(self) -> list[Node]:
         """Who may be asked, the best first."""
         able = [node for node in self._nodes if self._is_healthy(node)]
-        if self._is_fenced and (in_sync := [node for node in able if self.is_in_sync(node)]):
-            able = in_sync
+        if self._is_fenced and any(self.is_in_sync(node) for node in self._nodes):
+            able = [node for node in able if self.is_in_sync(node)]  # one that sleeps will wake up
         self._draw.shuffle(able)
         if self.is_careful or self._draw.random() >= WRONG or self._is_fenced:
             able.sort(key=lambda node: (self._refusals(node), -node.member.generation, -node.member.position.lsn))
@@ -116,9 +116,8 @@ class Manager:
         # A process that dies, or is stopped, does not answer.
         self._schedule.after(6.0, partial(self._answered, node, process, False, "no answer"))
 
-    def _must_force(self) -> bool:
-        everybody_refused = all(self._refusals(node) >= REFUSALS_BEFORE_FORCE for node in self._nodes)
-        return self.is_careful and everybody_refused
+    def _must_force(self, candidates: list[Node]) -> bool:
+        return self.is_careful and all(self._refusals(node) >= REFUSALS_BEFORE_FORCE for node in candidates)
 
     def _answered(self, node: Node, process: int, done: bool, text: str) -> None:
         self._waiting = max(self._waiting - 1, 0)

@@ -318,10 +318,14 @@ class Primary:
 
     def peers_heard(self, answers: Sequence[fr.Answer]) -> None:
         """All peers were asked, and none knows a newer generation: enough of them must be sure of that."""
+        here = {answer.name for answer in answers}
         remembering = {answer.name for answer in answers if answer.generation and answer.complete}
         doubtful = [backup for backup in self.links.values() if backup.is_doubtful]
-        silent = self._known - remembering.difference(backup.name for backup in doubtful) - {self.in_sync.primary}
-        self.has_doubts = bool(doubtful) and len(silent) >= self._around.settings.min_in_sync
+        others = self._known - {self.in_sync.primary}
+        silent = others - here
+        forgetful = (others & here) - remembering.difference(backup.name for backup in doubtful)
+        # If nobody is silent, whoever confirmed something newer has lost it: there is nothing to be lost any more.
+        self.has_doubts = bool(doubtful and silent) and len(silent | forgetful) >= self._around.settings.min_in_sync
         if not self.has_doubts:
             for backup in doubtful:
                 backup.is_doubtful = False

@@ -141,12 +141,13 @@ def _why_not_with_data(known: Known) -> str:
 def _why_no_majority(known: Known) -> str:
     """Without a coordinator, enough others must remember: those who do not could have gone on without this broker.
 
-    A broker that was started anew remembers nothing, and may have confirmed what nobody else here knows.
+    A broker that was started anew remembers nothing, and may have confirmed, with one that cannot be asked, what nobody
+    here knows. If all can be asked, whatever else was confirmed is in no memory any more.
     """
     forgetful = [answer.name for answer in known.answers if not answer.generation or not answer.complete]
     silent = [*known.unreachable, *forgetful]
     half = (1 + len(known.answers) + len(known.unreachable)) / 2
-    if len(silent) < known.min_in_sync and 1 + len(known.answers) > half:
+    if 1 + len(known.answers) > half and (not known.unreachable or len(silent) < known.min_in_sync):
         return ""
     return (
         f"{', '.join(silent)} cannot be asked what they confirmed, and may have gone on without this broker: start"
