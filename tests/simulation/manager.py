@@ -48,7 +48,8 @@ class Manager:
         """The in-sync set of the newest primary, as processes: who holds what was confirmed last."""
         self._missing_since_s: float | None = None
         self._patience_s = 0.0
-        self._waiting = 0
+        self._waiting: set[object] = set()
+        """Promotions that were not answered yet."""
         self._refused: dict[tuple[str, int], int] = {}
         self.refusals: list[str] = []
         schedule.after(0.2, self._look)
@@ -108,19 +109,19 @@ class Manager:
         return self._refused.get((node.name, node.process), 0)
 
     def _promote(self, node: Node, force: bool = False) -> None:
-        self._waiting += 1
-        process = node.process
+        process, attempt = node.process, object()
+        self._waiting.add(attempt)
         if self._trace.wanted:
             self._trace.add("manager", f"promotes {node.name}{' by force' if force else ''}")
-        node.ask_for(lambda request: PromoteAsked(request, force), partial(self._answered, node, process))
+        node.ask_for(lambda request: PromoteAsked(request, force), partial(self._answered, attempt, node, process))
         # A process that dies, or is stopped, does not answer.
-        self._schedule.after(6.0, partial(self._answered, node, process, False, "no answer"))
+        self._schedule.after(6.0, partial(self._answered, attempt, node, process, False, "no answer"))
 
     def _must_force(self, candidates: list[Node]) -> bool:
         return self.is_careful and all(self._refusals(node) >= REFUSALS_BEFORE_FORCE for node in candidates)
 
-    def _answered(self, node: Node, process: int, done: bool, text: str) -> None:
-        self._waiting = max(self._waiting - 1, 0)
+    def _answered(self, attempt: object, node: Node, process: int, done: bool, text: str) -> None:
+        self._waiting.discard(attempt)
         if not done and text != "no answer":
             self._refused[node.name, process] = self._refusals(node) + 1
             self.refusals = [*self.refusals[-9:], f"{node.name}: {text}"]
