@@ -108,7 +108,12 @@ def test_watch_shows_brokers_and_backups(broker: Broker) -> None:
 def test_watch_goes_on_until_it_is_interrupted(broker: Broker) -> None:
     needed = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
     command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", "watch", "-b", str(broker.path)]
-    watching = subprocess.Popen(command, env=needed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # What a shell starts in the background ignores SIGINT, and so would all that it starts: this test among it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        watching = subprocess.Popen(command, env=needed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert broker.wait_asked("backups", times=2)
     watching.send_signal(signal.SIGINT)
     shown, complaint = watching.communicate(timeout=10)
