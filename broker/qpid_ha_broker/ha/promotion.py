@@ -142,6 +142,8 @@ class Promotion:
             self.step = Step.HANDING_OVER
             self._ask(Topic.STEP_DOWN)
             return None
+        if not self.request and not self._handed_over_by:
+            return self._refuse("the primary wanted to hand over, and cannot be asked now: it may go on, so try again")
         self._accept = verdict
         if self._around.settings.has_coordinator:
             return self._file(verdict)
