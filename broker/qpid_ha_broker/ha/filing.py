@@ -16,8 +16,9 @@ from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.ha.surroundings import Surroundings
 
 _PAUSE_S = 0.2
-"""Between two attempts; and, doubled to that, how often a primary without a coordinator looks for a rival."""
+"""Between two attempts."""
 _PATROL_S = 2.0
+"""How often a primary without a coordinator looks for a rival."""
 
 
 class Filing:
@@ -78,9 +79,8 @@ class Filing:
             return ""
         self._number = 0
         if any(answer.promised > primary.generation and answer.promised_to for answer in answers):
-            self._not_before_s = (
-                self._around.clock_s + _PAUSE_S
-            )  # somebody is being promoted: wait for what comes of it
+            # Somebody is being promoted: wait for what comes of it.
+            self._not_before_s = self._around.clock_s + _PAUSE_S
             return ""
         if primary.unfiled is not None:
             primary.filed(self._asked_epoch)

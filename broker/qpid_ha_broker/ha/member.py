@@ -472,7 +472,7 @@ class Member(MemberView):
 
     def _record_read(self, what: fx.RecordRead) -> None:
         if self._promotion is not None and self._primary is None:
-            self._promoted(self._promotion.record_read(what.record))
+            self._promoted(self._promotion.record_read(what.number, what.record))
 
     def _record_written(self, what: fx.RecordWritten) -> None:
         if self._primary is not None:

@@ -76,15 +76,18 @@ class Promotion:
         self._record: Record | None = None
         self._record_is_in = not around.settings.has_coordinator
         self._handed_over_by = ""
+        self._coordinator_number = 0
+        """Of the request to it whose answer is awaited."""
         self._accept: Accept | None = None
-        self._new_cluster = ""
+        self._wanted = Record()
+        """What the coordinator shall hold."""
 
     def begin(self) -> None:
         """Ask everybody, and the coordinator."""
         self._ask(Topic.STATUS)
         if not self._record_is_in:
-            self._read_number = self._around.number()
-            self._around.effects.append(ReadRecord(self._read_number))
+            self._coordinator_number = self._around.number()
+            self._around.effects.append(ReadRecord(self._coordinator_number))
 
     def _ask(self, topic: Topic, generation: int = 0) -> None:
         self._asked = self._around.ask(topic, self._own()[0], generation)
@@ -111,9 +114,9 @@ class Promotion:
                 return self._claimed(others)
         return None
 
-    def record_read(self, record: Record | None) -> Outcome:
+    def record_read(self, number: int, record: Record | None) -> Outcome:
         """The coordinator answered, or cannot be reached."""
-        if self.step is not Step.ASKING:
+        if self.step is not Step.ASKING or number != self._coordinator_number:
             return None
         self._record, self._record_is_in = record, True
         return self._judge()
@@ -196,25 +199,22 @@ class Promotion:
         self.step = Step.FILING
         generation = max(accept.generation, expected.generation + 1)
         self._accept = accept._replace(generation=generation)
-        self._new_cluster = self._own()[0].cluster or expected.cluster or self._made_up_cluster()
-        wanted = Record(self._new_cluster, generation, self._around.settings.name, accept.epoch, accept.members)
-        self._write_number = self._around.number()
-        self._around.effects.append(WriteRecord(self._write_number, expected, wanted))
-        self._wanted = wanted
+        settings = self._around.settings
+        cluster = self._own()[0].cluster or expected.cluster or settings.instance  # the first primary names the cluster
+        self._wanted = Record(cluster, generation, settings.name, accept.epoch, accept.members)
+        self._coordinator_number = self._around.number()
+        self._around.effects.append(WriteRecord(self._coordinator_number, expected, self._wanted))
         return None
-
-    def _made_up_cluster(self) -> str:
-        return self._around.settings.instance  # a UUID of its own, and the first primary's is as good as any
 
     def record_written(self, number: int, written: bool, record: Record | None, problem: str) -> Outcome:
         """The coordinator took the new generation, or holds something else."""
-        if self.step is not Step.FILING or number != self._write_number or self._accept is None:
+        if self.step is not Step.FILING or number != self._coordinator_number or self._accept is None:
             return None
         if not written and record != self._wanted:
             who = f"{record.primary} was faster" if record is not None else problem
             return self._refuse(f"the coordinator did not take generation {self._accept.generation}: {who}")
         self.step = Step.ENDED
-        return Granted(self._accept, self._new_cluster, self._wanted)
+        return Granted(self._accept, self._wanted.cluster, self._wanted)
 
     def _refuse(self, text: str) -> Outcome:
         if self.claimed:
