@@ -279,6 +279,19 @@ def test_a_switchover_goes_to_the_broker_that_was_named_or_says_who_is_ready() -
     assert primaries(cluster) == ["c"]
 
 
+def test_a_switchover_comes_to_nothing_when_the_primary_that_wanted_it_cannot_be_asked_any_more() -> None:
+    cluster = three()
+    cluster["a"].feed(fx.SwitchoverAsked(1, "b"))
+    cluster["a"].step()  # b has been told
+    cluster.cut("a", "b", "c")
+    cluster.wait(3)
+    assert primaries(cluster) == ["a"]
+    assert any("wanted to hand over" in text for text in cluster["b"].notices)
+    cluster.heal()
+    cluster.settle()
+    assert cluster["b"].is_in(State.READY)
+
+
 # --- wrong input
 
 

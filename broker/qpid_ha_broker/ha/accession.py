@@ -22,7 +22,6 @@ def take_command(around: Surroundings, tail: Tail, backup: Backup, promotion: Pr
     accept, name = granted.accept, around.settings.name
     change = Change(accept.epoch, accept.members)
     primary = Primary(around, tail, accept.generation, change, min(committed, resources.log.last_lsn))
-    resources.read_only = ""
     start_lsn = _begin_generation(around, promotion, granted)
     primary.began(start_lsn, resources.log.last_lsn)
     Configuration(resources).declare_standard_exchanges()
@@ -40,12 +39,9 @@ def take_command(around: Surroundings, tail: Tail, backup: Backup, promotion: Pr
 def _begin_generation(around: Surroundings, promotion: Promotion, granted: Granted) -> int:
     accept, settings = granted.accept, around.settings
     cluster = granted.cluster or settings.instance  # the first primary's UUID names the cluster
-    log, state = around.resources.log, around.resources.state
     started = GenerationStarted(
         accept.generation, settings.name, cluster, around.wall_ms, promotion.force, promotion.cause
     )
-    start_lsn = log.append(started)
-    state.apply(start_lsn, started)
-    changed = InSyncChanged(accept.epoch, accept.members)
-    state.apply(log.append(changed), changed)
+    start_lsn = around.resources.write(started)
+    around.resources.write(InSyncChanged(accept.epoch, accept.members))
     return start_lsn

@@ -345,9 +345,7 @@ class Primary:
         self._check_phase()
 
     def _write(self, change: Change) -> None:
-        event = InSyncChanged(change.epoch, change.members)
-        lsn = self._log.append(event)
-        self._around.resources.state.apply(lsn, event)
+        lsn = self._around.resources.write(InSyncChanged(change.epoch, change.members))
         self.in_sync.appended(change.epoch, lsn)
         self.unfiled = change
         self._check_size()
