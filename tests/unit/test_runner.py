@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from qpid_ha_agent.broker_config import BrokerConfigError
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
 from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.decision import LockView
 from qpid_ha_agent.lock import PrimaryLock
-from qpid_ha_agent.run_settings import RunSettingsError, read_run_settings
+from qpid_ha_agent.run_settings import read_run_settings
 from qpid_ha_broker.coordination.coordinator import CoordinatorError, Lease
 from qpid_ha_broker.coordination.file import Lock
 from qpid_ha_broker.ha.states import State
@@ -283,7 +284,7 @@ def test_what_is_said_on_the_command_line_beats_the_file_for_agent_and_broker(tm
     ],
 )
 def test_settings_without_which_agents_cannot_agree_are_named(tmp_path: Path, text: str, named: str) -> None:
-    with pytest.raises(RunSettingsError, match=named):
+    with pytest.raises(BrokerConfigError, match=named):
         read_run_settings(settings_file(tmp_path, text), [], ["qpidd"])
 
 

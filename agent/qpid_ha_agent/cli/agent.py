@@ -27,8 +27,9 @@ def run(config: Path, changes: tuple[str, ...], qpidd: str | None) -> None:
     """
     import asyncio
 
+    from qpid_ha_agent.broker_config import BrokerConfigError
     from qpid_ha_agent.broker_process import BrokerProcessError
-    from qpid_ha_agent.run_settings import RunSettingsError, read_run_settings
+    from qpid_ha_agent.run_settings import read_run_settings
     from qpid_ha_agent.runner import Runner
     from qpid_ha_broker.coordination.coordinator import CoordinatorError
 
@@ -40,7 +41,7 @@ def run(config: Path, changes: tuple[str, ...], qpidd: str | None) -> None:
         settings = read_run_settings(config, changes, program)
         _configure_logging(settings.name)
         asyncio.run(Runner(settings).run())
-    except (RunSettingsError, BrokerProcessError, CoordinatorError) as error:
+    except (BrokerConfigError, BrokerProcessError, CoordinatorError) as error:
         click.echo(f"qpid-ha-agent: {error}", err=True)
         sys.exit(1)
 
