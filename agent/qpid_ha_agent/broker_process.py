@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pwd
 import select
 import signal
 import socket
@@ -12,6 +13,7 @@ import struct
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict
 
 _CREDENTIALS = struct.Struct("3i")
 _CONNECT_TIMEOUT_S = 1.0
@@ -35,13 +37,33 @@ class BrokerProcess:
         return self._child is None
 
     @classmethod
-    def start(cls, command: Sequence[str]) -> BrokerProcess:
-        """Start it in a session of its own: neither the terminal's Ctrl-C nor our own end is its end."""
+    def start(cls, command: Sequence[str], user: str = "", output: int | None = None) -> BrokerProcess:
+        """Start it in a session of its own: neither the terminal's Ctrl-C nor our own end is its end.
+
+        `user`: run as this one with all his groups; empty: as ourselves. `output`: where its words go, a descriptor;
+        None: where ours go. Raises BrokerProcessError.
+        """
         try:
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-        except OSError as error:
-            raise BrokerProcessError(f"cannot start {command[0]}: {error.strerror or error}") from None
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                **_identity(user), cwd="/" if user else None,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            problem = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise BrokerProcessError(f"cannot start {command[0]}: {problem}") from None
         return cls(child.pid, os.pidfd_open(child.pid), child)
+
+    @classmethod
+    def find(cls, control_socket: Path) -> BrokerProcess | None:
+        """The broker's process, by whoever listens, else by the process table. Raises BrokerProcessError."""
+        try:
+            listening = cls.adopt(control_socket)
+        except BrokerProcessError:
+            listening = None  # its queue of connections is full: it was stopped a while ago
+        if listening is not None:
+            return listening
+        pid = find_pid(control_socket)
+        return cls._open(pid, control_socket) if pid else None
 
     @classmethod
     def adopt(cls, control_socket: Path) -> BrokerProcess | None:
@@ -72,9 +94,13 @@ class BrokerProcess:
 
     def is_alive(self) -> bool:
         """Whether it still runs; a stopped process does."""
+        return not self.wait(0)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it is dead within `timeout_s`."""
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
-        return not poll.poll(0)
+        return bool(poll.poll(max(0, int(timeout_s * 1000))))
 
     def send(self, number: signal.Signals) -> None:
         """Nothing if it is dead. SIGKILL also ends a process that is stopped. Raises BrokerProcessError."""
@@ -96,3 +122,35 @@ class BrokerProcess:
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
+
+
+def find_pid(control_socket: Path) -> int:
+    """The process that was started with this control socket; 0 when there is none.
+
+    Numbers in files go stale and are given to other programs; what a process was started with does not.
+    """
+    import psutil
+
+    wanted = ["--control-socket", os.fspath(control_socket)]
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if any(words[at : at + 2] == wanted for at in range(len(words) - 1)):
+            return int(process.pid)
+    return 0
+
+
+class _Identity(TypedDict, total=False):
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+def _identity(user: str) -> _Identity:
+    if not user or pwd.getpwuid(os.geteuid()).pw_name == user:
+        return {}
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        raise BrokerProcessError(f"there is no user {user} on this machine: make it, or set another one") from None
+    groups = os.getgrouplist(user, entry.pw_gid)
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": groups}

@@ -62,8 +62,49 @@ def _configure_logging(name: str) -> None:
     logging.addLevelName(logging.ERROR, "error")
 
 
+@agent.command("force-promote")
+@click.option("--resource", required=True, help="The primitive's name in Pacemaker, such as broker.")
+def force_promote(resource: str) -> None:
+    """Let Pacemaker promote this node's broker next, against the broker's own verdict.
+
+    For the case that those who hold what was confirmed are lost for good: what this node lacks is given up.
+    """
+    from qpid_ha_agent.ocf.memory import MemoryFile
+    from qpid_ha_agent.pacemaker.attributes import ClusterAttributes, ClusterUnreachable, local_node
+    from qpid_ha_agent.pacemaker.election import SCORES
+
+    try:
+        with MemoryFile(resource).changed() as memory:
+            memory.is_forced = True
+        ClusterAttributes(resource, local_node()).set_score(str(SCORES["better"]))
+    except (ClusterUnreachable, OSError) as error:
+        click.echo(f"qpid-ha-agent: {error}", err=True)
+        sys.exit(1)
+    click.echo(f"{resource} on this node has the highest score now, and its next promotion is forced")
+
+
+def _ocf_action(name: str) -> click.Command:
+    """So that help lists it; `main` is faster than this, and usually first."""
+
+    @click.command(name, help=f"OCF action, called by ocf/qpid-ha: parameters are in OCF_RESKEY_... ({name}).")
+    def action() -> None:
+        from qpid_ha_agent.ocf.main import run_action
+
+        sys.exit(run_action(name))
+
+    return action
+
+
+def _add_ocf_actions() -> None:
+    from qpid_ha_agent.ocf.main import ACTIONS
+
+    for name in ACTIONS:
+        agent.add_command(_ocf_action(name))
+
+
 def main() -> None:
-    """The console script."""
+    """The command line; OCF actions do not come here."""
+    _add_ocf_actions()
     agent(prog_name="qpid-ha-agent")
 
 

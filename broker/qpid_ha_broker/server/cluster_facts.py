@@ -15,6 +15,7 @@ def summary(member: Member) -> dict[str, object]:
         "lsn": member.position.lsn,
         "epoch": member.epoch,
         "members": list(member.members),
+        "min_in_sync": member.settings.min_in_sync,
         "primary": member.primary_name or None,
         "primary_address": member.primary_address or None,
     }

@@ -1,0 +1,180 @@
+"""What a resource manager asks for: start, stop, promote, demote. Each is safe to repeat, and says why it failed.
+
+Thin callers give each its face: OCF, the scripts of rgmanager, an operator's hands. An action looks before it acts:
+what was asked for may be so already, because an answer got lost or somebody was faster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import signal
+import time
+from enum import StrEnum
+from pathlib import Path
+
+from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
+from qpid_ha_agent.control import ControlClient, ControlFailure, Refused
+from qpid_ha_agent.service import Service
+from qpid_ha_agent.sight import Life, Sight, await_answer, look
+
+LOOK_S = 2.0
+LAST_WORDS_BYTES = 4096
+KILLED_WITHIN_S = 5.0
+
+
+class Trouble(StrEnum):
+    """What kind of failure it is, for those who have a code for each."""
+
+    FAILED = "failed"
+    REFUSED = "refused"
+    """The broker answered that it will not: another machine may do better."""
+    NOT_RUNNING = "not running"
+    MACHINE = "machine"
+    """Something on this machine has to be put in order first."""
+
+
+class ActionFailed(Exception):
+    """What was asked for is not so; the text says why, and what to do."""
+
+    def __init__(self, trouble: Trouble, text: str) -> None:
+        super().__init__(text)
+        self.trouble = trouble
+
+
+def start(service: Service, timeout_s: float) -> Sight:
+    """A broker that runs and answers, within `timeout_s`. Raises ActionFailed."""
+    deadline_s = time.monotonic() + timeout_s
+    sight = look(service.control_socket, min(LOOK_S, timeout_s))
+    if sight.life is Life.ANSWERS:
+        return sight
+    try:
+        process = BrokerProcess.find(service.control_socket)
+        said_before = _size(service.log_file)
+        if process is None:
+            process = _launch(service)
+    except BrokerProcessError as error:
+        raise ActionFailed(Trouble.MACHINE, str(error)) from None
+    sight = await_answer(service.control_socket, process, deadline_s - time.monotonic())
+    if sight.life is Life.GONE:
+        raise ActionFailed(Trouble.MACHINE, f"the broker ended at once: {_last_words(service.log_file, said_before)}")
+    if sight.life is Life.SILENT:
+        raise ActionFailed(Trouble.FAILED, f"the broker did not answer within {timeout_s:.3g} s: {sight.how}")
+    return sight
+
+
+def stop(service: Service, timeout_s: float) -> str:
+    """No broker any more; how it came to that. It is killed when it does not end in time. Raises ActionFailed."""
+    sight = look(service.control_socket, min(LOOK_S, timeout_s / 4))
+    try:
+        process = BrokerProcess.find(service.control_socket) if sight.life is not Life.GONE else None
+        if process is None:
+            return "it was not running"
+        return _end(process, is_listening=sight.life is Life.ANSWERS, patience_s=timeout_s - KILLED_WITHIN_S)
+    except BrokerProcessError as error:
+        raise ActionFailed(Trouble.FAILED, str(error)) from None
+
+
+def promote(service: Service, cause: str, timeout_s: float, force: bool = False) -> Sight:
+    """A primary, within `timeout_s`. Raises ActionFailed with the broker's own sentence."""
+    sight = look(service.control_socket, min(LOOK_S, timeout_s))
+    if sight.life is Life.GONE:
+        raise ActionFailed(Trouble.NOT_RUNNING, f"there is no broker to promote: {sight.how}")
+    if sight.life is Life.SILENT:
+        raise ActionFailed(Trouble.FAILED, f"the broker cannot be promoted while it is silent: {sight.how}")
+    return sight if sight.is_primary else _ask(service, "promote", timeout_s, cause=cause, force=force)
+
+
+def demote(service: Service, timeout_s: float) -> Sight:
+    """A broker that is not primary: it is a backup, or dead. Raises ActionFailed.
+
+    A silent one is killed: it may be primary, and must not wake up as one beside another.
+    """
+    sight = look(service.control_socket, min(LOOK_S, timeout_s / 4))
+    if sight.life is Life.GONE or (sight.life is Life.ANSWERS and not sight.is_primary):
+        return sight
+    if sight.life is Life.ANSWERS:
+        with contextlib.suppress(ControlFailure):
+            return _ask(service, "demote", max(1.0, timeout_s - KILLED_WITHIN_S))
+    try:
+        process = BrokerProcess.find(service.control_socket)
+        ended = _end(process, is_listening=False, patience_s=0) if process is not None else "it is gone"
+    except BrokerProcessError as error:
+        raise ActionFailed(Trouble.FAILED, str(error)) from None
+    return Sight(Life.GONE, f"it did not answer a demotion: {ended}")
+
+
+def _ask(service: Service, method: str, timeout_s: float, **params: object) -> Sight:
+    """The broker's status after `method`. Raises ActionFailed."""
+    try:
+        with ControlClient(service.control_socket, timeout_s) as client:
+            status = client.call(method, **params)
+    except Refused as refusal:
+        raise ActionFailed(Trouble.REFUSED, refusal.message) from None
+    except ControlFailure as failure:
+        raise ActionFailed(Trouble.FAILED, str(failure)) from None
+    return Sight(Life.ANSWERS, "the broker answered", status if isinstance(status, dict) else {})
+
+
+def _launch(service: Service) -> BrokerProcess:
+    if not os.access(service.config, os.R_OK):
+        raise BrokerProcessError(f"{service.config} cannot be read: put the broker's configuration there")
+    _make_directory(service.control_socket.parent, service.user)
+    _make_directory(service.log_file.parent, service.user)
+    try:
+        output = os.open(service.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise BrokerProcessError(f"cannot write {service.log_file}: {error.strerror}") from None
+    try:
+        return BrokerProcess.start(service.command, service.user, output)
+    finally:
+        os.close(output)
+
+
+def _make_directory(path: Path, user: str) -> None:
+    """For the broker's user; one that is there already stays as it is."""
+    if path.is_dir():
+        return
+    try:
+        path.mkdir(mode=0o755, parents=True)
+        if user and os.geteuid() == 0:
+            entry = pwd.getpwnam(user)
+            os.chown(path, entry.pw_uid, entry.pw_gid)
+    except OSError as error:
+        raise BrokerProcessError(f"cannot make {path}: {error.strerror}") from None
+    except KeyError:
+        raise BrokerProcessError(f"there is no user {user} on this machine: make it, or set another one") from None
+
+
+def _end(process: BrokerProcess, is_listening: bool, patience_s: float) -> str:
+    """SIGTERM for those who can hear it, then SIGKILL. Raises BrokerProcessError."""
+    try:
+        if is_listening and patience_s > 0:
+            process.send(signal.SIGTERM)
+            if process.wait(patience_s):
+                return "it ended when it was told to"
+        process.send(signal.SIGKILL)
+        if not process.wait(KILLED_WITHIN_S):
+            raise BrokerProcessError(f"process {process.pid} does not die: it hangs in the kernel, restart the machine")
+        return f"process {process.pid} was killed"
+    finally:
+        process.close()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _last_words(path: Path, since: int) -> str:
+    """The last line that was written after position `since`, or where to look."""
+    try:
+        with path.open("rb") as opened:
+            opened.seek(max(since, path.stat().st_size - LAST_WORDS_BYTES))
+            lines = opened.read().decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1].strip() if lines else f"it said nothing, look at {path}"

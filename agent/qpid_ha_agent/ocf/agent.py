@@ -1,0 +1,342 @@
+"""The actions as Pacemaker asks for them: each ends in one code, and one sentence when it is not what was hoped for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from qpid_ha_agent import actions
+from qpid_ha_agent.actions import ActionFailed, Trouble
+from qpid_ha_agent.ocf.codes import Code
+from qpid_ha_agent.ocf.memory import MemoryFile
+from qpid_ha_agent.ocf.parameters import Parameters
+from qpid_ha_agent.ocf.validation import Invalid, check_everywhere, check_here, service_of
+from qpid_ha_agent.pacemaker.attributes import ClusterAttributes, ClusterUnreachable, local_node
+from qpid_ha_agent.pacemaker.election import HandedOver, MakeWay, Position, compare
+from qpid_ha_agent.pacemaker.scores import Scores, position_of
+from qpid_ha_agent.service import Service
+from qpid_ha_agent.sight import Life, Sight, look
+from qpid_ha_agent.vip_action import VirtualIp, VirtualIpProblem
+
+META = "OCF_RESKEY_CRM_meta_"
+RESERVE_S = 1.0
+"""What an action needs to say that it was too slow, before Pacemaker kills it for being too slow."""
+PROMOTED = ("Promoted", "Master")
+POSITION, HANDED_OVER = "position", "handed-over"
+MONITOR_LIMIT_SHARE = 0.5
+
+
+class OcfAgent:
+    """One resource on this node. Each public method is an action, raises nothing but what `main` turns into a code."""
+
+    def __init__(self, parameters: Parameters, environment: Mapping[str, str] = os.environ) -> None:
+        self._parameters = parameters
+        self._environment = environment
+        self.resource = environment.get("OCF_RESOURCE_INSTANCE", "qpid-ha").partition(":")[0]
+        self._memory = MemoryFile(self.resource)
+        self._virtual_ip = VirtualIp(parameters.virtual_ip, parameters.virtual_ip_nic)
+
+    @cached_property
+    def _cluster(self) -> ClusterAttributes:
+        return ClusterAttributes(self.resource, local_node(self._environment))
+
+    @cached_property
+    def _scores(self) -> Scores:
+        return Scores(self._cluster, self._memory, self._is_first_start)
+
+    @cached_property
+    def _control_socket(self) -> Path:
+        remembered = self._parameters.control_socket or self._memory.read().control_socket
+        return Path(remembered) if remembered else service_of(self._parameters).control_socket
+
+    # --- actions
+
+    def start(self) -> Code:
+        """A broker that runs as a backup."""
+        service = check_here(self._parameters)
+        with self._memory.changed() as memory:
+            memory.control_socket, memory.is_stop_asked = str(service.control_socket), False
+        try:
+            sight = actions.start(service, self._limit_s("start_timeout", self._parameters.start_timeout))
+        except ActionFailed as failure:
+            return self._failed(failure)
+        if sight.is_primary:  # somebody promoted it by hand; a start means: not yet
+            actions.demote(service, self._limit_s("start_timeout", self._parameters.start_timeout))
+        self._virtual_ip.take_down()
+        self._tell(lambda: self._scores.refresh(sight, always=True))
+        self.ensure_watch()
+        return Code.SUCCESS
+
+    def stop(self) -> Code:
+        """No broker, no virtual IP, no score; whatever the configuration says by now."""
+        with self._memory.changed() as memory:
+            memory.is_stop_asked, memory.is_forced = True, False
+        try:
+            how = actions.stop(self._stoppable(), self._limit_s("stop_timeout", self._parameters.stop_timeout))
+        except ActionFailed as failure:
+            return self._failed(failure)
+        self._virtual_ip.take_down()
+        self._tell(self._scores.drop)
+        self._inform(f"the broker is stopped: {how}")
+        return Code.SUCCESS
+
+    def monitor(self) -> Code:
+        """How it is. Level 10 also knocks at the AMQP port, level 20 also asks the other brokers."""
+        sight = look(self._control_socket, self._patience_s())
+        if sight.life is Life.GONE:
+            return Code.NOT_RUNNING
+        if sight.life is Life.SILENT:
+            return self._silent(sight)
+        code = self._promoted(sight) if sight.is_primary else self._unpromoted()
+        if code in (Code.SUCCESS, Code.RUNNING_PROMOTED) and self._level() > 0:
+            code = self._look_closer(code)
+        self._tell(lambda: self._scores.refresh(sight, always=self._is_probe()))
+        self.ensure_watch()
+        return code
+
+    def promote(self) -> Code:
+        """A primary, with the virtual IP; or the sentence that says why another one shall be it."""
+        sight = look(self._control_socket, self._patience_s())
+        if sight.life is Life.ANSWERS and not sight.is_primary and not self._memory.read().is_forced:
+            rival = self._better_rival(sight)
+            if rival is not None:
+                return self._make_way(rival)
+        service = check_here(self._parameters)
+        try:
+            self._virtual_ip.bring_up()
+        except VirtualIpProblem as problem:
+            return self._no(Code.ERR_GENERIC, str(problem))
+        try:
+            sight = self._promote_broker(service)
+        except ActionFailed as failure:
+            self._virtual_ip.take_down()
+            return self._failed(failure)
+        self._virtual_ip.announce()
+        with self._memory.changed() as memory:
+            memory.is_forced = False
+        self._tell(lambda: self._scores.refresh(sight))
+        self.ensure_watch()
+        return Code.SUCCESS
+
+    def demote(self) -> Code:
+        """A backup, without the virtual IP. A broker that is dead, or had to be killed, is no primary either."""
+        with self._memory.changed() as memory:
+            memory.is_stop_asked = True  # a broker that has to be killed for this is no news
+        try:
+            sight = actions.demote(self._stoppable(), self._limit_s("demote", self._parameters.promote_timeout))
+        except ActionFailed as failure:
+            return self._failed(failure)
+        self._virtual_ip.take_down()
+        if sight.life is Life.GONE:
+            self._inform(f"there is no broker to demote: {sight.how}")
+            return Code.SUCCESS
+        with self._memory.changed() as memory:
+            memory.is_stop_asked = False
+        handed_over = f"{sight.number('generation')}:{sight.number('lsn')}"
+        self._tell(lambda: self._cluster.publish(HANDED_OVER, handed_over))
+        return Code.SUCCESS
+
+    def notify(self) -> Code:
+        """Before a promotion: tell everybody how far this broker is."""
+        about = tuple(self._environment.get(f"{META}notify_{name}") for name in ("type", "operation"))
+        if about != ("pre", "promote"):
+            return Code.SUCCESS
+        sight = look(self._control_socket, self._patience_s())
+        if sight.life is Life.ANSWERS:
+            self._tell(lambda: self._cluster.publish(POSITION, str(position_of(sight))))
+        else:
+            self._tell(lambda: self._cluster.take_back(POSITION))
+        return Code.SUCCESS
+
+    def validate_all(self) -> Code:
+        """Level 0: the parameters by themselves. Level 10: whether this node fits them."""
+        if self._level() > 0:
+            check_here(self._parameters)
+        else:
+            check_everywhere(self._parameters)
+        return Code.SUCCESS
+
+    def reload_agent(self) -> Code:
+        """Reloadable parameters are read by each action anew; only the watcher keeps them."""
+        check_everywhere(self._parameters)
+        from qpid_ha_agent.pacemaker.watching import end_watch
+
+        end_watch(self.resource)
+        self.ensure_watch()
+        return Code.SUCCESS
+
+    # --- monitoring
+
+    def _silent(self, sight: Sight) -> Code:
+        was_promoted = self._environment.get(f"{META}role") in PROMOTED
+        return self._no(
+            Code.FAILED_PROMOTED if was_promoted else Code.ERR_GENERIC, f"the broker is silent: {sight.how}"
+        )
+
+    def _unpromoted(self) -> Code:
+        self._virtual_ip.take_down()  # only a primary may have it
+        return Code.SUCCESS
+
+    def _promoted(self, sight: Sight) -> Code:
+        try:
+            if self._virtual_ip.repair():
+                self._inform(f"the virtual IP {self._parameters.virtual_ip} was gone, and is up again")
+        except VirtualIpProblem as problem:
+            alone = len(sight.names("members")) < 2
+            code = Code.DEGRADED_PROMOTED if alone else Code.FAILED_PROMOTED
+            return self._no(code, f"{problem}{', and no backup could take over' if alone else ''}")
+        members, wanted = len(sight.names("members")), sight.number("min_in_sync")
+        if members < wanted:
+            return self._no(
+                Code.DEGRADED_PROMOTED,
+                f"{members} of ha.min-in-sync={wanted} brokers are in sync: publishers are refused",
+            )
+        return Code.RUNNING_PROMOTED
+
+    def _look_closer(self, code: Code) -> Code:
+        from qpid_ha_agent.ocf.deeper import closer_look
+
+        problem = closer_look(self._control_socket, self._patience_s(), with_peers=self._level() >= 20)
+        if not problem:
+            return code
+        return self._no(Code.FAILED_PROMOTED if code is Code.RUNNING_PROMOTED else Code.ERR_GENERIC, problem)
+
+    # --- promoting
+
+    def _better_rival(self, sight: Sight) -> MakeWay | None:
+        """Whoever published, before this promotion, that its broker is further. Raises ClusterUnreachable."""
+        active = self._active_nodes()
+        node = self._cluster.node
+        told = {each: Position.read(text) for each, text in self._cluster.published(POSITION).items()}
+        others = {each: at for each, at in told.items() if at is not None and each in active and each != node}
+        verdict = compare(node, position_of(sight), others, self._last_hand_over(), self._parameters.max_lag)
+        if isinstance(verdict, MakeWay):
+            return verdict
+        self._inform(f"promoting {node}: {verdict.why}")
+        return None
+
+    def _active_nodes(self) -> set[str]:
+        names = ("active_uname", "promoted_uname", "master_uname", "unpromoted_uname", "slave_uname", "demote_uname")
+        return {node for name in names for node in self._environment.get(f"{META}notify_{name}", "").split()}
+
+    def _last_hand_over(self) -> HandedOver | None:
+        ends = []
+        for node, text in self._cluster.published(HANDED_OVER).items():
+            generation, _colon, lsn = text.partition(":")
+            if generation.isdigit() and lsn.isdigit():
+                ends.append(HandedOver(node, int(generation), int(lsn)))
+        return max(ends, key=lambda end: end[1:], default=None)
+
+    def _make_way(self, rival: MakeWay) -> Code:
+        self._scores.make_way(rival.node)
+        return self._no(Code.ERR_GENERIC, f"{rival.node} is the better choice: {rival.why}; its score is raised")
+
+    def _promote_broker(self, service: Service) -> Sight:
+        cause = f"Pacemaker promoted {self.resource} on {self._cluster.node}"
+        force = self._memory.read().is_forced
+        limit_s = self._limit_s("promote_timeout", self._parameters.promote_timeout)
+        return actions.promote(service, cause, limit_s, force)
+
+    def _is_first_start(self) -> bool:
+        """Nobody ever confirmed anything, as far as the cluster's record goes."""
+        from qpid_ha_agent.broker_config import BrokerConfigError, read_broker_config
+        from qpid_ha_broker.coordination.choice import make_coordinator
+        from qpid_ha_broker.coordination.coordinator import CoordinatorError
+
+        try:
+            broker = read_broker_config(Path(self._parameters.config), {})
+            return make_coordinator(broker.coordinator).read().generation == 0
+        except (BrokerConfigError, CoordinatorError, ValueError) as error:
+            self._inform(f"cannot tell whether this is a first start: {error}")
+            return False
+
+    # --- for the watcher
+
+    def status_changed(self, sight: Sight) -> None:
+        """Better news is told at once: without a candidate there is nothing to promote."""
+        self._tell(lambda: self._scores.raise_to(sight))
+
+    def report_failure(self) -> None:
+        """Pacemaker shall plan now. Raises ClusterUnreachable."""
+        self._cluster.report_failure()
+
+    def open_log(self) -> None:
+        """The watcher writes where the broker's output goes."""
+        import logging
+
+        log_file = service_of(self._parameters).log_file
+        form = "%(asctime)s %(levelname)s watch: %(message)s"
+        logging.basicConfig(filename=log_file, level=logging.INFO, format=form, datefmt="%Y-%m-%dT%H:%M:%S%z")
+
+    # --- surroundings
+
+    def ensure_watch(self) -> None:
+        """One watcher, if it is wanted, and Pacemaker is there to hear it."""
+        from qpid_ha_agent.pacemaker.watching import start_watch
+
+        if self._parameters.watch and f"{META}timeout" in self._environment:
+            start_watch(self.resource, self._control_socket, self._parameters.hang_timeout)
+
+    def _stoppable(self) -> Service:
+        """Enough to find the broker, even when the configuration cannot be read any more. Raises Invalid."""
+        remembered = self._memory.read().control_socket
+        try:
+            service = service_of(self._parameters)
+        except Invalid:
+            if not remembered:
+                raise
+            return Service(Path(self._parameters.config), Path(remembered), Path(os.devnull), ())
+        return replace(service, control_socket=Path(remembered)) if remembered else service
+
+    def _limit_s(self, name: str, wanted_s: float) -> float:
+        """As long as the parameter says, unless Pacemaker's patience ends before."""
+        told = self._environment.get(f"{META}timeout", "")
+        if not told.isdigit():
+            return wanted_s
+        allowed_s = int(told) / 1000 - RESERVE_S
+        if allowed_s <= 0:
+            raise Invalid(Code.ERR_GENERIC, f"the action's timeout of {told} ms is too short: give it 10s or more")
+        if allowed_s < wanted_s:
+            self._inform(f"the action's timeout leaves {allowed_s:g} s, less than {name}={wanted_s:g}s")
+        return min(wanted_s, allowed_s)
+
+    def _patience_s(self) -> float:
+        told = self._environment.get(f"{META}timeout", "")
+        limit_s = (
+            int(told) / 1000 * MONITOR_LIMIT_SHARE if told.isdigit() and int(told) else self._parameters.hang_timeout
+        )
+        return min(self._parameters.hang_timeout, limit_s)
+
+    def _level(self) -> int:
+        told = self._environment.get("OCF_CHECK_LEVEL", "0")
+        return int(told) if told.isdigit() else 0
+
+    def _is_probe(self) -> bool:
+        return self._environment.get(f"{META}interval", "0") == "0"
+
+    def _tell(self, telling: Callable[[], None]) -> None:
+        """What the cluster should hear, but what was asked for does not depend on."""
+        try:
+            telling()
+        except (ClusterUnreachable, OSError) as error:
+            self._inform(f"Pacemaker was not told: {error}")
+
+    def _failed(self, failure: ActionFailed) -> Code:
+        codes = {Trouble.NOT_RUNNING: Code.NOT_RUNNING, Trouble.MACHINE: Code.ERR_GENERIC}
+        return self._no(codes.get(failure.trouble, Code.ERR_GENERIC), str(failure))
+
+    def _no(self, code: Code, reason: str) -> Code:
+        exit_reason(reason)
+        return code
+
+    def _inform(self, text: str) -> None:
+        print(f"{self.resource}: {text}", file=sys.stderr)
+
+
+def exit_reason(text: str) -> None:
+    """One line that Pacemaker shows beside a failed action (`ocf_exit_reason`)."""
+    print(f"ocf-exit-reason:{' '.join(text.split())}", file=sys.stderr)

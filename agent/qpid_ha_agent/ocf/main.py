@@ -1,0 +1,62 @@
+"""`qpid-ha-agent ACTION` as Pacemaker calls it: whatever happens, one code and one sentence.
+
+Monitors run every few seconds on every node: what only some actions need is imported there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from qpid_ha_agent.ocf.codes import Code
+
+if TYPE_CHECKING:
+    from qpid_ha_agent.ocf.agent import OcfAgent
+
+ACTIONS = (
+    "start", "stop", "monitor", "promote", "demote", "notify", "validate-all", "meta-data", "reload-agent", "status",
+)  # fmt: skip
+
+
+def run_action(action: str, environment: Mapping[str, str] = os.environ) -> Code:
+    """The outcome; the reason for a bad one is on stderr as `ocf-exit-reason:`."""
+    if action == "meta-data":
+        from qpid_ha_agent.ocf.metadata import metadata
+
+        sys.stdout.write(metadata())
+        return Code.SUCCESS
+    from qpid_ha_agent.actions import ActionFailed
+    from qpid_ha_agent.ocf.agent import OcfAgent, exit_reason
+    from qpid_ha_agent.ocf.parameters import ParameterError, read_parameters
+    from qpid_ha_agent.ocf.validation import Invalid
+    from qpid_ha_agent.pacemaker.attributes import ClusterUnreachable
+    from qpid_ha_agent.vip_action import VirtualIpProblem
+
+    try:
+        agent = OcfAgent(read_parameters(environment), environment)
+        return _actions(agent)[action]()
+    except ParameterError as error:
+        exit_reason(str(error))
+        return Code.ERR_CONFIGURED
+    except Invalid as invalid:
+        exit_reason(str(invalid))
+        return invalid.code
+    except (ActionFailed, ClusterUnreachable, VirtualIpProblem, OSError) as error:
+        exit_reason(str(error))
+        return Code.ERR_GENERIC
+
+
+def _actions(agent: OcfAgent) -> Mapping[str, Callable[[], Code]]:
+    return {
+        "start": agent.start,
+        "stop": agent.stop,
+        "monitor": agent.monitor,
+        "status": agent.monitor,
+        "promote": agent.promote,
+        "demote": agent.demote,
+        "notify": agent.notify,
+        "validate-all": agent.validate_all,
+        "reload-agent": agent.reload_agent,
+    }

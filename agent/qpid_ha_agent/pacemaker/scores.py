@@ -1,0 +1,85 @@
+"""Telling Pacemaker how good a choice this node's broker would be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from qpid_ha_agent.ocf.memory import MemoryFile
+from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
+from qpid_ha_agent.pacemaker.election import NEVER, SCORES, Position, reason_of, score_of
+from qpid_ha_agent.sight import Sight
+
+TOLD_AGAIN_AFTER_S = 60.0
+"""Pacemaker forgets scores when a node leaves; to tell the same again costs a process, but no new plan."""
+
+
+def has_data(sight: Sight) -> bool:
+    """Whether the broker's log holds anything."""
+    return sight.number("lsn") > 0
+
+
+def is_in_sync(sight: Sight) -> bool:
+    """Whether, by its own log, it held everything that was confirmed when it last heard."""
+    return sight.text("name") in sight.names("members")
+
+
+def position_of(sight: Sight) -> Position:
+    """What is published before a promotion."""
+    in_sync = is_in_sync(sight) and sight.text("state") != "catchup"
+    return Position(
+        sight.number("generation"), sight.number("epoch"), sight.number("lsn"), sight.text("state"), in_sync
+    )
+
+
+class Scores:
+    """`is_first_start` is asked only for a broker without data: whether nobody ever confirmed anything."""
+
+    def __init__(self, cluster: ClusterAttributes, memory: MemoryFile, is_first_start: Callable[[], bool]) -> None:
+        self._cluster = cluster
+        self._memory = memory
+        self._is_first_start = is_first_start
+
+    def score(self, sight: Sight) -> str:
+        """What the broker is worth now."""
+        if self._memory.read().is_forced and not sight.is_primary:
+            return str(SCORES["better"])
+        data = has_data(sight)
+        first = not data and not sight.text("primary") and self._is_first_start()
+        return score_of(reason_of(sight.state, data, is_in_sync(sight), first))
+
+    def refresh(self, sight: Sight, always: bool = False) -> None:
+        """Tell it if it is another one, or was told long ago, or `always`. Raises ClusterUnreachable, OSError."""
+        score = self.score(sight)
+        told = self._memory.read()
+        is_fresh = time.monotonic() - told.score_told_at_s < TOLD_AGAIN_AFTER_S
+        if always or told.score != score or not is_fresh:
+            self._tell(score)
+
+    def raise_to(self, sight: Sight) -> None:
+        """Tell it if it is higher: falls can wait for the next monitor, and may be over by then."""
+        score = self.score(sight)
+        if _value(score) > _value(self._memory.read().score):
+            self._tell(score)
+
+    def make_way(self, node: str) -> None:
+        """Let `node` be chosen next time. Raises ClusterUnreachable, OSError."""
+        self._cluster.set_score(str(SCORES["better"]), node)
+        self._tell(str(SCORES["first"]))
+
+    def drop(self) -> None:
+        """There is nothing to promote here. Raises ClusterUnreachable, OSError."""
+        self._cluster.drop_score()
+        with self._memory.changed() as memory:
+            memory.score = ""
+
+    def _tell(self, score: str) -> None:
+        self._cluster.set_score(score)
+        with self._memory.changed() as memory:
+            memory.score, memory.score_told_at_s = score, time.monotonic()
+
+
+def _value(score: str) -> int:
+    if score in ("", NEVER):
+        return -1
+    return int(score)

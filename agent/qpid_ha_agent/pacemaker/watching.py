@@ -1,0 +1,168 @@
+"""The watcher: one small process per broker, which tells Pacemaker at once when the broker dies or hangs.
+
+Without it a death is found by the next monitor, many seconds later. It reports one death once, and none that was asked
+for: an action that ends a broker says so in the memory file first. It does nothing but report; Pacemaker decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
+from qpid_ha_agent.control import ControlClient, ControlFailure, TimedOut
+from qpid_ha_agent.ocf.memory import DIRECTORY, MemoryFile
+from qpid_ha_agent.pacemaker.attributes import ClusterUnreachable
+from qpid_ha_agent.sight import Life, Sight
+
+log = logging.getLogger("watch")
+
+LOOK_EVERY_S = 0.5
+REPORT_ATTEMPTS = 5
+REPORT_AGAIN_AFTER_S = 0.3
+END_S = 2.0
+
+
+def start_watch(resource: str, control_socket: Path, hang_timeout_s: float) -> None:
+    """A watcher, unless there is one. It outlives the action that starts it, and needs its environment."""
+    lock = _lock(resource)
+    if lock is None:
+        return
+    os.close(lock)  # of two that are started at once, the second finds the lock taken, and ends
+    command = [sys.executable, "-m", "qpid_ha_agent.pacemaker.watching", resource, str(control_socket)]
+    null = subprocess.DEVNULL
+    subprocess.Popen(
+        [*command, str(hang_timeout_s)], stdin=null, stdout=null, stderr=null, start_new_session=True, cwd="/"
+    )
+
+
+def end_watch(resource: str) -> None:
+    """No watcher any more; nothing if there was none."""
+    lock = _lock(resource)
+    if lock is not None:
+        os.close(lock)
+        return
+    with contextlib.suppress(OSError, ValueError):
+        pidfd = os.pidfd_open(int(_lock_path(resource).read_text()))
+        try:
+            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+            select.select([pidfd], [], [], END_S)
+        finally:
+            os.close(pidfd)
+
+
+def _lock_path(resource: str) -> Path:
+    return DIRECTORY / f"{resource}.watch"
+
+
+def _lock(resource: str) -> int | None:
+    """The descriptor that holds the lock; None when another process has it."""
+    DIRECTORY.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(_lock_path(resource), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+class Watch:
+    """One broker process. `changed` hears of each new status, `report` of its death or silence, once."""
+
+    def __init__(
+        self,
+        process: BrokerProcess,
+        control_socket: Path,
+        hang_timeout_s: float,
+        is_end_wanted: Callable[[], bool],
+        changed: Callable[[Sight], None],
+        report: Callable[[str], None],
+    ) -> None:
+        self._process = process
+        self._client = ControlClient(control_socket, hang_timeout_s)
+        self._hang_timeout_s = hang_timeout_s
+        self._is_end_wanted = is_end_wanted
+        self._changed = changed
+        self._report = report
+        self._last_status: object = None
+
+    def run(self) -> None:
+        """Until the process is dead, or was reported as hanging."""
+        while not self._process.wait(LOOK_EVERY_S):
+            if self._look() or self._process.wait(0):
+                continue
+            if not self._is_end_wanted():
+                self._report(f"no answer for {self._hang_timeout_s:g} s")
+            return
+        if not self._is_end_wanted():
+            self._report(f"process {self._process.pid} {self._process.end_text()}")
+
+    def _look(self) -> bool:
+        """Whether it answered in time. One that has just closed our connection is asked again on a new one."""
+        for _attempt in range(2):
+            try:
+                status = self._client.call("status")
+            except TimedOut:
+                return False
+            except ControlFailure:
+                continue
+            if status != self._last_status and isinstance(status, dict):
+                self._last_status = status
+                self._changed(Sight(Life.ANSWERS, "the broker answered", status))
+            return True
+        return False
+
+
+def main(arguments: list[str]) -> int:
+    """Watch the broker that listens now, with the parameters in the environment."""
+    from qpid_ha_agent.ocf.agent import OcfAgent
+    from qpid_ha_agent.ocf.parameters import read_parameters
+
+    resource, control_socket, hang_timeout_s = arguments[0], Path(arguments[1]), float(arguments[2])
+    lock = _lock(resource)
+    if lock is None:
+        return 0
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+    agent = OcfAgent(read_parameters())
+    agent.open_log()
+    try:
+        process = BrokerProcess.find(control_socket)
+    except BrokerProcessError as error:
+        log.error("%s", error)
+        return 1
+    if process is None:
+        return 0
+    memory = MemoryFile(resource)
+    Watch(
+        process, control_socket, hang_timeout_s, lambda: memory.read().is_stop_asked, agent.status_changed,
+        lambda what: _report(agent.report_failure, what),
+    ).run()  # fmt: skip
+    return 0
+
+
+def _report(report: Callable[[], None], what: str) -> None:
+    log.error("the broker failed: %s", what)
+    for _attempt in range(REPORT_ATTEMPTS):
+        try:
+            report()
+        except ClusterUnreachable as problem:
+            log.warning("Pacemaker was not told: %s", problem)
+            time.sleep(REPORT_AGAIN_AFTER_S)
+        else:
+            log.info("Pacemaker was told")
+            return
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

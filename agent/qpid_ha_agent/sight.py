@@ -1,0 +1,95 @@
+"""How a broker is: first its own word, and when it is silent, the process table's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from qpid_ha_agent.broker_process import BrokerProcess, find_pid
+from qpid_ha_agent.control import ControlClient, Refused, TimedOut, Unreachable
+from qpid_ha_broker.ha.states import State
+
+RETRY_S = 0.02
+
+
+class Life(StrEnum):
+    """What can be told of a broker from the outside."""
+
+    ANSWERS = "answers"
+    SILENT = "silent"
+    """There is a process, and it does not answer: stopped, hanging, starting, or somebody else's."""
+    GONE = "gone"
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One look. `status` is what the broker answered; `how` says what was asked, for people."""
+
+    life: Life
+    how: str
+    status: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def state(self) -> State | None:
+        """The broker's own word."""
+        told = self.status.get("state")
+        return State(told) if isinstance(told, str) and told in list(State) else None
+
+    @property
+    def is_primary(self) -> bool:
+        """By its own word; of a silent one, nobody knows."""
+        return self.state is State.PRIMARY
+
+    def text(self, name: str) -> str:
+        """The status as text; empty when it was not told."""
+        told = self.status.get(name)
+        return told if isinstance(told, str) else ""
+
+    def number(self, name: str) -> int:
+        """The status as a number; 0 when it was not told."""
+        told = self.status.get(name)
+        return told if isinstance(told, int) else 0
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """The status as a list of names."""
+        told = self.status.get(name)
+        return tuple(each for each in told if isinstance(each, str)) if isinstance(told, list) else ()
+
+
+def look(control_socket: Path, timeout_s: float) -> Sight:
+    """One look, which takes `timeout_s` at most and a moment for the process table."""
+    try:
+        with ControlClient(control_socket, timeout_s) as client:
+            status = client.call("status")
+    except (TimedOut, Refused) as problem:
+        return Sight(Life.SILENT, str(problem))
+    except Unreachable as problem:
+        return _look_around(control_socket, str(problem))
+    if not isinstance(status, dict) or "state" not in status:
+        return Sight(Life.SILENT, f"what listens at {control_socket} is no broker of a cluster")
+    return Sight(Life.ANSWERS, "the broker answered", status)
+
+
+def _look_around(control_socket: Path, problem: str) -> Sight:
+    pid = find_pid(control_socket)
+    if pid:
+        return Sight(Life.SILENT, f"{problem}; its process {pid} is there")
+    return Sight(Life.GONE, f"{problem}; nor is there a process of it")
+
+
+def await_answer(control_socket: Path, process: BrokerProcess, timeout_s: float) -> Sight:
+    """The first answer, or the last silence; GONE as soon as the process is dead."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        remaining_s = deadline_s - time.monotonic()
+        sight = look(control_socket, max(RETRY_S, min(remaining_s, 1.0)))
+        if sight.life is Life.ANSWERS:
+            return sight
+        if not process.is_alive():
+            return Sight(Life.GONE, "its process ended")
+        if remaining_s <= 0:
+            return sight
+        time.sleep(RETRY_S)
