@@ -58,7 +58,7 @@ def start(service: Service, timeout_s: float) -> Sight:
         raise ActionFailed(Trouble.MACHINE, str(error)) from None
     sight = await_answer(service.control_socket, process, deadline_s - time.monotonic())
     if sight.life is Life.GONE:
-        raise ActionFailed(Trouble.MACHINE, f"the broker ended at once: {_last_words(service.log_file, said_before)}")
+        raise ActionFailed(Trouble.MACHINE, f"broker ended: {_last_words(service.log_file, said_before)}")
     if sight.life is Life.SILENT:
         raise ActionFailed(Trouble.FAILED, f"the broker did not answer within {timeout_s:.3g} s: {sight.how}")
     return sight
@@ -177,4 +177,4 @@ def _last_words(path: Path, since: int) -> str:
             lines = opened.read().decode("utf-8", "replace").strip().splitlines()
     except OSError:
         lines = []
-    return lines[-1].strip() if lines else f"it said nothing, look at {path}"
+    return lines[-1].strip().removeprefix("qpidd: ") if lines else f"it said nothing, look at {path}"

@@ -26,7 +26,7 @@ META = "OCF_RESKEY_CRM_meta_"
 RESERVE_S = 1.0
 """What an action needs to say that it was too slow, before Pacemaker kills it for being too slow."""
 PROMOTED = ("Promoted", "Master")
-POSITION, HANDED_OVER = "position", "handed-over"
+POSITION = "position"
 MONITOR_LIMIT_SHARE = 0.5
 
 
@@ -74,7 +74,7 @@ class OcfAgent:
     def stop(self) -> Code:
         """No broker, no virtual IP, no score; whatever the configuration says by now."""
         with self._memory.changed() as memory:
-            memory.is_stop_asked, memory.is_forced = True, False
+            memory.is_stop_asked, memory.is_forced, memory.handed_over = True, False, ""
         try:
             how = actions.stop(self._stoppable(), self._limit_s("stop_timeout", self._parameters.stop_timeout))
         except ActionFailed as failure:
@@ -114,18 +114,18 @@ class OcfAgent:
             sight = self._promote_broker(service)
         except ActionFailed as failure:
             self._virtual_ip.take_down()
+            if failure.trouble is Trouble.REFUSED:  # the next monitor may think better of it, but not before
+                self._tell(self._scores.refuse)
             return self._failed(failure)
         self._virtual_ip.announce()
         with self._memory.changed() as memory:
-            memory.is_forced = False
+            memory.is_forced, memory.handed_over = False, ""
         self._tell(lambda: self._scores.refresh(sight))
         self.ensure_watch()
         return Code.SUCCESS
 
     def demote(self) -> Code:
         """A backup, without the virtual IP. A broker that is dead, or had to be killed, is no primary either."""
-        with self._memory.changed() as memory:
-            memory.is_stop_asked = True  # a broker that has to be killed for this is no news
         try:
             sight = actions.demote(self._stoppable(), self._limit_s("demote", self._parameters.promote_timeout))
         except ActionFailed as failure:
@@ -135,9 +135,7 @@ class OcfAgent:
             self._inform(f"there is no broker to demote: {sight.how}")
             return Code.SUCCESS
         with self._memory.changed() as memory:
-            memory.is_stop_asked = False
-        handed_over = f"{sight.number('generation')}:{sight.number('lsn')}"
-        self._tell(lambda: self._cluster.publish(HANDED_OVER, handed_over))
+            memory.handed_over = f"{sight.number('generation')}:{sight.number('lsn')}"
         return Code.SUCCESS
 
     def notify(self) -> Code:
@@ -147,7 +145,8 @@ class OcfAgent:
             return Code.SUCCESS
         sight = look(self._control_socket, self._patience_s())
         if sight.life is Life.ANSWERS:
-            self._tell(lambda: self._cluster.publish(POSITION, str(position_of(sight))))
+            said = f"{position_of(sight)} {self._memory.read().handed_over}"
+            self._tell(lambda: self._cluster.publish(POSITION, said))
         else:
             self._tell(lambda: self._cluster.take_back(POSITION))
         return Code.SUCCESS
@@ -209,11 +208,16 @@ class OcfAgent:
 
     def _better_rival(self, sight: Sight) -> MakeWay | None:
         """Whoever published, before this promotion, that its broker is further. Raises ClusterUnreachable."""
-        active = self._active_nodes()
-        node = self._cluster.node
-        told = {each: Position.read(text) for each, text in self._cluster.published(POSITION).items()}
-        others = {each: at for each, at in told.items() if at is not None and each in active and each != node}
-        verdict = compare(node, position_of(sight), others, self._last_hand_over(), self._parameters.max_lag)
+        node, active = self._cluster.node, self._active_nodes()
+        said = {
+            each: text for each, text in self._cluster.published(POSITION).items() if each in active and each != node
+        }
+        others = {each: at for each, text in said.items() if (at := Position.read(text.partition(" ")[0])) is not None}
+        ends = [
+            end for each, text in said.items() if (end := HandedOver.read(each, text.partition(" ")[2])) is not None
+        ]
+        last_end = max(ends, key=lambda end: end[1:], default=None)
+        verdict = compare(node, position_of(sight), others, last_end, self._parameters.max_lag)
         if isinstance(verdict, MakeWay):
             return verdict
         self._inform(f"promoting {node}: {verdict.why}")
@@ -222,14 +226,6 @@ class OcfAgent:
     def _active_nodes(self) -> set[str]:
         names = ("active_uname", "promoted_uname", "master_uname", "unpromoted_uname", "slave_uname", "demote_uname")
         return {node for name in names for node in self._environment.get(f"{META}notify_{name}", "").split()}
-
-    def _last_hand_over(self) -> HandedOver | None:
-        ends = []
-        for node, text in self._cluster.published(HANDED_OVER).items():
-            generation, _colon, lsn = text.partition(":")
-            if generation.isdigit() and lsn.isdigit():
-                ends.append(HandedOver(node, int(generation), int(lsn)))
-        return max(ends, key=lambda end: end[1:], default=None)
 
     def _make_way(self, rival: MakeWay) -> Code:
         self._scores.make_way(rival.node)
@@ -260,8 +256,12 @@ class OcfAgent:
         """Better news is told at once: without a candidate there is nothing to promote."""
         self._tell(lambda: self._scores.raise_to(sight))
 
+    def rule_out(self) -> None:
+        """Another one shall be promoted, now. Raises ClusterUnreachable, OSError."""
+        self._scores.refuse()
+
     def report_failure(self) -> None:
-        """Pacemaker shall plan now. Raises ClusterUnreachable."""
+        """This one shall be recovered. Raises ClusterUnreachable."""
         self._cluster.report_failure()
 
     def open_log(self) -> None:

@@ -26,6 +26,8 @@ class Memory:
     """The broker's end is wanted: its death is no news."""
     is_forced: bool = False
     """An operator wants a promotion here whatever the broker says."""
+    handed_over: str = ""
+    """Where the log of this broker ended when it was demoted, as generation:lsn, until the next promotion here."""
     score: str = ""
     """The promotion score that was told last."""
     score_told_at_s: float = 0.0

@@ -47,6 +47,12 @@ class HandedOver(NamedTuple):
     generation: int
     lsn: int
 
+    @classmethod
+    def read(cls, node: str, text: str) -> HandedOver | None:
+        """From `generation:lsn`; None for anything else."""
+        generation, _colon, lsn = text.partition(":")
+        return cls(node, int(generation), int(lsn)) if generation.isdigit() and lsn.isdigit() else None
+
 
 class Go(NamedTuple):
     """Promote; `why` is for the log."""

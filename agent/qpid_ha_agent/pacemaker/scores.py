@@ -67,6 +67,10 @@ class Scores:
         self._cluster.set_score(str(SCORES["better"]), node)
         self._tell(str(SCORES["first"]))
 
+    def refuse(self) -> None:
+        """The broker will not; until the next monitor. Raises ClusterUnreachable, OSError."""
+        self._tell(NEVER)
+
     def drop(self) -> None:
         """There is nothing to promote here. Raises ClusterUnreachable, OSError."""
         self._cluster.drop_score()

@@ -1,7 +1,11 @@
 """The watcher: one small process per broker, which tells Pacemaker at once when the broker dies or hangs.
 
 Without it a death is found by the next monitor, many seconds later. It reports one death once, and none that was asked
-for: an action that ends a broker says so in the memory file first. It does nothing but report; Pacemaker decides.
+for: a stop says so in the memory file first. It does nothing but report; Pacemaker decides.
+
+A failed primary is reported in two steps. Pacemaker recovers a failed member of a clone before it promotes another one:
+demote, stop, start, and only then promote. So first the promotion score says that this node is out of the question,
+which makes Pacemaker promote another one at once; a moment later the failure is reported, and this one is recovered.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
 from qpid_ha_agent.control import ControlClient, ControlFailure, TimedOut
@@ -24,11 +29,15 @@ from qpid_ha_agent.ocf.memory import DIRECTORY, MemoryFile
 from qpid_ha_agent.pacemaker.attributes import ClusterUnreachable
 from qpid_ha_agent.sight import Life, Sight
 
+if TYPE_CHECKING:
+    from qpid_ha_agent.ocf.agent import OcfAgent
+
 log = logging.getLogger("watch")
 
 LOOK_EVERY_S = 0.5
-REPORT_ATTEMPTS = 5
-REPORT_AGAIN_AFTER_S = 0.3
+TELL_ATTEMPTS = 5
+TELL_AGAIN_AFTER_S = 0.3
+FAILOVER_FIRST_S = 2.0
 END_S = 2.0
 
 
@@ -77,7 +86,7 @@ def _lock(resource: str) -> int | None:
 
 
 class Watch:
-    """One broker process. `changed` hears of each new status, `report` of its death or silence, once."""
+    """One broker process. `changed` hears of each new status."""
 
     def __init__(
         self,
@@ -86,26 +95,26 @@ class Watch:
         hang_timeout_s: float,
         is_end_wanted: Callable[[], bool],
         changed: Callable[[Sight], None],
-        report: Callable[[str], None],
     ) -> None:
         self._process = process
         self._client = ControlClient(control_socket, hang_timeout_s)
         self._hang_timeout_s = hang_timeout_s
         self._is_end_wanted = is_end_wanted
         self._changed = changed
-        self._report = report
-        self._last_status: object = None
+        self._last = Sight(Life.SILENT, "it was not asked yet")
 
-    def run(self) -> None:
-        """Until the process is dead, or was reported as hanging."""
+    def run(self) -> str:
+        """Until the process is dead or silent: what happened to it, empty when its end was wanted."""
         while not self._process.wait(LOOK_EVERY_S):
             if self._look() or self._process.wait(0):
                 continue
-            if not self._is_end_wanted():
-                self._report(f"no answer for {self._hang_timeout_s:g} s")
-            return
-        if not self._is_end_wanted():
-            self._report(f"process {self._process.pid} {self._process.end_text()}")
+            return "" if self._is_end_wanted() else f"no answer for {self._hang_timeout_s:g} s"
+        return "" if self._is_end_wanted() else f"its process {self._process.pid} {self._process.end_text()}"
+
+    @property
+    def was_primary(self) -> bool:
+        """By its last answer."""
+        return self._last.is_primary
 
     def _look(self) -> bool:
         """Whether it answered in time. One that has just closed our connection is asked again on a new one."""
@@ -116,9 +125,9 @@ class Watch:
                 return False
             except ControlFailure:
                 continue
-            if status != self._last_status and isinstance(status, dict):
-                self._last_status = status
-                self._changed(Sight(Life.ANSWERS, "the broker answered", status))
+            if status != self._last.status and isinstance(status, dict):
+                self._last = Sight(Life.ANSWERS, "the broker answered", status)
+                self._changed(self._last)
             return True
         return False
 
@@ -144,23 +153,30 @@ def main(arguments: list[str]) -> int:
     if process is None:
         return 0
     memory = MemoryFile(resource)
-    Watch(
-        process, control_socket, hang_timeout_s, lambda: memory.read().is_stop_asked, agent.status_changed,
-        lambda what: _report(agent.report_failure, what),
-    ).run()  # fmt: skip
+    watch = Watch(process, control_socket, hang_timeout_s, lambda: memory.read().is_stop_asked, agent.status_changed)
+    problem = watch.run()
+    if problem:
+        log.error("the broker failed: %s", problem)
+        _report(agent, memory, watch.was_primary)
     return 0
 
 
-def _report(report: Callable[[], None], what: str) -> None:
-    log.error("the broker failed: %s", what)
-    for _attempt in range(REPORT_ATTEMPTS):
+def _report(agent: OcfAgent, memory: MemoryFile, was_primary: bool) -> None:
+    if was_primary:
+        _insist(agent.rule_out)
+        time.sleep(FAILOVER_FIRST_S)
+    if not memory.read().is_stop_asked:  # else Pacemaker is at it already
+        _insist(agent.report_failure)
+
+
+def _insist(tell: Callable[[], None]) -> None:
+    for _attempt in range(TELL_ATTEMPTS):
         try:
-            report()
-        except ClusterUnreachable as problem:
+            tell()
+        except (ClusterUnreachable, OSError) as problem:
             log.warning("Pacemaker was not told: %s", problem)
-            time.sleep(REPORT_AGAIN_AFTER_S)
+            time.sleep(TELL_AGAIN_AFTER_S)
         else:
-            log.info("Pacemaker was told")
             return
 
 
