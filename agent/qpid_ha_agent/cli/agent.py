@@ -83,6 +83,23 @@ def force_promote(resource: str) -> None:
     click.echo(f"{resource} on this node has the highest score now, and its next promotion is forced")
 
 
+def _script_action(kind: str, short: str) -> click.Command:
+    """So that help lists it; `main` of `quick` is faster than this, and usually first."""
+
+    @click.command(kind, help=short)
+    @click.argument("action", metavar="start|stop|status|restart|try-restart")
+    def script(action: str) -> None:
+        from qpid_ha_agent.cli.lsb import run_action
+
+        sys.exit(run_action(kind, action))
+
+    return script
+
+
+agent.add_command(_script_action("service", "The broker of this machine, with the exit codes of an init script."))
+agent.add_command(_script_action("primary", "Its role: start promotes, stop demotes; called by rgmanager/."))
+
+
 def _ocf_action(name: str) -> click.Command:
     """So that help lists it; `main` is faster than this, and usually first."""
 

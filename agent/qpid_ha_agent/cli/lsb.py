@@ -1,0 +1,326 @@
+"""`qpid-ha-agent service ACTION` and `qpid-ha-agent primary ACTION`: what init scripts are asked, with LSB's codes.
+
+`rgmanager/qpidd` and `rgmanager/qpidd-primary` call this, with nothing but one argument and the environment: of a
+failure rgmanager knows only that it was one. What follows from it is written beside each code.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+
+from qpid_ha_agent import actions
+from qpid_ha_agent.actions import ActionFailed, Trouble
+from qpid_ha_agent.broker_address import DEFAULT_CONFIG_FILE
+from qpid_ha_agent.broker_config import BrokerConfigError
+from qpid_ha_agent.control import ControlClient, ControlFailure
+from qpid_ha_agent.service import Service, read_service
+from qpid_ha_agent.sight import Life, Sight, look
+from qpid_ha_agent.started_by import DIRECTORY, StartedBy, StartedByFile
+from qpid_ha_broker.quantities import parse_duration_s
+
+KINDS = {"service": "qpidd", "primary": "qpidd-primary"}
+"""What each is called by people: the name of its script."""
+USER = "qpid-ha"
+TIMEOUTS = {"start": "60s", "stop": "20s", "promote": "20s", "hang": "3s"}
+BROKER_PATIENCE_S = 5.0
+"""rgmanager starts the services of a node all at once: the broker's may be a moment behind the primary's."""
+PEERS_PATIENCE_S = 15.0
+"""An empty cluster is started node by node, and nobody is promoted before all can be asked."""
+RETRY_S = 0.2
+_MANAGED_SERVICE = "OCF_RESKEY_service_name"
+
+
+class Code(IntEnum):
+    """Of actions. rgmanager: a start that fails is stopped and tried on the next node; a stop that fails ends there,
+    the service is `failed` until somebody looks: so a stop fails only if the broker may still be what it was."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    UNIMPLEMENTED = 3
+    NOT_ALLOWED = 4
+    NOT_CONFIGURED = 6
+    NOT_RUNNING = 7
+
+
+class Status(IntEnum):
+    """Of status. rgmanager: anything but 0 is a failure; the service is stopped, then restarted or relocated."""
+
+    RUNS = 0
+    DIED = 1
+    """It was started, nobody stopped it, and it is gone."""
+    RUNS_NOT = 3
+    """Also of a primary: the broker may run, but as a backup."""
+    UNKNOWN = 4
+    """There is a process, and no answer for as long as a hang may last."""
+
+
+class Unfit(Exception):
+    """The environment does not do; the text says what to put right."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def run_action(kind: str, action: str, environment: Mapping[str, str] = os.environ) -> int:
+    """The exit code; a sentence is on stdout, or on stderr when it is not what was hoped for."""
+    script = Script(kind, environment)
+    steps = script.actions()
+    if action not in steps:
+        listed = "|".join(steps)
+        return script.no(Code.USAGE, f"usage: {KINDS[kind]} {{{listed}}}")
+    try:
+        return steps[action]()
+    except Unfit as unfit:
+        return script.no(Status.UNKNOWN if action == "status" else unfit.code, str(unfit))
+    except ActionFailed as failure:
+        codes = {Trouble.NOT_RUNNING: Code.NOT_RUNNING}
+        return script.no(codes.get(failure.trouble, Code.FAILED), str(failure))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment says. Raises Unfit when it is nonsense."""
+
+    config: Path
+    user: str
+    log_file: str
+    directory: Path
+    managed_service: str
+    timeouts_s: Mapping[str, float]
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Settings:
+        """Defaults are those of a node that was installed as the documentation says."""
+        default_user = USER if os.geteuid() == 0 else ""
+        return cls(
+            Path(environment.get("QPID_HA_CONFIG") or DEFAULT_CONFIG_FILE),
+            environment.get("QPID_HA_USER") or default_user,
+            environment.get("QPID_HA_LOG_FILE", ""),
+            Path(environment.get("QPID_HA_AGENT_DIRECTORY") or DIRECTORY),
+            environment.get(_MANAGED_SERVICE, ""),
+            {name: _duration_s(environment, name, default) for name, default in TIMEOUTS.items()},
+        )
+
+
+class Script:
+    """One script, asked once. Each action returns its exit code, and raises nothing but Unfit and ActionFailed."""
+
+    def __init__(self, kind: str, environment: Mapping[str, str]) -> None:
+        self._name = KINDS[kind]
+        self._environment = environment
+
+    def actions(self) -> Mapping[str, Callable[[], int]]:
+        """By their names on the command line."""
+        if self._name == KINDS["primary"]:
+            start, stop, status = self.promote, self.demote, self.primary_status
+        else:
+            start, stop, status = self.start, self.stop, self.status
+        return {
+            "start": start,
+            "stop": stop,
+            "status": status,
+            "restart": lambda: stop() or start(),
+            "try-restart": lambda: Code.DONE if status() else stop() or start(),
+            "reload": self.reload,
+        }
+
+    # --- the broker
+
+    def start(self) -> int:
+        """A broker that answers; it is the managed service's from now on, whoever started it."""
+        service = self._configured
+        if service.user and os.geteuid() not in (0, _user_id(service.user)):
+            raise Unfit(Code.NOT_ALLOWED, f"only root may start a broker as {service.user}: run this as root")
+        self._remember(service)
+        sight = actions.start(service, self._settings.timeouts_s["start"])
+        return self._yes(f"the broker runs ({sight.state})")
+
+    def stop(self) -> int:
+        """No broker of this service. One that another service started is that one's."""
+        known = self._started_by.read()
+        ours = self._settings.managed_service
+        if known is not None and ours and known.service not in ("", ours):
+            return self._yes(f"not stopped: the broker belongs to {known.service}, not to {ours}")
+        service = self._stoppable
+        if service is None:
+            return self._yes("not running: it was not started from here")
+        how = actions.stop(service, self._settings.timeouts_s["stop"])
+        self._forget()
+        return self._yes(f"stopped: {how}")
+
+    def status(self) -> int:
+        """Whether it runs and answers, as a backup or as the primary."""
+        sight = self._look()
+        if sight.life is Life.ANSWERS:
+            return self._yes(f"the broker runs ({sight.state})")
+        if sight.life is Life.SILENT:
+            return self.no(Status.UNKNOWN, f"the broker does not answer: {sight.how}")
+        died = self._started_by.read() is not None
+        return self.no(Status.DIED if died else Status.RUNS_NOT, f"the broker {'died' if died else 'does not run'}")
+
+    def reload(self) -> int:
+        """A broker has nothing that could be read anew."""
+        return self.no(Code.UNIMPLEMENTED, "reload is not possible: see `qpid-ha set`, or restart")
+
+    # --- its role
+
+    def promote(self) -> int:
+        """A primary, or the broker's own sentence why it will not be."""
+        self._await_broker()
+        managed = self._settings.managed_service
+        cause = f"rgmanager started {managed}" if managed else f"{self._name} start"
+        deadline_s = time.monotonic() + PEERS_PATIENCE_S
+        while True:
+            try:
+                sight = actions.promote(self._service, cause, self._settings.timeouts_s["promote"])
+            except ActionFailed as failure:
+                if failure.trouble is not Trouble.REFUSED or time.monotonic() > deadline_s or not self._is_too_early():
+                    raise
+                time.sleep(RETRY_S)
+            else:
+                return self._yes(f"the broker is primary (generation {sight.number('generation')})")
+
+    def demote(self) -> int:
+        """No primary here: a backup, or no broker at all."""
+        service = self._stoppable
+        if service is None:
+            return self._yes("not primary: it was not started from here")
+        try:
+            sight = actions.demote(service, self._settings.timeouts_s["promote"])
+        except ActionFailed as failure:
+            self._say(f"cannot be demoted, and is stopped instead: {failure}")
+            return self._yes(actions.stop(service, self._settings.timeouts_s["stop"]))
+        return self._yes(f"not primary: {sight.state or sight.how}")
+
+    def primary_status(self) -> int:
+        """Whether it is primary."""
+        sight = self._look()
+        if sight.is_primary:
+            return self._yes("the broker is primary")
+        if sight.life is Life.SILENT:
+            return self.no(Status.UNKNOWN, f"the broker does not answer: {sight.how}")
+        return self.no(
+            Status.RUNS_NOT, f"the broker is not primary: it {f'is {sight.state}' if sight.state else 'does not run'}"
+        )
+
+    # --- waiting
+
+    def _look(self) -> Sight:
+        """What it says within the time that a hang may last; of one that is starting, the first word."""
+        limit_s = self._settings.timeouts_s["hang"]
+        return self._look_until(limit_s, lambda sight: sight.life is not Life.SILENT)
+
+    def _await_broker(self) -> None:
+        self._look_until(BROKER_PATIENCE_S, lambda sight: sight.life is Life.ANSWERS)
+
+    def _look_until(self, limit_s: float, is_enough: Callable[[Sight], bool]) -> Sight:
+        deadline_s = time.monotonic() + limit_s
+        while True:
+            sight = look(self._service.control_socket, max(RETRY_S, deadline_s - time.monotonic()))
+            if is_enough(sight) or time.monotonic() + RETRY_S > deadline_s:
+                return sight
+            time.sleep(RETRY_S)
+
+    def _is_too_early(self) -> bool:
+        """Nobody who answers holds anything, and somebody does not answer yet: this is a first start."""
+        try:
+            with ControlClient(self._service.control_socket, self._settings.timeouts_s["hang"]) as client:
+                rows = client.call("status", all=True)
+        except ControlFailure:
+            return False
+        brokers = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        is_empty = not any(row.get("generation") for row in brokers)
+        return is_empty and any(row.get("name") is None for row in brokers)
+
+    # --- surroundings
+
+    @cached_property
+    def _settings(self) -> Settings:
+        return Settings.read(self._environment)
+
+    @cached_property
+    def _configured(self) -> Service:
+        settings = self._settings
+        try:
+            return read_service(settings.config, log_file=settings.log_file, user=settings.user)
+        except BrokerConfigError as error:
+            raise Unfit(Code.NOT_CONFIGURED, str(error)) from None
+
+    @cached_property
+    def _started_by(self) -> StartedByFile:
+        return StartedByFile(self._settings.config, self._settings.directory)
+
+    @property
+    def _service(self) -> Service:
+        """The broker that was started, without a look into its configuration; else the one that would be."""
+        known = self._started_by.read()
+        if known is None:
+            return self._configured
+        return Service(self._settings.config, Path(known.control_socket), Path(os.devnull), ())
+
+    @property
+    def _stoppable(self) -> Service | None:
+        """None when nothing says that there could be one.
+
+        A stop must not fail because of the configuration: rgmanager would leave the service where it is.
+        """
+        try:
+            return self._service
+        except Unfit as unfit:
+            self._say(str(unfit))
+            return None
+
+    def _remember(self, service: Service) -> None:
+        try:
+            self._started_by.write(StartedBy(self._settings.managed_service, str(service.control_socket)))
+        except OSError as error:
+            self._say(f"cannot remember whose broker this is: {error}")
+
+    def _forget(self) -> None:
+        try:
+            self._started_by.forget()
+        except OSError as error:
+            self._say(f"cannot forget whose broker this was: {error}")
+
+    def _yes(self, text: str) -> int:
+        print(f"{self._name}: {text}", flush=True)
+        return Code.DONE
+
+    def no(self, code: int, text: str) -> int:
+        """Say why not."""
+        self._say(text)
+        return code
+
+    def _say(self, text: str) -> None:
+        print(f"{self._name}: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+def _user_id(name: str) -> int:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise Unfit(
+            Code.NOT_CONFIGURED, f"there is no user {name} on this machine: make it, or set QPID_HA_USER"
+        ) from None
+
+
+def _duration_s(environment: Mapping[str, str], name: str, default: str) -> float:
+    variable = f"QPID_HA_{name.upper()}_TIMEOUT"
+    text = environment.get(variable) or default
+    try:
+        duration_s = parse_duration_s(text)
+    except ValueError as error:
+        raise Unfit(Code.NOT_CONFIGURED, f"{variable}={text}: {error}") from None
+    if duration_s <= 0:
+        raise Unfit(Code.NOT_CONFIGURED, f"{variable}={text}: it must be more than 0")
+    return duration_s
