@@ -30,7 +30,7 @@ class ClusterAttributes:
 
     def set_score(self, score: str, node: str = "") -> None:
         """The promotion score of `node`; empty: this one."""
-        self._score("--update", score, "--node", node or self.node)
+        self._score(f"--update={score}", "--node", node or self.node)  # = or -INFINITY is read as options
 
     def drop_score(self) -> None:
         """Nothing here can be promoted."""

@@ -21,16 +21,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
 from qpid_ha_agent.control import ControlClient, ControlFailure, TimedOut
 from qpid_ha_agent.ocf.memory import DIRECTORY, MemoryFile
 from qpid_ha_agent.pacemaker.attributes import ClusterUnreachable
 from qpid_ha_agent.sight import Life, Sight
-
-if TYPE_CHECKING:
-    from qpid_ha_agent.ocf.agent import OcfAgent
 
 log = logging.getLogger("watch")
 
@@ -157,16 +153,20 @@ def main(arguments: list[str]) -> int:
     problem = watch.run()
     if problem:
         log.error("the broker failed: %s", problem)
-        _report(agent, memory, watch.was_primary)
+        if watch.was_primary:
+            _insist(agent.rule_out)
+            time.sleep(FAILOVER_FIRST_S)
+        if not memory.read().is_stop_asked and not _is_followed(process, control_socket):
+            _insist(agent.report_failure)
     return 0
 
 
-def _report(agent: OcfAgent, memory: MemoryFile, was_primary: bool) -> None:
-    if was_primary:
-        _insist(agent.rule_out)
-        time.sleep(FAILOVER_FIRST_S)
-    if not memory.read().is_stop_asked:  # else Pacemaker is at it already
-        _insist(agent.report_failure)
+def _is_followed(process: BrokerProcess, control_socket: Path) -> bool:
+    """Whether there is another broker in its place: somebody has recovered it already."""
+    with contextlib.suppress(BrokerProcessError):
+        found = BrokerProcess.find(control_socket)
+        return found is not None and found.pid != process.pid
+    return False
 
 
 def _insist(tell: Callable[[], None]) -> None:
