@@ -1,0 +1,1 @@
+"""A real Corosync and Pacemaker cluster for tests: `python -m lab` by hand, `pytest tests/lab` for the scenarios."""
