@@ -38,15 +38,15 @@ def read_address(text: str, nic: str = "") -> VirtualAddress:
     text, nic = text.strip(), nic.strip()
     if not _TEXT.fullmatch(text):
         example = "write 192.168.1.100/24 or 2001:db8::100/64; an interface has its place in virtual_ip_nic"
-        raise ValueError(f"virtual_ip {text!r} is not ADDRESS/PREFIX: {example}")
+        raise ValueError(f"{text!r} is not ADDRESS/PREFIX: {example}")
     try:
         interface = ip_interface(text)
     except ValueError as error:
-        raise ValueError(f"virtual_ip {text!r} is not ADDRESS/PREFIX: {error}") from None
+        raise ValueError(f"{text!r} is not ADDRESS/PREFIX: {error}") from None
     if not _NIC.fullmatch(nic):
-        raise ValueError(f"virtual_ip_nic {nic!r} is not the name of an interface: write it as `ip link` does, as eth0")
+        raise ValueError(f"{nic!r} is not the name of an interface: write virtual_ip_nic as `ip link` does, as eth0")
     if reason := _why_unusable(interface, nic):
-        raise ValueError(f"virtual_ip {text}: {reason}")
+        raise ValueError(f"{text}: {reason}")
     return VirtualAddress(interface, nic)
 
 

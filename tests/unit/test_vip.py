@@ -64,7 +64,7 @@ def test_an_address_is_written_with_its_prefix(text: str) -> None:
     ],
 )
 def test_what_cannot_be_an_address_is_refused_with_what_to_write(text: str, nic: str, advice: str) -> None:
-    with pytest.raises(ValueError, match="virtual_ip") as refused:
+    with pytest.raises(ValueError) as refused:
         read_address(text, nic)
     assert advice in str(refused.value)
 
