@@ -74,7 +74,7 @@ make_directories() {
     else
         install -d -m 0750 -g "$user" "$etc"
         install -d -m 0750 -o "$user" -g "$user" /var/lib/qpid-ha /var/log/qpid-ha
-        install -d -m 1775 -g "$user" /run/qpid-ha
+        install -d -m 0755 -o "$user" -g "$user" /run/qpid-ha
     fi
 }
 
