@@ -1,0 +1,202 @@
+"""The cluster on a lab's machines: what it says, waiting for it, and what an administrator does to it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from lab.cluster_view import ClusterView, read_view
+from lab.machines import Lab, MachineError
+from lab.plan import VIRTUAL_ADDRESS
+
+_GLANCE_S: Final = 0.1
+CLONE: Final = "broker-clone"
+BROKER: Final = "broker"
+
+
+class NotInTime(Exception):
+    """What was waited for did not come; the message shows how things are instead."""
+
+
+class Cluster:
+    """One Pacemaker cluster and the brokers that it runs."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+
+    # --- what it says
+
+    def view(self, node: str | None = None) -> ClusterView:
+        """As that node sees it; else as the first one does that takes part with quorum, else as any. Raises
+        MachineError when no node can say."""
+        found: ClusterView | None = None
+        problem: Exception = MachineError("no node is on")
+        for member in [node] if node else self.lab.members_on():
+            try:
+                seen = read_view(self.lab.output(member, "crm_mon", "-1", "--output-as=xml", timeout_s=5))
+            except (MachineError, ValueError) as complaint:
+                problem = complaint
+                continue
+            if seen.has_quorum:
+                return seen
+            found = found or seen
+        if found is None:
+            raise MachineError(f"no node tells how the cluster is: {problem}")
+        return found
+
+    def text(self) -> str:
+        """crm_mon, for people."""
+        for member in self.lab.members_on():
+            with suppress(MachineError):
+                return self.lab.output(member, "crm_mon", "-1Arf", timeout_s=5)
+        return "no node answers\n"
+
+    def primary(self) -> str:
+        """The node where the broker is promoted. Raises NotInTime unless it is exactly one."""
+        promoted = self.view().promoted()
+        if len(promoted) != 1:
+            raise NotInTime(f"one node should be promoted, not {promoted or 'none'}\n{self.text()}")
+        return promoted[0]
+
+    def backups(self) -> list[str]:
+        """The nodes where it runs and is not promoted."""
+        return self.view().unpromoted()
+
+    def holders(self, address: str = VIRTUAL_ADDRESS) -> list[str]:
+        """The machines that have this address on an interface."""
+        return [machine for machine in self.lab.members_on() if self.has_address(machine, address)]
+
+    def has_address(self, machine: str, address: str = VIRTUAL_ADDRESS) -> bool:
+        """Does the machine hold it?"""
+        with suppress(MachineError):
+            shown = json.loads(self.lab.output(machine, "ip", "-j", "addr", "show", timeout_s=5))
+            return any(entry.get("local") == address for link in shown for entry in link.get("addr_info", ()))
+        return False
+
+    def broker(self, machine: str) -> dict[str, Any]:
+        """What `qpid-ha query` says on that machine; {"state": "down"} when its broker does not answer."""
+        with suppress(MachineError, ValueError):
+            facts = json.loads(self.lab.output(machine, "qpid-ha", "--timeout", "3", "--format", "json", "query"))
+            if isinstance(facts, dict):
+                return facts
+        return {"state": "down"}
+
+    def states(self) -> dict[str, str]:
+        """Each broker's own word: primary, ready, catchup, connecting, down."""
+        return {machine: self.state(machine) for machine in self.lab.members_on()}
+
+    def state(self, machine: str) -> str:
+        """One broker's own word."""
+        with suppress(MachineError):
+            return self.lab.run(machine, "qpid-ha", "--timeout", "3", "status", check=False).stdout.strip() or "down"
+        return "down"
+
+    # --- waiting
+
+    def wait(self, holds: Callable[[], object], what: str, timeout_s: float = 30.0) -> float:
+        """Until it does; the seconds that took. Raises NotInTime, with the state of everything."""
+        began = time.monotonic()
+        problem = ""
+        while True:
+            try:
+                if holds():
+                    return time.monotonic() - began
+                problem = ""
+            except MachineError as complaint:
+                problem = f" ({complaint})"
+            if time.monotonic() - began > timeout_s:
+                raise NotInTime(f"not in {timeout_s:g} s: {what}{problem}\n{self.diagnosis()}")
+            time.sleep(_GLANCE_S)
+
+    def wait_formed(self, nodes: Sequence[str] | None = None, timeout_s: float = 60.0) -> float:
+        """Until these nodes (default: all) take part, with quorum."""
+        wanted = set(nodes or self.lab.plan.members)
+
+        def has_formed() -> bool:
+            view = self.view(next(iter(wanted & set(self.lab.members_on())), None))
+            return view.has_quorum and wanted <= set(view.online())
+
+        return self.wait(has_formed, f"{', '.join(sorted(wanted))} form a cluster with quorum", timeout_s)
+
+    def wait_promoted(self, *nodes: str, timeout_s: float = 60.0) -> str:
+        """Until the broker is promoted on exactly one node, and on one of these if some are named; which."""
+        self.wait(lambda: self._only_promoted(nodes), f"promoted on {' or '.join(nodes) or 'one node'}", timeout_s)
+        return self.primary()
+
+    def _only_promoted(self, nodes: Sequence[str]) -> bool:
+        promoted = self.view().promoted()
+        return len(promoted) == 1 and (not nodes or promoted[0] in nodes) and self.state(promoted[0]) == "primary"
+
+    def wait_well(self, timeout_s: float = 90.0) -> float:
+        """Until one node is promoted, every other member is unpromoted and ready, and the address is in its place."""
+        return self.wait(self.is_well, "one primary with its address, all others ready", timeout_s)
+
+    def is_well(self) -> bool:
+        """See `wait_well`."""
+        view = self.view()
+        promoted, unpromoted = view.promoted(), view.unpromoted()
+        if len(promoted) != 1 or sorted(promoted + unpromoted) != sorted(self.lab.plan.members):
+            return False
+        if self.holders() != promoted:
+            return False
+        return all(self.state(node) == ("primary" if node in promoted else "ready") for node in self.lab.plan.members)
+
+    # --- what an administrator does
+
+    def cleanup(self, resource: str = "") -> None:
+        """Forget failures, so that Pacemaker tries again."""
+        self._administer("crm_resource", "--cleanup", *(["--resource", resource] if resource else []))
+
+    def refresh(self) -> None:
+        """Forget what is known of resources, and probe again."""
+        self._administer("crm_resource", "--refresh", "--force")
+
+    def standby(self, node: str) -> None:
+        """Let it run nothing."""
+        self._administer("crm_standby", "--node", node, "--update", "on")
+
+    def unstandby(self, node: str) -> None:
+        """Let it run resources again."""
+        self._administer("crm_standby", "--node", node, "--delete")
+
+    def set_property(self, name: str, value: str) -> None:
+        """Of the cluster, such as maintenance-mode."""
+        self._administer("crm_attribute", "--type", "crm_config", "--name", name, "--update", value)
+
+    def delete_property(self, name: str) -> None:
+        """Back to its default."""
+        self._administer("crm_attribute", "--type", "crm_config", "--name", name, "--delete")
+
+    def move(self, node: str) -> None:
+        """Ask for the primary on that node; `unmove` lets it be anywhere again."""
+        self._administer("crm_resource", "--move", "--promoted", "--resource", CLONE, "--node", node)
+
+    def unmove(self) -> None:
+        """Forget where it was asked for."""
+        self._administer("crm_resource", "--clear", "--resource", CLONE)
+
+    def _administer(self, *command: str) -> str:
+        view = self.view()
+        return self.lab.output(next(iter(view.online()), self.lab.members_on()[0]), *command, timeout_s=60)
+
+    # --- when something went wrong
+
+    def diagnosis(self) -> str:
+        """All that a person would ask for next."""
+        parts = [self.text()]
+        for member in self.lab.plan.members:
+            state = self.state(member) if self.lab.is_on(member) else "off"
+            parts.append(f"--- {member}: broker is {state}; end of its log, and of Pacemaker's errors")
+            parts.append(tail(self.lab.log(member, f"/var/log/qpid-ha/{member}.log"), 15))
+            pacemaker = self.lab.log(member, "/var/log/pacemaker/pacemaker.log")
+            notable = [line for line in pacemaker.splitlines() if "error:" in line or "warning:" in line]
+            parts.append(tail("\n".join(notable), 15))
+        return "\n".join(parts)
+
+
+def tail(text: str, lines: int) -> str:
+    """Its last lines."""
+    return "\n".join(text.splitlines()[-lines:])
