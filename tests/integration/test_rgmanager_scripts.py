@@ -87,7 +87,7 @@ def test_the_life_of_a_primary_in_exit_codes(nodes: LoopbackNodes) -> None:
 
 
 def test_a_promotion_without_a_broker_waits_a_moment_and_says_so(nodes: LoopbackNodes) -> None:
-    done = nodes.script("node1", "qpidd-primary", "start")
+    done = nodes.script("node1", "qpidd-primary", "start", QPID_HA_FIRST_START_TIMEOUT="200ms")
     assert done.returncode == 7
     assert done.stderr.startswith("qpidd-primary: there is no broker to promote: ")
 
@@ -98,7 +98,8 @@ def test_a_broker_that_lost_its_memory_is_refused_with_its_own_sentence(nodes: L
     nodes.script("node1", "qpidd-primary", "start")
     nodes.cluster.wait_whole()
     nodes.kill("node1", signal.SIGSTOP)
-    nodes.script("node3", "qpidd", "restart")
+    nodes.kill("node3")
+    nodes.script("node3", "qpidd", "start")
 
     began_s = time.monotonic()
     done = nodes.script("node3", "qpidd-primary", "start")
@@ -225,9 +226,11 @@ def test_a_cluster_whose_nodes_come_one_by_one_has_a_primary_when_all_are_there(
     manager: Rgmanager, nodes: LoopbackNodes
 ) -> None:
     """An empty broker is not promoted before the others can be asked whether they hold anything."""
+    nodes.variables["QPID_HA_FIRST_START_TIMEOUT"] = "300ms"
     manager.boot("node1", "node2")
     assert manager.state(PRIMARY) is State.STOPPED
     assert nodes.holders == set()
+    del nodes.variables["QPID_HA_FIRST_START_TIMEOUT"]
     manager.boot("node3")
     assert nodes.state(manager.owner(PRIMARY)) == "primary"
 

@@ -34,6 +34,8 @@ class LoopbackNodes:
         self.cluster = LocalCluster(directory, agents=False, settings=settings, sockets=Path(self._sockets.name))
         self.holders: set[str] = set()
         self.said: list[str] = []
+        self.variables: dict[str, str] = {}
+        """What a file in /etc/sysconfig would add."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -64,7 +66,7 @@ class LoopbackNodes:
     # --- running scripts
 
     def environment(self, node: str, service: str = "", **more: str) -> dict[str, str]:
-        """What script.sh gives, and what a file in /etc/sysconfig may add."""
+        """What script.sh gives, and what makes it this node."""
         managed = {"OCF_RESKEY_name": "qpidd", "OCF_RESKEY_service_name": service, "OCF_CHECK_LEVEL": "0"}
         return {
             "LC_ALL": "C",
@@ -75,6 +77,7 @@ class LoopbackNodes:
             "QPID_HA_AGENT_DIRECTORY": str(self._directory / "agent"),
             "QPID_HA_USER": "" if os.geteuid() else "root",
             **(managed if service else {}),
+            **self.variables,
             **more,
         }
 

@@ -29,11 +29,11 @@ from qpid_ha_broker.quantities import parse_duration_s
 KINDS = {"service": "qpidd", "primary": "qpidd-primary"}
 """What each is called by people: the name of its script."""
 USER = "qpid-ha"
-TIMEOUTS = {"start": "60s", "stop": "20s", "promote": "20s", "hang": "3s"}
+TIMEOUTS = {"start": "60s", "stop": "20s", "promote": "20s", "hang": "3s", "first_start": "15s"}
+"""first_start: how long a promotion waits for others, because nobody is promoted in an empty cluster before all of its
+brokers can be asked whether they hold anything; nodes are rarely switched on at one moment."""
 BROKER_PATIENCE_S = 5.0
 """rgmanager starts the services of a node all at once: the broker's may be a moment behind the primary's."""
-PEERS_PATIENCE_S = 15.0
-"""An empty cluster is started node by node, and nobody is promoted before all can be asked."""
 RETRY_S = 0.2
 _MANAGED_SERVICE = "OCF_RESKEY_service_name"
 
@@ -179,7 +179,7 @@ class Script:
         self._await_broker()
         managed = self._settings.managed_service
         cause = f"rgmanager started {managed}" if managed else f"{self._name} start"
-        deadline_s = time.monotonic() + PEERS_PATIENCE_S
+        deadline_s = time.monotonic() + self._settings.timeouts_s["first_start"]
         while True:
             try:
                 sight = actions.promote(self._service, cause, self._settings.timeouts_s["promote"])
@@ -221,7 +221,8 @@ class Script:
         return self._look_until(limit_s, lambda sight: sight.life is not Life.SILENT)
 
     def _await_broker(self) -> None:
-        self._look_until(BROKER_PATIENCE_S, lambda sight: sight.life is Life.ANSWERS)
+        limit_s = min(BROKER_PATIENCE_S, self._settings.timeouts_s["first_start"])
+        self._look_until(limit_s, lambda sight: sight.life is Life.ANSWERS)
 
     def _look_until(self, limit_s: float, is_enough: Callable[[Sight], bool]) -> Sight:
         deadline_s = time.monotonic() + limit_s
