@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qpid_ha_agent.broker_config import BrokerConfigError, read_broker_config
 from qpid_ha_agent.runner import RunSettings
-from qpid_ha_broker.coordination.choice import shared_directory
+from qpid_ha_broker.coordination.choice import property_set, shared_directory
 
 
 def read_run_settings(config: Path, changes: Sequence[str], qpidd: Sequence[str]) -> RunSettings:
@@ -23,8 +23,12 @@ def read_run_settings(config: Path, changes: Sequence[str], qpidd: Sequence[str]
 def _directory(config: Path, coordinator: str) -> Path:
     try:
         directory = shared_directory(coordinator)
+        is_pacemaker = property_set(coordinator) is not None
     except ValueError as error:
         raise BrokerConfigError(f"{config}: ha.coordinator: {error}") from None
+    if is_pacemaker:
+        reason = "with pacemaker it is Pacemaker that starts and promotes brokers; there is nothing to run here"
+        raise BrokerConfigError(f"{config}: ha.coordinator: {reason}; docs/pacemaker.md, or set it to file:DIRECTORY")
     if directory is None:
         advice = "set it to file:DIRECTORY, a directory that all agents share; on one machine any directory will do"
         raise BrokerConfigError(f"{config}: ha.coordinator: without one agents have no lock to agree by; {advice}")

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from qpid_ha_broker.coordination.cib_record import DEFAULT_NAME, check_name
 from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.server.listen_address import ListenAddress
 from qpid_ha_broker.server.setting_kinds import MECHANISMS, Kind
 
 NO_COORDINATOR = "none"
 _FILE = "file:"
+_PACEMAKER = "pacemaker"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://", re.ASCII)
 _ANY_INTERFACE = ("0.0.0.0", "::")
 
@@ -124,11 +126,14 @@ def _rule(pattern: object, level: object) -> ReplicationRule:
 
 
 def _parse_coordinator(value: object) -> str:
-    """Normalised: `none`, or `file:` and an absolute path."""
+    """Normalised: `none`, or `file:` and an absolute path, or `pacemaker:` and the name of a property set."""
     if not isinstance(value, str) or "\0" in value:
         raise ValueError
     if value.strip().lower() == NO_COORDINATOR:
         return NO_COORDINATOR
+    kind, colon, name = value.strip().partition(":")
+    if kind == _PACEMAKER:
+        return f"{_PACEMAKER}:{check_name(name) if colon else DEFAULT_NAME}"
     if not value.startswith(_FILE):
         raise ValueError
     path = Path(value.removeprefix(_FILE).removeprefix("//")).expanduser()
@@ -138,7 +143,7 @@ def _parse_coordinator(value: object) -> str:
 
 
 def coordinator_path(coordinator: str) -> Path | None:
-    """Where the `file` coordinator keeps its record; None for `none`."""
+    """Where the `file` coordinator keeps its record; None for others."""
     return Path(coordinator.removeprefix(_FILE)) if coordinator.startswith(_FILE) else None
 
 
@@ -167,6 +172,6 @@ RULES = _kind(
     _parse_rules,
     lambda rules: [{"pattern": rule.pattern, "replicate": str(rule.replicate)} for rule in rules],
 )
-COORDINATOR = _kind("none or file:PATH", _parse_coordinator)
+COORDINATOR = _kind("none, file:PATH or pacemaker", _parse_coordinator)
 MECHANISM = _kind(f"one of {', '.join(MECHANISMS)}", _parse_mechanism)
 SECRET = _kind("text", _parse_secret)

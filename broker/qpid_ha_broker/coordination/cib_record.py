@@ -1,0 +1,124 @@
+"""A record as Pacemaker's configuration holds it: one attribute, read and replaced with the help of XPath. Pure.
+
+<cluster_property_set id="qpid-ha">
+  <nvpair id="qpid-ha-record" name="record" value="1;cluster=c1;generation=3;primary=a;epoch=5;members=a,b"/>
+</cluster_property_set>
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+from xml.etree import ElementTree
+
+from qpid_ha_broker.ha.effects import Record
+
+DEFAULT_NAME = "qpid-ha"
+_FORMAT = "1"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}", re.ASCII)
+"""A subset of what XML takes as an identifier."""
+_VALUE = re.compile(
+    r"1;cluster=([^;]*);generation=([0-9]{1,19});primary=([^;]*);epoch=([0-9]{1,19});members=([^;]*)", re.ASCII
+)
+_MEMBERSHIP = "/cib/configuration/nodes/node"
+
+
+class DamagedRecord(ValueError):
+    """What the configuration holds is not what `encode` writes; the text says what is wrong."""
+
+
+class CibAnswer(NamedTuple):
+    """What one node's copy of the configuration says."""
+
+    has_quorum: bool
+    value: str | None
+    """None: there is no record yet."""
+    nodes: frozenset[str]
+    """The cluster's nodes, whether they are there or not."""
+
+
+def encode(record: Record) -> str:
+    """One line without quotes or XML's own characters; names are percent-encoded. Raises ValueError."""
+    if not all(record.members) or min(record.generation, record.epoch) < 0:
+        raise ValueError(f"{record} has a member without a name, or a number below 0")
+    cluster, primary, *members = (quote(name, safe="@:+") for name in (record.cluster, record.primary, *record.members))
+    return (
+        f"{_FORMAT};cluster={cluster};generation={record.generation};primary={primary};epoch={record.epoch};"
+        f"members={','.join(members)}"
+    )
+
+
+def decode(value: str) -> Record:
+    """The inverse. Raises DamagedRecord; nothing but what `encode` writes is taken."""
+    found = _VALUE.fullmatch(value)
+    if found is None:
+        raise DamagedRecord(f"it is no record of format {_FORMAT}: {value!r:.200}")
+    try:
+        cluster, primary, *members = (
+            unquote(name, errors="strict") for name in (found[1], found[3], *(found[5].split(",") if found[5] else ()))
+        )
+        record = Record(cluster, int(found[2]), primary, int(found[4]), tuple(members))
+        if encode(record) == value:
+            return record
+    except ValueError:  # a name that is no text, or none
+        pass
+    raise DamagedRecord(f"its names or numbers are not written as they should be: {value!r:.200}")
+
+
+def check_name(name: str) -> str:
+    """`name` if it may be the id of a property set. Raises ValueError."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r:.80} is no name for a property set; use letters, digits, dots, dashes, underscores")
+    return name
+
+
+def query_path(name: str) -> str:
+    """Selects what `read_answer` reads."""
+    return f"/cib | /cib/{_record_path(name)} | {_MEMBERSHIP}"
+
+
+def condition_path(name: str, value: str | None) -> str:
+    """Selects the whole configuration if it has quorum and holds `value`; None: if it holds no record."""
+    record = _record_path(name)
+    if value is None:
+        return f'/cib[@have-quorum="1" and not({record})]'
+    if '"' in value:
+        raise ValueError(f"{value!r:.80} has a quote in it, which XPath cannot write")
+    return f'/cib[@have-quorum="1" and {record}[@value="{value}"]]'
+
+
+def update_xml(name: str, value: str, *, outranks: bool) -> str:
+    """To be merged into what `condition_path` selected.
+
+    When partitions meet, the configuration with the highest (admin_epoch, epoch, num_updates) replaces the others.
+    `outranks`: it shall be this one, and not that of a node which was cut off and changed its own meanwhile.
+    """
+    root = ElementTree.Element("cib", {"admin_epoch": "admin_epoch++"} if outranks else {})
+    parent = ElementTree.SubElement(ElementTree.SubElement(root, "configuration"), "crm_config")
+    properties = ElementTree.SubElement(parent, "cluster_property_set", {"id": name})
+    ElementTree.SubElement(properties, "nvpair", {"id": f"{name}-record", "name": "record", "value": value})
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def read_answer(text: str) -> CibAnswer:
+    """What was asked for with `query_path`. Raises DamagedRecord."""
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise DamagedRecord(f"cibadmin's answer is no XML ({error})") from None
+    elements = [root] if root.tag == "cib" else list(root)
+    about = next((element for element in elements if element.tag == "cib"), None)
+    values = [element.get("value", "") for element in elements if element.tag == "nvpair"]
+    if about is None or len(values) > 1:
+        raise DamagedRecord("cibadmin's answer has no <cib>" if about is None else "there are two records")
+    members = (node for node in elements if node.tag == "node" and node.get("type", "member") == "member")
+    return CibAnswer(
+        about.get("have-quorum") == "1",
+        values[0] if values else None,
+        frozenset(node.get("uname", "") for node in members),
+    )
+
+
+def _record_path(name: str) -> str:
+    return f'configuration/crm_config/cluster_property_set[@id="{check_name(name)}"]/nvpair[@name="record"]'

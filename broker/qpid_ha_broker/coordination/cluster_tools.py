@@ -1,0 +1,131 @@
+"""Pacemaker's own programs, asked for what the coordinator needs; their failures as `CoordinatorError`.
+
+Of these programs the exit codes of Pacemaker 2 (crm/common/results.h) are read, never the text on stderr. Corosync's
+programs are not used: they refuse a user that is in the group haclient only as a further group.
+"""
+
+from __future__ import annotations
+
+import grp
+import math
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+
+from qpid_ha_broker.coordination.coordinator import CoordinatorError
+
+GROUP = "haclient"
+_MAY_NOT = 4
+_DISCONNECTED = 102
+_NO_MATCH = 105
+_TIMED_OUT = 124
+_SYSTEM_DIRECTORIES = "/usr/sbin:/sbin"
+"""Where the programs are, and where a user's PATH often does not lead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """Of one request to the coordinator, however many programs it takes."""
+
+    end_s: float
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        """From now on."""
+        return cls(time.monotonic() + seconds)
+
+    def left_s(self) -> float:
+        """Never below 0."""
+        return max(0.0, self.end_s - time.monotonic())
+
+
+def query(path: str, deadline: Deadline, node: str = "") -> str:
+    """What `path` selects in the copy of `node` (empty: of this node), as XML. Raises CoordinatorError."""
+    command = ["cibadmin", "--query", "--no-children", "--xpath", path, *(["--node", node] if node else ())]
+    code, output = _run_cibadmin(command, deadline)
+    if code != 0:
+        raise CoordinatorError(f"cibadmin cannot read the cluster's configuration (exit code {code})")
+    return output
+
+
+def modify(path: str, xml: str, deadline: Deadline) -> bool:
+    """Merge `xml` into what `path` selects, on all nodes of the partition at once; False when it selects nothing.
+
+    Raises CoordinatorError, and then nobody knows whether it was done.
+    """
+    code, _output = _run_cibadmin(["cibadmin", "--modify", "--xpath", path, "--xml-text", xml], deadline)
+    if code not in (0, _NO_MATCH):
+        raise CoordinatorError(f"cibadmin cannot change the cluster's configuration (exit code {code})")
+    return code == 0
+
+
+def partition_members(deadline: Deadline) -> frozenset[str]:
+    """The nodes that this one is in touch with, as far as it knows, and itself. Raises CoordinatorError."""
+    return frozenset(_ask_controller("--partition", deadline).split())
+
+
+def partition_has_quorum(deadline: Deadline) -> bool:
+    """What Corosync told this node last: sooner than the configuration, which is changed by an election's winner."""
+    return _ask_controller("--quorum", deadline).strip() == "1"
+
+
+def _ask_controller(option: str, deadline: Deadline) -> str:
+    code, output = _run(["crm_node", option], deadline)
+    if code != 0:
+        raise CoordinatorError(_why_not(code, "crm_node"))
+    return output
+
+
+def _run_cibadmin(command: list[str], deadline: Deadline) -> tuple[int, str]:
+    """Exit codes that mean the same for every request are raised."""
+    wait_s = max(1, math.ceil(deadline.left_s()))  # the end is ours; this one is for a tool that is left behind
+    code, output = _run([*command, "--timeout", str(wait_s)], deadline)
+    if code in (_MAY_NOT, _DISCONNECTED, _TIMED_OUT):
+        raise CoordinatorError(_why_not(code, "cibadmin"))
+    return code, output
+
+
+def _run(command: list[str], deadline: Deadline) -> tuple[int, str]:
+    path = f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_DIRECTORIES}"
+    program = shutil.which(command[0], path=path)
+    if program is None:
+        raise CoordinatorError(f"{command[0]} is not installed: install pacemaker-cli-utils (RHEL: pacemaker-cli)")
+    try:
+        done = subprocess.run(
+            [program, *command[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=deadline.left_s(),
+            check=False,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except subprocess.TimeoutExpired:
+        raise CoordinatorError(_why_not(_TIMED_OUT, command[0])) from None
+    except OSError as error:
+        raise CoordinatorError(f"cannot run {program}: {error.strerror or error}") from None
+    return done.returncode, done.stdout
+
+
+def _why_not(code: int, tool: str) -> str:
+    if code == _TIMED_OUT:
+        return f"Pacemaker gave {tool} no answer in time: see `crm_mon`, and whether the nodes reach each other"
+    if code in (_MAY_NOT, _DISCONNECTED) and not _is_in_group():
+        return f"{tool} may not ask Pacemaker: add the broker's user to the group {GROUP}, and start the broker again"
+    if code == _MAY_NOT:
+        return f"{tool} may not do that: Pacemaker's access rules (acls) forbid it to the broker's user"
+    return f"{tool} cannot reach Pacemaker (exit code {code}): is it running on this node?"
+
+
+def _is_in_group() -> bool:
+    if os.geteuid() == 0:
+        return True
+    try:
+        return grp.getgrnam(GROUP).gr_gid in {os.getegid(), *os.getgroups()}
+    except KeyError:
+        return False

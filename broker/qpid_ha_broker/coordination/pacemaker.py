@@ -1,0 +1,193 @@
+"""The record in Pacemaker's configuration (the CIB), which each node of the cluster has a copy of.
+
+A change is sent to all nodes of the partition in one order, and each carries it out on its own copy: that makes a
+change with a condition a compare-and-set. What Pacemaker does not promise is that a change survives. A node that is
+cut off and has not found out changes its own copy only, reports success, and later all copies are replaced by one of
+them. So a write counts only when nodes enough have shown that they have it; docs/decisions/0004-coordinators.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterable
+
+from qpid_ha_broker.coordination import cib_record, cluster_tools
+from qpid_ha_broker.coordination.cib_record import DEFAULT_NAME, DamagedRecord
+from qpid_ha_broker.coordination.cluster_tools import Deadline
+from qpid_ha_broker.coordination.coordinator import CoordinatorError
+from qpid_ha_broker.ha.effects import Record
+
+LIMIT_S = 4.5
+"""Of one call; the broker waits 5 s for it."""
+WATCH_INTERVAL_S = 1.0
+_ROUND_S = 0.5
+"""How long other nodes are waited for before it is looked up who is still there."""
+
+
+class PacemakerCoordinator:
+    """The promise: a confirmed record is on more than half of the nodes, or on all that a partition with quorum has.
+
+    Then every later partition with quorum has a node that knows it, whatever becomes of this one.
+    """
+
+    def __init__(self, name: str = DEFAULT_NAME) -> None:
+        self.name = cib_record.check_name(name)
+
+    def read(self) -> Record:
+        """What this node's copy says; an empty record when there is none yet. Raises CoordinatorError."""
+        return self._read(Deadline.after(LIMIT_S))
+
+    def compare_and_set(self, expected: Record, wanted: Record) -> tuple[bool, Record]:
+        """Replace `expected`, or an older one that took its place when partitions met. Raises CoordinatorError."""
+        deadline = Deadline.after(LIMIT_S)
+        roster = _Roster(self, deadline)  # asked for while the change is on its way
+        written, found = self._write(expected, wanted, deadline), wanted
+        if not written:
+            found = self._read(deadline)
+            if _is_older(found, expected):
+                written = self._write(found, wanted, deadline, came_back=True)
+                found = wanted if written else self._read(deadline)
+        if found != wanted:
+            return False, found
+        # Ours too when we did not write it now: an earlier attempt did, whose outcome was not certain.
+        _Confirmation(self, wanted, deadline).wait(roster)
+        return True, wanted
+
+    def watch(self, callback: Callable[[Record], None]) -> Callable[[], None]:
+        """Look every `WATCH_INTERVAL_S`; what cannot be read is not reported, a later `read` says why."""
+        ended = threading.Event()
+
+        def look() -> None:
+            known: Record | None = None
+            while True:
+                with contextlib.suppress(CoordinatorError):
+                    found = self.read()
+                    if known is not None and found != known:
+                        callback(found)
+                    known = found
+                if ended.wait(WATCH_INTERVAL_S):
+                    return
+
+        threading.Thread(target=look, name="record-watch", daemon=True).start()
+        return ended.set
+
+    def node_holds(self, node: str, wanted: Record, deadline: Deadline) -> bool:
+        """Whether that node's copy says `wanted`, or something newer. Raises CoordinatorError."""
+        found, _nodes = self._look(deadline, node)
+        return found is not None and not _is_older(found, wanted) and found.cluster == wanted.cluster
+
+    def nodes(self, deadline: Deadline) -> frozenset[str]:
+        """All nodes of the cluster. Raises CoordinatorError."""
+        return self._look(deadline)[1]
+
+    def _read(self, deadline: Deadline) -> Record:
+        found, _nodes = self._look(deadline)
+        if found is None:
+            raise CoordinatorError("this node's partition has no quorum: see `crm_mon`, and bring back other nodes")
+        return found
+
+    def _look(self, deadline: Deadline, node: str = "") -> tuple[Record | None, frozenset[str]]:
+        """The record, None without quorum; and the cluster's nodes."""
+        try:
+            answer = cib_record.read_answer(cluster_tools.query(cib_record.query_path(self.name), deadline, node))
+            if not answer.has_quorum:
+                return None, answer.nodes
+            return Record() if answer.value is None else cib_record.decode(answer.value), answer.nodes
+        except DamagedRecord as error:
+            raise CoordinatorError(
+                f"the record in the property set {self.name} is damaged ({error}): stop every broker of the cluster, "
+                f"`crm_attribute --set-name {self.name} --name record --delete`, start them, and promote the one that "
+                "`qpid-ha status --all` shows furthest"
+            ) from None
+
+    def _write(self, expected: Record, wanted: Record, deadline: Deadline, *, came_back: bool = False) -> bool:
+        """A generation's begin outranks the configuration of whoever was cut off from it."""
+        try:
+            value = cib_record.encode(wanted)
+            condition = None if expected == Record() else cib_record.encode(expected)
+        except ValueError as error:
+            raise CoordinatorError(f"this record cannot be written: {error}") from None
+        outranks = came_back or wanted.generation > expected.generation
+        change = cib_record.update_xml(self.name, value, outranks=outranks)
+        return cluster_tools.modify(cib_record.condition_path(self.name, condition), change, deadline)
+
+
+def _is_older(record: Record, than: Record) -> bool:
+    return (record.generation, record.epoch) < (than.generation, than.epoch) and record.cluster in ("", than.cluster)
+
+
+class _Roster:
+    """Who belongs to the cluster, and who of them is there; asked for by a thread of its own."""
+
+    def __init__(self, coordinator: PacemakerCoordinator, deadline: Deadline) -> None:
+        self._answer: queue.SimpleQueue[tuple[frozenset[str], frozenset[str]] | CoordinatorError] = queue.SimpleQueue()
+
+        def ask() -> None:
+            try:
+                self._answer.put((coordinator.nodes(deadline), cluster_tools.partition_members(deadline)))
+            except CoordinatorError as error:
+                self._answer.put(error)
+
+        threading.Thread(target=ask, name="cluster-roster", daemon=True).start()
+
+    def get(self) -> tuple[frozenset[str], frozenset[str]]:
+        """All nodes, and those that are there. Raises CoordinatorError."""
+        answer = self._answer.get()
+        if isinstance(answer, CoordinatorError):
+            raise answer
+        return answer
+
+
+class _Confirmation:
+    """Asks nodes whether they have a record, until enough have said so."""
+
+    def __init__(self, coordinator: PacemakerCoordinator, wanted: Record, deadline: Deadline) -> None:
+        self._coordinator = coordinator
+        self._wanted = wanted
+        self._deadline = deadline
+        self._holders: set[str] = set()
+        self._asked: set[str] = set()
+        self._answers: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
+
+    def wait(self, roster: _Roster) -> None:
+        """Return when the record will survive. Raises CoordinatorError when that is not certain in time."""
+        nodes, present = roster.get()
+        while not self._collect(nodes | present, present):
+            # Somebody who counts as present is silent: until Corosync gives him up, or us, nothing is known.
+            nodes, present = _Roster(self._coordinator, self._deadline).get()
+            if not cluster_tools.partition_has_quorum(self._deadline):
+                raise CoordinatorError("this node was cut off from the cluster: whether the record holds is not known")
+            if present and present <= self._holders:
+                return
+            if not self._deadline.left_s():
+                missing = ", ".join(sorted(present - self._holders))
+                raise CoordinatorError(f"it is not known whether the record holds: no answer from {missing}")
+
+    def _collect(self, nodes: frozenset[str], present: frozenset[str]) -> bool:
+        """Whether more than half of the nodes have it."""
+        self._ask(present - self._holders - self._asked)
+        round_end = Deadline.after(min(_ROUND_S, self._deadline.left_s()))
+        while 2 * len(self._holders) <= len(nodes):
+            try:
+                node, holds = self._answers.get(timeout=round_end.left_s())
+            except queue.Empty:
+                return False
+            self._asked.discard(node)
+            if holds:
+                self._holders.add(node)
+            if present <= self._holders:
+                break
+        return 2 * len(self._holders) > len(nodes)
+
+    def _ask(self, nodes: Iterable[str]) -> None:
+        def ask(node: str) -> None:
+            holds = False
+            with contextlib.suppress(CoordinatorError):
+                holds = self._coordinator.node_holds(node, self._wanted, self._deadline)
+            self._answers.put((node, holds))
+
+        for node in nodes:
+            self._asked.add(node)
+            threading.Thread(target=ask, args=(node,), name="record-confirmation", daemon=True).start()
