@@ -65,7 +65,10 @@ class VirtualIp:
 
     def take_down(self) -> None:
         """Not here. Raises VirtualIpProblem."""
-        address = self._address()
+        try:
+            address = self._address()
+        except VirtualIpProblem:
+            return  # what is no address never came up
         if address is None:
             return
         from qpid_ha_agent import vip

@@ -69,12 +69,12 @@ def force_promote(resource: str) -> None:
 
     For the case that those who hold what was confirmed are lost for good: what this node lacks is given up.
     """
-    from qpid_ha_agent.ocf.memory import MemoryFile
+    from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
     from qpid_ha_agent.pacemaker.attributes import ClusterAttributes, ClusterUnreachable, local_node
     from qpid_ha_agent.pacemaker.election import SCORES
 
     try:
-        with MemoryFile(resource).changed() as memory:
+        with MemoryFile(resource, state_directory()).changed() as memory:
             memory.is_forced = True
         ClusterAttributes(resource, local_node()).set_score(str(SCORES["better"]))
     except (ClusterUnreachable, OSError) as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from qpid_ha_agent import actions
 from qpid_ha_agent.actions import ActionFailed, Trouble
 from qpid_ha_agent.ocf.codes import Code
-from qpid_ha_agent.ocf.memory import MemoryFile
+from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.ocf.parameters import Parameters
 from qpid_ha_agent.ocf.validation import Invalid, check_everywhere, check_here, service_of
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes, ClusterUnreachable, local_node
@@ -28,6 +28,7 @@ RESERVE_S = 1.0
 PROMOTED = ("Promoted", "Master")
 POSITION = "position"
 MONITOR_LIMIT_SHARE = 0.5
+NEVER_STARTED = "nothing was started here since the machine was"
 
 
 class OcfAgent:
@@ -37,7 +38,7 @@ class OcfAgent:
         self._parameters = parameters
         self._environment = environment
         self.resource = environment.get("OCF_RESOURCE_INSTANCE", "qpid-ha").partition(":")[0]
-        self._memory = MemoryFile(self.resource)
+        self._memory = MemoryFile(self.resource, state_directory(environment))
         self._virtual_ip = VirtualIp(parameters.virtual_ip, parameters.virtual_ip_nic)
 
     @cached_property
@@ -51,7 +52,7 @@ class OcfAgent:
     @cached_property
     def _control_socket(self) -> Path:
         remembered = self._parameters.control_socket or self._memory.read().control_socket
-        return Path(remembered) if remembered else service_of(self._parameters).control_socket
+        return Path(remembered) if remembered else service_of(self._parameters).control_socket  # raises Invalid
 
     # --- actions
 
@@ -65,28 +66,35 @@ class OcfAgent:
         except ActionFailed as failure:
             return self._failed(failure)
         if sight.is_primary:  # somebody promoted it by hand; a start means: not yet
-            actions.demote(service, self._limit_s("start_timeout", self._parameters.start_timeout))
+            sight = actions.demote(service, self._limit_s("start_timeout", self._parameters.start_timeout))
+        if sight.life is Life.GONE:
+            return self._no(Code.ERR_GENERIC, f"the broker was primary without Pacemaker, and is gone: {sight.how}")
         self._virtual_ip.take_down()
         self._tell(lambda: self._scores.refresh(sight, always=True))
         self.ensure_watch()
         return Code.SUCCESS
 
     def stop(self) -> Code:
-        """No broker, no virtual IP, no score; whatever the configuration says by now."""
-        with self._memory.changed() as memory:
-            memory.is_stop_asked, memory.is_forced, memory.handed_over = True, False, ""
+        """No broker, no virtual IP, no score; whatever the configuration says by now, because a stop that fails is
+        a reason to fence the machine."""
+        self._note_stop()
+        service, limit_s = self._stoppable(), self._limit_s("stop_timeout", self._parameters.stop_timeout)
         try:
-            how = actions.stop(self._stoppable(), self._limit_s("stop_timeout", self._parameters.stop_timeout))
+            how = actions.stop(service, limit_s) if service is not None else NEVER_STARTED
         except ActionFailed as failure:
             return self._failed(failure)
         self._virtual_ip.take_down()
-        self._tell(self._scores.drop)
+        self._tell(self._say_nothing)
         self._inform(f"the broker is stopped: {how}")
         return Code.SUCCESS
 
     def monitor(self) -> Code:
         """How it is. Level 10 also knocks at the AMQP port, level 20 also asks the other brokers."""
-        sight = look(self._control_socket, self._patience_s())
+        try:
+            sight = look(self._control_socket, self._patience_s())
+        except Invalid as invalid:  # a probe: to call this a failure would have it stopped, and perhaps fenced
+            self._inform(f"{invalid}; {NEVER_STARTED}")
+            return Code.NOT_RUNNING
         if sight.life is Life.GONE:
             return Code.NOT_RUNNING
         if sight.life is Life.SILENT:
@@ -115,7 +123,7 @@ class OcfAgent:
         except ActionFailed as failure:
             self._virtual_ip.take_down()
             if failure.trouble is Trouble.REFUSED:  # the next monitor may think better of it, but not before
-                self._tell(self._scores.refuse)
+                self._tell(lambda: self._scores.refuse())
             return self._failed(failure)
         self._virtual_ip.announce()
         with self._memory.changed() as memory:
@@ -126,8 +134,9 @@ class OcfAgent:
 
     def demote(self) -> Code:
         """A backup, without the virtual IP. A broker that is dead, or had to be killed, is no primary either."""
+        service, limit_s = self._stoppable(), self._limit_s("promote_timeout", self._parameters.promote_timeout)
         try:
-            sight = actions.demote(self._stoppable(), self._limit_s("demote", self._parameters.promote_timeout))
+            sight = actions.demote(service, limit_s) if service is not None else Sight(Life.GONE, NEVER_STARTED)
         except ActionFailed as failure:
             return self._failed(failure)
         self._virtual_ip.take_down()
@@ -164,7 +173,7 @@ class OcfAgent:
         check_everywhere(self._parameters)
         from qpid_ha_agent.pacemaker.watching import end_watch
 
-        end_watch(self.resource)
+        end_watch(self._memory)
         self.ensure_watch()
         return Code.SUCCESS
 
@@ -208,7 +217,11 @@ class OcfAgent:
 
     def _better_rival(self, sight: Sight) -> MakeWay | None:
         """Whoever published, before this promotion, that its broker is further. Raises ClusterUnreachable."""
-        node, active = self._cluster.node, self._active_nodes()
+        active = self._active_nodes()
+        if not active:
+            self._inform("promoting it without a comparison: nobody was told to publish how far it is (notify=true)")
+            return None
+        node = self._cluster.node
         said = {
             each: text for each, text in self._cluster.published(POSITION).items() if each in active and each != node
         }
@@ -232,7 +245,7 @@ class OcfAgent:
         return self._no(Code.ERR_GENERIC, f"{rival.node} is the better choice: {rival.why}; its score is raised")
 
     def _promote_broker(self, service: Service) -> Sight:
-        cause = f"Pacemaker promoted {self.resource} on {self._cluster.node}"
+        cause = f"Pacemaker promoted {self.resource} on {self._environment.get(f'{META}on_node', 'this node')}"
         force = self._memory.read().is_forced
         limit_s = self._limit_s("promote_timeout", self._parameters.promote_timeout)
         return actions.promote(service, cause, limit_s, force)
@@ -268,9 +281,12 @@ class OcfAgent:
         """The watcher writes where the broker's output goes."""
         import logging
 
-        log_file = service_of(self._parameters).log_file
         form = "%(asctime)s %(levelname)s watch: %(message)s"
-        logging.basicConfig(filename=log_file, level=logging.INFO, format=form, datefmt="%Y-%m-%dT%H:%M:%S%z")
+        try:
+            handler: logging.Handler = logging.FileHandler(service_of(self._parameters).log_file)
+        except (Invalid, OSError):
+            handler = logging.StreamHandler()  # it watches all the same
+        logging.basicConfig(handlers=[handler], level=logging.INFO, format=form, datefmt="%Y-%m-%dT%H:%M:%S%z")
 
     # --- surroundings
 
@@ -278,19 +294,37 @@ class OcfAgent:
         """One watcher, if it is wanted, and Pacemaker is there to hear it."""
         from qpid_ha_agent.pacemaker.watching import start_watch
 
-        if self._parameters.watch and f"{META}timeout" in self._environment:
-            start_watch(self.resource, self._control_socket, self._parameters.hang_timeout)
+        if not self._parameters.watch or f"{META}timeout" not in self._environment:
+            return
+        try:
+            start_watch(self._memory, self._control_socket, self._parameters.hang_timeout)
+        except OSError as error:
+            self._inform(f"nobody watches the broker but the monitors: {error}")
 
-    def _stoppable(self) -> Service:
-        """Enough to find the broker, even when the configuration cannot be read any more. Raises Invalid."""
+    def _stoppable(self) -> Service | None:
+        """Enough to find the broker, even when the configuration cannot be read any more; None: it never was here."""
         remembered = self._memory.read().control_socket
         try:
             service = service_of(self._parameters)
-        except Invalid:
+        except Invalid as invalid:
+            self._inform(str(invalid))
             if not remembered:
-                raise
+                return None
             return Service(Path(self._parameters.config), Path(remembered), Path(os.devnull), ())
         return replace(service, control_socket=Path(remembered)) if remembered else service
+
+    def _note_stop(self) -> None:
+        """The watcher is told first: this death is wanted."""
+        try:
+            with self._memory.changed() as memory:
+                memory.is_stop_asked, memory.is_forced, memory.handed_over = True, False, ""
+        except OSError as error:
+            self._inform(f"the watcher was not told of the stop: {error}")
+
+    def _say_nothing(self) -> None:
+        """Neither a score nor a position of a broker that is not there. Raises ClusterUnreachable, OSError."""
+        self._scores.drop()
+        self._cluster.take_back(POSITION)
 
     def _limit_s(self, name: str, wanted_s: float) -> float:
         """As long as the parameter says, unless Pacemaker's patience ends before."""

@@ -19,6 +19,9 @@ ACTIONS = (
     "start", "stop", "monitor", "promote", "demote", "notify", "validate-all", "meta-data", "reload-agent", "status",
 )  # fmt: skip
 
+WHATEVER_IS_SET = ("stop", "demote", "monitor", "status", "notify")
+"""A wrong parameter is no reason to fence a machine whose broker could be stopped, nor to call a running one dead."""
+
 
 def run_action(action: str, environment: Mapping[str, str] = os.environ) -> Code:
     """The outcome; the reason for a bad one is on stderr as `ocf-exit-reason:`."""
@@ -29,17 +32,20 @@ def run_action(action: str, environment: Mapping[str, str] = os.environ) -> Code
         return Code.SUCCESS
     from qpid_ha_agent.actions import ActionFailed
     from qpid_ha_agent.ocf.agent import OcfAgent, exit_reason
-    from qpid_ha_agent.ocf.parameters import ParameterError, read_parameters
+    from qpid_ha_agent.ocf.parameters import ParameterError, read_parameters, without_wrong_ones
     from qpid_ha_agent.ocf.validation import Invalid
     from qpid_ha_agent.pacemaker.attributes import ClusterUnreachable
     from qpid_ha_agent.vip_action import VirtualIpProblem
 
     try:
-        agent = OcfAgent(read_parameters(environment), environment)
-        return _actions(agent)[action]()
+        parameters = read_parameters(environment)
     except ParameterError as error:
         exit_reason(str(error))
-        return Code.ERR_CONFIGURED
+        if action not in WHATEVER_IS_SET:
+            return Code.ERR_CONFIGURED
+        parameters = read_parameters(without_wrong_ones(environment))
+    try:
+        return _actions(OcfAgent(parameters, environment))[action]()
     except Invalid as invalid:
         exit_reason(str(invalid))
         return invalid.code

@@ -7,14 +7,21 @@ monitor, and says what the watcher cannot see: that an end was asked for.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 DIRECTORY = Path("/run/qpid-ha-agent")
 """Not below the broker's own /run/qpid-ha: its user could put links there, and we are root."""
+DIRECTORY_VARIABLE = "QPID_HA_AGENT_STATE"
+
+
+def state_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where these files are, unless the environment names another place."""
+    return Path(environment.get(DIRECTORY_VARIABLE) or DIRECTORY)
 
 
 @dataclass
@@ -30,14 +37,17 @@ class Memory:
     """Where the log of this broker ended when it was demoted, as generation:lsn, until the next promotion here."""
     score: str = ""
     """The promotion score that was told last."""
+    is_refused: bool = False
+    """The broker would not be promoted: its score rises again with the next monitor, and not before."""
     score_told_at_s: float = 0.0
     """By the clock that starts with the machine."""
 
 
 class MemoryFile:
-    """The promise: a reader sees a whole one, the old or the new."""
+    """The promise: a reader sees a whole one, the old or the new, and of two who change it neither undoes the other."""
 
-    def __init__(self, instance: str, directory: Path = DIRECTORY) -> None:
+    def __init__(self, instance: str, directory: Path) -> None:
+        self.instance = instance
         self.directory = directory
         self._path = directory / f"{instance}.json"
 
@@ -49,12 +59,15 @@ class MemoryFile:
             return Memory()
         if not isinstance(found, dict):
             return Memory()
-        known = {each.name: found[each.name] for each in fields(Memory) if each.name in found}
-        return Memory(**known)
+        values = asdict(Memory())
+        for each in fields(Memory):
+            if isinstance(found.get(each.name), type(values[each.name])):
+                values[each.name] = found[each.name]
+        return Memory(**values)
 
     def write(self, memory: Memory) -> None:
         """Raises OSError."""
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._make_directory()
         temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
         temporary.write_text(json.dumps(asdict(memory)), encoding="utf-8")
         temporary.replace(self._path)
@@ -62,8 +75,20 @@ class MemoryFile:
     @contextlib.contextmanager
     def changed(self) -> Iterator[Memory]:
         """Read it, change it in the block, and it is written when something is different. Raises OSError."""
-        memory = self.read()
-        before = asdict(memory)
-        yield memory
-        if asdict(memory) != before:
-            self.write(memory)
+        with self._alone():
+            memory = self.read()
+            before = asdict(memory)
+            yield memory
+            if asdict(memory) != before:
+                self.write(memory)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """The watcher may be telling a score while an action notes that a stop is wanted."""
+        self._make_directory()
+        with self._path.with_suffix(".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _make_directory(self) -> None:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -8,6 +8,12 @@ from xml.sax.saxutils import escape, quoteattr
 from qpid_ha_agent.ocf.parameters import TABLE, Parameter
 
 VERSION = "1.0"
+DOCTYPE = """<!DOCTYPE resource-agent SYSTEM "ra-api-1.dtd" [
+<!ATTLIST parameter unique-group CDATA #IMPLIED reloadable (0|1) "0">
+<!ATTLIST action name CDATA #REQUIRED>
+]>"""
+"""The DTD that resource-agents installs is that of OCF 1.0. What 1.1 adds is declared here: of two declarations of an
+attribute the first counts, and these come before those of the file (XML 1.0, sections 2.8 and 3.3)."""
 SHORT = "A qpid-ha message broker, promotable"
 LONG = """
 Manages a broker of a qpid-ha cluster as a promotable clone: one instance is promoted and serves clients, the others are
@@ -45,7 +51,7 @@ def metadata() -> str:
     parameters = "\n".join(_parameter(row) for row in TABLE)
     actions = "\n".join(_action(offer) for offer in ACTIONS)
     return f"""<?xml version="1.0"?>
-<!DOCTYPE resource-agent SYSTEM "ra-api-1.dtd">
+{DOCTYPE}
 <resource-agent name="qpid-ha" version="{VERSION}">
 <version>1.1</version>
 <longdesc lang="en">{escape(LONG)}</longdesc>

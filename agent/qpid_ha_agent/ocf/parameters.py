@@ -21,6 +21,10 @@ BOOLEANS = {
 class ParameterError(Exception):
     """A parameter is wrong on every node; the text names it and says what it should be."""
 
+    def __init__(self, parameter: str, text: str) -> None:
+        super().__init__(f"{parameter}: {text}")
+        self.parameter = parameter
+
 
 class Parameter(NamedTuple):
     """One row. `kind` is the content type that the metadata shows; durations are text with a unit."""
@@ -128,7 +132,7 @@ def read_parameters(environment: Mapping[str, str] = os.environ) -> Parameters:
     texts = {row.name: environment.get(PREFIX + row.name) or row.default for row in TABLE}
     for name in ("config", "data_dir", "control_socket", "log_file"):
         if texts[name] and not texts[name].startswith("/"):
-            raise ParameterError(f"{name}: {texts[name]!r} is not an absolute path")
+            raise ParameterError(name, f"{texts[name]!r} is not an absolute path")
     return Parameters(
         config=texts["config"],
         binary=texts["binary"],
@@ -147,6 +151,18 @@ def read_parameters(environment: Mapping[str, str] = os.environ) -> Parameters:
     )
 
 
+def without_wrong_ones(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment as if the parameters that are wrong had not been set."""
+    kept = dict(environment)
+    while True:
+        try:
+            read_parameters(kept)
+        except ParameterError as error:
+            del kept[PREFIX + error.parameter]
+        else:
+            return kept
+
+
 def _duration(texts: Mapping[str, str], name: str) -> float:
     return _read(texts, name, _positive_duration, "a time above 0, such as 20s or 500ms")
 
@@ -155,7 +171,7 @@ def _read(texts: Mapping[str, str], name: str, read: Callable[[str], Value], exp
     try:
         return read(texts[name])
     except (ValueError, KeyError):
-        raise ParameterError(f"{name}: {texts[name]!r} is not {expected}") from None
+        raise ParameterError(name, f"{texts[name]!r} is not {expected}") from None
 
 
 def _positive_duration(text: str) -> float:

@@ -84,8 +84,10 @@ def _run(command: Sequence[str], no_such_is_empty: bool = False) -> str:
         )
     except FileNotFoundError:
         raise ClusterUnreachable(f"{command[0]} is not installed: install Pacemaker's command line tools") from None
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ClusterUnreachable(f"{command[0]}: {error}") from None
+    except subprocess.TimeoutExpired:
+        raise ClusterUnreachable(f"{command[0]} gave no answer within {TOOL_TIMEOUT_S:g} s") from None
+    except OSError as error:
+        raise ClusterUnreachable(f"cannot run {command[0]}: {error.strerror}") from None
     if done.returncode == NO_SUCH and no_such_is_empty:
         return ""
     if done.returncode != 0:

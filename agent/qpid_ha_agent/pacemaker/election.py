@@ -8,6 +8,7 @@ that may lack something confirmed refuses to be promoted. What is decided here i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -16,6 +17,9 @@ from qpid_ha_broker.ha.states import State
 NEVER = "-INFINITY"
 SCORES: Mapping[str, int] = {"primary": 1000, "better": 800, "ready": 500, "lost its primary": 200, "first": 10}
 """What the reasons are worth. `better`: another candidate made way for this one."""
+
+_POSITION = re.compile(r"([0-9]{1,20}):([0-9]{1,20}):([0-9]{1,20}):([a-z]+):(in-sync|behind)")
+_HANDED_OVER = re.compile(r"([0-9]{1,20}):([0-9]{1,20})")
 
 
 class Position(NamedTuple):
@@ -33,11 +37,8 @@ class Position(NamedTuple):
     @classmethod
     def read(cls, text: str) -> Position | None:
         """What `str` wrote; None for anything else."""
-        numbers, words = text.split(":")[:3], text.split(":")[3:]
-        if len(words) != 2 or not all(number.isascii() and number.isdigit() for number in numbers):
-            return None
-        generation, epoch, lsn = map(int, numbers)
-        return cls(generation, epoch, lsn, words[0], words[1] == "in-sync")
+        found = _POSITION.fullmatch(text)
+        return cls(int(found[1]), int(found[2]), int(found[3]), found[4], found[5] == "in-sync") if found else None
 
 
 class HandedOver(NamedTuple):
@@ -50,8 +51,8 @@ class HandedOver(NamedTuple):
     @classmethod
     def read(cls, node: str, text: str) -> HandedOver | None:
         """From `generation:lsn`; None for anything else."""
-        generation, _colon, lsn = text.partition(":")
-        return cls(node, int(generation), int(lsn)) if generation.isdigit() and lsn.isdigit() else None
+        found = _HANDED_OVER.fullmatch(text)
+        return cls(node, int(found[1]), int(found[2])) if found else None
 
 
 class Go(NamedTuple):

@@ -58,8 +58,8 @@ class Scores:
 
     def raise_to(self, sight: Sight) -> None:
         """Tell it if it is higher: falls can wait for the next monitor, and may be over by then."""
-        score = self.score(sight)
-        if _value(score) > _value(self._memory.read().score):
+        told = self._memory.read()
+        if not told.is_refused and _value(score := self.score(sight)) > _value(told.score):
             self._tell(score)
 
     def make_way(self, node: str) -> None:
@@ -69,17 +69,18 @@ class Scores:
 
     def refuse(self) -> None:
         """The broker will not; until the next monitor. Raises ClusterUnreachable, OSError."""
-        self._tell(NEVER)
+        self._tell(NEVER, is_refused=True)
 
     def drop(self) -> None:
         """There is nothing to promote here. Raises ClusterUnreachable, OSError."""
         self._cluster.drop_score()
         with self._memory.changed() as memory:
-            memory.score = ""
+            memory.score, memory.is_refused = "", False
 
-    def _tell(self, score: str) -> None:
+    def _tell(self, score: str, is_refused: bool = False) -> None:
         self._cluster.set_score(score)
         with self._memory.changed() as memory:
+            memory.is_refused = is_refused
             memory.score, memory.score_told_at_s = score, time.monotonic()
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
 from qpid_ha_agent.control import ControlClient, ControlFailure, TimedOut
-from qpid_ha_agent.ocf.memory import DIRECTORY, MemoryFile
+from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.pacemaker.attributes import ClusterUnreachable
 from qpid_ha_agent.sight import Life, Sight
 
@@ -37,27 +37,27 @@ FAILOVER_FIRST_S = 2.0
 END_S = 2.0
 
 
-def start_watch(resource: str, control_socket: Path, hang_timeout_s: float) -> None:
-    """A watcher, unless there is one. It outlives the action that starts it, and needs its environment."""
-    lock = _lock(resource)
+def start_watch(memory: MemoryFile, control_socket: Path, hang_timeout_s: float) -> None:
+    """A watcher, unless there is one. It outlives the action that starts it, and needs its environment. Raises OSError."""
+    lock = _lock(memory)
     if lock is None:
         return
     os.close(lock)  # of two that are started at once, the second finds the lock taken, and ends
-    command = [sys.executable, "-m", "qpid_ha_agent.pacemaker.watching", resource, str(control_socket)]
+    command = [sys.executable, "-m", "qpid_ha_agent.pacemaker.watching", memory.instance, str(control_socket)]
     null = subprocess.DEVNULL
     subprocess.Popen(
         [*command, str(hang_timeout_s)], stdin=null, stdout=null, stderr=null, start_new_session=True, cwd="/"
     )
 
 
-def end_watch(resource: str) -> None:
-    """No watcher any more; nothing if there was none."""
-    lock = _lock(resource)
+def end_watch(memory: MemoryFile) -> None:
+    """No watcher any more; nothing if there was none. Raises OSError."""
+    lock = _lock(memory)
     if lock is not None:
         os.close(lock)
         return
     with contextlib.suppress(OSError, ValueError):
-        pidfd = os.pidfd_open(int(_lock_path(resource).read_text()))
+        pidfd = os.pidfd_open(int(_lock_path(memory).read_text()))
         try:
             signal.pidfd_send_signal(pidfd, signal.SIGTERM)
             select.select([pidfd], [], [], END_S)
@@ -65,14 +65,14 @@ def end_watch(resource: str) -> None:
             os.close(pidfd)
 
 
-def _lock_path(resource: str) -> Path:
-    return DIRECTORY / f"{resource}.watch"
+def _lock_path(memory: MemoryFile) -> Path:
+    return memory.directory / f"{memory.instance}.watch"
 
 
-def _lock(resource: str) -> int | None:
+def _lock(memory: MemoryFile) -> int | None:
     """The descriptor that holds the lock; None when another process has it."""
-    DIRECTORY.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(_lock_path(resource), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    memory.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(_lock_path(memory), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -134,7 +134,8 @@ def main(arguments: list[str]) -> int:
     from qpid_ha_agent.ocf.parameters import read_parameters
 
     resource, control_socket, hang_timeout_s = arguments[0], Path(arguments[1]), float(arguments[2])
-    lock = _lock(resource)
+    memory = MemoryFile(resource, state_directory())
+    lock = _lock(memory)
     if lock is None:
         return 0
     os.ftruncate(lock, 0)
@@ -148,7 +149,6 @@ def main(arguments: list[str]) -> int:
         return 1
     if process is None:
         return 0
-    memory = MemoryFile(resource)
     watch = Watch(process, control_socket, hang_timeout_s, lambda: memory.read().is_stop_asked, agent.status_changed)
     problem = watch.run()
     if problem:
