@@ -303,7 +303,13 @@ class Script:
         return code
 
     def _say(self, text: str) -> None:
-        print(f"{self._name}: {' '.join(text.split())}", file=sys.stderr, flush=True)
+        line = " ".join(text.split())
+        print(f"{self._name}: {line}", file=sys.stderr, flush=True)
+        if _MANAGED_SERVICE in self._environment:  # rgmanager throws away what scripts print
+            import syslog
+
+            syslog.openlog(self._name, facility=syslog.LOG_DAEMON)
+            syslog.syslog(syslog.LOG_WARNING, line)
 
 
 def _user_id(name: str) -> int:

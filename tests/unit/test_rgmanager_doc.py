@@ -1,0 +1,82 @@
+"""docs/rgmanager.md says what the files say: names that it tells people to type exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lab.rgmanager_conf import read_conf
+from qpid_ha_agent.cli import lsb
+from qpid_ha_broker.server.config_file import load_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "rgmanager.md").read_text(encoding="utf-8")
+CONF = read_conf(ROOT / "rgmanager" / "cluster.conf")
+SCRIPTS = ("qpidd", "qpidd-primary")
+
+
+def test_the_brokers_configuration_on_the_page_is_one(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    config = tmp_path / "qpid-ha.yaml"
+    config.write_text(block.replace("/etc/qpid-ha", str(tmp_path)), encoding="utf-8")
+    for secret in ("replicator.password", "users.sasldb"):
+        (tmp_path / secret).write_text("secret", encoding="utf-8")
+        (tmp_path / secret).chmod(0o600)
+    settings = load_settings(config, {})
+    assert (settings.name, yaml.safe_load(block)["ha"]["cluster"]) == ("node1", True)
+
+
+def test_services_and_nodes_that_are_typed_are_those_of_the_example() -> None:
+    names = {service.name for service in CONF.services}
+    typed = re.findall(r"clusvcadm -[a-zA-Z] (qpidd\S*?)(?: -m (\w+))?[;\s`]", PAGE)
+    assert {service for service, _ in typed} == names
+    assert {node for _, node in typed if node} <= set(CONF.nodes)
+
+
+def test_scripts_are_where_the_example_looks_for_them() -> None:
+    files = {
+        Path(each.attributes["file"]) for service in CONF.services for each in service.starting if each.kind == "script"
+    }
+    assert {file.name for file in files} == set(SCRIPTS)
+    assert {str(file.parent) for file in files} == {"/usr/local/lib/qpid-ha"}
+    assert "/usr/local/lib/qpid-ha/qpidd" in PAGE
+    assert all((ROOT / "rgmanager" / file.name).stat().st_mode & 0o111 for file in files)
+
+
+def test_every_setting_is_on_the_page_with_its_default() -> None:
+    rows = dict(re.findall(r"\| `(QPID_HA_\w+)` \| `([^`]*)` \|", PAGE))
+    assert {name: rows[f"QPID_HA_{name.upper()}_TIMEOUT"] for name in lsb.TIMEOUTS} == lsb.TIMEOUTS
+    assert rows["QPID_HA_USER"] == lsb.USER
+    assert set(rows) == {f"QPID_HA_{name.upper()}_TIMEOUT" for name in lsb.TIMEOUTS} | {
+        "QPID_HA_CONFIG", "QPID_HA_USER", "QPID_HA_LOG_FILE",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["service", "primary"])
+def test_every_action_is_on_the_page(kind: str) -> None:
+    actions = lsb.Script(kind, {}).actions()
+    assert all(f"`{action}`" in PAGE for action in actions)
+    assert "|".join(actions) in (ROOT / "rgmanager" / lsb.KINDS[kind]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("code", [*lsb.Code, *lsb.Status])
+def test_every_exit_code_is_on_the_page(code: int) -> None:
+    assert f"\n| {int(code)} | " in PAGE
+
+
+def test_the_two_scripts_differ_in_nothing_but_their_names() -> None:
+    one, other = (
+        [
+            line
+            for line in (ROOT / "rgmanager" / name).read_text(encoding="utf-8").splitlines()
+            if not line.startswith("#")
+        ]
+        for name in SCRIPTS
+    )
+    assert [pair for pair in zip(one, other, strict=True) if pair[0] != pair[1]] == [
+        ("name=qpidd", "name=qpidd-primary"),
+        ("kind=service", "kind=primary"),
+    ]
