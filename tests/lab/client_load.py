@@ -1,0 +1,149 @@
+"""Runs on the lab's client: publishes and consumes through the virtual address, and answers for it.
+
+    /opt/qpid-ha/bin/python client_load.py URL QUEUE [--rate N] [--size BYTES] [--no-consumer]
+
+Ordinary Proton clients with their books. Each line of the standard input is a JSON object {"do": ...}, each answer a
+line of JSON with the time `now_s` of this machine's clock, to which all other times refer. It ends with its input.
+Alone on its machine, it needs nothing but an installed qpid-ha.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import urlsplit
+
+from qpid_ha_agent.demo_ledger import Ledger
+from qpid_ha_agent.demo_load import Consumer, FailoverClient, Publisher
+
+_CONNECT_LIMIT_S = 0.25
+_SHOWN = 20
+Request = Mapping[str, Any]
+
+
+def is_reachable(url: str) -> bool:
+    """Does anybody accept connections there at once?"""
+    place = urlsplit(url)
+    try:
+        with socket.create_connection((str(place.hostname), place.port or 5672), _CONNECT_LIMIT_S):
+            return True
+    except OSError:
+        return False
+
+
+class WithConnectLimit(FailoverClient):
+    """Does not wait for a connection to nobody: Proton has no limit for that, and TCP tries again only each second.
+
+    While a virtual address moves, what is sent to it gets lost.
+    """
+
+    url = ""
+
+    def _connect(self) -> None:
+        # The first connection has to be begun, or the container ends for want of anything to do.
+        if getattr(self, "_connection", None) is not None and not is_reachable(self.url):
+            self._connect_at_s = time.monotonic() + self._addresses.pause_s()
+        else:
+            super()._connect()
+
+
+class PatientPublisher(WithConnectLimit, Publisher):
+    """The publisher."""
+
+
+class PatientConsumer(WithConnectLimit, Consumer):
+    """The consumer."""
+
+
+class Load:
+    """Both clients, and what may be asked of them."""
+
+    def __init__(self, url: str, queue: str, rate: int, size: int, *, consumes: bool) -> None:
+        self._ledger = Ledger()
+        self._publisher = PatientPublisher([url], queue, self._ledger, rate=rate, size=size)
+        self._consumer = PatientConsumer([url], queue, self._ledger)
+        self._publisher.url = self._consumer.url = url
+        self._publisher.start()
+        self._consumes = False
+        if consumes:
+            self._consume({})
+        self._deeds: Mapping[str, Callable[[Request], dict[str, Any]]] = {
+            "report": lambda _: {},
+            "gaps": self._gaps,
+            "pause": self._pause,
+            "resume": self._resume,
+            "consume": self._consume,
+            "audit": self._audit,
+        }
+
+    def answer(self, request: Request) -> dict[str, Any]:
+        """Do it, and say how things are."""
+        found = self._deeds[request["do"]](request)
+        ledger = self._ledger
+        return {
+            "now_s": time.monotonic(),
+            "sent": ledger.sent,
+            "confirmed": len(ledger.confirmed_at_s),
+            "arrived": len(ledger.arrivals),
+            "missing": ledger.missing if self._consumes else 0,
+            "is_settled": self._publisher.is_settled,
+            "recoveries": list(self._publisher.recoveries),
+            "problems": [*self._publisher.problems[-_SHOWN:], *self._consumer.problems[-_SHOWN:]],
+            **found,
+        }
+
+    def stop(self) -> None:
+        """End both."""
+        self._publisher.stop()
+        if self._consumes:
+            self._consumer.stop()
+
+    def _pause(self, _: Request) -> dict[str, Any]:
+        self._publisher.is_paused = True
+        return {}
+
+    def _resume(self, _: Request) -> dict[str, Any]:
+        self._publisher.is_paused = False
+        return {}
+
+    def _consume(self, _: Request) -> dict[str, Any]:
+        if not self._consumes:
+            self._consumes = True
+            self._consumer.start()
+        return {}
+
+    def _gaps(self, request: Request) -> dict[str, Any]:
+        """Every stretch of more than `longer_than_s` without a confirmation, since `since_s` and up to now."""
+        since_s, now_s = request["since_s"], time.monotonic()
+        times = sorted(at_s for at_s in list(self._ledger.confirmed_at_s.values()) if at_s > since_s)
+        edges = zip([since_s, *times], [*times, now_s], strict=True)
+        return {"gaps": [edge for edge in edges if edge[1] - edge[0] > request["longer_than_s"]]}
+
+    def _audit(self, _: Request) -> dict[str, Any]:
+        audit = asdict(self._ledger.audit())
+        return {"audit": {name: fact[:_SHOWN] if isinstance(fact, tuple) else fact for name, fact in audit.items()}}
+
+
+def main() -> None:
+    """Serve the standard input."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("queue")
+    parser.add_argument("--rate", type=int, default=200)
+    parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--no-consumer", action="store_true")
+    options = parser.parse_args()
+    load = Load(options.url, options.queue, options.rate, options.size, consumes=not options.no_consumer)
+    for line in sys.stdin:
+        print(json.dumps(load.answer(json.loads(line))), flush=True)
+    load.stop()
+
+
+if __name__ == "__main__":
+    main()
