@@ -60,7 +60,7 @@ class OcfAgent:
         """A broker that runs as a backup."""
         service = check_here(self._parameters)
         with self._memory.changed() as memory:
-            memory.control_socket, memory.is_stop_asked = str(service.control_socket), False
+            memory.control_socket = str(service.control_socket)
         try:
             sight = actions.start(service, self._limit_s("start_timeout", self._parameters.start_timeout))
         except ActionFailed as failure:
@@ -317,7 +317,8 @@ class OcfAgent:
         """The watcher is told first: this death is wanted."""
         try:
             with self._memory.changed() as memory:
-                memory.is_stop_asked, memory.is_forced, memory.handed_over = True, False, ""
+                memory.stops += 1
+                memory.is_forced, memory.handed_over = False, ""
         except OSError as error:
             self._inform(f"the watcher was not told of the stop: {error}")
 

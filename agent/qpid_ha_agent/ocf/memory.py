@@ -29,8 +29,9 @@ class Memory:
     """The fields, with what they are before anything was written."""
 
     control_socket: str = ""
-    is_stop_asked: bool = False
-    """The broker's end is wanted: its death is no news."""
+    stops: int = 0
+    """How often a stop was asked for. A watcher that finds more of them than it began with has no news: the death of its
+    broker was wanted, or is being recovered from."""
     is_forced: bool = False
     """An operator wants a promotion here whatever the broker says."""
     handed_over: str = ""

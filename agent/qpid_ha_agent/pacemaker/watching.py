@@ -5,7 +5,8 @@ for: a stop says so in the memory file first. It does nothing but report; Pacema
 
 A failed primary is reported in two steps. Pacemaker recovers a failed member of a clone before it promotes another one:
 demote, stop, start, and only then promote. So first the promotion score says that this node is out of the question,
-which makes Pacemaker promote another one at once; a moment later the failure is reported, and this one is recovered.
+which makes Pacemaker promote another one at once. What it demotes it monitors anew, and so finds that it has to be
+recovered; only where it does not, the failure is reported a while later.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ log = logging.getLogger("watch")
 LOOK_EVERY_S = 0.5
 TELL_ATTEMPTS = 5
 TELL_AGAIN_AFTER_S = 0.3
-FAILOVER_FIRST_S = 2.0
+FAILOVER_FIRST_S = 10.0
+"""By then the monitor that follows a demotion has found the dead broker, unless none is configured for that role."""
 END_S = 2.0
 
 
@@ -149,24 +151,18 @@ def main(arguments: list[str]) -> int:
         return 1
     if process is None:
         return 0
-    watch = Watch(process, control_socket, hang_timeout_s, lambda: memory.read().is_stop_asked, agent.status_changed)
+    stops = memory.read().stops
+    watch = Watch(process, control_socket, hang_timeout_s, lambda: memory.read().stops != stops, agent.status_changed)
     problem = watch.run()
+    os.close(lock)  # whoever recovers the broker starts another watcher
     if problem:
         log.error("the broker failed: %s", problem)
         if watch.was_primary:
             _insist(agent.rule_out)
             time.sleep(FAILOVER_FIRST_S)
-        if not memory.read().is_stop_asked and not _is_followed(process, control_socket):
+        if memory.read().stops == stops:
             _insist(agent.report_failure)
     return 0
-
-
-def _is_followed(process: BrokerProcess, control_socket: Path) -> bool:
-    """Whether there is another broker in its place: somebody has recovered it already."""
-    with contextlib.suppress(BrokerProcessError):
-        found = BrokerProcess.find(control_socket)
-        return found is not None and found.pid != process.pid
-    return False
 
 
 def _insist(tell: Callable[[], None]) -> None:
