@@ -21,7 +21,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}", re.ASCII)
 _VALUE = re.compile(
     r"1;cluster=([^;]*);generation=([0-9]{1,19});primary=([^;]*);epoch=([0-9]{1,19});members=([^;]*)", re.ASCII
 )
-_MEMBERSHIP = "/cib/configuration/nodes/node"
+_NODES = "/cib/configuration/nodes/node | /cib/status/node_state"
+_ABSENT = ("", "false", "0")
+"""Of a node's state in_ccm: newer Pacemaker writes since when it is a member, or 0."""
 
 
 class DamagedRecord(ValueError):
@@ -36,6 +38,8 @@ class CibAnswer(NamedTuple):
     """None: there is no record yet."""
     nodes: frozenset[str]
     """The cluster's nodes, whether they are there or not."""
+    present: frozenset[str]
+    """Those that the partition's coordinating node has not given up."""
 
 
 def encode(record: Record) -> str:
@@ -75,7 +79,7 @@ def check_name(name: str) -> str:
 
 def query_path(name: str) -> str:
     """Selects what `read_answer` reads."""
-    return f"/cib | /cib/{_record_path(name)} | {_MEMBERSHIP}"
+    return f"/cib | /cib/{_record_path(name)} | {_NODES}"
 
 
 def condition_path(name: str, value: str | None) -> str:
@@ -112,12 +116,16 @@ def read_answer(text: str) -> CibAnswer:
     values = [element.get("value", "") for element in elements if element.tag == "nvpair"]
     if about is None or len(values) > 1:
         raise DamagedRecord("cibadmin's answer has no <cib>" if about is None else "there are two records")
-    members = (node for node in elements if node.tag == "node" and node.get("type", "member") == "member")
+    nodes = frozenset(_name(node) for node in elements if node.tag == "node" and node.get("type", "member") == "member")
+    states = (state for state in elements if state.tag == "node_state" and state.get("in_ccm", "") not in _ABSENT)
+    value = values[0] if values else None
     return CibAnswer(
-        about.get("have-quorum") == "1",
-        values[0] if values else None,
-        frozenset(node.get("uname", "") for node in members),
+        about.get("have-quorum") == "1", value, nodes, nodes.intersection(_name(state) for state in states)
     )
+
+
+def _name(element: ElementTree.Element) -> str:
+    return element.get("uname", "")
 
 
 def _record_path(name: str) -> str:

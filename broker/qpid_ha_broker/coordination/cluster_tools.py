@@ -1,7 +1,8 @@
-"""Pacemaker's own programs, asked for what the coordinator needs; their failures as `CoordinatorError`.
+"""Pacemaker's program `cibadmin`, asked for what the coordinator needs; its failures as `CoordinatorError`.
 
-Of these programs the exit codes of Pacemaker 2 (crm/common/results.h) are read, never the text on stderr. Corosync's
-programs are not used: they refuse a user that is in the group haclient only as a further group.
+Its exit codes are read (those of Pacemaker 2 and newer, crm/common/results.h), never the text on stderr. No other
+program is needed, and others would not do: `crm_node` waits up to a second after each change when this node coordinates
+the cluster, and Corosync's programs refuse users that are in the group haclient only as a further group.
 """
 
 from __future__ import annotations
@@ -59,23 +60,6 @@ def modify(path: str, xml: str, deadline: Deadline) -> bool:
     if code not in (0, _NO_MATCH):
         raise CoordinatorError(f"cibadmin cannot change the cluster's configuration (exit code {code})")
     return code == 0
-
-
-def partition_members(deadline: Deadline) -> frozenset[str]:
-    """The nodes that this one is in touch with, as far as it knows, and itself. Raises CoordinatorError."""
-    return frozenset(_ask_controller("--partition", deadline).split())
-
-
-def partition_has_quorum(deadline: Deadline) -> bool:
-    """What Corosync told this node last: sooner than the configuration, which is changed by an election's winner."""
-    return _ask_controller("--quorum", deadline).strip() == "1"
-
-
-def _ask_controller(option: str, deadline: Deadline) -> str:
-    code, output = _run(["crm_node", option], deadline)
-    if code != 0:
-        raise CoordinatorError(_why_not(code, "crm_node"))
-    return output
 
 
 def _run_cibadmin(command: list[str], deadline: Deadline) -> tuple[int, str]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 from qpid_ha_broker.coordination import cib_record, cluster_tools
-from qpid_ha_broker.coordination.cib_record import DEFAULT_NAME, DamagedRecord
+from qpid_ha_broker.coordination.cib_record import DEFAULT_NAME, CibAnswer, DamagedRecord
 from qpid_ha_broker.coordination.cluster_tools import Deadline
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.ha.effects import Record
@@ -24,6 +25,8 @@ LIMIT_S = 4.5
 WATCH_INTERVAL_S = 1.0
 _ROUND_S = 0.5
 """How long other nodes are waited for before it is looked up who is still there."""
+_SETTLED_S = 0.25
+"""Between the loss of a node and that of the quorum, as the configuration tells them: milliseconds."""
 
 
 class PacemakerCoordinator:
@@ -42,7 +45,7 @@ class PacemakerCoordinator:
     def compare_and_set(self, expected: Record, wanted: Record) -> tuple[bool, Record]:
         """Replace `expected`, or an older one that took its place when partitions met. Raises CoordinatorError."""
         deadline = Deadline.after(LIMIT_S)
-        roster = _Roster(self, deadline)  # asked for while the change is on its way
+        nodes = _Look(self, deadline)  # who they are is asked while the change is on its way
         written, found = self._write(expected, wanted, deadline), wanted
         if not written:
             found = self._read(deadline)
@@ -52,7 +55,7 @@ class PacemakerCoordinator:
         if found != wanted:
             return False, found
         # Ours too when we did not write it now: an earlier attempt did, whose outcome was not certain.
-        _Confirmation(self, wanted, deadline).wait(roster)
+        _Confirmation(self, wanted, deadline).wait(nodes.get())
         return True, wanted
 
     def watch(self, callback: Callable[[Record], None]) -> Callable[[], None]:
@@ -73,34 +76,36 @@ class PacemakerCoordinator:
         threading.Thread(target=look, name="record-watch", daemon=True).start()
         return ended.set
 
+    def look(self, deadline: Deadline, node: str = "") -> CibAnswer:
+        """What this node's copy says, or that of `node`. Raises CoordinatorError."""
+        try:
+            return cib_record.read_answer(cluster_tools.query(cib_record.query_path(self.name), deadline, node))
+        except DamagedRecord as error:
+            raise self._damaged(error) from None
+
     def node_holds(self, node: str, wanted: Record, deadline: Deadline) -> bool:
         """Whether that node's copy says `wanted`, or something newer. Raises CoordinatorError."""
-        found, _nodes = self._look(deadline, node)
-        return found is not None and not _is_older(found, wanted) and found.cluster == wanted.cluster
-
-    def nodes(self, deadline: Deadline) -> frozenset[str]:
-        """All nodes of the cluster. Raises CoordinatorError."""
-        return self._look(deadline)[1]
+        found = self._record(self.look(deadline, node))
+        return not _is_older(found, wanted) and found.cluster == wanted.cluster
 
     def _read(self, deadline: Deadline) -> Record:
-        found, _nodes = self._look(deadline)
-        if found is None:
+        answer = self.look(deadline)
+        if not answer.has_quorum:
             raise CoordinatorError("this node's partition has no quorum: see `crm_mon`, and bring back other nodes")
-        return found
+        return self._record(answer)
 
-    def _look(self, deadline: Deadline, node: str = "") -> tuple[Record | None, frozenset[str]]:
-        """The record, None without quorum; and the cluster's nodes."""
+    def _record(self, answer: CibAnswer) -> Record:
         try:
-            answer = cib_record.read_answer(cluster_tools.query(cib_record.query_path(self.name), deadline, node))
-            if not answer.has_quorum:
-                return None, answer.nodes
-            return Record() if answer.value is None else cib_record.decode(answer.value), answer.nodes
+            return Record() if answer.value is None else cib_record.decode(answer.value)
         except DamagedRecord as error:
-            raise CoordinatorError(
-                f"the record in the property set {self.name} is damaged ({error}): stop every broker of the cluster, "
-                f"`crm_attribute --set-name {self.name} --name record --delete`, start them, and promote the one that "
-                "`qpid-ha status --all` shows furthest"
-            ) from None
+            raise self._damaged(error) from None
+
+    def _damaged(self, error: DamagedRecord) -> CoordinatorError:
+        return CoordinatorError(
+            f"the record in the property set {self.name} is damaged ({error}): stop every broker of the cluster, "
+            f"`crm_attribute --set-name {self.name} --name record --delete`, start them, and promote the one that "
+            "`qpid-ha status --all` shows furthest"
+        )
 
     def _write(self, expected: Record, wanted: Record, deadline: Deadline, *, came_back: bool = False) -> bool:
         """A generation's begin outranks the configuration of whoever was cut off from it."""
@@ -118,22 +123,22 @@ def _is_older(record: Record, than: Record) -> bool:
     return (record.generation, record.epoch) < (than.generation, than.epoch) and record.cluster in ("", than.cluster)
 
 
-class _Roster:
-    """Who belongs to the cluster, and who of them is there; asked for by a thread of its own."""
+class _Look:
+    """This node's copy, looked at by a thread of its own."""
 
     def __init__(self, coordinator: PacemakerCoordinator, deadline: Deadline) -> None:
-        self._answer: queue.SimpleQueue[tuple[frozenset[str], frozenset[str]] | CoordinatorError] = queue.SimpleQueue()
+        self._answer: queue.SimpleQueue[CibAnswer | CoordinatorError] = queue.SimpleQueue()
 
-        def ask() -> None:
+        def look() -> None:
             try:
-                self._answer.put((coordinator.nodes(deadline), cluster_tools.partition_members(deadline)))
+                self._answer.put(coordinator.look(deadline))
             except CoordinatorError as error:
                 self._answer.put(error)
 
-        threading.Thread(target=ask, name="cluster-roster", daemon=True).start()
+        threading.Thread(target=look, name="record-look", daemon=True).start()
 
-    def get(self) -> tuple[frozenset[str], frozenset[str]]:
-        """All nodes, and those that are there. Raises CoordinatorError."""
+    def get(self) -> CibAnswer:
+        """Raises CoordinatorError."""
         answer = self._answer.get()
         if isinstance(answer, CoordinatorError):
             raise answer
@@ -151,35 +156,47 @@ class _Confirmation:
         self._asked: set[str] = set()
         self._answers: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
 
-    def wait(self, roster: _Roster) -> None:
+    def wait(self, seen: CibAnswer) -> None:
         """Return when the record will survive. Raises CoordinatorError when that is not certain in time."""
-        nodes, present = roster.get()
-        while not self._collect(nodes | present, present):
-            # Somebody who counts as present is silent: until Corosync gives him up, or us, nothing is known.
-            nodes, present = _Roster(self._coordinator, self._deadline).get()
-            if not cluster_tools.partition_has_quorum(self._deadline):
-                raise CoordinatorError("this node was cut off from the cluster: whether the record holds is not known")
-            if present and present <= self._holders:
+        while not self._has_majority(seen):
+            is_everywhere = self._collect(seen)
+            if self._has_majority(seen):
                 return
-            if not self._deadline.left_s():
-                missing = ", ".join(sorted(present - self._holders))
-                raise CoordinatorError(f"it is not known whether the record holds: no answer from {missing}")
+            # Nobody else is there, as far as was known: that must hold a moment later, too. Or somebody who counts as
+            # present is silent: until he is given up, or we are cut off, nothing is certain.
+            if is_everywhere:
+                time.sleep(min(_SETTLED_S, self._deadline.left_s()))
+            seen = self._coordinator.look(self._deadline)
+            if not seen.has_quorum:
+                raise CoordinatorError("this node was cut off from the cluster: whether the record holds is not known")
+            if is_everywhere and self._is_everywhere(seen):
+                return
 
-    def _collect(self, nodes: frozenset[str], present: frozenset[str]) -> bool:
-        """Whether more than half of the nodes have it."""
-        self._ask(present - self._holders - self._asked)
+    def _has_majority(self, seen: CibAnswer) -> bool:
+        return 2 * len(self._holders & seen.nodes) > len(seen.nodes)
+
+    def _is_everywhere(self, seen: CibAnswer) -> bool:
+        return bool(seen.present) and seen.present <= self._holders
+
+    def _collect(self, seen: CibAnswer) -> bool:
+        """Ask who is there; whether all of them have it. Ends sooner when a majority has."""
+        self._ask(seen.present - self._holders - self._asked)
         round_end = Deadline.after(min(_ROUND_S, self._deadline.left_s()))
-        while 2 * len(self._holders) <= len(nodes):
+        while not self._has_majority(seen) and not self._is_everywhere(seen):
             try:
                 node, holds = self._answers.get(timeout=round_end.left_s())
             except queue.Empty:
+                self._check_time(seen)
                 return False
             self._asked.discard(node)
             if holds:
                 self._holders.add(node)
-            if present <= self._holders:
-                break
-        return 2 * len(self._holders) > len(nodes)
+        return self._is_everywhere(seen)
+
+    def _check_time(self, seen: CibAnswer) -> None:
+        if not self._deadline.left_s():
+            missing = ", ".join(sorted(seen.present - self._holders)) or "any node"
+            raise CoordinatorError(f"whether the record holds is not known: no answer from {missing}; see `crm_mon`")
 
     def _ask(self, nodes: Iterable[str]) -> None:
         def ask(node: str) -> None:
