@@ -108,6 +108,7 @@ class OcfAgent:
 
     def promote(self) -> Code:
         """A primary, with the virtual IP; or the sentence that says why another one shall be it."""
+        self._virtual_ip.prepare()
         sight = look(self._control_socket, self._patience_s())
         if sight.life is Life.ANSWERS and not sight.is_primary and not self._memory.read().is_forced:
             rival = self._better_rival(sight)
@@ -125,7 +126,7 @@ class OcfAgent:
             if failure.trouble is Trouble.REFUSED:  # the next monitor may think better of it, but not before
                 self._tell(lambda: self._scores.refuse())
             return self._failed(failure)
-        self._virtual_ip.announce()
+        self._tell(self._virtual_ip.announce)
         with self._memory.changed() as memory:
             memory.is_forced, memory.handed_over = False, ""
         self._tell(lambda: self._scores.refresh(sight))
@@ -357,8 +358,8 @@ class OcfAgent:
         """What the cluster should hear, but what was asked for does not depend on."""
         try:
             telling()
-        except (ClusterUnreachable, OSError) as error:
-            self._inform(f"Pacemaker was not told: {error}")
+        except (ClusterUnreachable, VirtualIpProblem, OSError) as error:
+            self._inform(f"not told: {error}")
 
     def _failed(self, failure: ActionFailed) -> Code:
         codes = {Trouble.NOT_RUNNING: Code.NOT_RUNNING, Trouble.MACHINE: Code.ERR_GENERIC}

@@ -30,8 +30,8 @@ class Memory:
 
     control_socket: str = ""
     stops: int = 0
-    """How often a stop was asked for. A watcher that finds more of them than it began with has no news: the death of its
-    broker was wanted, or is being recovered from."""
+    """How often a stop was asked for. A watcher that finds more than it began with has no news: the death of its broker
+    was wanted, or is being recovered from."""
     is_forced: bool = False
     """An operator wants a promotion here whatever the broker says."""
     handed_over: str = ""

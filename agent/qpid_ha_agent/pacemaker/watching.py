@@ -40,7 +40,7 @@ END_S = 2.0
 
 
 def start_watch(memory: MemoryFile, control_socket: Path, hang_timeout_s: float) -> None:
-    """A watcher, unless there is one. It outlives the action that starts it, and needs its environment. Raises OSError."""
+    """A watcher, unless there is one. It outlives the action that starts it, with its environment. Raises OSError."""
     lock = _lock(memory)
     if lock is None:
         return
