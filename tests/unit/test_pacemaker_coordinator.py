@@ -1,0 +1,388 @@
+"""The record in Pacemaker's configuration: how it is written there, and what the real `cibadmin` does with it.
+
+The last part runs against a file (CIB_file) instead of a cluster; what a cluster does is in tests/lab.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qpid_ha_agent.broker_config import BrokerConfigError
+from qpid_ha_agent.run_settings import read_run_settings
+from qpid_ha_broker.coordination import cib_record, pacemaker
+from qpid_ha_broker.coordination.choice import make_coordinator, property_set, shared_directory
+from qpid_ha_broker.coordination.cib_record import DamagedRecord, decode, encode, read_answer
+from qpid_ha_broker.coordination.coordinator import CoordinatorError
+from qpid_ha_broker.coordination.pacemaker import PacemakerCoordinator
+from qpid_ha_broker.ha.effects import Record
+
+EMPTY = Record()
+FIRST = Record("c1", 1, "a", 1, ("a", "b"))
+SECOND = Record("c1", 2, "b", 2, ("b",))
+CIB = """\
+<cib validate-with="pacemaker-3.8" crm_feature_set="3.16.1"
+     admin_epoch="0" epoch="7" num_updates="3" have-quorum="{quorum}">
+  <configuration>
+    <crm_config>
+      <cluster_property_set id="cib-bootstrap-options">
+        <nvpair id="o" name="record" value="not ours"/>
+      </cluster_property_set>
+    </crm_config>
+    <nodes><node id="1" uname="a"/><node id="2" uname="b"/><node id="9" uname="r" type="remote"/></nodes>
+    <resources/><constraints/>
+  </configuration>
+  <status>
+    <node_state id="1" uname="a" in_ccm="true" crmd="online" join="member" expected="member"/>
+    <node_state id="2" uname="b" in_ccm="{b_is_there}" crmd="online" join="member" expected="member"/>
+  </status>
+</cib>
+"""
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
+records = st.builds(
+    Record,
+    names,
+    st.integers(0, 2**62),
+    names,
+    st.integers(0, 2**62),
+    st.lists(names, max_size=4).map(tuple),
+)
+
+
+# --- how it is written
+
+
+def test_an_operator_can_read_it() -> None:
+    record = Record("c1", 3, "node1", 5, ("node1", "node2"))
+
+    assert encode(record) == "1;cluster=c1;generation=3;primary=node1;epoch=5;members=node1,node2"
+
+
+@given(records)
+def test_every_record_comes_back_and_fits_into_xml_and_xpath(record: Record) -> None:
+    value = encode(record)
+
+    assert decode(value) == record
+    assert value.isascii()
+    assert not set(value) & set("\"'<>& \n\t")
+
+
+def test_a_record_without_members_is_not_one_with_a_nameless_member() -> None:
+    assert decode(encode(EMPTY)) == EMPTY
+    with pytest.raises(ValueError, match="without a name"):
+        encode(Record("c1", 1, "a", 1, ("",)))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "1",
+        "2;cluster=c1;generation=3;primary=a;epoch=5;members=a",
+        "1;cluster=c1;generation=-3;primary=a;epoch=5;members=a",
+        "1;cluster=c1;generation=03;primary=a;epoch=5;members=a",
+        "1;cluster=c1;generation=3;primary=a;epoch=5;members=a,",
+        "1;cluster=c1;generation=3;primary=a;epoch=5;members=a;more=1",
+        "1;cluster=c1;generation=3;primary=%ff;epoch=5;members=a",
+        "1;cluster=c1;generation=3;primary=%61;epoch=5;members=a",
+        "1;cluster=c1;generation=3;primary=a b;epoch=5;members=a",
+        "1;cluster=c1;generation=3;primary=a;epoch=5;members=a\n",
+    ],
+)
+def test_what_was_not_written_by_us_is_damaged_and_never_empty(value: str) -> None:
+    with pytest.raises(DamagedRecord):
+        decode(value)
+
+
+def test_a_name_that_is_no_identifier_is_refused() -> None:
+    assert property_set("pacemaker") == "qpid-ha"
+    assert property_set("pacemaker:orders.2") == "orders.2"
+    for name in ("", "2", 'a"b', "a b", "a/b", "ä", "a" * 65):
+        with pytest.raises(ValueError, match="property set"):
+            make_coordinator(f"pacemaker:{name}")
+
+
+def test_the_setting_means_no_directory() -> None:
+    assert shared_directory("pacemaker") is None
+    found = make_coordinator("pacemaker:orders")
+    assert isinstance(found, PacemakerCoordinator)
+    assert found.name == "orders"
+
+
+def test_the_embedded_resource_manager_says_that_pacemaker_is_one_itself(tmp_path: Path) -> None:
+    config = tmp_path / "broker.yaml"
+    config.write_text("name: a\ncontrol-socket: /s/a.sock\nha: {cluster: true, coordinator: pacemaker}\n")
+
+    with pytest.raises(BrokerConfigError, match=r"ha\.coordinator: .*Pacemaker.*file:DIRECTORY"):
+        read_run_settings(config, [], ["qpidd"])
+
+
+# --- what is asked, and what is answered
+
+
+def test_an_update_begins_a_generation_above_all_that_was_cut_off() -> None:
+    plain = ElementTree.fromstring(cib_record.update_xml("qpid-ha", encode(FIRST), outranks=False))
+    above = ElementTree.fromstring(cib_record.update_xml("qpid-ha", encode(FIRST), outranks=True))
+
+    assert plain.attrib == {}
+    assert above.attrib == {"admin_epoch": "admin_epoch++"}
+    assert [pair.get("value") for pair in above.iter("nvpair")] == [encode(FIRST)]
+
+
+def test_a_quote_never_gets_into_a_condition() -> None:
+    with pytest.raises(ValueError, match="quote"):
+        cib_record.condition_path("qpid-ha", 'x" or "1"="1')
+
+
+def test_an_answer_without_a_record_still_tells_the_quorum_and_the_nodes() -> None:
+    assert read_answer('<cib have-quorum="0"/>') == (False, None, frozenset(), frozenset())
+    answer = read_answer(
+        '<xpath-query><cib have-quorum="1"/><nvpair name="record" value="v"/><node uname="a"/><node uname="b"/>'
+        '<node uname="c"/><node uname="r" type="remote"/><node_state uname="a" in_ccm="true"/>'
+        '<node_state uname="b" in_ccm="0"/><node_state uname="c" in_ccm="1700000000"/>'
+        '<node_state uname="r" in_ccm="true"/></xpath-query>'
+    )
+    assert answer == (True, "v", frozenset("abc"), frozenset("ac"))
+
+
+@pytest.mark.parametrize("text", ["", "<cib", "<xpath-query/>", "<xpath-query><cib/><nvpair/><nvpair/></xpath-query>"])
+def test_an_answer_that_cannot_be_used_is_an_error(text: str) -> None:
+    with pytest.raises(DamagedRecord):
+        read_answer(text)
+
+
+# --- with a tool that does not do its work
+
+
+@pytest.fixture
+def fake_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `cibadmin` that comes before the real one."""
+    tool = tmp_path / "bin" / "cibadmin"
+    tool.parent.mkdir()
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    return tool
+
+
+def write_tool(tool: Path, script: str) -> None:
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+
+
+def test_a_missing_tool_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_args, **_kwargs: None)
+
+    with pytest.raises(CoordinatorError, match="install pacemaker-cli-utils"):
+        PacemakerCoordinator().read()
+
+
+def test_a_user_who_may_not_is_told_the_group(fake_tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tool(fake_tool, "exit 102")
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    monkeypatch.setattr(os, "getegid", lambda: 4711)
+    monkeypatch.setattr(os, "getgroups", lambda: [4711])
+
+    with pytest.raises(CoordinatorError, match="group haclient"):
+        PacemakerCoordinator().read()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root knows that it is not the group")
+def test_a_cluster_that_does_not_run_is_said_to_be_that(fake_tool: Path) -> None:
+    write_tool(fake_tool, "exit 102")
+
+    with pytest.raises(CoordinatorError, match="is it running"):
+        PacemakerCoordinator().read()
+
+
+def test_a_tool_that_hangs_costs_no_more_than_the_limit(fake_tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tool(fake_tool, "exec sleep 60")
+    monkeypatch.setattr(pacemaker, "LIMIT_S", 0.3)
+    began_s = time.monotonic()
+
+    with pytest.raises(CoordinatorError, match="no answer in time"):
+        PacemakerCoordinator().compare_and_set(EMPTY, FIRST)
+    assert time.monotonic() - began_s < 3
+
+
+def test_a_write_that_nobody_else_shows_to_have_is_not_confirmed(
+    fake_tool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone, and not yet told so: the tool reports success, and the other node is silent."""
+    write_tool(
+        fake_tool,
+        f"""case "$*" in
+        *--modify*) exit 0;;
+        *"--node b"*) exec sleep 60;;
+        *) echo '<xpath-query><cib have-quorum="1"/><nvpair value="{encode(FIRST)}"/><node uname="a"/><node uname="b"/>'
+           echo '<node_state uname="a" in_ccm="true"/><node_state uname="b" in_ccm="true"/></xpath-query>';;
+        esac""",
+    )
+    monkeypatch.setattr(pacemaker, "LIMIT_S", 1.0)
+
+    with pytest.raises(CoordinatorError, match="no answer"):
+        PacemakerCoordinator().compare_and_set(EMPTY, FIRST)
+
+
+def test_a_write_is_not_confirmed_when_the_quorum_is_lost_after_it(fake_tool: Path, tmp_path: Path) -> None:
+    """The other node counts as absent at once, the quorum only a moment later."""
+    write_tool(
+        fake_tool,
+        f"""case "$*" in
+        *--modify*) exit 0;;
+        esac
+        q=1; [ -e {tmp_path}/looked ] && q=0
+        case "$*" in *"--node a"*) q=1; : > {tmp_path}/looked;; esac
+        echo '<xpath-query><cib have-quorum="'$q'"/><nvpair value="{encode(FIRST)}"/><node uname="a"/><node uname="b"/>'
+        echo '<node_state uname="a" in_ccm="true"/><node_state uname="b" in_ccm="false"/></xpath-query>'""",
+    )
+
+    with pytest.raises(CoordinatorError, match="cut off"):
+        PacemakerCoordinator().compare_and_set(EMPTY, FIRST)
+
+
+# --- with the real one, and a file
+
+
+@pytest.fixture
+def cib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration in a file, which cibadmin takes for the cluster's."""
+    if shutil.which("cibadmin", path=f"{os.environ['PATH']}:/usr/sbin") is None:
+        pytest.skip("cibadmin IS NOT INSTALLED, so nothing is known of the pacemaker coordinator: pacemaker-cli-utils")
+    path = tmp_path / "cib.xml"
+    write_cib(path)
+    monkeypatch.setenv("CIB_file", str(path))
+    return path
+
+
+def write_cib(path: Path, quorum: str = "1", b_is_there: str = "true") -> None:
+    path.write_text(CIB.format(quorum=quorum, b_is_there=b_is_there))
+
+
+def held(path: Path) -> list[str | None]:
+    root = ElementTree.parse(path).getroot()
+    return [pair.get("value") for pair in root.findall(".//cluster_property_set[@id='qpid-ha']/nvpair")]
+
+
+def admin_epoch(path: Path) -> int:
+    return int(ElementTree.parse(path).getroot().get("admin_epoch", ""))
+
+
+def test_a_new_cluster_holds_an_empty_record(cib: Path) -> None:
+    assert PacemakerCoordinator().read() == EMPTY
+
+
+def test_what_was_written_is_read(cib: Path) -> None:
+    coordinator = PacemakerCoordinator()
+
+    assert coordinator.compare_and_set(EMPTY, FIRST) == (True, FIRST)
+    assert held(cib) == [encode(FIRST)]
+    assert PacemakerCoordinator().read() == FIRST
+    assert PacemakerCoordinator("other").read() == EMPTY
+
+
+def test_the_expected_record_must_be_there(cib: Path) -> None:
+    coordinator = PacemakerCoordinator()
+    coordinator.compare_and_set(EMPTY, FIRST)
+    coordinator.compare_and_set(FIRST, SECOND)
+
+    assert coordinator.compare_and_set(FIRST, SECOND._replace(primary="a")) == (False, SECOND)
+    assert coordinator.compare_and_set(EMPTY, FIRST) == (False, SECOND)
+    assert held(cib) == [encode(SECOND)]
+
+
+def test_odd_names_are_replaced_like_others(cib: Path) -> None:
+    odd = Record("c;1", 1, "a\"]'<&>", 1, ("a,b", "ä ö", "%3B", "="))
+    coordinator = PacemakerCoordinator()
+
+    assert coordinator.compare_and_set(EMPTY, odd) == (True, odd)
+    assert coordinator.read() == odd
+    assert coordinator.compare_and_set(odd, odd._replace(epoch=2)) == (True, odd._replace(epoch=2))
+
+
+def test_a_write_that_had_been_done_before_counts_as_done(cib: Path) -> None:
+    coordinator = PacemakerCoordinator()
+    coordinator.compare_and_set(EMPTY, FIRST)
+
+    assert coordinator.compare_and_set(EMPTY, FIRST) == (True, FIRST)
+
+
+def test_an_older_record_that_came_back_is_replaced(cib: Path) -> None:
+    coordinator = PacemakerCoordinator()
+    coordinator.compare_and_set(EMPTY, FIRST)
+    third = SECOND._replace(epoch=3, members=("a", "b"))
+
+    assert coordinator.compare_and_set(SECOND, third) == (True, third)  # SECOND was there, and is not any more
+    assert coordinator.compare_and_set(SECOND, third._replace(epoch=2, members=("c",))) == (False, third)
+
+
+def test_a_record_of_another_cluster_is_left_alone(cib: Path) -> None:
+    coordinator = PacemakerCoordinator()
+    coordinator.compare_and_set(EMPTY, FIRST)
+
+    other = SECOND._replace(cluster="c2")
+    assert coordinator.compare_and_set(other, other._replace(epoch=3)) == (False, FIRST)
+
+
+def test_only_a_generation_raises_what_outranks_everything(cib: Path) -> None:
+    coordinator = PacemakerCoordinator()
+    coordinator.compare_and_set(EMPTY, FIRST)
+    began = admin_epoch(cib)
+    assert began > 0
+
+    wider = FIRST._replace(epoch=2)
+    coordinator.compare_and_set(FIRST, wider)
+    assert admin_epoch(cib) == began
+    coordinator.compare_and_set(wider, SECOND)
+    assert admin_epoch(cib) > began
+
+
+def test_without_quorum_nothing_is_read_or_written(cib: Path) -> None:
+    write_cib(cib, quorum="0")
+
+    with pytest.raises(CoordinatorError, match="no quorum"):
+        PacemakerCoordinator().read()
+    with pytest.raises(CoordinatorError, match="no quorum"):
+        PacemakerCoordinator().compare_and_set(EMPTY, FIRST)
+    assert held(cib) == []
+
+
+def test_a_partition_that_has_quorum_with_few_nodes_is_enough(cib: Path) -> None:
+    """Two nodes, one of them gone: what two_node, a quorum device and others allow."""
+    write_cib(cib, b_is_there="false")
+
+    assert PacemakerCoordinator().compare_and_set(EMPTY, FIRST) == (True, FIRST)
+
+
+def test_a_damaged_record_is_an_error_that_says_what_to_do(cib: Path) -> None:
+    PacemakerCoordinator().compare_and_set(EMPTY, FIRST)
+    cib.write_text(cib.read_text().replace("generation=1", "generation=one"))
+
+    with pytest.raises(CoordinatorError, match="crm_attribute --set-name qpid-ha --name record --delete"):
+        PacemakerCoordinator().read()
+    with pytest.raises(CoordinatorError, match="damaged"):
+        PacemakerCoordinator().compare_and_set(FIRST, SECOND)
+
+
+def test_a_watch_reports_the_next_record_and_ends(cib: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pacemaker, "WATCH_INTERVAL_S", 0.02)
+    coordinator = PacemakerCoordinator()
+    seen: list[Record] = []
+    end = coordinator.watch(seen.append)
+    try:
+        generation = 1
+        deadline_s = time.monotonic() + 10
+        while not seen and time.monotonic() < deadline_s:  # the watch may not have had its first look yet
+            coordinator.compare_and_set(coordinator.read(), FIRST._replace(generation=generation))
+            generation += 1
+    finally:
+        end()
+    assert seen
+    assert seen[0].primary == "a"
