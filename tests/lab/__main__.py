@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 import click
@@ -16,6 +16,7 @@ from lab.netns.commands import CommandFailed
 from lab.netns.control import SwitchError, end_switch
 from lab.netns.namespace_lab import NamespaceLab, default_places, what_is_missing
 from lab.plan import Plan
+from lab.stage import RESOURCES
 from lab.wheels import NoWheels
 
 _Result = TypeVar("_Result")
@@ -43,22 +44,41 @@ def main() -> None:
 @main.command()
 @click.option("--nodes", type=click.IntRange(1, 9), default=3, show_default=True)
 @click.option("--token", type=click.IntRange(100), default=1000, show_default=True, help="Corosync's, in ms.")
+@click.option("--coordinator", default=Plan.coordinator, show_default=True, help="ha.coordinator of the brokers.")
 @click.option("--no-fencing", is_flag=True, help="stonith-enabled=false.")
-@click.option("--resources", default="", help="Titles of blocks of docs/pacemaker.md to load; default: as the tests do.")
+@click.option(
+    "--resources", default="", help="Titles of blocks of docs/pacemaker.md to load; default: as the tests do."
+)
 @click.option("--bare", is_flag=True, help="No resources.")
-def up(nodes: int, token: int, no_fencing: bool, resources: str, bare: bool) -> None:
+def up(nodes: int, token: int, coordinator: str, no_fencing: bool, resources: str, bare: bool) -> None:
     """Bring one up, and leave it running."""
     if problem := what_is_missing():
         raise click.ClickException(problem)
-    plan = Plan(tuple(f"n{number}" for number in range(1, nodes + 1)), token, not no_fencing)
+    plan = Plan(tuple(f"n{number}" for number in range(1, nodes + 1)), token, not no_fencing, coordinator)
     lab = told(lambda: NamespaceLab.up(plan, default_places(), outlives_us=True))
+    told(lambda: bring_up(lab, () if bare else resources.split() or RESOURCES))
+
+
+@main.command()
+@click.option("--resources", default="", help="As for up.")
+@click.option("--bare", is_flag=True, help="No resources.")
+def renew(resources: str, bare: bool) -> None:
+    """Install the checkout as it is now, on empty disks."""
+    lab = running()
+    told(lambda: bring_up(lab, () if bare else resources.split() or RESOURCES))
+
+
+def bring_up(lab: NamespaceLab, titles: Sequence[str]) -> None:
+    """From a lab whose machines are off, or shall be."""
     cluster = Cluster(lab)
-    told(lambda: installation.install(lab))
-    told(lambda: installation.furnish(lab))
-    click.echo(f"formed after {told(cluster.wait_formed):.1f} s")
-    if not bare:
-        told(lambda: installation.load_resources(lab, *resources.split()))
-        click.echo(f"all well after {told(cluster.wait_well):.1f} s")
+    for machine in lab.plan.machines:
+        lab.power_off(machine)
+    installation.install(lab)
+    installation.furnish(lab)
+    click.echo(f"formed after {cluster.wait_formed():.1f} s")
+    if titles:
+        installation.load_resources(lab, *titles)
+        click.echo(f"all well after {cluster.wait_well():.1f} s")
 
 
 @main.command()
@@ -122,7 +142,11 @@ def heal() -> None:
 @click.argument("which", type=click.Choice(["broker", "pacemaker", "corosync", "console"]))
 def log(machine: str, which: str) -> None:
     """Print a log, also of a machine that is off."""
-    places = {"broker": f"qpid-ha/{machine}.log", "pacemaker": "pacemaker/pacemaker.log", "corosync": "corosync/corosync.log"}
+    places = {
+        "broker": f"qpid-ha/{machine}.log",
+        "pacemaker": "pacemaker/pacemaker.log",
+        "corosync": "corosync/corosync.log",
+    }
     click.echo(running().log(machine, f"/var/log/{places.get(which, 'console.log')}"))
 
 

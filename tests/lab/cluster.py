@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -94,6 +95,11 @@ class Cluster:
             return self.lab.run(machine, "qpid-ha", "--timeout", "3", "status", check=False).stdout.strip() or "down"
         return "down"
 
+    def queue_depths(self, machine: str) -> dict[str, int]:
+        """How many messages each queue of that machine's broker holds. Raises MachineError."""
+        listed = json.loads(self.lab.output(machine, "qpid-ha", "--timeout", "3", "--format", "json", "queue", "list"))
+        return {str(queue["name"]): int(queue["messages"]) for queue in listed}
+
     # --- waiting
 
     def wait(self, holds: Callable[[], object], what: str, timeout_s: float = 30.0) -> float:
@@ -178,9 +184,56 @@ class Cluster:
         """Forget where it was asked for."""
         self._administer("crm_resource", "--clear", "--resource", CLONE)
 
+    def is_pristine(self) -> bool:
+        """No order of an administrator is in force, and no failure remembered."""
+        view = self.view()
+        known = [value for node in view.nodes for value in (node.is_standby, node.in_maintenance)]
+        return not (any(known) or view.failed_actions or self._orders())
+
+    def _orders(self) -> list[str]:
+        """Constraints and properties that differ from those the lab's cluster began with."""
+        configuration = self._administer("cibadmin", "--query", "--scope", "configuration")
+        found = re.findall(r'id="(cli-[^"]*)"', configuration)
+        if 'name="maintenance-mode"' in configuration:
+            found.append("maintenance-mode")
+        if f'name="stonith-enabled" value="{str(self.lab.plan.has_fencing).lower()}"' not in configuration:
+            found.append("stonith-enabled")
+        return found
+
+    def undo_orders(self) -> None:
+        """Standby, moves, maintenance, fencing switched off or on, failures: as it was in the beginning."""
+        for member in self.lab.plan.members:
+            self.unstandby(member)
+        if orders := self._orders():
+            self.unmove()
+            if "maintenance-mode" in orders:
+                self.delete_property("maintenance-mode")
+            if "stonith-enabled" in orders:
+                self.set_property("stonith-enabled", str(self.lab.plan.has_fencing).lower())
+        self.cleanup()
+
     def _administer(self, *command: str) -> str:
         view = self.view()
         return self.lab.output(next(iter(view.online()), self.lab.members_on()[0]), *command, timeout_s=60)
+
+    # --- what befalls a broker
+
+    def kill_broker(self, machine: str) -> float:
+        """SIGKILL; when that was, of this host's monotonic clock."""
+        return self._signal_broker(machine, "KILL")
+
+    def freeze_broker(self, machine: str) -> float:
+        """SIGSTOP: it keeps its sockets, and answers nobody."""
+        return self._signal_broker(machine, "STOP")
+
+    def thaw_broker(self, machine: str) -> float:
+        """SIGCONT."""
+        return self._signal_broker(machine, "CONT")
+
+    def _signal_broker(self, machine: str, name: str) -> float:
+        at_s = time.monotonic()
+        self.lab.output(machine, "pkill", f"-{name}", "-x", "qpidd")
+        return at_s
 
     # --- when something went wrong
 

@@ -15,7 +15,8 @@ _SCHEMA: Final = "pacemaker-3.8"
 def first_cib(plan: Plan) -> str:
     """dc-deadtime is the point: with its default a first start waits 20 s for nodes that are not there."""
     root = ET.Element(
-        "cib", {"validate-with": _SCHEMA, "crm_feature_set": "3.0.0", "admin_epoch": "0", "epoch": "1", "num_updates": "0"}
+        "cib",
+        {"validate-with": _SCHEMA, "crm_feature_set": "3.0.0", "admin_epoch": "0", "epoch": "1", "num_updates": "0"},
     )
     configuration = ET.SubElement(root, "configuration")
     properties = ET.SubElement(

@@ -62,7 +62,14 @@ class Load:
     """`with Load(lab) as load:` publishes and consumes until `finish`, which gives the account. A queue of its own."""
 
     def __init__(
-        self, lab: Lab, queue: str = "", *, url: str = SERVICE_URL, rate: int = 200, size: int = 100, consume: bool = True
+        self,
+        lab: Lab,
+        queue: str = "",
+        *,
+        url: str = SERVICE_URL,
+        rate: int = 200,
+        size: int = 100,
+        consume: bool = True,
     ) -> None:
         self._lab = lab
         self.queue = queue or f"load-{next(_QUEUES)}"

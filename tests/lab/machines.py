@@ -34,7 +34,7 @@ class Lab(ABC):
 
     @abstractmethod
     def entry(self, machine: str) -> list[str]:
-        """The command, on this host, that runs what is appended to it in the machine. Raises MachineError if it is off."""
+        """The command, on this host, that runs what is appended to it in the machine. Raises MachineError."""
 
     @abstractmethod
     def power_on(self, machine: str) -> None:

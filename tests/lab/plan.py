@@ -23,6 +23,8 @@ class Plan:
     token_ms: int = 1000
     """Corosync gives a node up after about 2.2 times this."""
     has_fencing: bool = True
+    coordinator: str = "pacemaker"
+    """Of the brokers' configuration."""
     boot_delay_s: float = 6.0
     """From power off to power on when a machine is rebooted: a boot takes longer than noticing the loss."""
 
@@ -51,6 +53,7 @@ class Plan:
             members=tuple(str(name) for name in _as_list(values["members"])),
             token_ms=int(str(values["token_ms"])),
             has_fencing=bool(values["has_fencing"]),
+            coordinator=str(values["coordinator"]),
             boot_delay_s=float(str(values["boot_delay_s"])),
         )
 

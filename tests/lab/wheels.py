@@ -17,7 +17,9 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".lab"
-_NOT_SHIPPED: Final = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "tests", "node_modules")
+_NOT_SHIPPED: Final = shutil.ignore_patterns(
+    ".*", "__pycache__", "*.egg-info", "build", "dist", "tests", "node_modules"
+)
 
 
 class NoWheels(Exception):
@@ -43,8 +45,10 @@ def build(target: Path) -> None:
 
 
 def _pip_wheel(target: Path, *what: str) -> None:
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--wheel-dir", target]
-    done = subprocess.run([*command, *what], check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--wheel-dir"]
+    done = subprocess.run(
+        [*command, str(target), *what], check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
     if done.returncode != 0:
         raise NoWheels(f"pip wheel {' '.join(what)}: {done.stderr.strip()}")
 

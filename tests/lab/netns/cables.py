@@ -51,7 +51,7 @@ class Cables:
         for source, target in pairs:
             if not {source, target} <= set(self._plan.machines):
                 raise ValueError(f"no machines {source}, {target}")
-            run(f"nft 'add element {_SET} {{ \"{port(source)}\" . \"{port(target)}\" }}'")
+            run(f'nft \'add element {_SET} {{ "{port(source)}" . "{port(target)}" }}\'')
             self.cuts.add((source, target))
 
     def heal(self) -> None:

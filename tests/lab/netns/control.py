@@ -154,6 +154,4 @@ def _descendant(ancestor: int, inner_id: int) -> int:
 def _children(process_id: int) -> list[int]:
     """Of every thread: the switch starts machines from threads of its own."""
     tasks = Path(f"/proc/{process_id}/task")
-    return [
-        int(child) for task in tasks.iterdir() for child in (task / "children").read_text(encoding="ascii").split()
-    ]
+    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text(encoding="ascii").split()]

@@ -23,6 +23,7 @@ _INSTALL_LIMIT_S: Final = 180.0
 def install(lab: NamespaceLab) -> None:
     """Once per lab: into the image that all its machines share. They are off before and after."""
     source = lab.places.state / _SOURCE
+    shutil.rmtree(source, ignore_errors=True)
     wheels.build(source / "wheels")
     for name in ("vagrant/provision", "docs"):
         shutil.copytree(wheels.ROOT / name, source / name)
@@ -58,7 +59,7 @@ def _furnish_member(lab: NamespaceLab, member: str) -> None:
         NODE_ADDRESS=lab.plan.address(member),
         BROKERS_URL=lab.plan.brokers_url(),
         PUBLIC_URL=SERVICE_URL,
-        COORDINATOR="pacemaker",
+        COORDINATOR=lab.plan.coordinator,
     )
     lab.write(member, first_cib.PATH, first_cib.first_cib(lab.plan))
     lab.shell(member, f"chown hacluster:haclient {first_cib.PATH}; chmod 600 {first_cib.PATH}")
