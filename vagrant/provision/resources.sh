@@ -63,7 +63,6 @@ await_cluster() {
     printf 'usage: resources.sh TITLE...\n' >&2
     exit 2
 }
-need_root
 [[ ${VIRTUAL_IP:-$example} == ?*/?* ]] || die "VIRTUAL_IP: '$VIRTUAL_IP' is not ADDRESS/PREFIX"
 docs=$(find_docs)
 configuration=$(mktemp)
