@@ -59,7 +59,10 @@ class Account:
 
 
 class Load:
-    """`with Load(lab) as load:` publishes and consumes until `finish`, which gives the account. A queue of its own."""
+    """`with Load(lab) as load:` publishes and consumes until `finish`, which gives the account. A queue of its own.
+
+    Clients run on `machine`, and connect to `url`.
+    """
 
     def __init__(
         self,
@@ -67,11 +70,13 @@ class Load:
         queue: str = "",
         *,
         url: str = SERVICE_URL,
+        machine: str = CLIENT,
         rate: int = 200,
         size: int = 100,
         consume: bool = True,
     ) -> None:
         self._lab = lab
+        self._machine = machine
         self.queue = queue or f"load-{next(_QUEUES)}"
         self._command = [_PYTHON, _REMOTE, url, self.queue, "--rate", str(rate), "--size", str(size)]
         if not consume:
@@ -82,8 +87,8 @@ class Load:
         self.account: Account | None = None
 
     def __enter__(self) -> Load:
-        self._lab.push(CLIENT, _PROGRAM, _REMOTE)
-        self._process = self._lab.spawn(CLIENT, *self._command)
+        self._lab.push(self._machine, _PROGRAM, _REMOTE)
+        self._process = self._lab.spawn(self._machine, *self._command)
         asked_s = time.monotonic()
         theirs_s = self.ask("report")["now_s"]
         asked_s = time.monotonic()  # the first answer includes the start of the program

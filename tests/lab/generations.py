@@ -1,0 +1,46 @@
+"""Who was primary, as those say it who decide it: the cluster's record in the CIB, and each broker's history."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from lab.cluster import Cluster
+from qpid_ha_broker.coordination.cib_record import decode
+from qpid_ha_broker.ha.effects import Record
+
+_QUERY: Final = ("crm_attribute", "--type", "crm_config", "--set-name", "qpid-ha", "--name", "record", "--query")
+_VALUE: Final = re.compile(r"value=(\S+)")
+
+
+def record(cluster: Cluster, node: str) -> Record:
+    """What that node's copy of the CIB says; an empty one when it says nothing. Raises MachineError."""
+    found = _VALUE.search(cluster.lab.run(node, *_QUERY, check=False, timeout_s=10).stdout)
+    return decode(found[1]) if found else Record()
+
+
+def history(cluster: Cluster, node: str) -> list[dict[str, Any]]:
+    """The generations that this node's broker knows, the oldest first. Raises MachineError, ValueError."""
+    told = cluster.lab.output(node, "qpid-ha", "--timeout", "3", "--format", "json", "history")
+    generations: list[dict[str, Any]] = json.loads(told)
+    return generations
+
+
+def wait_agreed(cluster: Cluster, *members: str) -> Record:
+    """Until all nodes that are on have one record, with these members in sync (default: all of the plan), and one
+    history that ends with the record's generation and primary; that record. Raises NotInTime."""
+    wanted = tuple(sorted(members or cluster.lab.plan.members))
+    found: list[Record] = []
+
+    def have_agreed() -> bool:
+        nodes = cluster.lab.members_on()
+        found[:] = {record(cluster, node): node for node in nodes}
+        if len(found) != 1 or tuple(sorted(found[0].members)) != wanted:
+            return False
+        told = [history(cluster, node) for node in wanted]
+        last = told[0][-1]
+        return all(each == told[0] for each in told) and (last["generation"], last["primary"]) == found[0][1:3]
+
+    cluster.wait(have_agreed, f"one record with {', '.join(wanted)} in sync, and one history that ends with it")
+    return found[0]
