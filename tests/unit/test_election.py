@@ -1,0 +1,188 @@
+"""Stories about whom Pacemaker shall promote: what a state is worth, and the last comparison before a promotion."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from qpid_ha_agent.pacemaker.election import (
+    NEVER,
+    SCORES,
+    Go,
+    HandedOver,
+    MakeWay,
+    Position,
+    compare,
+    reason_of,
+    score_of,
+)
+from qpid_ha_agent.pacemaker.scores import position_of
+from qpid_ha_agent.sight import Life, Sight
+from qpid_ha_broker.ha.states import State
+
+EVERY_BROKER = list(itertools.product([*State, None], *[[False, True]] * 3))
+
+
+def at(lsn: int = 100, generation: int = 3, epoch: int = 7, *, in_sync: bool = True) -> Position:
+    """A backup that lost its primary."""
+    return Position(generation, epoch, lsn, "connecting", in_sync)
+
+
+def verdict(
+    own: Position, others: dict[str, Position], handed_over: HandedOver | None = None, max_lag: int = 10
+) -> Go | MakeWay:
+    """What b does."""
+    return compare("b", own, others, handed_over, max_lag)
+
+
+# --- scores
+
+
+def expected(state: State | None, has_data: bool, is_in_sync: bool, is_first_start: bool) -> str:
+    """The table of docs/pacemaker.md, row by row."""
+    match state, has_data, is_in_sync, is_first_start:
+        case State.PRIMARY, _, _, _:
+            return "1000"
+        case State.READY, _, _, _:
+            return "500"
+        case State.CONNECTING, True, True, _:
+            return "200"
+        case State.CONNECTING, False, _, True:
+            return "10"
+        case _:
+            return "-INFINITY"
+
+
+@pytest.mark.parametrize(("state", "has_data", "is_in_sync", "is_first_start"), EVERY_BROKER)
+def test_every_broker_has_the_score_of_its_row(
+    state: State | None, has_data: bool, is_in_sync: bool, is_first_start: bool
+) -> None:
+    found = score_of(reason_of(state, has_data, is_in_sync, is_first_start))
+    assert found == expected(state, has_data, is_in_sync, is_first_start)
+
+
+def test_who_was_made_way_for_comes_after_a_primary_and_before_everybody_else() -> None:
+    others = [worth for reason, worth in SCORES.items() if reason not in ("primary", "better")]
+    assert SCORES["primary"] > SCORES["better"] > max(others) > min(others) > 0
+    assert score_of("") == NEVER
+
+
+# --- the comparison
+
+
+def test_a_candidate_that_nobody_else_published_beside_goes_on() -> None:
+    assert isinstance(verdict(at(), {}), Go)
+
+
+def test_the_furthest_goes_on() -> None:
+    assert isinstance(verdict(at(100), {"a": at(99), "c": at(100)}), Go)
+
+
+@pytest.mark.parametrize(
+    ("own", "other"),
+    [
+        (at(generation=2, epoch=9, lsn=900), at(generation=3, epoch=1, lsn=1)),
+        (at(generation=3, epoch=6, lsn=900), at(generation=3, epoch=7, lsn=1)),
+        (at(lsn=100), at(lsn=111)),
+    ],
+    ids=["generation before epoch", "epoch before position", "position"],
+)
+def test_a_newer_generation_beats_an_epoch_and_an_epoch_beats_a_position(own: Position, other: Position) -> None:
+    found = verdict(own, {"a": other})
+    assert isinstance(found, MakeWay)
+    assert found.node == "a"
+    assert isinstance(verdict(other, {"a": own}), Go)
+
+
+def test_way_is_made_for_the_best_of_several() -> None:
+    found = verdict(at(1), {"a": at(500), "c": at(5, epoch=8), "d": at(900, generation=2)})
+    assert isinstance(found, MakeWay)
+    assert found.node == "c"
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 10_000])
+def test_a_small_lag_is_no_reason_for_another_election(max_lag: int) -> None:
+    assert isinstance(verdict(at(100), {"a": at(100 + max_lag)}, max_lag=max_lag), Go)
+    assert isinstance(verdict(at(100), {"a": at(101 + max_lag)}, max_lag=max_lag), MakeWay)
+
+
+def test_a_lag_is_only_small_among_those_of_one_generation_and_epoch() -> None:
+    """Else a broker that missed a whole generation would count as one message behind."""
+    assert isinstance(verdict(at(100, epoch=6), {"a": at(101, epoch=7)}, max_lag=10_000), MakeWay)
+
+
+def test_who_is_not_in_sync_never_wins_however_far_it_is() -> None:
+    assert isinstance(verdict(at(1), {"a": at(10_000, generation=9, in_sync=False)}), Go)
+
+    found = verdict(at(10_000, generation=9, in_sync=False), {"a": at(1)})
+    assert isinstance(found, MakeWay)
+    assert found.node == "a"
+
+
+def test_when_nobody_is_in_sync_the_broker_itself_is_asked() -> None:
+    """It refuses, and says who would have what is missing."""
+    assert isinstance(verdict(at(in_sync=False), {"a": at(in_sync=False)}), Go)
+
+
+# --- after a planned demotion
+
+
+def test_a_planned_move_waits_for_the_last_of_what_the_old_primary_held() -> None:
+    """Also what was not confirmed, however small the lag."""
+    old = {"a": at(100)}
+    found = verdict(at(99), old, HandedOver("a", 3, 100), max_lag=10_000)
+    assert isinstance(found, MakeWay)
+    assert found.node == "a"
+    assert isinstance(verdict(at(100), old, HandedOver("a", 3, 100)), Go)
+
+
+def test_a_planned_move_does_not_wait_for_one_that_is_gone() -> None:
+    assert isinstance(verdict(at(99), {}, HandedOver("a", 3, 100)), Go)
+
+
+def test_the_end_of_an_older_generation_says_nothing_about_this_one() -> None:
+    assert isinstance(verdict(at(50, generation=4), {"a": at(50, generation=4)}, HandedOver("a", 3, 100)), Go)
+
+
+# --- what is published
+
+
+def test_a_position_reads_back_as_it_was_published() -> None:
+    for position in (at(), at(in_sync=False), Position(0, 0, 0, "catchup", False)):
+        assert Position.read(str(position)) == position
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":", "3:7:100", "3:7:100:ready", "3:7:100:ready:in-sync:1", "-3:7:100:ready:in-sync", "3:7:x:ready:in-sync",
+     "3:7:²:ready:in-sync", "3:7:100:ready:maybe", f"3:7:{'9' * 5000}:ready:in-sync", "3:7:100:re ady:in-sync"],
+)  # fmt: skip
+def test_what_is_no_position_is_read_as_none(text: str) -> None:
+    assert Position.read(text) is None
+
+
+def test_where_a_primary_handed_over_reads_back() -> None:
+    assert HandedOver.read("a", "3:100") == HandedOver("a", 3, 100)
+
+
+@pytest.mark.parametrize("text", ["", "3", "3:", ":100", "²:1", "3:100:1", "-3:100", "9" * 5000 + ":1"])
+def test_what_is_no_hand_over_is_read_as_none(text: str) -> None:
+    assert HandedOver.read("a", text) is None
+
+
+def test_a_broker_that_catches_up_publishes_that_it_is_behind_although_its_log_says_in_sync() -> None:
+    """The log is of the time before it was away."""
+    status = {"name": "b", "state": "ready", "generation": 3, "epoch": 7, "lsn": 100, "members": ["a", "b"]}
+    assert position_of(Sight(Life.ANSWERS, "", status)) == Position(3, 7, 100, "ready", True)
+    assert not position_of(Sight(Life.ANSWERS, "", {**status, "state": "catchup"})).is_in_sync
+    assert not position_of(Sight(Life.ANSWERS, "", {**status, "members": ["a", "c"]})).is_in_sync
+
+
+def test_the_scores_are_those_of_the_documentation() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "pacemaker.md").read_text(encoding="utf-8")
+    section = text.partition("## Scores and election")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([0-9]+) \| ", section, re.MULTILINE)
+    assert sorted(map(int, rows)) == sorted(SCORES.values())
