@@ -35,6 +35,8 @@ brokers can be asked whether they hold anything; nodes are rarely switched on at
 BROKER_PATIENCE_S = 5.0
 """rgmanager starts the services of a node all at once: the broker's may be a moment behind the primary's."""
 RETRY_S = 0.2
+ENOUGH_S = 1.0
+"""For one that was silent for as long as a hang may last."""
 _MANAGED_SERVICE = "OCF_RESKEY_service_name"
 
 
@@ -195,11 +197,14 @@ class Script:
         service = self._stoppable
         if service is None:
             return self._yes("not primary: it was not started from here")
-        try:
-            sight = actions.demote(service, self._settings.timeouts_s["promote"])
-        except ActionFailed as failure:
-            self._say(f"cannot be demoted, and is stopped instead: {failure}")
-            return self._yes(actions.stop(service, self._settings.timeouts_s["stop"]))
+        sight = self._look()  # not in the middle of its start: one that is starting is silent, too, and no primary
+        if sight.life is Life.SILENT or sight.is_primary:
+            limit_s = self._settings.timeouts_s["promote"] if sight.is_primary else ENOUGH_S
+            try:
+                sight = actions.demote(service, limit_s)
+            except ActionFailed as failure:
+                self._say(f"cannot be demoted, and is stopped instead: {failure}")
+                return self._yes(actions.stop(service, self._settings.timeouts_s["stop"]))
         return self._yes(f"not primary: {sight.state or sight.how}")
 
     def primary_status(self) -> int:
