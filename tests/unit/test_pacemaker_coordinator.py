@@ -24,6 +24,7 @@ from qpid_ha_broker.coordination.cib_record import DamagedRecord, decode, encode
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.pacemaker import PacemakerCoordinator
 from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.server import ha_kinds
 
 EMPTY = Record()
 FIRST = Record("c1", 1, "a", 1, ("a", "b"))
@@ -109,6 +110,15 @@ def test_a_name_that_is_no_identifier_is_refused() -> None:
     for name in ("", "2", 'a"b', "a b", "a/b", "ä", "a" * 65):
         with pytest.raises(ValueError, match="property set"):
             make_coordinator(f"pacemaker:{name}")
+
+
+def test_the_setting_is_shown_with_the_name_it_means() -> None:
+    assert ha_kinds.COORDINATOR.parse("pacemaker") == "pacemaker:qpid-ha"
+    assert ha_kinds.COORDINATOR.parse("pacemaker:orders") == "pacemaker:orders"
+    assert ha_kinds.coordinator_path("pacemaker:orders") is None
+    for text in ("pacemaker:", "pacemaker: x", "Pacemaker", "pacemaker:a/b"):
+        with pytest.raises(ValueError):
+            ha_kinds.COORDINATOR.parse(text)
 
 
 def test_the_setting_means_no_directory() -> None:

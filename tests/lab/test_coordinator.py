@@ -1,0 +1,192 @@
+"""The record in a real cluster's configuration: of writers at once one wins, and a cut-off primary's word is void."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from lab import record_talk
+from lab.cluster import Cluster
+from lab.machines import Lab
+from lab.stage import Stage
+
+PYTHON: Final = "/opt/qpid-ha/bin/python"
+SCRIPT: Final = "/usr/local/lib/record_talk.py"
+AS_BROKER: Final = ("setpriv", "--reuid=qpid-ha", "--regid=qpid-ha", "--init-groups")
+ROUNDS: Final = 40
+EVERYBODY: Final = ["n1", "n2", "n3"]
+
+
+class Talker:
+    """A `record_talk` on one node, as the broker's user."""
+
+    def __init__(self, lab: Lab, node: str) -> None:
+        self.node = node
+        self._process = lab.spawn(node, *AS_BROKER, PYTHON, SCRIPT)
+
+    def __enter__(self) -> Talker:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def ask(self, *command: object) -> None:
+        """Without waiting for the answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """Of the question before."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, self._process.communicate()[1]
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def tell(self, *command: object) -> dict[str, Any]:
+        """Ask, and wait."""
+        self.ask(*command)
+        return self.answer()
+
+
+@pytest.fixture(scope="module")
+def nodes(stage: Stage) -> Iterator[Cluster]:
+    """A cluster that fences nobody and runs nothing: the coordinator has to get along without."""
+    cluster = stage.empty()
+    cluster.set_property("stonith-enabled", "false")
+    for member in cluster.lab.plan.members:
+        cluster.lab.push(member, Path(record_talk.__file__), SCRIPT)
+        cluster.lab.shell(member, f"chmod 644 {SCRIPT}")
+    yield cluster
+    stage.distrust()
+
+
+@pytest.fixture(autouse=True)
+def whole(nodes: Cluster) -> None:
+    """Each test begins with all nodes in one network, and without a record."""
+    nodes.lab.heal()
+    nodes.lab.power_on_all()
+    nodes.wait_formed()
+    nodes.lab.shell("n1", "cibadmin --delete --xml-text '<cluster_property_set id=\"qpid-ha\"/>'")
+
+
+def record(generation: int, primary: str, epoch: int, members: list[str]) -> list[object]:
+    return ["c1", generation, primary, epoch, members]
+
+
+def copies(cluster: Cluster) -> set[str]:
+    """The record as each node's copy has it."""
+    query = ("cibadmin", "--query", "--xpath", '//nvpair[@id="qpid-ha-record"]')
+    return {cluster.lab.output(member, *query) for member in cluster.lab.plan.members}
+
+
+def test_the_broker_s_user_reads_and_writes(nodes: Cluster) -> None:
+    with Talker(nodes.lab, "n1") as one, Talker(nodes.lab, "n2") as other:
+        assert one.tell("read")["record"] == ["", 0, "", 0, []]
+        assert one.tell("set", record(1, "n1", 1, EVERYBODY))["done"] is True
+        assert other.tell("read")["record"] == record(1, "n1", 1, EVERYBODY)
+        assert other.tell("set", record(2, "n2", 2, ["n2", "n3"]))["done"] is True
+        refused = one.tell("set", record(1, "n1", 2, ["n1"]))
+
+    assert refused["done"] is False
+    assert refused["record"] == record(2, "n2", 2, ["n2", "n3"])
+
+
+def test_a_stranger_is_told_what_is_missing(nodes: Cluster) -> None:
+    script = "import qpid_ha_broker.coordination.pacemaker as p; p.PacemakerCoordinator().read()"
+    done = nodes.lab.run("n1", "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", PYTHON, "-c", script,
+                         check=False)  # fmt: skip
+
+    assert "group haclient" in done.stderr
+
+
+def test_of_three_writers_at_once_exactly_one_wins_each_time(nodes: Cluster) -> None:
+    with ExitStack() as stack:
+        talkers = [stack.enter_context(Talker(nodes.lab, node)) for node in EVERYBODY]
+        start_s = time.time() + 1
+        for talker in talkers:
+            talker.ask("race", talker.node, ROUNDS, start_s)
+        outcomes = [talker.answer()["outcomes"] for talker in talkers]
+
+    wins = Counter(expected for each in outcomes for expected, done, _ms in each if done)
+    contested = Counter(expected for each in outcomes for expected, _done, _ms in each)
+    assert max(wins.values()) == 1
+    assert all(wins[expected] == 1 for expected in contested)
+    assert sum(count == len(EVERYBODY) for count in contested.values()) > ROUNDS / 2
+    assert not [done for each in outcomes for _expected, done, _ms in each if done is None]
+
+
+@pytest.mark.parametrize("is_coordinating", [True, False], ids=["coordinates", "does not coordinate"])
+def test_a_primary_that_was_cut_off_is_never_alone_in_the_record(nodes: Cluster, is_coordinating: bool) -> None:
+    """Pacemaker reports to it that its write was done: in its own copy. The others go on, and keep what they wrote."""
+    dc = nodes.view().dc
+    primary = dc if is_coordinating else next(node for node in EVERYBODY if node != dc)
+    successor, third = (node for node in EVERYBODY if node != primary)
+    with Talker(nodes.lab, primary) as cut_off, Talker(nodes.lab, successor) as other:
+        cut_off.tell("read")
+        assert cut_off.tell("set", record(1, primary, 1, EVERYBODY))["done"] is True
+        nodes.lab.cut_off(primary)
+        cut_off.ask("insist", record(1, primary, 2, [primary]), 6.0)
+        nodes.wait(lambda: _has_lost(nodes, successor, primary), f"{successor} has given up {primary}")
+        other.tell("read")
+        assert other.tell("set", record(2, successor, 2, [successor, third]))["done"] is True
+        alone = cut_off.answer()
+        in_its_own_copy = nodes.lab.output(primary, "cibadmin", "--query", "--scope", "crm_config")
+        nodes.lab.heal()
+        nodes.wait_formed()
+        afterwards = cut_off.tell("set", record(1, primary, 2, [primary]))
+
+    assert alone["done"] is None
+    assert "epoch=2;" in in_its_own_copy  # or this test has not seen what it is about
+    assert afterwards["done"] is False
+    assert afterwards["record"] == record(2, successor, 2, [successor, third])
+    assert len(copies(nodes)) == 1
+
+
+def _has_lost(cluster: Cluster, node: str, lost: str) -> bool:
+    view = cluster.view(node)
+    return view.has_quorum and lost not in view.online()
+
+
+def test_the_record_survives_when_all_nodes_lose_power(nodes: Cluster) -> None:
+    with Talker(nodes.lab, "n1") as talker:
+        talker.tell("read")
+        assert talker.tell("set", record(7, "n1", 9, ["n1", "n3"]))["done"] is True
+    for member in EVERYBODY:
+        nodes.lab.power_off(member)
+    nodes.lab.power_on_all()
+    nodes.wait_formed()
+
+    with Talker(nodes.lab, "n2") as talker:
+        assert talker.tell("read")["record"] == record(7, "n1", 9, ["n1", "n3"])
+
+
+def test_without_pacemaker_it_is_an_error_and_soon(nodes: Cluster) -> None:
+    with Talker(nodes.lab, "n3") as talker:
+        nodes.lab.shell("n3", "pkill -STOP pacemaker-based")
+        try:
+            hung = talker.tell("read")
+        finally:
+            nodes.lab.shell("n3", "pkill -CONT pacemaker-based")
+
+    assert hung["done"] is None
+    assert hung["ms"] < 5000
+
+
+def test_with_one_node_dead_a_write_waits_for_nothing(nodes: Cluster) -> None:
+    nodes.lab.power_off("n3")
+    with Talker(nodes.lab, "n1") as talker:
+        talker.tell("read")
+        written = talker.tell("set", record(1, "n1", 1, ["n1", "n2"]))
+
+    assert written["done"] is True
+    assert written["ms"] < 1000
