@@ -41,7 +41,12 @@ def what_is_missing() -> str:
         return "namespaces take root: run ./dev lab as root"
     packages = {package for tool, package in _TOOLS.items() if shutil.which(tool, path=PATH) is None}
     packages |= {package for file, package in _AGENTS.items() if not Path(file).exists()}
-    return f"these packages are missing: {' '.join(sorted(packages))}; ./dev lab installs them" if packages else ""
+    if packages:
+        return f"these packages are missing: {' '.join(sorted(packages))}; ./dev lab installs them"
+    tried = ["unshare", "--mount", "--net", "--pid", "--fork", "mount", "-t", "tmpfs", "none", "/mnt"]
+    if subprocess.run(tried, check=False, capture_output=True).returncode != 0:
+        return "no namespaces may be made here: in a container, start it with --privileged"
+    return ""
 
 
 def default_places() -> Places:
