@@ -4,6 +4,7 @@
     set RECORD              make it RECORD (a list in JSON), if it is what this process knows
     insist RECORD SECONDS   the same again and again, as a primary does that cannot have its in-sync set recorded
     race NAME ROUNDS START  in each round read and begin a generation, at the same time as the others
+    costs ROUNDS            milliseconds of as many reads, of changes of the in-sync set, and of generations
 
 Each is answered by one line of JSON.
 """
@@ -63,6 +64,16 @@ class Talk:
             answer = self.set(["race", expected.generation + 1, name, 1, [name]])
             outcomes.append((expected.generation, answer["done"], answer["ms"]))
         return {"outcomes": outcomes}
+
+    def costs(self, rounds: int) -> dict[str, Any]:
+        """Alternately, on what was read last."""
+        spent: dict[str, list[float]] = {"read": [], "in-sync set": [], "generation": []}
+        for _round in range(rounds):
+            spent["read"].append(self.read()["ms"])
+            cluster, generation, primary, epoch, members = self._known
+            spent["generation"].append(self.set([cluster, generation + 1, primary, epoch, members])["ms"])
+            spent["in-sync set"].append(self.set([cluster, generation + 1, primary, epoch + 1, members])["ms"])
+        return spent
 
     def _timed(self, call: Callable[[], tuple[bool, Record]]) -> dict[str, Any]:
         began_s = time.monotonic()
