@@ -88,6 +88,40 @@ def test_two_labs_have_different_secrets(tmp_path: Path) -> None:
     assert one != two
 
 
+@pytest.mark.parametrize(
+    ("address", "is_there"),
+    [("10.77.0.11", True), ("10.77.0.12", True), ("10.77.0.1", False), ("77.0.11", False), ("10.77.0.13", False)],
+)
+def test_a_node_that_the_brokers_do_not_know_is_not_configured(tmp_path: Path, address: str, is_there: bool) -> None:
+    """`tmp_path` has no secrets, so the next check ends the script before it writes anything."""
+    found = run(
+        PROVISION / "configure.sh",
+        NODE_NAME="node1",
+        NODE_ADDRESS=address,
+        BROKERS_URL="amqp://10.77.0.11:5672,10.77.0.12",
+        KEYS=str(tmp_path),
+    )
+    assert found.returncode == 1
+    assert ("does not name this node's address" in found.stderr) == (not is_there), found.stderr
+    assert ("replicator.password is missing: keys.sh makes it" in found.stderr) == is_there
+
+
+@pytest.mark.parametrize(
+    ("name", "environment", "says"),
+    [
+        ("configure.sh", {}, "the environment variable NODE_NAME is missing"),
+        ("cluster.sh", {}, "the environment variable CLUSTER_NODES is missing"),
+        ("cluster.sh", {"CLUSTER_NODES": "n1=10.0.0.1", "TOKEN": "1s"}, "'1s' is not a number of milliseconds"),
+        ("resources.sh", {"VIRTUAL_IP": "10.0.0.1"}, "'10.0.0.1' is not ADDRESS/PREFIX"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(name: str, environment: dict[str, str], says: str, tmp_path: Path) -> None:
+    arguments = ["virtual-ip"] if name == "resources.sh" else []
+    found = run(PROVISION / name, *arguments, **{"KEYS": str(tmp_path), **environment})
+    assert found.returncode == 1
+    assert says in found.stderr
+
+
 # --- Vagrant
 
 

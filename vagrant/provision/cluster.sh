@@ -39,7 +39,7 @@ $(nodes)
 }
 quorum {
     provider: corosync_votequorum
-$([[ ${#pairs[@]} -ne 2 ]] || printf '    two_node: 1\n')
+    two_node: $((${#pairs[@]} == 2))
 }
 logging {
     to_logfile: yes
@@ -59,11 +59,11 @@ start_cluster() {
     systemctl start pacemaker || die "pacemaker did not start: journalctl -u pacemaker"
 }
 
-need_root
 need CLUSTER_NODES
 [[ ${TOKEN:-1000} =~ ^[1-9][0-9]*$ ]] || die "TOKEN: '$TOKEN' is not a number of milliseconds"
 [[ -d /etc/corosync ]] || die "corosync is not installed (packages.sh does that)"
 [[ -s $keys/corosync.authkey ]] || die "$keys/corosync.authkey is missing: keys.sh makes it"
+need_root
 
 know_the_nodes "$CLUSTER_NODES"
 state=same

@@ -20,9 +20,7 @@ readonly replicator=replicator
 # Whoever may come in as the replicator may read and change everything: root's and the broker's business.
 write_secrets() {
     local new
-    [[ -s $keys/replicator.password ]] || die "$keys/replicator.password is missing: keys.sh makes it"
     put_file "$etc/replicator.password" 0640 "$user" <"$keys/replicator.password" || true
-    command -v saslpasswd2 >/dev/null || die "saslpasswd2 is missing: install sasl2-bin (packages.sh does that)"
     new=$(mktemp -d "$etc/sasl.XXXXXX")
     saslpasswd2 -p -c -f "$new/users.sasldb" "$replicator" <"$keys/replicator.password" ||
         die "saslpasswd2 could not make a user"
@@ -61,11 +59,14 @@ YAML
 # a,b -> "a", "b": an IPv6 address has brackets, which mean something in YAML.
 quoted() { printf '"%s"' "${1//,/\", \"}"; }
 
-need_root
 need NODE_NAME BROKERS_URL
-getent group "$user" >/dev/null || die "there is no group $user: run install.sh first"
-[[ -z ${NODE_ADDRESS:-} || $BROKERS_URL == *"$NODE_ADDRESS"* ]] ||
+[[ -z ${NODE_ADDRESS:-} || "$BROKERS_URL," == *[/,]"$NODE_ADDRESS"[:,]* ]] ||
     die "BROKERS_URL ($BROKERS_URL) does not name this node's address $NODE_ADDRESS"
+[[ -s $keys/replicator.password ]] || die "$keys/replicator.password is missing: keys.sh makes it"
+need_root
+getent group "$user" >/dev/null || die "there is no group $user: run install.sh first"
+command -v saslpasswd2 >/dev/null || die "saslpasswd2 is missing: install sasl2-bin (packages.sh does that)"
+
 install -d -m 0750 -g "$user" "$etc"
 write_secrets
 if configuration | put_file "$etc/qpid-ha.yaml" 0640 "$user"; then
