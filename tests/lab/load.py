@@ -168,17 +168,23 @@ class Load:
         """Publish again."""
         self.ask("resume")
 
-    def finish(self, timeout_s: float = 60.0) -> Account:
+    def settle(self, timeout_s: float = 30.0) -> int:
+        """Publish nothing new, and have all that was sent confirmed; how many that are. Raises LoadProblem."""
+        self.pause()
+        self._wait(lambda: bool(self.ask("report")["is_settled"]), "all that was sent is confirmed", timeout_s)
+        return self.confirmed()
+
+    def finish(self, timeout_s: float = 60.0, given_up: int = 0) -> Account:
         """Publish no more, have all that was sent confirmed and all that was confirmed consumed; the account.
 
-        What has not come then is lost, and the account says so.
+        What has not come then is lost, and the account says so. For the loss of `given_up` messages nobody waits.
         """
         self.ask("consume")
         self.pause()
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             report = self.ask("report")
-            if report["is_settled"] and not report["missing"]:
+            if report["is_settled"] and report["missing"] <= given_up:
                 break
             time.sleep(_GLANCE_S)
         time.sleep(_GLANCE_S)  # what is on its way may be a duplicate
