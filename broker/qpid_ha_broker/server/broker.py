@@ -38,6 +38,8 @@ CROWD = 100
 
 LAST_ANSWERS_S = 1.0
 """How long a primary that stops waits for what its backups still owe its clients."""
+PARTING_S = 1.0
+"""How long a broker that was not primary waits for the goodbyes of clients that it did not serve."""
 
 Witness = Callable[[Batch], None]
 
@@ -139,9 +141,15 @@ class Broker:
             self.listening.append(f"{address.scheme}://{address.host}:{port}")
 
     async def stop(self) -> None:
-        """Settle what can be settled, tell every client, and wait for them at most `stop-timeout`."""
+        """Settle what can be settled, tell every client, and wait for them at most `stop-timeout`.
+
+        A broker that served nobody waits a moment: those who are still connected were told to go before, and many
+        cannot be reached any more, because the address that they came by has moved to the next primary.
+        """
         self.is_stopping = True
         log.info("stopping: %d clients are told", len(self._protocols))
+        has_served = self.membership is None or self.membership.is_serving
+        patience_s = self._settings.stop_timeout_s if has_served else min(self._settings.stop_timeout_s, PARTING_S)
         for server in self._servers:
             server.close()
         self.turn()
@@ -158,7 +166,7 @@ class Broker:
             connection.end(goodbye)
         self.turn()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._deserted.wait(), self._settings.stop_timeout_s)
+            await asyncio.wait_for(self._deserted.wait(), patience_s)
         for protocol in list(self._protocols.values()):
             protocol.abort()
         await self._close_listeners()
