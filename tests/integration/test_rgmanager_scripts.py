@@ -212,6 +212,17 @@ def test_three_stops_at_once_stop_one_broker_once(nodes: LoopbackNodes) -> None:
     assert nodes.pid("node1") == 0
 
 
+def test_a_broker_that_is_just_starting_is_not_taken_for_one_that_hangs(nodes: LoopbackNodes) -> None:
+    """When a broker died, rgmanager restarts it and takes the role away at the same time."""
+    with ThreadPoolExecutor() as pool:
+        start = pool.submit(nodes.script, "node1", "qpidd", "start")
+        wait_until(lambda: nodes.pid("node1") > 0, lambda: "the broker has no process")
+        pid = nodes.pid("node1")
+        assert nodes.script("node1", "qpidd-primary", "stop").returncode == 0
+        assert start.result().returncode == 0
+    assert nodes.pid("node1") == pid
+
+
 # --- as rgmanager drives them
 
 

@@ -156,9 +156,19 @@ class Script:
         service = self._stoppable
         if service is None:
             return self._yes("not running: it was not started from here")
+        self._step_down(service)
         how = actions.stop(service, self._settings.timeouts_s["stop"])
         self._forget()
         return self._yes(f"stopped: {how}")
+
+    def _step_down(self, service: Service) -> None:
+        """A primary that is ended waits for its clients to go, and those that came by the virtual address, which goes
+        at the same time, may never hear of it. A backup has nobody to wait for."""
+        if look(service.control_socket, ENOUGH_S).is_primary:
+            try:
+                actions.demote(service, self._settings.timeouts_s["promote"])
+            except ActionFailed as failure:
+                self._say(f"ended as the primary: {failure}")
 
     def status(self) -> int:
         """Whether it runs and answers, as a backup or as the primary."""
