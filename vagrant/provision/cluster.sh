@@ -5,7 +5,7 @@
 #   CLUSTER_NODES   all nodes, the same on each: "node1=10.77.0.11 node2=10.77.0.12 node3=10.77.0.13"
 #   TOKEN           milliseconds without a sign of life after which a node is suspected (default 1000); a dead one is
 #                   replaced after about 2.2 times that
-#   KEYS            the directory that keys.sh made (default /root/qpid-ha-keys)
+#   KEYS            the directory that keys.sh made (default /etc/qpid-ha-keys)
 set -euo pipefail
 # shellcheck source=vagrant/provision/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

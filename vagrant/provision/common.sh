@@ -7,7 +7,7 @@ readonly prefix=/opt/qpid-ha
 readonly etc=/etc/qpid-ha
 readonly user=qpid-ha
 readonly share=$prefix/share/qpid-ha
-readonly keys=${KEYS:-/root/qpid-ha-keys}
+readonly keys=${KEYS:-/etc/qpid-ha-keys}
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 

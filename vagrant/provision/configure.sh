@@ -10,7 +10,7 @@
 #   NODE_ADDRESS    if given, has to be in BROKERS_URL: a typing error there would keep this node out of the cluster
 #   MIN_IN_SYNC, BACKUP_TIMEOUT    as in the configuration, when the defaults (1, 10s) do not do
 #   ALLOW_ANONYMOUS default true: clients need no password, as befits a lab; false lets nobody in but the brokers
-#   KEYS            the directory that keys.sh made (default /root/qpid-ha-keys)
+#   KEYS            the directory that keys.sh made (default /etc/qpid-ha-keys)
 set -euo pipefail
 # shellcheck source=vagrant/provision/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
