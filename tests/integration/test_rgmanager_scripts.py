@@ -218,9 +218,22 @@ def test_a_broker_that_is_just_starting_is_not_taken_for_one_that_hangs(nodes: L
         start = pool.submit(nodes.script, "node1", "qpidd", "start")
         wait_until(lambda: nodes.pid("node1") > 0, lambda: "the broker has no process")
         pid = nodes.pid("node1")
-        assert nodes.script("node1", "qpidd-primary", "stop").returncode == 0
-        assert start.result().returncode == 0
+        nodes.kill("node1", signal.SIGSTOP)  # a slow start
+        stop = pool.submit(nodes.script, "node1", "qpidd-primary", "stop")
+        time.sleep(1.5)  # long enough for the script to look, and to see no more than a process
+        nodes.kill("node1", signal.SIGCONT)
+        assert [start.result().returncode, stop.result().returncode] == [0, 0]
     assert nodes.pid("node1") == pid
+
+
+def test_the_promotion_of_an_empty_cluster_waits_for_the_last_broker(nodes: LoopbackNodes) -> None:
+    for node in ("node1", "node2"):
+        nodes.script(node, "qpidd", "start")
+    with ThreadPoolExecutor() as pool:
+        promotion = pool.submit(nodes.script, "node1", "qpidd-primary", "start")
+        nodes.script("node3", "qpidd", "start")
+        assert promotion.result().returncode == 0
+    assert nodes.state("node1") == "primary"
 
 
 # --- as rgmanager drives them
