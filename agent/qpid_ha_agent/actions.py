@@ -123,13 +123,21 @@ def _launch(service: Service) -> BrokerProcess:
     _make_directory(service.control_socket.parent, service.user)
     _make_directory(service.log_file.parent, service.user)
     try:
-        output = os.open(service.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        output = open_log(service.log_file)
     except OSError as error:
         raise BrokerProcessError(f"cannot write {service.log_file}: {error.strerror}") from None
     try:
         return BrokerProcess.start(service.command, service.user, output)
     finally:
         os.close(output)
+
+
+def open_log(path: Path) -> int:
+    """A descriptor that appends. Not through a link: the directory is the broker's user's, and we may be root.
+
+    Raises OSError.
+    """
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
 
 
 def _make_directory(path: Path, user: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qpid_ha_agent import actions
 from qpid_ha_agent.actions import ActionFailed, Trouble
@@ -17,10 +18,14 @@ from qpid_ha_agent.ocf.parameters import Parameters
 from qpid_ha_agent.ocf.validation import Invalid, check_everywhere, check_here, service_of
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes, ClusterUnreachable, local_node
 from qpid_ha_agent.pacemaker.election import HandedOver, MakeWay, Position, compare
+from qpid_ha_agent.pacemaker.hindrance import Hindrance
 from qpid_ha_agent.pacemaker.scores import Scores, position_of
 from qpid_ha_agent.service import Service
 from qpid_ha_agent.sight import Life, Sight, look
 from qpid_ha_agent.vip_action import VirtualIp, VirtualIpProblem
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.ha.effects import Record
 
 META = "OCF_RESKEY_CRM_meta_"
 RESERVE_S = 1.0
@@ -48,6 +53,10 @@ class OcfAgent:
     @cached_property
     def _scores(self) -> Scores:
         return Scores(self._cluster, self._memory, self._is_first_start)
+
+    @cached_property
+    def _hindrance(self) -> Hindrance:
+        return Hindrance(self._cluster, self._memory, self._record)
 
     @cached_property
     def _control_socket(self) -> Path:
@@ -103,6 +112,7 @@ class OcfAgent:
         if code in (Code.SUCCESS, Code.RUNNING_PROMOTED) and self._level() > 0:
             code = self._look_closer(code)
         self._tell(lambda: self._scores.refresh(sight, always=self._is_probe()))
+        self._tell(lambda: self._hindrance.refresh(sight))
         self.ensure_watch()
         return code
 
@@ -253,16 +263,21 @@ class OcfAgent:
 
     def _is_first_start(self) -> bool:
         """Nobody ever confirmed anything, as far as the cluster's record goes."""
+        record = self._record()
+        return record is not None and record.generation == 0
+
+    def _record(self) -> Record | None:
+        """None when it cannot be read; the log says why."""
         from qpid_ha_agent.broker_config import BrokerConfigError, read_broker_config
         from qpid_ha_broker.coordination.choice import make_coordinator
         from qpid_ha_broker.coordination.coordinator import CoordinatorError
 
         try:
             broker = read_broker_config(Path(self._parameters.config), {})
-            return make_coordinator(broker.coordinator).read().generation == 0
+            return make_coordinator(broker.coordinator).read()
         except (BrokerConfigError, CoordinatorError, ValueError) as error:
-            self._inform(f"cannot tell whether this is a first start: {error}")
-            return False
+            self._inform(f"cannot tell what was confirmed, and by whom: {error}")
+            return None
 
     # --- for the watcher
 
@@ -284,10 +299,10 @@ class OcfAgent:
 
         form = "%(asctime)s %(levelname)s watch: %(message)s"
         try:
-            handler: logging.Handler = logging.FileHandler(service_of(self._parameters).log_file)
+            output = os.fdopen(actions.open_log(service_of(self._parameters).log_file), "a", buffering=1)
         except (Invalid, OSError):
-            handler = logging.StreamHandler()  # it watches all the same
-        logging.basicConfig(handlers=[handler], level=logging.INFO, format=form, datefmt="%Y-%m-%dT%H:%M:%S%z")
+            output = sys.stderr  # it watches all the same
+        logging.basicConfig(stream=output, level=logging.INFO, format=form, datefmt="%Y-%m-%dT%H:%M:%S%z")
 
     # --- surroundings
 
@@ -326,6 +341,7 @@ class OcfAgent:
     def _say_nothing(self) -> None:
         """Neither a score nor a position of a broker that is not there. Raises ClusterUnreachable, OSError."""
         self._scores.drop()
+        self._hindrance.drop()
         self._cluster.take_back(POSITION)
 
     def _limit_s(self, name: str, wanted_s: float) -> float:
