@@ -42,6 +42,10 @@ class Memory:
     """The broker would not be promoted: its score rises again with the next monitor, and not before."""
     score_told_at_s: float = 0.0
     """By the clock that starts with the machine."""
+    hindrance: str = ""
+    """The sentence that was told of why the broker cannot be promoted, while nobody else is."""
+    hindered_since_s: float = 0.0
+    """By the same clock; 0: it is not."""
 
 
 class MemoryFile:

@@ -54,6 +54,11 @@ class ClusterAttributes:
         """Nothing is said any more."""
         _run(["attrd_updater", "--name", f"qpid-ha-{name}-{self.resource}", "--delete", "--private"])
 
+    def explain(self, text: str) -> None:
+        """Why this node's broker cannot be promoted; empty: there is nothing to explain any more."""
+        change = ["--update", text] if text else ["--delete"]
+        _run(["attrd_updater", "--name", f"{self.resource}-not-promoted", *change])
+
     def report_failure(self) -> None:
         """The resource has failed on this node: plan now, not at the next monitor."""
         _run(["crm_resource", "--fail", "--resource", self.resource, "--node", self.node])

@@ -1,0 +1,60 @@
+"""Why this node's broker is out of the question, for people: `crm_mon -A` shows it beside the score that says so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from qpid_ha_agent.ocf.memory import MemoryFile
+from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
+from qpid_ha_agent.pacemaker.election import NEVER
+from qpid_ha_agent.pacemaker.scores import has_data
+from qpid_ha_agent.sight import Sight
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.ha.effects import Record
+
+TOLD_AFTER_S = 5.0
+"""A broker that has just been started knows no primary for a moment; each word costs the cluster a new plan."""
+
+
+def hindrance(sight: Sight, record: Record | None) -> str:
+    """A sentence, with what to do. `record` is None when it cannot be read."""
+    how = "lacks some of what was confirmed" if has_data(sight) else "came back empty"
+    if record is None:
+        return f"this broker {how}, and the record of who confirmed it cannot be read"
+    members = ", ".join(record.members)
+    return (
+        f"this broker {how}; generation {record.generation} was confirmed by {members}: start those, or, "
+        "if their data is lost for good, run qpid-ha-agent force-promote"
+    )
+
+
+class Hindrance:
+    """Told when no primary is known for a while and this broker cannot be it; taken back when that is over."""
+
+    def __init__(self, cluster: ClusterAttributes, memory: MemoryFile, record: Callable[[], Record | None]) -> None:
+        self._cluster = cluster
+        self._memory = memory
+        self._record = record
+
+    def refresh(self, sight: Sight) -> None:
+        """After each monitor, when the score has been told. Raises ClusterUnreachable, OSError."""
+        told, now_s = self._memory.read(), time.monotonic()
+        if told.score != NEVER or sight.text("primary"):
+            self._tell("", since_s=0.0)
+        elif not told.hindered_since_s:
+            self._tell("", since_s=now_s)
+        elif now_s - told.hindered_since_s >= TOLD_AFTER_S:
+            self._tell(hindrance(sight, self._record()), since_s=told.hindered_since_s)
+
+    def drop(self) -> None:
+        """There is no broker. Raises ClusterUnreachable, OSError."""
+        self._tell("", since_s=0.0)
+
+    def _tell(self, text: str, since_s: float) -> None:
+        if text != self._memory.read().hindrance:
+            self._cluster.explain(text)
+        with self._memory.changed() as memory:
+            memory.hindrance, memory.hindered_since_s = text, since_s
