@@ -36,6 +36,7 @@ CIB = """\
     <crm_config>
       <cluster_property_set id="cib-bootstrap-options">
         <nvpair id="o" name="record" value="not ours"/>
+        <nvpair id="s" name="stonith-enabled" value="{has_fencing}"/>
       </cluster_property_set>
     </crm_config>
     <nodes><node id="1" uname="a"/><node id="2" uname="b"/><node id="9" uname="r" type="remote"/></nodes>
@@ -43,7 +44,7 @@ CIB = """\
   </configuration>
   <status>
     <node_state id="1" uname="a" in_ccm="true" crmd="online" join="member" expected="member"/>
-    <node_state id="2" uname="b" in_ccm="{b_is_there}" crmd="online" join="member" expected="member"/>
+    <node_state id="2" uname="b" in_ccm="{b_is_there}" crmd="online" join="member" expected="{b_should_be}"/>
   </status>
 </cib>
 """
@@ -154,17 +155,28 @@ def test_a_quote_never_gets_into_a_condition() -> None:
 
 
 def test_an_answer_without_a_record_still_tells_the_quorum_and_the_nodes() -> None:
-    assert read_answer('<cib have-quorum="0"/>') == (False, None, frozenset(), frozenset())
-    answer = read_answer(
-        '<xpath-query><cib have-quorum="1"/><nvpair name="record" value="v"/><node uname="a"/><node uname="b"/>'
-        '<node uname="c"/><node uname="r" type="remote"/><node_state uname="a" in_ccm="true"/>'
-        '<node_state uname="b" in_ccm="0"/><node_state uname="c" in_ccm="1700000000"/>'
-        '<node_state uname="r" in_ccm="true"/></xpath-query>'
+    nobody: frozenset[str] = frozenset()
+    assert read_answer('<cib have-quorum="0"/>') == (False, None, nobody, nobody, nobody, True)
+    states = (
+        '<node_state uname="a" in_ccm="true" crmd="online" expected="member"/>',
+        '<node_state uname="b" in_ccm="0" crmd="0" expected="member"/>',
+        '<node_state uname="c" in_ccm="1700000000" crmd="1700000001" expected="member"/>',
+        '<node_state uname="d" in_ccm="true" crmd="offline" expected="down"/>',
+        '<node_state uname="r" in_ccm="true" crmd="online" expected="member"/>',
     )
-    assert answer == (True, "v", frozenset("abc"), frozenset("ac"))
+    answer = read_answer(
+        '<xpath-query><cib have-quorum="1"/><nvpair name="record" value="v"/>'
+        '<nvpair name="stonith-enabled" value="No"/>'
+        '<node uname="a"/><node uname="b"/><node uname="c"/><node uname="d"/><node uname="r" type="remote"/>'
+        f"{''.join(states)}</xpath-query>"
+    )
+    assert answer == (True, "v", frozenset("abcd"), frozenset("ac"), frozenset("d"), False)
 
 
-@pytest.mark.parametrize("text", ["", "<cib", "<xpath-query/>", "<xpath-query><cib/><nvpair/><nvpair/></xpath-query>"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "<cib", "<xpath-query/>", "<xpath-query><cib/><nvpair name='record'/><nvpair name='record'/></xpath-query>"],
+)
 def test_an_answer_that_cannot_be_used_is_an_error(text: str) -> None:
     with pytest.raises(DamagedRecord):
         read_answer(text)
@@ -231,8 +243,10 @@ def test_a_write_that_nobody_else_shows_to_have_is_not_confirmed(
         f"""case "$*" in
         *--modify*) exit 0;;
         *"--node b"*) exec sleep 60;;
-        *) echo '<xpath-query><cib have-quorum="1"/><nvpair value="{encode(FIRST)}"/><node uname="a"/><node uname="b"/>'
-           echo '<node_state uname="a" in_ccm="true"/><node_state uname="b" in_ccm="true"/></xpath-query>';;
+        *) echo '<xpath-query><cib have-quorum="1"/><nvpair name="record" value="{encode(FIRST)}"/>'
+           echo '<node uname="a"/><node uname="b"/>'
+           for n in a b; do echo '<node_state uname="'$n'" in_ccm="true" crmd="online" expected="member"/>'; done
+           echo '</xpath-query>';;
         esac""",
     )
     monkeypatch.setattr(pacemaker, "LIMIT_S", 1.0)
@@ -250,8 +264,10 @@ def test_a_write_is_not_confirmed_when_the_quorum_is_lost_after_it(fake_tool: Pa
         esac
         q=1; [ -e {tmp_path}/looked ] && q=0
         case "$*" in *"--node a"*) q=1; : > {tmp_path}/looked;; esac
-        echo '<xpath-query><cib have-quorum="'$q'"/><nvpair value="{encode(FIRST)}"/><node uname="a"/><node uname="b"/>'
-        echo '<node_state uname="a" in_ccm="true"/><node_state uname="b" in_ccm="false"/></xpath-query>'""",
+        echo '<xpath-query><cib have-quorum="'$q'"/><nvpair name="record" value="{encode(FIRST)}"/>'
+           echo '<node uname="a"/><node uname="b"/>'
+        echo '<node_state uname="a" in_ccm="true" crmd="online"/><node_state uname="b" in_ccm="false" expected="down"/>'
+        echo '</xpath-query>'""",
     )
 
     with pytest.raises(CoordinatorError, match="cut off"):
@@ -272,8 +288,10 @@ def cib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def write_cib(path: Path, quorum: str = "1", b_is_there: str = "true") -> None:
-    path.write_text(CIB.format(quorum=quorum, b_is_there=b_is_there))
+def write_cib(
+    path: Path, quorum: str = "1", b_is_there: str = "true", b_should_be: str = "member", has_fencing: str = "true"
+) -> None:
+    path.write_text(CIB.format(quorum=quorum, b_is_there=b_is_there, b_should_be=b_should_be, has_fencing=has_fencing))
 
 
 def held(path: Path) -> list[str | None]:
@@ -364,10 +382,24 @@ def test_without_quorum_nothing_is_read_or_written(cib: Path) -> None:
     assert held(cib) == []
 
 
-def test_a_partition_that_has_quorum_with_few_nodes_is_enough(cib: Path) -> None:
-    """Two nodes, one of them gone: what two_node, a quorum device and others allow."""
-    write_cib(cib, b_is_there="false")
+@pytest.mark.parametrize(("should_be", "has_fencing"), [("down", "true"), ("member", "off")])
+def test_a_partition_that_has_quorum_with_few_nodes_is_enough(cib: Path, should_be: str, has_fencing: str) -> None:
+    """Two nodes, one of them fenced, or gone where nobody fences: what two_node, a quorum device and others allow."""
+    write_cib(cib, b_is_there="false", b_should_be=should_be, has_fencing=has_fencing)
 
+    assert PacemakerCoordinator().compare_and_set(EMPTY, FIRST) == (True, FIRST)
+
+
+def test_half_of_the_nodes_are_not_enough_before_the_others_are_fenced(
+    cib: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other half may have quorum too, and is perhaps about to fence us."""
+    write_cib(cib, b_is_there="false")
+    monkeypatch.setattr(pacemaker, "LIMIT_S", 1.0)
+
+    with pytest.raises(CoordinatorError, match="b is lost, and not fenced"):
+        PacemakerCoordinator().compare_and_set(EMPTY, FIRST)
+    write_cib(cib, b_is_there="false", b_should_be="down")
     assert PacemakerCoordinator().compare_and_set(EMPTY, FIRST) == (True, FIRST)
 
 

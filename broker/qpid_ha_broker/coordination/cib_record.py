@@ -22,8 +22,10 @@ _VALUE = re.compile(
     r"1;cluster=([^;]*);generation=([0-9]{1,19});primary=([^;]*);epoch=([0-9]{1,19});members=([^;]*)", re.ASCII
 )
 _NODES = "/cib/configuration/nodes/node | /cib/status/node_state"
-_ABSENT = ("", "false", "0")
-"""Of a node's state in_ccm: newer Pacemaker writes since when it is a member, or 0."""
+_FENCING = '/cib/configuration/crm_config/cluster_property_set/nvpair[@name="stonith-enabled"]'
+_ABSENT = ("", "false", "offline", "0")
+"""Of a node's in_ccm and crmd, Corosync's word and Pacemaker's; newer versions write since when it is there, or 0."""
+_SWITCHED_OFF = ("false", "off", "no", "n", "0")
 
 
 class DamagedRecord(ValueError):
@@ -40,6 +42,9 @@ class CibAnswer(NamedTuple):
     """The cluster's nodes, whether they are there or not."""
     present: frozenset[str]
     """Those that the partition's coordinating node has not given up."""
+    down: frozenset[str]
+    """Those of the others that were stopped in good order, or fenced: nothing runs there."""
+    has_fencing: bool
 
 
 def encode(record: Record) -> str:
@@ -79,7 +84,7 @@ def check_name(name: str) -> str:
 
 def query_path(name: str) -> str:
     """Selects what `read_answer` reads."""
-    return f"/cib | /cib/{_record_path(name)} | {_NODES}"
+    return f"/cib | /cib/{_record_path(name)} | {_NODES} | {_FENCING}"
 
 
 def condition_path(name: str, value: str | None) -> str:
@@ -113,15 +118,25 @@ def read_answer(text: str) -> CibAnswer:
         raise DamagedRecord(f"cibadmin's answer is no XML ({error})") from None
     elements = [root] if root.tag == "cib" else list(root)
     about = next((element for element in elements if element.tag == "cib"), None)
-    values = [element.get("value", "") for element in elements if element.tag == "nvpair"]
+    pairs = [(element.get("name"), element.get("value", "")) for element in elements if element.tag == "nvpair"]
+    values = [value for name, value in pairs if name == "record"]
     if about is None or len(values) > 1:
         raise DamagedRecord("cibadmin's answer has no <cib>" if about is None else "there are two records")
     nodes = frozenset(_name(node) for node in elements if node.tag == "node" and node.get("type", "member") == "member")
-    states = (state for state in elements if state.tag == "node_state" and state.get("in_ccm", "") not in _ABSENT)
-    value = values[0] if values else None
+    states = [element for element in elements if element.tag == "node_state" and _name(element) in nodes]
+    present = frozenset(_name(state) for state in states if _is_present(state))
     return CibAnswer(
-        about.get("have-quorum") == "1", value, nodes, nodes.intersection(_name(state) for state in states)
+        has_quorum=about.get("have-quorum") == "1",
+        value=values[0] if values else None,
+        nodes=nodes,
+        present=present,
+        down=frozenset(_name(state) for state in states if state.get("expected") == "down") - present,
+        has_fencing=not any(name == "stonith-enabled" and value.lower() in _SWITCHED_OFF for name, value in pairs),
     )
+
+
+def _is_present(state: ElementTree.Element) -> bool:
+    return all(state.get(word, "") not in _ABSENT for word in ("in_ccm", "crmd"))
 
 
 def _name(element: ElementTree.Element) -> str:

@@ -23,16 +23,17 @@ from qpid_ha_broker.ha.effects import Record
 LIMIT_S = 4.5
 """Of one call; the broker waits 5 s for it."""
 WATCH_INTERVAL_S = 1.0
-_ROUND_S = 0.5
+_ROUND_S = 0.25
 """How long other nodes are waited for before it is looked up who is still there."""
 _SETTLED_S = 0.25
 """Between the loss of a node and that of the quorum, as the configuration tells them: milliseconds."""
 
 
 class PacemakerCoordinator:
-    """The promise: a confirmed record is on more than half of the nodes, or on all that a partition with quorum has.
+    """The promise: a confirmed record is on more than half of the nodes, or on all that are there while none is lost.
 
-    Then every later partition with quorum has a node that knows it, whatever becomes of this one.
+    Lost is who vanished and was not fenced; without fencing, nobody is ever sure. So every later partition with quorum
+    has a node that knows the record, whatever becomes of this one.
     """
 
     def __init__(self, name: str = DEFAULT_NAME) -> None:
@@ -162,9 +163,9 @@ class _Confirmation:
             is_everywhere = self._collect(seen)
             if self._has_majority(seen):
                 return
-            # Nobody else is there, as far as was known: that must hold a moment later, too. Or somebody who counts as
-            # present is silent: until he is given up, or we are cut off, nothing is certain.
-            if is_everywhere:
+            # Nobody else is there, as far as was known: that must hold after the write, too. Or somebody is silent who
+            # counts as present, or is not fenced yet: until he is given up, or we are cut off, nothing is certain.
+            if is_everywhere and not seen.has_fencing:
                 time.sleep(min(_SETTLED_S, self._deadline.left_s()))
             seen = self._coordinator.look(self._deadline)
             if not seen.has_quorum:
@@ -176,7 +177,8 @@ class _Confirmation:
         return 2 * len(self._holders & seen.nodes) > len(seen.nodes)
 
     def _is_everywhere(self, seen: CibAnswer) -> bool:
-        return bool(seen.present) and seen.present <= self._holders
+        is_certain = not seen.has_fencing or seen.nodes - seen.present <= seen.down
+        return is_certain and bool(seen.present) and seen.present <= self._holders
 
     def _collect(self, seen: CibAnswer) -> bool:
         """Ask who is there; whether all of them have it. Ends sooner when a majority has."""
@@ -195,8 +197,10 @@ class _Confirmation:
 
     def _check_time(self, seen: CibAnswer) -> None:
         if not self._deadline.left_s():
-            missing = ", ".join(sorted(seen.present - self._holders)) or "any node"
-            raise CoordinatorError(f"whether the record holds is not known: no answer from {missing}; see `crm_mon`")
+            silent = ", ".join(sorted(seen.present - self._holders))
+            lost = ", ".join(sorted(seen.nodes - seen.present - seen.down))
+            why = f"no answer from {silent}" if silent else f"{lost or 'no node'} is lost, and not fenced"
+            raise CoordinatorError(f"whether the record holds is not known: {why}; see `crm_mon`")
 
     def _ask(self, nodes: Iterable[str]) -> None:
         def ask(node: str) -> None:
