@@ -50,13 +50,17 @@ def main() -> None:
     "--resources", default="", help="Titles of blocks of docs/pacemaker.md to load; default: as the tests do."
 )
 @click.option("--bare", is_flag=True, help="No resources.")
-def up(nodes: int, token: int, coordinator: str, no_fencing: bool, resources: str, bare: bool) -> None:
+@click.option("--machines-only", is_flag=True, help="Nothing installed, all of them off.")
+def up(
+    nodes: int, token: int, coordinator: str, no_fencing: bool, resources: str, bare: bool, machines_only: bool
+) -> None:
     """Bring one up, and leave it running."""
     if problem := what_is_missing():
         raise click.ClickException(problem)
     plan = Plan(tuple(f"n{number}" for number in range(1, nodes + 1)), token, not no_fencing, coordinator)
     lab = told(lambda: NamespaceLab.up(plan, default_places(), outlives_us=True))
-    told(lambda: bring_up(lab, () if bare else resources.split() or RESOURCES))
+    if not machines_only:
+        told(lambda: bring_up(lab, () if bare else resources.split() or RESOURCES))
 
 
 @main.command()
@@ -103,7 +107,7 @@ def status() -> None:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def execute(machine: str, command: tuple[str, ...]) -> None:
     """Run COMMAND in MACHINE (n1 ..., client); default: a shell."""
-    argv = [*told(lambda: running().entry(machine)), *(command or ("bash", "-i"))]
+    argv = told(lambda: running().command(machine, *(command or ("bash", "-i"))))
     sys.stdout.flush()
     os.execvp(argv[0], argv)
 

@@ -12,12 +12,13 @@ from typing import Final
 
 import pytest
 
-from lab import audits
+from lab import audits, vagrant_lab
 from lab.cluster import Cluster
 from lab.load import Load
 from lab.netns.namespace_lab import what_is_missing
 from lab.plan import Plan
 from lab.stage import RESOURCES, Stage
+from lab.vagrant_lab import VagrantStage
 
 _FAILED: Final = pytest.StashKey[bool]()
 _SKIPPED: Final = pytest.StashKey[str]()
@@ -48,22 +49,35 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture(scope="session")
-def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """The lab of this run."""
-    if problem := what_is_missing():
+def keeper(request: pytest.FixtureRequest) -> Iterator[Stage | VagrantStage]:
+    """The lab of this run, and its caretaker."""
+    in_namespaces = request.config.getoption("--lab") == "netns"
+    if problem := what_is_missing() if in_namespaces else vagrant_lab.what_is_missing():
         request.config.stash[_SKIPPED] = problem
         pytest.skip(problem)
-    stage = Stage.set_up(Plan(coordinator=request.config.getoption("--coordinator")))
-    yield stage
-    stage.lab.down()
+    keeper = (
+        Stage.set_up(Plan(coordinator=request.config.getoption("--coordinator"))) if in_namespaces else VagrantStage()
+    )
+    yield keeper
+    keeper.close()
+
+
+@pytest.fixture(scope="session")
+def stage(keeper: Stage | VagrantStage) -> Stage:
+    """The lab in namespaces, which makes clusters on empty disks."""
+    if not isinstance(keeper, Stage):
+        pytest.skip("takes empty disks, which only --lab=netns has")
+    return keeper
 
 
 @pytest.fixture
-def cluster(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def cluster(keeper: Stage | VagrantStage, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One primary with the virtual address, two ready backups; afterwards the audits."""
     marker = request.node.get_closest_marker("resources")
-    yield stage.ready(*(marker.args if marker else RESOURCES))
-    _audit(stage, request)
+    if marker and not isinstance(keeper, Stage):
+        pytest.skip("takes resources of its own, which only --lab=netns has")
+    yield keeper.ready(*(marker.args if marker else RESOURCES))
+    _audit(keeper, request)
 
 
 @pytest.fixture
@@ -74,22 +88,25 @@ def empty_cluster(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Clus
 
 
 @pytest.fixture
-def load(cluster: Cluster) -> Iterator[Load]:
+def load(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Load]:
     """A producer and a consumer that use the virtual address; afterwards their account."""
     with Load(cluster.lab) as running:
         yield running
+        if request.node.stash.get(_FAILED, False):
+            print(f"the clients: {running.ask('audit') if running.account is None else running.account}")
+            return
         account = running.account or running.finish()
     assert account.complaints() == [], str(account)
 
 
-def _audit(stage: Stage, request: pytest.FixtureRequest) -> None:
+def _audit(keeper: Stage | VagrantStage, request: pytest.FixtureRequest) -> None:
     """A test that failed has said what was wrong; its cluster is not for the next one."""
     if request.node.stash.get(_FAILED, False):
-        stage.distrust()
+        keeper.distrust()
         return
     explained = [pattern for marker in request.node.iter_markers("explains") for pattern in marker.args]
     try:
-        audits.check(stage.cluster, explained)
+        audits.check(keeper.cluster, explained)
     except audits.AuditFailed:
-        stage.distrust()
+        keeper.distrust()
         raise

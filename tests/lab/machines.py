@@ -33,8 +33,8 @@ class Lab(ABC):
     # --- what each kind of lab brings
 
     @abstractmethod
-    def entry(self, machine: str) -> list[str]:
-        """The command, on this host, that runs what is appended to it in the machine. Raises MachineError."""
+    def command(self, machine: str, *words: str) -> list[str]:
+        """The command, on this host, that runs these words in the machine as root. Raises MachineError."""
 
     @abstractmethod
     def power_on(self, machine: str) -> None:
@@ -85,7 +85,7 @@ class Lab(ABC):
     ) -> subprocess.CompletedProcess[str]:
         """Run it to its end. Raises MachineError when it fails (`check`), and when it takes too long."""
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        limited = [*self.entry(machine), "timeout", "--kill-after=1", f"{timeout_s:g}", *command]
+        limited = self.command(machine, "timeout", "--kill-after=1", f"{timeout_s:g}", *command)
         try:
             done = subprocess.run(
                 limited, input=data, check=False, capture_output=True, timeout=timeout_s + _GRACE_S, cwd="/"
@@ -110,7 +110,7 @@ class Lab(ABC):
     def spawn(self, machine: str, *command: str) -> subprocess.Popen[str]:
         """Start it, with pipes to its input and output. It should end with its input, or with the machine."""
         return subprocess.Popen(
-            [*self.entry(machine), *command],
+            self.command(machine, *command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -19,7 +19,7 @@ class Plan:
     """Fixed for the life of a lab."""
 
     members: tuple[str, ...] = ("n1", "n2", "n3")
-    """The nodes of the cluster, n1 to n9."""
+    """The nodes of the cluster; each name ends with a digit of its own."""
     token_ms: int = 1000
     """Corosync gives a node up after about 2.2 times this."""
     has_fencing: bool = True
@@ -35,7 +35,7 @@ class Plan:
 
     def address(self, machine: str) -> str:
         """Its IPv4 address on the lab's one network."""
-        return f"{NETWORK}.100" if machine == CLIENT else f"{NETWORK}.{10 + int(machine[1:])}"
+        return f"{NETWORK}.100" if machine == CLIENT else f"{NETWORK}.{10 + int(machine[-1])}"
 
     def brokers_url(self) -> str:
         """Where the brokers find each other."""

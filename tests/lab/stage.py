@@ -1,4 +1,4 @@
-"""A lab between two scenarios: made new, or put in order again."""
+"""The lab in namespaces between two scenarios: made new, or put in order again."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from lab.machines import MachineError
 from lab.netns import installation
 from lab.netns.namespace_lab import NamespaceLab
 from lab.plan import Plan
+from lab.restoring import restore
 
 RESOURCES: Final = ("properties", "virtual-ip")
 """Blocks of docs/pacemaker.md that make the cluster most scenarios run on."""
-_RESTORE_LIMIT_S: Final = 45.0
 
 
 class Stage:
@@ -59,7 +59,7 @@ class Stage:
         """The one there is, if it can be put in order, else a fresh one."""
         if self._titles == titles:
             with suppress(NotInTime, MachineError):
-                self._restore()
+                restore(self.cluster)
                 return self.cluster
         return self.fresh(*titles)
 
@@ -67,14 +67,6 @@ class Stage:
         """The next one is made new."""
         self._titles = None
 
-    def _restore(self) -> None:
-        """Undo all that a scenario may have done, in the order that lets each step succeed."""
-        cluster = self.cluster
-        self.lab.heal()
-        self.lab.power_on_all()
-        for member in self.lab.plan.members:
-            self.lab.run(member, "pkill", "-CONT", "-x", "qpidd", check=False)
-        cluster.wait_formed(timeout_s=_RESTORE_LIMIT_S)
-        if not cluster.is_pristine():
-            cluster.undo_orders()
-        cluster.wait_well(timeout_s=_RESTORE_LIMIT_S)
+    def close(self) -> None:
+        """End the lab."""
+        self.lab.down()

@@ -100,9 +100,9 @@ class NamespaceLab(Lab):
 
     # --- what every lab can
 
-    def entry(self, machine: str) -> list[str]:
+    def command(self, machine: str, *words: str) -> list[str]:
         """See Lab."""
-        return self.switch.entry(machine)
+        return [*self.switch.entry(machine), *words]
 
     def power_on(self, machine: str) -> None:
         """See Lab."""

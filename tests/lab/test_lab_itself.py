@@ -1,0 +1,181 @@
+"""The lab does what it says, and its audits see what they shall see."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import audits
+from lab.cluster import Cluster
+from lab.machines import Lab, MachineError
+from lab.netns.namespace_lab import STATE_VARIABLE
+from lab.plan import CLIENT, VIRTUAL_ADDRESS
+from lab.stage import Stage
+
+TESTS = Path(__file__).resolve().parents[1]
+OWNER = """
+import sys, time
+from pathlib import Path
+from lab.netns.namespace_lab import NamespaceLab
+from lab.netns.places import Places
+from lab.plan import Plan
+
+lab = NamespaceLab.up(Plan(), Places(Path(sys.argv[1])))
+lab.power_on("n1")
+lab.spawn("n1", "sleep", "1000")
+print("up", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def machines(cluster: Cluster) -> Iterator[Lab]:
+    """Those of a cluster that is well, on one network in the end."""
+    yield cluster.lab
+    cluster.lab.heal()
+
+
+def reaches(lab: Lab, source: str, target: str) -> bool:
+    """Does an ARP request go there, and its answer come back?"""
+    asked = lab.run(source, "ping", "-c", "1", "-W", "1", lab.plan.address(target), check=False)
+    return asked.returncode == 0
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float = 15.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def complaints(cluster: Cluster) -> str:
+    return "\n".join(audits.audit(cluster))
+
+
+# --- the lab
+
+
+def test_nothing_is_left_of_a_lab_whose_owner_is_killed(stage: Stage, tmp_path: Path) -> None:
+    state = tmp_path / "lab"
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(state)], stdout=subprocess.PIPE, env=environment)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == b"up\n"
+    switch = int((state / "switch.pid").read_text(encoding="ascii").split()[0])
+
+    owner.send_signal(signal.SIGKILL)
+    owner.communicate()
+
+    wait_until(lambda: not state.exists())
+    wait_until(lambda: not Path(f"/proc/{switch}").exists())
+
+
+def test_two_labs_are_up_at_once_and_by_hand(stage: Stage, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), STATE_VARIABLE: str(tmp_path / "other")}
+
+    def by_hand(*words: str) -> str:
+        command = [sys.executable, "-m", "lab", *words]
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+    stage.lab.power_on(CLIENT)
+    by_hand("up", "--machines-only")
+    by_hand("power", CLIENT, "on")
+    by_hand("exec", CLIENT, "touch", "/etc/of-the-other")
+
+    assert by_hand("exec", CLIENT, "cat", "/etc/hostname") == f"{CLIENT}\n"
+    assert stage.lab.run(CLIENT, "test", "-e", "/etc/of-the-other", check=False).returncode == 1
+    assert not Path("/etc/of-the-other").exists()
+    by_hand("down")
+    assert not (tmp_path / "other").exists()
+    assert stage.lab.is_on(CLIENT)
+
+
+def test_who_is_cut_off_one_way_hears_nothing_and_is_heard(machines: Lab) -> None:
+    heard = "timeout 2 arping -c 1 -U -I eth0 10.77.0.12"  # n2 speaks; nobody has to answer
+    count = "cat /sys/class/net/eth0/statistics/rx_packets"
+    machines.cut("n1", "n2")
+
+    assert not reaches(machines, "n2", "n1")
+    before = int(machines.output("n1", "bash", "-c", count))
+    machines.shell("n2", f"{heard} || true")
+    assert int(machines.output("n1", "bash", "-c", count)) > before
+    assert reaches(machines, "n2", "n3")
+
+    machines.heal()
+    assert reaches(machines, "n2", "n1")
+
+
+def test_a_partition_leaves_the_unnamed_with_the_first_group(machines: Lab) -> None:
+    machines.partition(["n2"], ["n1"])
+    assert not reaches(machines, "n1", "n2")
+    assert not reaches(machines, CLIENT, "n1")
+    assert reaches(machines, CLIENT, "n2")
+    assert reaches(machines, "n3", "n2")
+
+
+def test_a_machine_without_power_answers_nobody_and_keeps_its_disk(cluster: Cluster) -> None:
+    lab = cluster.lab
+    backup = cluster.backups()[0]
+    lab.write(backup, "/etc/kept", "as it was")
+    lab.power_off(backup)
+
+    assert not reaches(lab, CLIENT, backup)
+    with pytest.raises(MachineError, match="is off"):
+        lab.output(backup, "true")
+    assert lab.log(backup, "/etc/kept") == "as it was"
+    cluster.wait(lambda: not lab.is_on(backup), "the fence device has not switched it on yet", 5)
+    lab.power_on(backup)
+    assert lab.read(backup, "/etc/kept") == "as it was"
+
+
+def test_a_command_that_hangs_is_ended_inside_its_machine(machines: Lab) -> None:
+    with pytest.raises(MachineError, match="no end after"):
+        machines.output("n1", "sleep", "4321", timeout_s=0.5)
+    assert machines.run("n1", "pgrep", "-f", "^sleep 4321", check=False).returncode == 1
+
+
+def test_fencing_pulls_the_plug(cluster: Cluster) -> None:
+    backup, other = cluster.backups()
+    cluster.lab.output(other, "stonith_admin", "--fence", backup, "--timeout", "20", timeout_s=40)
+    assert not cluster.lab.is_on(backup)
+
+
+# --- its audits
+
+
+def test_the_audits_see_a_second_holder_of_the_address(cluster: Cluster) -> None:
+    backup = cluster.backups()[0]
+    cluster.lab.output(backup, "ip", "addr", "add", f"{VIRTUAL_ADDRESS}/24", "dev", "eth0")
+    assert "is on" in complaints(cluster)
+    cluster.lab.output(backup, "ip", "addr", "del", f"{VIRTUAL_ADDRESS}/24", "dev", "eth0")
+
+
+def test_the_audits_see_a_stray_broker(cluster: Cluster) -> None:
+    backup = cluster.backups()[0]
+    stray = cluster.lab.spawn(backup, "qpidd", "--name", "stray", "--listen", "amqp://127.0.0.1:6000")
+    cluster.wait(lambda: "should run 1 broker" in complaints(cluster), "the stray broker is seen")
+    cluster.lab.output(backup, "pkill", "-f", "qpidd --name stray")
+    stray.communicate()
+
+
+@pytest.mark.explains("broker_monitor")
+def test_the_audits_see_a_failed_action_that_nobody_explains(cluster: Cluster) -> None:
+    cluster.lab.output(
+        cluster.backups()[0], "crm_resource", "--fail", "--resource", "broker", "--node", cluster.backups()[0]
+    )
+    cluster.wait(lambda: "unexplained failed action" in complaints(cluster), "the failure is seen")
+
+
+def test_the_audits_see_replicas_that_differ(cluster: Cluster) -> None:
+    backup = cluster.backups()[0]
+    cluster.freeze_broker(backup)
+    cluster.lab.output(cluster.primary(), "qpid-ha", "queue", "list")
+    assert f"{backup} is down" in complaints(cluster)
+    cluster.thaw_broker(backup)
