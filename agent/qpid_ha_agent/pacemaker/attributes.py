@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 TOOL_TIMEOUT_S = 5.0
 READ_BACK_S = 2.0
+WHERE_IT_RUNS = "OCF_RESKEY_CRM_meta_on_node"
+"""With it in the environment `attrd_updater --query --all` tells of this node alone."""
 _ROW = re.compile(r'name="([^"]*)" host="([^"]*)" value="([^"]*)"')
 
 
@@ -73,7 +75,7 @@ class ClusterAttributes:
 
 def local_node(environment: Mapping[str, str] = os.environ) -> str:
     """This node's name in the cluster: what Pacemaker tells an agent, else what it answers when asked."""
-    told = environment.get("OCF_RESKEY_CRM_meta_on_node")
+    told = environment.get(WHERE_IT_RUNS)
     return told or _run(["crm_node", "--name"]).strip()
 
 
@@ -82,7 +84,7 @@ NO_SUCH = 105
 
 
 def _run(command: Sequence[str], no_such_is_empty: bool = False) -> str:
-    environment = {**os.environ, "LC_ALL": "C"}
+    environment = {name: value for name, value in os.environ.items() if name != WHERE_IT_RUNS} | {"LC_ALL": "C"}
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, env=environment
