@@ -103,10 +103,11 @@ class Watch:
 
     def run(self) -> str:
         """Until the process is dead or silent: what happened to it, empty when its end was wanted."""
-        while not self._process.wait(LOOK_EVERY_S):
-            if self._look() or self._process.wait(0):
-                continue
-            return "" if self._is_end_wanted() else f"no answer for {self._hang_timeout_s:g} s"
+        is_dead = False
+        while not is_dead:  # it looks before it waits: what dies soon after may have been the primary
+            if not self._look() and not self._process.wait(0):
+                return "" if self._is_end_wanted() else f"no answer for {self._hang_timeout_s:g} s"
+            is_dead = self._process.wait(LOOK_EVERY_S)
         return "" if self._is_end_wanted() else f"its process {self._process.pid} {self._process.end_text()}"
 
     @property
