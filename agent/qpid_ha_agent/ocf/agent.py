@@ -284,6 +284,7 @@ class OcfAgent:
     def status_changed(self, sight: Sight) -> None:
         """Better news is told at once: without a candidate there is nothing to promote."""
         self._tell(lambda: self._scores.raise_to(sight))
+        self._tell(lambda: self._hindrance.refresh(sight))
 
     def rule_out(self) -> None:
         """Another one shall be promoted, now. Raises ClusterUnreachable, OSError."""

@@ -40,10 +40,11 @@ class Hindrance:
         self._record = record
 
     def refresh(self, sight: Sight) -> None:
-        """After each monitor, when the score has been told. Raises ClusterUnreachable, OSError."""
+        """Whenever the score has been told, or need not be. Raises ClusterUnreachable, OSError."""
         told, now_s = self._memory.read(), time.monotonic()
         if told.score != NEVER or sight.text("primary"):
-            self._tell("", since_s=0.0)
+            if told.hindrance or told.hindered_since_s:
+                self._tell("", since_s=0.0)
         elif not told.hindered_since_s:
             self._tell("", since_s=now_s)
         elif now_s - told.hindered_since_s >= TOLD_AFTER_S:
