@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,7 @@ def power_on(cluster: Cluster, nodes: Sequence[str]) -> None:
 
 def explained(cluster: Cluster) -> set[str]:
     """The nodes of which crm_mon says why their brokers cannot be promoted."""
-    return set()
+    return set(re.findall(r"\* Node: (\S+):\n(?: {4}.*\n)*? +\* broker-not-promoted\s+: this broker", cluster.text()))
 
 
 def test_the_primarys_node_loses_its_power_and_comes_back_as_a_backup(cluster: Cluster, load: Load) -> None:
