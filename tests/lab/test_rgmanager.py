@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from lab.audits import processes
 from lab.cluster import Cluster
 from lab.load import Load
 from lab.machines import Lab
@@ -71,10 +72,22 @@ class World:
         wanted = {node: "primary" if node == self.primary else "ready" for node in self.lab.members_on()}
         return self.cluster.states() == wanted and self.cluster.holders() == [self.primary]
 
-    def audit(self) -> None:
-        """It comes to that by itself, with one broker on each node."""
+    def is_equal(self) -> bool:
+        """Every broker holds what every other holds."""
+        depths = [self.cluster.queue_depths(node) for node in self.lab.members_on()]
+        return all(each == depths[0] for each in depths)
+
+    def settle(self) -> None:
+        """It becomes well by itself."""
         self.cluster.wait(self.is_well, f"{self.primary} is primary with its address, all others ready")
-        assert all(self.site.pid(node) for node in self.lab.members_on())
+
+    def audit(self) -> None:
+        """It is well, at rest, and on each node runs a broker, and nothing else of ours."""
+        self.settle()
+        self.cluster.wait(self.is_equal, "the replicas are equal")
+        for node in self.lab.members_on():
+            found = processes(self.cluster, node)
+            assert (len(found.brokers), found.watchers, found.others) == (1, [], [])
 
 
 @pytest.fixture
@@ -110,15 +123,16 @@ def test_when_the_primarys_node_is_switched_off_another_one_takes_over_and_it_co
         world.power_off("n1")
         assert world.primary != "n1"
         load.wait_confirmed(100)
-        world.audit()
+        world.settle()
         assert world.rgmanager.state("qpidd-n1") is State.STOPPED
 
         taken_over_by = world.primary
         world.power_on("n1")
         world.rgmanager.boot("n1")
-        world.audit()
+        world.settle()
         assert world.primary == taken_over_by
         assert load.finish().complaints() == []
+    world.audit()
 
 
 def test_a_killed_broker_costs_the_role_and_is_restarted(world: World) -> None:
@@ -130,8 +144,8 @@ def test_a_killed_broker_costs_the_role_and_is_restarted(world: World) -> None:
         world.let_time_pass()
         assert world.primary != "n1"
         load.recovered_after(killed_s)
-        world.audit()
         assert load.finish().complaints() == []
+    world.audit()
     steps = world.site.taken("start", "stop")
     assert steps.index(f"n1 {PRIMARY} stop") < steps.index("n1 10.77.0.50 stop") < steps.index("n3 10.77.0.50 start")
     assert "n1 qpidd start" in steps
@@ -168,10 +182,11 @@ def test_a_broker_that_is_catching_up_refuses_and_the_next_one_is_chosen(world: 
         assert world.primary == "n2"
 
         world.site.speed_up("n3")
-        world.audit()
+        world.settle()
         load.resume()
         load.wait_confirmed(100)
         assert load.finish().complaints() == []
+    world.audit()
 
 
 def test_a_planned_move_loses_nothing(world: World) -> None:
@@ -181,8 +196,8 @@ def test_a_planned_move_loses_nothing(world: World) -> None:
         world.rgmanager.relocate(PRIMARY, "n2")
         assert world.primary == "n2"
         load.wait_confirmed(100)
-        world.audit()
         assert load.finish().complaints() == []
+    world.audit()
 
 
 def test_a_hanging_primary_is_killed_before_another_one_is_promoted(world: World) -> None:
@@ -195,8 +210,8 @@ def test_a_hanging_primary_is_killed_before_another_one_is_promoted(world: World
         world.let_time_pass()
         assert world.primary != "n1"
         load.recovered_after(hung_s)
-        world.audit()
         assert load.finish().complaints() == []
+    world.audit()
     assert world.site.pid("n1") not in (0, hung)
 
 
@@ -234,8 +249,8 @@ def test_a_stolen_address_moves_the_primary(world: World) -> None:
         world.let_time_pass()
         assert world.primary != "n1"
         load.wait_confirmed(100)
-        world.audit()
         assert load.finish().complaints() == []
+    world.audit()
 
 
 def test_stopping_rgmanager_on_the_primarys_node_moves_what_may_move(world: World) -> None:
@@ -247,8 +262,8 @@ def test_stopping_rgmanager_on_the_primarys_node_moves_what_may_move(world: Worl
         assert world.primary in ("n2", "n3")
         load.wait_confirmed(100)
         world.rgmanager.boot("n1")
-        world.audit()
         assert load.finish().complaints() == []
+    world.audit()
 
 
 def test_a_node_that_is_added_to_the_configuration_disturbs_nobody(world: World) -> None:
@@ -262,5 +277,5 @@ def test_a_node_that_is_added_to_the_configuration_disturbs_nobody(world: World)
         before = {node: world.site.pid(node) for node in ("n1", "n2")}
         world.rgmanager.update(whole)
         assert {node: world.site.pid(node) for node in ("n1", "n2")} == before
-        world.audit()
         assert load.finish().complaints() == []
+    world.audit()
