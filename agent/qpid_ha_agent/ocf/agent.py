@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TextIO
 from typing import TYPE_CHECKING
 
 from qpid_ha_agent import actions
@@ -300,7 +301,7 @@ class OcfAgent:
 
         form = "%(asctime)s %(levelname)s watch: %(message)s"
         try:
-            output = os.fdopen(actions.open_log(service_of(self._parameters).log_file), "a", buffering=1)
+            output: TextIO = os.fdopen(actions.open_log(service_of(self._parameters).log_file), "a", buffering=1)
         except (Invalid, OSError):
             output = sys.stderr  # it watches all the same
         logging.basicConfig(stream=output, level=logging.INFO, format=form, datefmt="%Y-%m-%dT%H:%M:%S%z")
