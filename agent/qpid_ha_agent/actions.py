@@ -6,7 +6,6 @@ what was asked for may be so already, because an answer got lost or somebody was
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pwd
 import signal
@@ -95,8 +94,11 @@ def demote(service: Service, timeout_s: float) -> Sight:
     if sight.life is Life.GONE or (sight.life is Life.ANSWERS and not sight.is_primary):
         return sight
     if sight.life is Life.ANSWERS:
-        with contextlib.suppress(ControlFailure):
+        try:
             return _ask(service, "demote", max(1.0, timeout_s - KILLED_WITHIN_S))
+        except ActionFailed as failure:
+            if failure.trouble is Trouble.REFUSED:
+                raise
     try:
         process = BrokerProcess.find(service.control_socket)
         ended = _end(process, is_listening=False, patience_s=0) if process is not None else "it is gone"
