@@ -23,6 +23,7 @@ from lab.plan import Plan
 _TESTS: Final = Path(__file__).resolve().parents[2]
 _NAMESPACES: Final = ("--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc")
 _START_LIMIT_S: Final = 15.0
+_FIND_LIMIT_S: Final = 1.0
 _GLANCE_S: Final = 0.01
 
 
@@ -78,7 +79,7 @@ class SwitchClient:
     def _on_host(self, machine: str, init: int) -> int:
         known = self._inits.get(machine)
         if known is None or known[0] != init:
-            known = self._inits[machine] = (init, _descendant(self.switch_pid(), init))
+            known = self._inits[machine] = (init, _find(self.switch_pid(), init))
         return known[1]
 
 
@@ -137,8 +138,18 @@ def _start_time(process_id: int) -> str:
     return after_name.split()[19]
 
 
-def _descendant(ancestor: int, inner_id: int) -> int:
-    """The host's id of the process that the ancestor's namespace knows as `inner_id`. Raises MachineError."""
+def _find(ancestor: int, inner_id: int) -> int:
+    """As `_descendant`, but again when it was not seen: the kernel may skip a child while another one ends."""
+    deadline = time.monotonic() + _FIND_LIMIT_S
+    while (found := _descendant(ancestor, inner_id)) is None:
+        if time.monotonic() > deadline:
+            raise MachineError(f"the switch's process {inner_id} is gone")
+        time.sleep(_GLANCE_S)
+    return found
+
+
+def _descendant(ancestor: int, inner_id: int) -> int | None:
+    """The host's id of the process that the ancestor's namespace knows as `inner_id`."""
     waiting = [ancestor]
     while waiting:
         process_id = waiting.pop()
@@ -148,7 +159,7 @@ def _descendant(ancestor: int, inner_id: int) -> int:
             if len(names) == 3 and names[1] == str(inner_id):
                 return process_id
             waiting += _children(process_id)
-    raise MachineError(f"the switch's process {inner_id} is gone")
+    return None
 
 
 def _children(process_id: int) -> list[int]:
