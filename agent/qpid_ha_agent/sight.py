@@ -91,5 +91,5 @@ def await_answer(control_socket: Path, process: BrokerProcess, timeout_s: float)
         if not process.is_alive():
             return Sight(Life.GONE, "its process ended")
         if remaining_s <= 0:
-            return sight
+            return Sight(Life.SILENT, sight.how)
         time.sleep(RETRY_S)

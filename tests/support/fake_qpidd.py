@@ -21,13 +21,17 @@ PRIMARY_FILE = "primary.json"
 
 
 class Fake:
-    """`data`: whether its log holds something; `refuse`: why it will not be promoted, if so."""
+    """`data`: whether its log holds something; `refuse`: why it will not be promoted; `deaf`: SIGTERM does not end it.
+
+    What is in NAME.json beside its socket beats what it would say of itself.
+    """
 
     def __init__(self, config: dict[str, Any], control_socket: Path) -> None:
         self.name = str(config["name"])
         self.directory = control_socket.parent
         self.control_socket = control_socket
         self.refuse = str(config.get("refuse", ""))
+        self.is_deaf = bool(config.get("deaf"))
         self.has_data = bool(config.get("data"))
         self.listeners: set[asyncio.StreamWriter] = set()
 
@@ -53,7 +57,9 @@ class Fake:
         state = "primary" if is_primary else "ready" if primary else "connecting"
         self.has_data = self.has_data or bool(primary)
         lsn = 7 if self.has_data else 0
-        return {"name": self.name, "state": state, "lsn": lsn, "generation": 1, "primary": primary.get("name")}
+        told = {"name": self.name, "state": state, "lsn": lsn, "generation": 1, "primary": primary.get("name")}
+        script = self.directory / f"{self.name}.json"
+        return {**told, **(json.loads(script.read_text(encoding="utf-8")) if script.exists() else {})}
 
     def do(self, method: str) -> dict[str, Any]:
         if method == "promote" and self.refuse:
@@ -97,7 +103,7 @@ class Fake:
         pid_file = self.directory / f"{self.name}.pid"
         pid_file.write_text(str(os.getpid()), encoding="utf-8")
         stop = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, (lambda: None) if self.is_deaf else stop.set)
         await stop.wait()
         pid_file.unlink()
         server.close()

@@ -1,0 +1,80 @@
+"""A broker of this machine as an agent's actions know it, whose program is a script of the test's choice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+import yaml
+
+import fake_qpidd
+from qpid_ha_agent.broker_process import find_pid
+from qpid_ha_agent.service import Service
+from running_agent import wait_until
+
+
+class ScriptedBroker:
+    """`service` is what an action needs to start one; nothing runs yet. Whatever was started is ended with it."""
+
+    def __init__(self, name: str = "a", **settings: object) -> None:
+        self._place = tempfile.TemporaryDirectory(prefix="qpid-ha-test-")  # short: it holds a socket
+        self.directory = Path(self._place.name)
+        self.name = name
+        self.config = self.directory / f"{name}.yaml"
+        self.control_socket = self.directory / f"{name}.sock"
+        self.log_file = self.directory / f"{name}.log"
+        self.program = self.script("qpidd", f'exec {sys.executable} {fake_qpidd.__file__} "$@"')
+        document = {
+            "name": name,
+            "control-socket": str(self.control_socket),
+            "ha": {"cluster": True, "coordinator": f"file:{self.directory}"},
+            **settings,
+        }
+        self.config.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    @property
+    def service(self) -> Service:
+        """As the actions take it."""
+        return Service(self.config, self.control_socket, self.log_file, (str(self.program),))
+
+    def script(self, name: str, commands: str) -> Path:
+        """A program of a few lines of shell."""
+        path = self.directory / name
+        path.write_text(f"#!/bin/sh\n{commands}\n", encoding="utf-8")
+        path.chmod(0o755)
+        return path
+
+    def says(self, **status: object) -> None:
+        """From now on, of itself."""
+        temporary = self.directory / "told.tmp"
+        temporary.write_text(json.dumps(status), encoding="utf-8")
+        temporary.replace(self.directory / f"{self.name}.json")
+
+    @property
+    def pid(self) -> int:
+        """0 when it does not run."""
+        return find_pid(self.control_socket)
+
+    def send(self, number: signal.Signals) -> None:
+        """To its process."""
+        os.kill(self.pid, number)
+
+    def await_end(self) -> None:
+        """Until its process is gone."""
+        wait_until(lambda: not self.pid, lambda: f"process {self.pid} of {self.name} is still there")
+
+    def __enter__(self) -> ScriptedBroker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while pid := self.pid:
+            os.kill(pid, signal.SIGKILL)
+            self.await_end()
+        self._place.cleanup()
