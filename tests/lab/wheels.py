@@ -10,13 +10,17 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from lab.netns.commands import PATH
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".lab"
+_OUR_VERSION: Final = [str(number) for number in sys.version_info[:2]]
 _NOT_SHIPPED: Final = shutil.ignore_patterns(
     ".*", "__pycache__", "*.egg-info", "build", "dist", "tests", "node_modules"
 )
@@ -34,6 +38,7 @@ def build(target: Path) -> None:
         if not (dependencies / "complete").exists():
             shutil.rmtree(dependencies, ignore_errors=True)
             _pip_wheel(dependencies, *_requirements())
+            _ensure_proton_has_sasl(dependencies)
             (dependencies / "complete").touch()
     target.mkdir(parents=True, exist_ok=True)
     for wheel in dependencies.glob("*.whl"):
@@ -44,8 +49,34 @@ def build(target: Path) -> None:
         _pip_wheel(target, "--no-deps", str(copy))
 
 
+def _ensure_proton_has_sasl(directory: Path) -> None:
+    """pip may keep a Proton that it built before the headers of Cyrus SASL were here. Raises NoWheels."""
+    (proton,) = directory.glob("python_qpid_proton-*.whl")
+    if _mentions(proton, b"libsasl2.so"):
+        return
+    proton.unlink()
+    version = proton.name.split("-")[1]
+    _pip_wheel(directory, "--no-deps", "--no-cache-dir", f"python-qpid-proton=={version}")
+    (proton,) = directory.glob("python_qpid_proton-*.whl")
+    if not _mentions(proton, b"libsasl2.so"):
+        raise NoWheels("Proton was built without SASL: pkg-config --exists libsasl2 openssl has to succeed")
+
+
+def _mentions(wheel: Path, words: bytes) -> bool:
+    with zipfile.ZipFile(wheel) as archive:
+        return any(words in archive.read(name) for name in archive.namelist() if name.endswith(".so"))
+
+
+def _pip() -> list[str]:
+    """Wheels have to fit the python3 of the machines, which is that of this host's system, not that of `.venv/`."""
+    python = shutil.which("python3", path=PATH) or sys.executable
+    asked = [python, "-c", "import sys; print(*sys.version_info[:2])"]
+    is_ours = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split() == _OUR_VERSION
+    return [sys.executable, "-m", "pip", *([] if is_ours else ["--python", python])]
+
+
 def _pip_wheel(target: Path, *what: str) -> None:
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--wheel-dir"]
+    command = [*_pip(), "wheel", "--quiet", "--disable-pip-version-check", "--wheel-dir"]
     done = subprocess.run(
         [*command, str(target), *what], check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL
     )
