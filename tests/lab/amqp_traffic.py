@@ -1,0 +1,47 @@
+"""A node that the cluster can reach, and the other brokers cannot, or only slowly: firewall rules about AMQP alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from lab.cluster import Cluster
+from lab.plan import AMQP_PORT
+
+_TABLE: Final = "inet lab_amqp"
+
+
+@contextmanager
+def silenced(cluster: Cluster, node: str) -> Iterator[None]:
+    """Nothing that its broker and others say to each other arrives; connections stay, as with a cable that is cut."""
+    with _rule(cluster, node, "drop"):
+        yield
+
+
+@contextmanager
+def severed(cluster: Cluster, node: str) -> Iterator[None]:
+    """Connections with its broker end at once, and new ones are refused."""
+    with _rule(cluster, node, "reject with tcp reset"):
+        yield
+
+
+@contextmanager
+def slowed(cluster: Cluster, node: str, kbytes_per_s: int) -> Iterator[None]:
+    """What its broker is sent comes at that pace: TCP adapts to the loss of the rest."""
+    with _rule(cluster, node, f"limit rate over {kbytes_per_s} kbytes/second drop", hooks=("input",)):
+        yield
+
+
+@contextmanager
+def _rule(cluster: Cluster, node: str, verdict: str, hooks: tuple[str, ...] = ("input", "output")) -> Iterator[None]:
+    chains = "\n".join(
+        f"chain {hook} {{ type filter hook {hook} priority 0; "
+        f"tcp dport {AMQP_PORT} {verdict}; tcp sport {AMQP_PORT} {verdict}; }}"
+        for hook in hooks
+    )
+    cluster.lab.run(node, "nft", "-f", "-", stdin=f"table {_TABLE} {{\n{chains}\n}}\n")
+    try:
+        yield
+    finally:
+        cluster.lab.run(node, "nft", "delete", "table", *_TABLE.split())

@@ -1,0 +1,161 @@
+"""What an administrator does on an ordinary day: standby, moves, a restart of one node after the other."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from lab.amqp_traffic import silenced
+from lab.cluster import Cluster
+from lab.generations import history, wait_agreed
+from lab.load import Load
+
+MOVES = 2
+BEHIND = 20
+_HANDED_OVER = re.compile(r'host="(\w+)" value="\S+ (\d+):(\d+)"')
+
+
+def problems(load: Load) -> list[str]:
+    """What brokers told the clients, but that they should connect again."""
+    return [str(problem) for problem in load.ask("report")["problems"]]
+
+
+def away(cluster: Cluster, node: str) -> None:
+    """It runs nothing, and the others have a primary."""
+    cluster.standby(node)
+    cluster.wait(lambda: cluster.state(node) == "down", f"{node}'s broker is stopped")
+    cluster.wait_promoted(*(other for other in cluster.lab.plan.members if other != node))
+
+
+def handed_over(cluster: Cluster, node: str) -> tuple[int, int]:
+    """Generation and position where this node's log ended when it was demoted, as it told the others."""
+    told = cluster.lab.output(node, "attrd_updater", "--name", "qpid-ha-position-broker", "--query", "--all")
+    return {host: (int(generation), int(lsn)) for host, generation, lsn in _HANDED_OVER.findall(told)}[node]
+
+
+def test_the_primarys_node_goes_to_standby_and_comes_back_as_a_backup(cluster: Cluster, load: Load) -> None:
+    before = wait_agreed(cluster)
+    load.wait_confirmed(100)
+
+    at_s = time.monotonic()
+    away(cluster, before.primary)
+    load.recovered_after(at_s)
+    successor = cluster.primary()
+    assert not cluster.has_address(before.primary)
+    cluster.unstandby(before.primary)
+    cluster.wait_well()
+
+    after = wait_agreed(cluster)
+    assert after.primary == successor, "it stays where it is"
+    assert after.generation == before.generation + 1
+    assert problems(load) == []
+
+
+def test_a_backups_node_goes_to_standby_and_no_client_notices(cluster: Cluster, load: Load) -> None:
+    before = wait_agreed(cluster)
+    backup, other = cluster.backups()
+    load.wait_confirmed(100)
+    connections = len(load.ask("report")["recoveries"])
+
+    away(cluster, backup)
+    wait_agreed(cluster, before.primary, other)
+    load.wait_confirmed(100)
+    cluster.unstandby(backup)
+    cluster.wait_well()
+
+    after = wait_agreed(cluster)
+    assert (after.primary, after.generation) == (before.primary, before.generation)
+    assert len(load.ask("report")["recoveries"]) == connections, "nobody had to connect again"
+    assert problems(load) == []
+
+
+def test_a_planned_move_takes_over_at_the_last_position_and_clients_only_connect_again(
+    cluster: Cluster, load: Load
+) -> None:
+    load.wait_confirmed(100)
+    for _ in range(MOVES):
+        before = wait_agreed(cluster)
+        target = cluster.backups()[-1]
+
+        at_s = time.monotonic()
+        cluster.move(target)
+        cluster.wait_promoted(target)
+        load.recovered_after(at_s)
+        cluster.unmove()
+        cluster.wait_well()
+
+        after = wait_agreed(cluster)
+        assert after.primary == target, "it stays there when the move is cleared"
+        assert after.generation == before.generation + 1
+        began = {each["generation"]: each["first_lsn"] for each in history(cluster, target)}
+        assert handed_over(cluster, before.primary) == (before.generation, began[after.generation] - 1)
+    assert problems(load) == []
+    assert load.finish().facts["refused"] == 0
+
+
+@pytest.mark.explains("broker_promote_0 on n[123]: error: n[123] is the better choice")
+def test_a_planned_move_is_refused_by_a_target_that_lacks_what_the_old_primary_had(
+    cluster: Cluster, load: Load
+) -> None:
+    target, _ = cluster.backups()
+    load.wait_confirmed(100)
+
+    with silenced(cluster, target):
+        cluster.wait(lambda: unanswered(load) > BEHIND, "the target lacks something")
+        cluster.move(target)
+        cluster.wait(lambda: "handed over at" in refusal(cluster, target), f"{target} refuses, and crm_mon says why")
+
+    cluster.wait_promoted(target)  # it can hear the others again, and catches up with whoever was promoted meanwhile
+    cluster.wait_well()
+    cluster.unmove()
+    load.wait_confirmed(100)
+
+
+def unanswered(load: Load) -> int:
+    """What was sent, and not confirmed."""
+    report = load.ask("report")
+    return int(report["sent"]) - int(report["confirmed"])
+
+
+def refusal(cluster: Cluster, node: str) -> str:
+    """Why a promotion there failed, as crm_mon shows it."""
+    failed = cluster.view().failed_actions
+    return " ".join(action.reason for action in failed if action.node == node and "promote" in action.operation)
+
+
+def test_one_node_after_the_other_is_restarted_under_load(cluster: Cluster, load: Load) -> None:
+    generation = wait_agreed(cluster).generation
+    load.wait_confirmed(100)
+
+    primary = cluster.primary()
+    for node in (*cluster.backups(), primary):  # as docs/pacemaker.md advises: the primary's last, so only one failover
+        away(cluster, node)
+        load.wait_confirmed(50)
+        cluster.unstandby(node)
+        cluster.wait_well()
+
+    assert wait_agreed(cluster).generation == generation + 1
+    load.wait_confirmed(100)
+    assert problems(load) == []
+
+
+SWITCHED_BEHIND_ITS_BACK = "broker_monitor.* on n[123]: (ok|promoted|unpromoted)"
+
+
+@pytest.mark.explains(SWITCHED_BEHIND_ITS_BACK)
+def test_a_switchover_behind_pacemakers_back_is_noticed_by_the_monitors_and_loses_nothing(
+    cluster: Cluster, load: Load
+) -> None:
+    before = wait_agreed(cluster)
+    target = cluster.backups()[0]
+    load.wait_confirmed(100)
+
+    at_s = time.monotonic()
+    cluster.lab.output(before.primary, "qpid-ha", "switchover", target)
+    cluster.wait(lambda: cluster.state(target) == "primary", "the broker is primary, and Pacemaker does not know it")
+
+    load.recovered_after(at_s)
+    cluster.wait_well()
+    assert wait_agreed(cluster).generation > before.generation
