@@ -95,14 +95,17 @@ class _Copies(NamedTuple):
 
 def _copies(arrivals: Iterable[Arrival]) -> _Copies:
     seen: set[int] = set()
+    warned: set[int] = set()
     marked = sent_again = 0
     unmarked: list[int] = []
     for arrival in arrivals:
+        if arrival.sent_again:  # said once is enough: what was sent first may come last, from a connection that was stuck
+            warned.add(arrival.number)
         if arrival.number not in seen:
             seen.add(arrival.number)
         elif arrival.marked:
             marked += 1
-        elif arrival.sent_again:
+        elif arrival.number in warned:
             sent_again += 1
         else:
             unmarked.append(arrival.number)

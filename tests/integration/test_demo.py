@@ -88,6 +88,11 @@ def test_a_copy_is_fine_only_if_somebody_warned_the_consumer(
     assert (found, account.is_flawless) == (figures, second_copy != "")
 
 
+def test_what_was_sent_again_explains_the_first_copy_when_that_comes_last() -> None:
+    account = audit(1, (0, "a"), (0, ""))
+    assert (account.duplicates_sent_again, account.duplicates_unmarked) == (1, ())
+
+
 def test_order_is_that_of_first_arrivals() -> None:
     assert audit(3, (0, ""), (1, ""), (0, "m"), (1, "m"), (2, "")).out_of_order == ()
     assert audit(3, (0, ""), (2, ""), (1, "")).out_of_order == (1,)
