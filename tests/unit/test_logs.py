@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,3 +51,34 @@ def test_lines_go_to_the_file_again_once_it_works(tmp_path: Path, capsys: pytest
     log.info("after")
     assert "lost directory" in capsys.readouterr().err
     assert (directory / "log").read_text(encoding="utf-8").endswith("after\n")
+
+
+class Disk(io.StringIO):
+    """What stderr leads to."""
+
+    is_full = False
+
+    def write(self, text: str) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(text)
+
+
+@pytest.mark.parametrize("file", [None, Path("/dev/full")])
+def test_when_nothing_takes_the_lines_the_broker_goes_on_and_says_so_once_there_is_room(
+    file: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk()
+    monkeypatch.setattr(sys, "stderr", disk)
+    configure_logging("info", file)
+    disk.is_full = True
+    log.info("first")
+    log.info("second")
+    disk.is_full = False
+    log.info("third")
+    log.info("fourth")
+    said = disk.getvalue()
+    assert "first" not in said
+    assert said.count("could not be written 2 times: No space left on device") == 1
+    assert said.index("third") < said.index("fourth")
+    assert "Traceback" not in said

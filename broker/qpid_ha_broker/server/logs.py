@@ -14,6 +14,7 @@ import logging.handlers
 import sys
 import time
 from pathlib import Path
+from typing import TextIO
 
 from qpid_ha_broker.server.settings import SettingsError
 
@@ -54,7 +55,39 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
-class LogFile(logging.handlers.WatchedFileHandler):
+class _SaysWhatIsMissing(logging.Handler):
+    """A full disk is no reason to end: what could be written nowhere is counted, and owned up to once there is room."""
+
+    _missing = 0
+    _problem = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line, wherever it can be written."""
+        missing = self._missing
+        try:
+            super().emit(record)
+        except OSError:  # the directory is gone: opening the file again is not under logging's own care
+            self.handleError(record)
+        if missing and self._missing == missing:
+            self._missing = 0
+            text = "lines are missing before this one: the log could not be written %d times: %s"
+            super().emit(logging.LogRecord("log", logging.WARNING, "", 0, text, (missing, self._problem), None))
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
+        """Called while the error is being handled."""
+        problem = sys.exc_info()[1]
+        if isinstance(problem, OSError):
+            self._missing += 1
+            self._problem = problem.strerror or str(problem)
+        else:
+            super().handleError(record)
+
+
+class Output(_SaysWhatIsMissing, logging.StreamHandler[TextIO]):
+    """stderr: of a broker that a resource manager has started, this is a file, too."""
+
+
+class LogFile(_SaysWhatIsMissing, logging.handlers.WatchedFileHandler):
     """A log file; what the disk does not take goes to stderr, and the broker goes on."""
 
     _fails = _failed_before = False
@@ -62,18 +95,18 @@ class LogFile(logging.handlers.WatchedFileHandler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write the line, wherever it can be written."""
         self._failed_before, self._fails = self._fails, False
-        try:
-            super().emit(record)
-        except OSError:  # the directory is gone: opening the file again is not under logging's own care
-            self.handleError(record)
+        super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
         """Called while the error is being handled."""
         self._fails = True
-        if not self._failed_before:
-            problem = sys.exc_info()[1]
-            print(f"log-file {self.baseFilename}: {problem}; lines come here until it works again", file=sys.stderr)
-        print(self.format(record), file=sys.stderr)
+        problem = sys.exc_info()[1]
+        try:
+            if not self._failed_before:
+                print(f"log-file {self.baseFilename}: {problem}; lines come here until it works again", file=sys.stderr)
+            print(self.format(record), file=sys.stderr)
+        except OSError:  # often the same disk
+            super().handleError(record)
         stream, self.stream = self.stream, None  # the next line opens the file again
         if stream is not None:
             with contextlib.suppress(OSError):
@@ -87,7 +120,7 @@ def configure_logging(level: str, file: Path | None = None) -> None:
     """
     handler: logging.Handler
     if file is None:
-        handler = logging.StreamHandler()
+        handler = Output()
     else:
         try:
             handler = LogFile(file, encoding="utf-8", errors="backslashreplace")
