@@ -1,0 +1,137 @@
+"""Who is promoted: one that lacks something makes way for one that does not, says so, and Pacemaker plans again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from lab.amqp_traffic import severed, silenced, slowed
+from lab.cluster import BROKER, CLONE, Cluster
+from lab.generations import record, wait_agreed
+from lab.load import Load
+
+BROKER_DIED = "broker_(monitor|asyncmon).* on n[123]: not running"
+MADE_WAY = "broker_promote_0 on n[123]: error: n[123] is the better choice"
+PREFERENCE = 450
+"""Enough for a broker that lost its primary to be chosen before a `ready` one, not enough to leave the primary."""
+MISTAKE = "540"
+"""With the preference, more than any broker but the primary has."""
+BEHIND = 20
+BACKLOG, BACKLOG_BYTES, KBYTES_PER_S = 4000, 2000, 300
+
+
+@contextmanager
+def preferred(cluster: Cluster, node: str) -> Iterator[None]:
+    """An administrator would like the primary on that node, if all else is equal."""
+    rule = f'<rsc_location id="lab-preference" rsc="{CLONE}" role="Promoted" node="{node}" score="{PREFERENCE}"/>'
+    change = ("--scope", "constraints", "--xml-text", rule)
+    cluster.lab.output(node, "cibadmin", "--create", *change)
+    try:
+        yield
+    finally:
+        cluster.lab.output(node, "cibadmin", "--delete", *change)
+
+
+@contextmanager
+def parameter(cluster: Cluster, name: str, value: str) -> Iterator[None]:
+    """Of the resource; afterwards it has its default."""
+    node = cluster.lab.members_on()[0]
+    change = ("crm_resource", "--resource", BROKER)
+    cluster.lab.output(node, *change, "--set-parameter", name, "--parameter-value", value)
+    try:
+        yield
+    finally:
+        cluster.lab.output(node, *change, "--delete-parameter", name)
+
+
+def score(cluster: Cluster, node: str) -> str:
+    """The promotion score, as Pacemaker has it."""
+    told = cluster.lab.output(node, "attrd_updater", "--name", f"master-{BROKER}", "--query", "--node", node)
+    found = re.search(r'value="([^"]*)"', told)
+    return found[1] if found else ""
+
+
+def refusals(cluster: Cluster, node: str) -> str:
+    """Why promotions there failed, as crm_mon shows it."""
+    failed = cluster.view().failed_actions
+    return " ".join(action.reason for action in failed if action.node == node and "promote" in action.operation)
+
+
+def unanswered(load: Load) -> int:
+    """What was sent, and not confirmed."""
+    report = load.ask("report")
+    return int(report["sent"]) - int(report["confirmed"])
+
+
+@pytest.mark.explains(BROKER_DIED, MADE_WAY)
+def test_a_preferred_node_that_was_dropped_from_the_in_sync_set_makes_way(cluster: Cluster, load: Load) -> None:
+    primary = cluster.primary()
+    dropped, other = cluster.backups()
+    load.wait_confirmed(100)
+    with preferred(cluster, dropped), severed(cluster, dropped):
+        cluster.wait(lambda: dropped not in record(cluster, primary).members, f"{dropped} is dropped")
+        load.wait_confirmed(100)
+
+        killed_at_s = cluster.kill_broker(primary)
+
+        load.recovered_after(killed_at_s)
+        cluster.wait_promoted(other)
+        said = refusals(cluster, dropped)
+    assert f"{other} is the better choice: it knows generation" in said
+    cluster.wait_well()
+    assert wait_agreed(cluster).primary == other
+
+
+@pytest.mark.explains(BROKER_DIED, MADE_WAY)
+def test_a_preferred_node_that_lags_makes_way_when_no_lag_is_allowed(cluster: Cluster, load: Load) -> None:
+    primary = cluster.primary()
+    lagging, other = cluster.backups()
+    load.wait_confirmed(100)
+    with preferred(cluster, lagging), parameter(cluster, "max_lag", "0"):
+        cluster.wait_well()
+        with silenced(cluster, lagging):
+            cluster.wait(lambda: unanswered(load) > BEHIND, "the lagging one lacks something, and is still in sync")
+
+            killed_at_s = cluster.kill_broker(primary)
+
+            load.recovered_after(killed_at_s)
+            cluster.wait_promoted(other)
+            said = refusals(cluster, lagging)
+        assert re.search(rf"{other} is the better choice: .* more than max_lag=0 behind", said)
+        cluster.wait_well()
+
+
+@pytest.mark.explains(BROKER_DIED, MADE_WAY)
+def test_a_node_that_is_catching_up_refuses_when_the_primary_dies_and_the_next_one_is_chosen(
+    cluster: Cluster, load: Load
+) -> None:
+    returning, others = cluster.primary(), cluster.backups()
+    with Load(cluster.lab, rate=4000, size=BACKLOG_BYTES, consume=False) as backlog:
+        backlog.wait_confirmed(BACKLOG)
+        backlog.pause()
+        with slowed(cluster, returning, KBYTES_PER_S):
+            killed_at_s = cluster.kill_broker(returning)
+            load.recovered_after(killed_at_s)
+            primary = cluster.wait_promoted(*others)
+            cluster.wait(lambda: cluster.state(returning) == "catchup", f"{returning} is back, and catches up")
+            cluster.wait(lambda: score(cluster, returning) == "-INFINITY", "it cannot be chosen")
+            (next_one,) = (node for node in others if node != primary)
+            with preferred(cluster, returning):
+                mistake = ("--promotion", BROKER, "--lifetime", "reboot", "--node", returning, "--update", MISTAKE)
+                cluster.lab.output(returning, "crm_attribute", *mistake)
+                cluster.wait(lambda: score(cluster, returning) == MISTAKE, "an administrator thinks better of it")
+                assert cluster.state(returning) == "catchup"
+
+                killed_at_s = cluster.kill_broker(primary)
+
+                load.recovered_after(killed_at_s)
+                cluster.wait_promoted(next_one)
+                said = refusals(cluster, returning)
+        assert f"{next_one} is the better choice" in said
+        cluster.wait_well()
+        account = backlog.finish()
+    assert account.complaints() == []
+    assert account.facts["received"] >= BACKLOG
