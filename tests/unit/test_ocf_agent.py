@@ -1,0 +1,464 @@
+"""The resource agent as Pacemaker calls it: for each situation one code, and one sentence, what matters first in it.
+
+The broker is a scripted process, Pacemaker's tools are scripted programs; the agent is the real one.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from qpid_ha_agent.ocf.codes import Code
+from qpid_ha_agent.ocf.main import run_action
+from qpid_ha_agent.ocf.memory import DIRECTORY_VARIABLE, Memory, MemoryFile
+from qpid_ha_agent.pacemaker import attributes
+from scripted_broker import ScriptedBroker
+from scripted_pacemaker import NODE, ScriptedPacemaker
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the agent wants to be root, as Pacemaker's agents are")
+
+SCRIPT = Path(__file__).parents[2] / "ocf" / "qpid-ha"
+KEPT = 128
+"""So much of a sentence does Pacemaker keep."""
+BACKUP = {"name": NODE, "state": "ready", "generation": 3, "epoch": 7, "lsn": 100, "primary": "n2", "min_in_sync": 1}
+IN_SYNC = BACKUP | {"members": [NODE, "n2"]}
+LOST = IN_SYNC | {"state": "connecting", "primary": ""}
+PRIMARY = IN_SYNC | {"state": "primary", "primary": NODE}
+
+
+class Outcome(NamedTuple):
+    code: Code
+    reason: str
+    log: str
+
+
+class Resource:
+    """One resource on this node; `do` is what Pacemaker does."""
+
+    def __init__(self, broker: ScriptedBroker, pacemaker: ScriptedPacemaker, capfd: pytest.CaptureFixture[str]) -> None:
+        self.broker = broker
+        self.pacemaker = pacemaker
+        self._capfd = capfd
+        self.memory = MemoryFile("broker", broker.directory / "state")
+        self.environment = {
+            "OCF_RESOURCE_INSTANCE": "broker",
+            "OCF_RESKEY_CRM_meta_timeout": "20000",
+            "OCF_RESKEY_CRM_meta_interval": "10000",
+            "OCF_RESKEY_CRM_meta_on_node": NODE,
+            DIRECTORY_VARIABLE: str(self.memory.directory),
+        }
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        self.set(config=broker.config, binary=broker.program, log_file=broker.log_file, user=user, watch="false")
+
+    def set(self, **parameters: object) -> None:
+        self.environment |= {f"OCF_RESKEY_{name}": str(value) for name, value in parameters.items()}
+
+    def do(self, action: str, **meta: str) -> Outcome:
+        """`meta` is what Pacemaker adds, without its prefix; CHECK_LEVEL is one of its own."""
+        self._capfd.readouterr()
+        more = {
+            "OCF_CHECK_LEVEL" if name == "CHECK_LEVEL" else f"OCF_RESKEY_CRM_meta_{name}": text
+            for name, text in meta.items()
+        }
+        code = run_action(action, self.environment | more)
+        log = self._capfd.readouterr().err
+        reasons = [line for line in log.splitlines() if line.startswith("ocf-exit-reason:")]
+        assert len(reasons) <= 1, log
+        return Outcome(code, reasons[0].partition(":")[2] if reasons else "", log)
+
+    def promote(self, *nodes: str, **meta: str) -> Outcome:
+        """With `nodes` active."""
+        return self.do("promote", notify_active_uname=" ".join(nodes), **meta)
+
+    def up(self, **status: object) -> None:
+        """It runs, and says `status` of itself."""
+        self.broker.says(**status)
+        assert self.do("start").code is Code.SUCCESS
+        self.pacemaker.forget_calls()
+
+
+@pytest.fixture
+def resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Resource]:
+    pacemaker = ScriptedPacemaker(tmp_path, "broker")
+    monkeypatch.setenv("PATH", pacemaker.path)
+    with ScriptedBroker() as broker:
+        yield Resource(broker, pacemaker, capfd)
+
+
+def says_first(outcome: Outcome, *words: str) -> bool:
+    return all(word in outcome.reason[:KEPT] for word in words)
+
+
+# --- the ordinary life
+
+
+def test_a_backup_is_started_watched_stopped_and_each_can_be_repeated(resource: Resource) -> None:
+    assert resource.do("monitor").code is Code.NOT_RUNNING
+    resource.broker.says(**IN_SYNC)
+    for _ in range(2):
+        assert resource.do("start").code is Code.SUCCESS
+    assert resource.do("monitor") == Outcome(Code.SUCCESS, "", "")
+    assert resource.pacemaker.score() == "500"
+
+    for _ in range(2):
+        assert resource.do("stop").code is Code.SUCCESS
+        assert resource.pacemaker.score() == ""
+    assert resource.do("monitor").code is Code.NOT_RUNNING
+
+
+def test_a_primary_is_promoted_and_demoted_and_says_where_it_handed_over(resource: Resource) -> None:
+    resource.up(**LOST)
+    resource.broker.says(**PRIMARY)  # it is so by the time it is asked
+    assert resource.promote().code is Code.SUCCESS
+    assert resource.do("monitor").code is Code.RUNNING_PROMOTED
+    assert resource.pacemaker.score() == "1000"
+
+    resource.broker.says(**IN_SYNC)
+    assert resource.do("demote").code is Code.SUCCESS
+    assert resource.do("notify", notify_type="pre", notify_operation="promote").code is Code.SUCCESS
+    assert resource.pacemaker.position() == "3:7:100:ready:in-sync 3:100"
+
+    resource.broker.says(**PRIMARY)
+    assert resource.promote().code is Code.SUCCESS
+    assert resource.memory.read().handed_over == ""
+
+
+def test_a_score_is_told_when_it_changes_and_not_with_every_monitor(resource: Resource) -> None:
+    resource.up(**IN_SYNC)
+    for _ in range(3):
+        resource.do("monitor")
+    assert resource.pacemaker.calls("crm_attribute") == []
+
+    resource.broker.says(**IN_SYNC | {"state": "catchup"})
+    resource.do("monitor")
+    assert resource.pacemaker.score() == "-INFINITY"
+    resource.do("monitor", interval="0")  # a probe: whoever asks for one may have forgotten it
+    assert len(resource.pacemaker.calls("crm_attribute")) == 2
+
+
+def test_only_what_precedes_a_promotion_is_published(resource: Resource) -> None:
+    resource.up(**IN_SYNC)
+    for when in ("pre", "post"):
+        for what in ("start", "stop", "promote", "demote"):
+            if (when, what) != ("pre", "promote"):
+                assert resource.do("notify", notify_type=when, notify_operation=what).code is Code.SUCCESS
+    assert resource.pacemaker.calls("attrd_updater") == []
+
+    assert resource.do("notify", notify_type="pre", notify_operation="promote").code is Code.SUCCESS
+    assert resource.pacemaker.position().split() == ["3:7:100:ready:in-sync"]
+
+    resource.broker.send(signal.SIGKILL)
+    assert resource.do("notify", notify_type="pre", notify_operation="promote").code is Code.SUCCESS
+    assert resource.pacemaker.position() == ""
+
+
+# --- a monitor tells the truth
+
+
+@pytest.mark.parametrize(("role", "code"), [("Promoted", 9), ("Master", 9), ("Unpromoted", 1), ("", 1)])
+def test_a_frozen_broker_has_failed_in_the_role_that_it_had(resource: Resource, role: str, code: int) -> None:
+    resource.up(**PRIMARY)
+    resource.set(hang_timeout="300ms")
+    resource.broker.send(signal.SIGSTOP)
+    found = resource.do("monitor", role=role)
+    assert (found.code, says_first(found, "silent", "within 0.3 s")) == (code, True)
+
+
+def test_a_primary_with_too_few_replicas_is_degraded_and_must_not_be_restarted_for_it(resource: Resource) -> None:
+    resource.up(**IN_SYNC)
+    resource.broker.says(**PRIMARY | {"members": [NODE], "min_in_sync": 2})
+    found = resource.do("monitor")
+    assert (found.code, says_first(found, "1 of ha.min-in-sync=2")) == (Code.DEGRADED_PROMOTED, True)
+
+
+@pytest.mark.parametrize("trouble", ["fail", "hang"])
+def test_a_cluster_that_cannot_be_told_does_not_change_what_a_monitor_says(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    monkeypatch.setattr(attributes, "TOOL_TIMEOUT_S", 0.2)
+    resource.up(**IN_SYNC)
+    getattr(resource.pacemaker, trouble)()
+    resource.broker.says(**LOST)  # there is something to tell
+    found = resource.do("monitor")
+    assert found.code is Code.SUCCESS
+    assert "crm_attribute" in found.log
+    resource.broker.says(**PRIMARY)
+    assert resource.do("monitor").code is Code.RUNNING_PROMOTED
+    assert resource.do("stop").code is Code.SUCCESS
+    assert resource.do("monitor").code is Code.NOT_RUNNING
+
+
+def test_a_state_directory_that_cannot_be_written_does_not_change_it_either(resource: Resource) -> None:
+    resource.up(**IN_SYNC)
+    resource.environment[DIRECTORY_VARIABLE] = "/proc/no-such-place"
+    resource.set(watch="true")
+    assert resource.do("monitor").code is Code.SUCCESS
+    assert resource.do("stop").code is Code.SUCCESS
+    assert not resource.broker.pid
+
+
+def test_at_level_10_it_also_knocks_at_the_amqp_port(resource: Resource) -> None:
+    """The scripted broker does not tell where it listens."""
+    resource.up(**IN_SYNC)
+    assert resource.do("monitor", CHECK_LEVEL="0").code is Code.SUCCESS
+    found = resource.do("monitor", CHECK_LEVEL="10")
+    assert (found.code, bool(found.reason)) == (Code.ERR_GENERIC, True)
+    resource.broker.says(**PRIMARY)
+    assert resource.do("monitor", CHECK_LEVEL="20").code is Code.FAILED_PROMOTED
+
+
+# --- who is promoted
+
+
+def test_a_candidate_makes_way_for_a_better_one_and_raises_its_score(resource: Resource) -> None:
+    resource.up(**LOST)
+    resource.pacemaker.publish("n2", "3:8:90:connecting:in-sync ")
+    found = resource.promote(NODE, "n2")
+    assert found.code is Code.ERR_GENERIC
+    assert says_first(found, "n2 is the better choice", "epoch 8")
+    assert int(resource.pacemaker.score("n2")) > int(resource.pacemaker.score())
+    assert resource.do("monitor").code is Code.SUCCESS
+
+
+def test_what_a_node_published_that_is_gone_does_not_count(resource: Resource) -> None:
+    resource.up(**LOST)
+    resource.pacemaker.publish("n2", "3:8:90:connecting:in-sync ")
+    resource.broker.says(**LOST)
+    found = resource.promote(NODE, "n3")
+    assert "promoting n1" in found.log
+    assert found.code is Code.SUCCESS
+
+
+def test_a_move_is_refused_while_the_old_primary_has_more(resource: Resource) -> None:
+    resource.up(**IN_SYNC)
+    resource.pacemaker.publish("n2", "3:7:101:ready:in-sync 3:101")
+    found = resource.promote(NODE, "n2")
+    assert found.code is Code.ERR_GENERIC
+    assert says_first(found, "n2", "handed over at 101")
+
+
+def test_a_lag_within_max_lag_does_not_count(resource: Resource) -> None:
+    resource.up(**LOST)
+    resource.pacemaker.publish("n2", "3:7:105:connecting:in-sync ")
+    resource.set(max_lag="5")
+    assert resource.promote(NODE, "n2").code is Code.SUCCESS
+    resource.set(max_lag="4")
+    assert resource.promote(NODE, "n2").code is Code.ERR_GENERIC
+
+
+def test_garbage_that_was_published_is_passed_over(resource: Resource) -> None:
+    resource.up(**LOST)
+    resource.pacemaker.publish("n2", "²:1:2:ready:in-sync ²:9")
+    assert resource.promote(NODE, "n2").code is Code.SUCCESS
+
+
+@pytest.mark.parametrize("trouble", ["fail", "hang"])
+def test_nobody_is_promoted_while_the_others_cannot_be_heard(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    monkeypatch.setattr(attributes, "TOOL_TIMEOUT_S", 0.2)
+    resource.up(**LOST)
+    getattr(resource.pacemaker, trouble)()
+    found = resource.promote(NODE, "n2")
+    assert (found.code, says_first(found, "attrd_updater")) == (Code.ERR_GENERIC, True)
+
+
+def test_a_refused_promotion_gives_the_brokers_sentence_and_is_not_tried_again_at_once(
+    tmp_path: Path, resource: Resource
+) -> None:
+    with ScriptedBroker("b", refuse="n2 has what this broker lacks: start it") as broker:
+        refused = Resource(broker, resource.pacemaker, resource._capfd)
+        refused.up(**LOST)
+        found = refused.promote(NODE)
+        assert (found.code, found.reason) == (Code.ERR_GENERIC, "n2 has what this broker lacks: start it")
+        assert resource.pacemaker.score() == "-INFINITY"
+
+        refused.do("monitor")
+        assert resource.pacemaker.score() == "200"
+
+
+def test_where_there_is_no_broker_a_promotion_says_so_and_a_demotion_has_nothing_to_do(resource: Resource) -> None:
+    assert resource.promote(NODE).code is Code.NOT_RUNNING
+    assert resource.do("demote").code is Code.SUCCESS
+
+
+def test_an_operator_can_force_a_promotion_once(resource: Resource) -> None:
+    resource.up(**LOST | {"members": ["n2"]})
+    resource.pacemaker.publish("n2", "3:7:900:connecting:in-sync ")
+    assert resource.promote(NODE, "n2").code is Code.ERR_GENERIC
+    with resource.memory.changed() as memory:
+        memory.is_forced = True
+    resource.do("monitor")
+    assert resource.pacemaker.score() == "800"
+    assert resource.promote(NODE, "n2").code is Code.SUCCESS
+    assert not resource.memory.read().is_forced
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("parameters", "code", "words"),
+    [
+        ({"max_lag": "many"}, Code.ERR_CONFIGURED, ["max_lag", "'many'"]),
+        ({"start_timeout": "soon"}, Code.ERR_CONFIGURED, ["start_timeout", "'soon'"]),
+        ({"config": "x.yaml"}, Code.ERR_CONFIGURED, ["config", "absolute"]),
+        ({"virtual_ip": "10.0.0.300/24"}, Code.ERR_CONFIGURED, ["virtual_ip", "10.0.0.300"]),
+        ({"virtual_ip_nic": "eth0"}, Code.ERR_CONFIGURED, ["virtual_ip_nic"]),
+        ({"config": "/no/such.yaml"}, Code.ERR_ARGS, ["config", "/no/such.yaml"]),
+        ({"config": "/proc/self"}, Code.ERR_ARGS, ["config", "/proc/self"]),
+        ({"config": "/etc/passwd"}, Code.ERR_ARGS, ["config", "/etc/passwd"]),
+        ({"user": "no-such-user"}, Code.ERR_ARGS, ["user", "no-such-user"]),
+        ({"binary": "/no/such/qpidd"}, Code.ERR_INSTALLED, ["binary", "/no/such/qpidd"]),
+    ],
+)  # fmt: skip
+def test_a_wrong_parameter_fails_a_start_and_never_a_stop(
+    resource: Resource, parameters: dict[str, str], code: Code, words: list[str]
+) -> None:
+    """A stop that fails is a reason to fence the machine; and what was never started does not run."""
+    resource.set(**parameters)
+    for action in ("start", "validate-all"):
+        found = resource.do(action, CHECK_LEVEL="10")
+        assert (found.code, says_first(found, *words)) == (code, True), found
+    assert resource.do("monitor").code is Code.NOT_RUNNING
+    assert resource.do("demote").code is Code.SUCCESS
+    assert resource.do("stop").code is Code.SUCCESS
+
+
+@pytest.mark.parametrize("parameters", [{"config": "/no/such.yaml"}, {"max_lag": "many"}, {"virtual_ip": "x"}])
+def test_a_broker_that_runs_is_seen_and_stopped_whatever_is_set_by_now(
+    resource: Resource, parameters: dict[str, str]
+) -> None:
+    resource.up(**IN_SYNC)
+    resource.set(**parameters)
+    assert resource.do("monitor").code is Code.SUCCESS
+    assert resource.do("demote").code is Code.SUCCESS
+    assert resource.do("stop").code is Code.SUCCESS
+    assert not resource.broker.pid
+
+
+def test_at_level_0_only_what_is_wrong_everywhere_is_found(resource: Resource) -> None:
+    resource.set(config="/no/such.yaml", user="no-such-user")
+    assert resource.do("validate-all").code is Code.SUCCESS
+    assert resource.do("validate-all", CHECK_LEVEL="10").code is Code.ERR_ARGS
+
+
+def test_a_node_without_pacemakers_tools_is_told_what_to_install(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(resource.broker.directory))
+    found = resource.do("validate-all", CHECK_LEVEL="10")
+    assert (found.code, says_first(found, "crm_attribute", "install")) == (Code.ERR_INSTALLED, True)
+
+
+def test_an_action_with_too_little_time_says_so_before_it_is_killed(resource: Resource) -> None:
+    found = resource.do("start", timeout="1000")
+    assert (found.code, says_first(found, "1000 ms", "too short")) == (Code.ERR_GENERIC, True)
+
+    resource.broker.script("qpidd", f'exec {sys.executable} -c "import time; time.sleep(600)" "$@"')
+    began_s = time.monotonic()
+    found = resource.do("start", timeout="1500")
+    assert found.code is Code.ERR_GENERIC
+    assert says_first(found, "did not answer within 0.5 s")
+    assert time.monotonic() - began_s < 1.5
+
+
+def test_a_stale_socket_is_no_broker(resource: Resource) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(resource.broker.control_socket))
+    assert resource.do("monitor").code is Code.NOT_RUNNING
+    assert resource.do("start").code is Code.SUCCESS
+
+
+def test_a_socket_that_never_answers_is_a_failure_within_the_limit(resource: Resource) -> None:
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(resource.broker.control_socket))
+        mute.listen()
+        resource.set(hang_timeout="300ms")
+        found = resource.do("monitor")
+        assert (found.code, says_first(found, "silent", "no answer")) == (Code.ERR_GENERIC, True)
+        assert resource.promote(NODE).code is Code.ERR_GENERIC
+
+
+def test_a_broker_that_ends_at_once_is_quoted(resource: Resource) -> None:
+    words = "data-dir: /d is in use by another broker (pid 7); stop it"
+    resource.broker.script("qpidd", f'echo "qpidd: {words}" >&2; exit 1')
+    found = resource.do("start")
+    assert (found.code, found.reason) == (Code.ERR_GENERIC, f"broker ended: {words}")
+
+
+# --- memory
+
+
+def test_what_an_action_left_for_the_next_may_be_damaged(resource: Resource) -> None:
+    resource.up(**IN_SYNC)
+    path = resource.memory.directory / "broker.json"
+    for damaged in ("", "[]", "{", '{"score": 5, "stops": "x", "control_socket": null}'):
+        path.write_text(damaged, encoding="utf-8")
+        assert resource.memory.read() == Memory()
+        assert resource.do("monitor").code is Code.SUCCESS
+    assert resource.do("stop").code is Code.SUCCESS
+
+
+def test_of_two_that_change_the_memory_neither_undoes_the_other(tmp_path: Path) -> None:
+    memory = MemoryFile("broker", tmp_path / "state")
+
+    def count() -> None:
+        with memory.changed() as second:
+            second.stops += 1
+
+    other = threading.Thread(target=count)
+    with memory.changed() as first:
+        other.start()
+        other.join(0.05)  # long enough for one that does not wait to be undone
+        first.score = "500"
+    other.join()
+    assert (memory.read().stops, memory.read().score) == (1, "500")
+
+
+# --- the shell script
+
+
+def script(action: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """On a node where nothing is installed."""
+    return subprocess.run(
+        ["/bin/sh", str(SCRIPT), action], env={"PATH": "/no/such/place", **environment},
+        capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(
+    any(Path(place, "qpid-ha-agent").exists() for place in ("/usr/local/bin", "/opt/qpid-ha/bin")),
+    reason="qpid-ha-agent is installed on this machine: it would answer",
+)
+@pytest.mark.parametrize(("action", "code"), [("stop", 0), ("monitor", 7), ("start", 5), ("promote", 5), ("notify", 0)])
+def test_a_node_where_nothing_is_installed_is_no_reason_to_fence_it(action: str, code: int) -> None:
+    assert script(action).returncode == code
+
+
+def test_an_action_that_there_is_not_is_called_unimplemented() -> None:
+    for action in ("reload", "migrate_to", "", "--help"):
+        assert script(action).returncode == Code.ERR_UNIMPLEMENTED
+
+
+def test_notifications_of_no_interest_are_answered_without_the_agent() -> None:
+    meta = "OCF_RESKEY_CRM_meta_notify_"
+    found = script("notify", **{f"{meta}type": "post", f"{meta}operation": "start"})
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_a_reload_needs_parameters_that_are_right(resource: Resource) -> None:
+    assert resource.do("reload-agent").code is Code.SUCCESS
+    resource.set(hang_timeout="soon")
+    assert resource.do("reload-agent").code is Code.ERR_CONFIGURED
