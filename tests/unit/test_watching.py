@@ -1,0 +1,231 @@
+"""Stories about the watcher: what it tells of one broker, when, and what it keeps to itself."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qpid_ha_agent import actions
+from qpid_ha_agent.broker_process import BrokerProcess
+from qpid_ha_agent.ocf.memory import DIRECTORY_VARIABLE, MemoryFile
+from qpid_ha_agent.pacemaker import watching
+from qpid_ha_agent.pacemaker.watching import Watch
+from qpid_ha_agent.sight import Sight
+from scripted_broker import ScriptedBroker
+from scripted_pacemaker import NODE, ScriptedPacemaker
+
+TIMEOUT_S = 20.0
+HANG_S = 0.4
+BACKUP = {"name": NODE, "state": "ready", "lsn": 100, "primary": "n2", "members": [NODE, "n2"]}
+PRIMARY = BACKUP | {"state": "primary", "primary": NODE}
+
+
+@pytest.fixture
+def broker() -> Iterator[ScriptedBroker]:
+    with ScriptedBroker() as scripted:
+        scripted.says(**BACKUP)
+        actions.start(scripted.service, TIMEOUT_S)
+        yield scripted
+
+
+class Watching:
+    """A watch of `broker` in a thread."""
+
+    def __init__(self, broker: ScriptedBroker) -> None:
+        self.is_end_wanted = False
+        self.seen: queue.Queue[Sight] = queue.Queue()
+        process = BrokerProcess.find(broker.control_socket)
+        assert process is not None
+        self.watch = Watch(process, broker.control_socket, HANG_S, lambda: self.is_end_wanted, self.seen.put)
+        self._said: queue.Queue[str] = queue.Queue()
+        self._thread = threading.Thread(target=lambda: self._said.put(self.watch.run()))
+        self._thread.start()
+        self.seen.get(timeout=TIMEOUT_S)
+
+    def end(self) -> str:
+        """What it said in the end."""
+        said = self._said.get(timeout=TIMEOUT_S)
+        self._thread.join()
+        return said
+
+
+def was_primary(watching_it: Watching) -> bool:
+    """Asked anew each time: it changes behind the type checker's back."""
+    return watching_it.watch.was_primary
+
+
+# --- one broker
+
+
+def test_a_death_is_told_at_once(broker: ScriptedBroker) -> None:
+    watching_it, pid = Watching(broker), broker.pid
+    broker.send(signal.SIGKILL)
+    killed_s = time.monotonic()
+
+    assert f"process {pid}" in watching_it.end()
+    assert time.monotonic() - killed_s < watching.LOOK_EVERY_S  # it is told by the kernel, not by a look
+
+
+def test_a_death_that_was_asked_for_is_no_news(broker: ScriptedBroker) -> None:
+    watching_it = Watching(broker)
+    watching_it.is_end_wanted = True
+    broker.send(signal.SIGTERM)
+    assert watching_it.end() == ""
+
+
+def test_a_frozen_broker_is_told_after_hang_timeout(broker: ScriptedBroker) -> None:
+    watching_it = Watching(broker)
+    broker.send(signal.SIGSTOP)
+    stopped_s = time.monotonic()
+
+    assert "no answer for 0.4 s" in watching_it.end()
+    assert HANG_S <= time.monotonic() - stopped_s < HANG_S + 4 * watching.LOOK_EVERY_S
+
+
+def test_each_new_status_is_heard_and_the_last_one_says_whether_it_was_primary(broker: ScriptedBroker) -> None:
+    watching_it = Watching(broker)
+    assert not was_primary(watching_it)
+    broker.says(**PRIMARY)
+    assert watching_it.seen.get(timeout=TIMEOUT_S).is_primary
+
+    broker.send(signal.SIGKILL)
+    watching_it.end()
+    assert was_primary(watching_it)
+    assert watching_it.seen.empty()
+
+
+def test_a_broker_that_closes_the_connection_is_asked_again(broker: ScriptedBroker) -> None:
+    """One that ended our connection for a reason of its own still answers."""
+    watching_it = Watching(broker)
+    watching_it.watch._client.close()
+    broker.says(**BACKUP | {"lsn": 101})
+    assert watching_it.seen.get(timeout=TIMEOUT_S).number("lsn") == 101
+    watching_it.is_end_wanted = True
+    broker.send(signal.SIGKILL)
+    watching_it.end()
+
+
+# --- the process, and what Pacemaker hears
+
+
+class Told:
+    """The watcher's program in a thread, with Pacemaker's tools as scripts."""
+
+    def __init__(self, broker: ScriptedBroker, pacemaker: ScriptedPacemaker) -> None:
+        self.broker = broker
+        self.pacemaker = pacemaker
+        self.memory = MemoryFile("broker", broker.directory / "state")
+        with self.memory.changed() as memory:
+            memory.control_socket, memory.score = str(broker.control_socket), "500"
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        watching.main(["broker", str(self.broker.control_socket), str(HANG_S)])
+
+    def watch(self, *, score: str = "") -> None:
+        """Until it has told `score` of the broker."""
+        self._thread.start()
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while not _pid_in(self.memory.directory / "broker.watch") or (score and self.pacemaker.score() != score):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        time.sleep(0.1)  # it has looked once
+
+    def end(self) -> list[str]:
+        """Failures that were reported."""
+        self._thread.join(TIMEOUT_S)
+        assert not self._thread.is_alive()
+        return self.pacemaker.calls("crm_resource")
+
+
+def _pid_in(path: Path) -> bool:
+    return path.exists() and bool(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def told(broker: ScriptedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
+    pacemaker = ScriptedPacemaker(tmp_path, "broker")
+    monkeypatch.setenv("PATH", pacemaker.path)
+    environment = {
+        "OCF_RESOURCE_INSTANCE": "broker",
+        "OCF_RESKEY_CRM_meta_on_node": NODE,
+        "OCF_RESKEY_config": str(broker.config),
+        "OCF_RESKEY_log_file": str(broker.log_file),
+        "OCF_RESKEY_user": pwd.getpwuid(os.geteuid()).pw_name,
+        DIRECTORY_VARIABLE: str(broker.directory / "state"),
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(watching, "FAILOVER_FIRST_S", 0.3)
+    monkeypatch.setattr(watching, "TELL_AGAIN_AFTER_S", 0.01)
+    return Told(broker, pacemaker)
+
+
+def test_the_death_of_a_backup_is_reported_once(told: Told) -> None:
+    told.watch()
+    told.broker.send(signal.SIGKILL)
+    assert told.end() == [f"crm_resource --fail --resource broker --node {NODE}"]
+    assert told.pacemaker.calls("crm_attribute") == []
+
+
+def test_a_dead_primary_is_ruled_out_first_and_reported_later(told: Told) -> None:
+    """Pacemaker recovers a failed member before it promotes another one; it shall be the other way round."""
+    told.broker.says(**PRIMARY)
+    told.watch(score="1000")
+    killed_s = time.monotonic()
+    told.broker.send(signal.SIGKILL)
+    while told.pacemaker.score() != "-INFINITY":
+        assert time.monotonic() - killed_s < TIMEOUT_S
+        assert told.pacemaker.calls("crm_resource") == []
+    assert len(told.end()) == 1
+    assert time.monotonic() - killed_s >= 0.3
+
+
+def test_who_was_recovered_meanwhile_is_not_reported(told: Told) -> None:
+    told.broker.says(**PRIMARY)
+    told.watch(score="1000")
+    told.broker.send(signal.SIGKILL)
+    while told.pacemaker.score() != "-INFINITY":
+        time.sleep(0.01)
+    with told.memory.changed() as memory:
+        memory.stops += 1  # as the stop of a recovery does
+    assert told.end() == []
+
+
+def test_a_stop_that_was_asked_for_is_not_reported(told: Told) -> None:
+    told.watch()
+    with told.memory.changed() as memory:
+        memory.stops += 1
+    told.broker.send(signal.SIGTERM)
+    assert told.end() == []
+
+
+def test_a_cluster_that_cannot_be_told_is_told_again_for_a_while(told: Told) -> None:
+    told.watch()
+    told.pacemaker.fail()
+    told.broker.send(signal.SIGKILL)
+    assert len(told.end()) == watching.TELL_ATTEMPTS
+
+
+def test_a_second_watcher_leaves_the_broker_to_the_first(told: Told) -> None:
+    told.watch()
+    assert watching.main(["broker", str(told.broker.control_socket), str(HANG_S)]) == 0
+    told.broker.send(signal.SIGKILL)
+    assert len(told.end()) == 1
+
+
+def test_what_refused_to_be_promoted_is_not_raised_before_the_next_monitor(told: Told) -> None:
+    with told.memory.changed() as memory:
+        memory.score, memory.is_refused = "-INFINITY", True
+    told.watch()
+    assert told.pacemaker.calls("crm_attribute") == []
+    told.broker.send(signal.SIGKILL)
+    told.end()
