@@ -16,6 +16,7 @@ from bench import capacity, failover, latency, proton_client, replication, throu
 from bench.figures import Measurement, collected, show_table, write_json
 from bench.load_client import BenchError
 from bench.machine import facts
+from bench.pacemaker import LAB_MEASURES
 from bench.scenario import Measure, Scenario
 from qpid_ha_agent.control import ControlFailure
 from qpid_ha_agent.demo_cluster import ClusterFailed
@@ -40,11 +41,13 @@ MEASURES: Mapping[str, Measure] = {
     "kill": failover.measure_kill,
     "pause": failover.measure_pause,
 }
+ON_DEMAND: Mapping[str, Measure] = {**MEASURES, **LAB_MEASURES}
+"""With --only: those of the lab take root and a Pacemaker, and some minutes each."""
 WIDTH_IN_A_FILE = 160
 
 
 @click.command()
-@click.option("--only", multiple=True, type=click.Choice(list(MEASURES)), help="Measure this alone; may be repeated.")
+@click.option("--only", multiple=True, type=click.Choice(list(ON_DEMAND)), help="Measure this alone; may be repeated.")
 @click.option("--repeat", default=1, type=click.IntRange(1), help="Runs; the table shows medians, and min and max.")
 @click.option("--messages", type=click.IntRange(1), help="Messages of the throughput measurements.")
 @click.option("--quick", is_flag=True, help="Small numbers: shows that everything runs, the figures mean nothing.")
@@ -65,7 +68,7 @@ def main(
         console = Console(width=WIDTH_IN_A_FILE)
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     failures: list[str] = []
-    measures = {name: MEASURES[name] for name in only or MEASURES}
+    measures = {name: ON_DEMAND[name] for name in only or MEASURES}
     runs = [list(measure_all(console, scenario, measures, failures)) for _ in range(repeat)]
     figures = collected(runs)
     show_table(console, figures)

@@ -37,6 +37,12 @@ class Scenario:
     cluster_queues: tuple[int, int] = (1_000, 10_000)
     kills: int = 20
     pauses: int = 3
+    monitors: int = 20
+    """From here on: in the lab, under Pacemaker."""
+    cluster_kills: int = 10
+    power_offs: int = 5
+    cluster_pauses: int = 3
+    moves: int = 5
     profile_directory: Path | None = None
 
     @classmethod
@@ -58,6 +64,11 @@ class Scenario:
             cluster_queues=(5, 10),
             kills=1,
             pauses=1,
+            monitors=1,
+            cluster_kills=1,
+            power_offs=1,
+            cluster_pauses=1,
+            moves=1,
         )
 
     def profile(self, broker: RunningBroker, name: str) -> AbstractContextManager[object]:
