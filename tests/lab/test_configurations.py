@@ -37,11 +37,12 @@ def test_an_address_that_is_a_resource_of_its_own_follows_the_primary(cluster: C
 
 
 PCS = """
-pcs() { command pcs -f /root/new.xml "$@"; }
-cibadmin --query > /root/old.xml
-cp /root/old.xml /root/new.xml
+cd "$(mktemp -d)"
+pcs() { command pcs -f new.xml "$@"; }
+cibadmin --query > old.xml
+cp old.xml new.xml
 COMMANDS
-command pcs cluster cib-push /root/new.xml diff-against=/root/old.xml
+command pcs cluster cib-push new.xml diff-against=old.xml
 """
 
 
