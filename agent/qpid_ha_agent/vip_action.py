@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from qpid_ha_agent.vip import VirtualAddress
 
 PROBE_S = 0.1
@@ -30,6 +31,8 @@ class VirtualIp:
         """Begin to find out whether it may come up: that is mostly waiting, and others have work to do meanwhile."""
         address = self._address()
         if address is not None and self._probe is None:
+            from concurrent.futures import ThreadPoolExecutor  # takes longer to import than a monitor may
+
             executor = ThreadPoolExecutor(max_workers=2)
             self._probe = executor.submit(_answers_elsewhere, address)
             executor.submit(_import_slowly)

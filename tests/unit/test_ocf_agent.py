@@ -23,6 +23,7 @@ from qpid_ha_agent.ocf.codes import Code
 from qpid_ha_agent.ocf.main import run_action
 from qpid_ha_agent.ocf.memory import DIRECTORY_VARIABLE, Memory, MemoryFile
 from qpid_ha_agent.pacemaker import attributes
+from qpid_ha_agent.pacemaker.one_watch import lock_of
 from scripted_broker import ScriptedBroker
 from scripted_pacemaker import NODE, ScriptedPacemaker
 
@@ -462,3 +463,21 @@ def test_a_reload_needs_parameters_that_are_right(resource: Resource) -> None:
     assert resource.do("reload-agent").code is Code.SUCCESS
     resource.set(hang_timeout="soon")
     assert resource.do("reload-agent").code is Code.ERR_CONFIGURED
+
+
+def test_a_monitor_imports_little(resource: Resource) -> None:
+    """It runs every few seconds on every node: 60 ms of CPU are allowed, and half of that is Python itself."""
+    resource.up(**IN_SYNC)
+    resource.set(watch="true")
+    holder = lock_of(resource.memory)  # as a watcher does that runs already
+    program = (
+        "import sys; from qpid_ha_agent.ocf.main import run_action; run_action('monitor');"
+        " print(*{'asyncio', 'click', 'concurrent', 'logging', 'psutil', 'shutil', 'yaml'} & set(sys.modules))"
+    )
+    environment = resource.environment | {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", program], env=environment, capture_output=True, text=True, timeout=20, check=True
+    )
+    assert holder is not None
+    os.close(holder)
+    assert (found.stdout.strip(), found.stderr) == ("", "")

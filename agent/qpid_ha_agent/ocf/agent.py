@@ -182,7 +182,7 @@ class OcfAgent:
     def reload_agent(self) -> Code:
         """Reloadable parameters are read by each action anew; only the watcher keeps them."""
         check_everywhere(self._parameters)
-        from qpid_ha_agent.pacemaker.watching import end_watch
+        from qpid_ha_agent.pacemaker.one_watch import end_watch
 
         end_watch(self._memory)
         self.ensure_watch()
@@ -309,7 +309,7 @@ class OcfAgent:
 
     def ensure_watch(self) -> None:
         """One watcher, if it is wanted, and Pacemaker is there to hear it."""
-        from qpid_ha_agent.pacemaker.watching import start_watch
+        from qpid_ha_agent.pacemaker.one_watch import start_watch
 
         if not self._parameters.watch or f"{META}timeout" not in self._environment:
             return

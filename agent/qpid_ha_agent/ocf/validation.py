@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +58,8 @@ def check_here(parameters: Parameters) -> Service:
 
 
 def _problems_here(parameters: Parameters) -> Iterator[tuple[Code, str]]:
+    import shutil  # a monitor needs this module, and not that one
+
     if os.geteuid() != 0:
         yield Code.ERR_PERM, "only root may manage a broker: Pacemaker runs agents as root"
     if parameters.binary and shutil.which(parameters.binary) is None:

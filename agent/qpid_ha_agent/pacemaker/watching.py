@@ -11,13 +11,8 @@ recovered; only where it does not, the failure is reported a while later.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
 import os
-import select
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -27,6 +22,7 @@ from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
 from qpid_ha_agent.control import ControlClient, ControlFailure, TimedOut
 from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.pacemaker.attributes import ClusterUnreachable
+from qpid_ha_agent.pacemaker.one_watch import lock_of
 from qpid_ha_agent.sight import Life, Sight
 
 log = logging.getLogger("watch")
@@ -36,51 +32,6 @@ TELL_ATTEMPTS = 5
 TELL_AGAIN_AFTER_S = 0.3
 FAILOVER_FIRST_S = 10.0
 """By then the monitor that follows a demotion has found the dead broker, unless none is configured for that role."""
-END_S = 2.0
-
-
-def start_watch(memory: MemoryFile, control_socket: Path, hang_timeout_s: float) -> None:
-    """A watcher, unless there is one. It outlives the action that starts it, with its environment. Raises OSError."""
-    lock = _lock(memory)
-    if lock is None:
-        return
-    os.close(lock)  # of two that are started at once, the second finds the lock taken, and ends
-    command = [sys.executable, "-m", "qpid_ha_agent.pacemaker.watching", memory.instance, str(control_socket)]
-    null = subprocess.DEVNULL
-    subprocess.Popen(
-        [*command, str(hang_timeout_s)], stdin=null, stdout=null, stderr=null, start_new_session=True, cwd="/"
-    )
-
-
-def end_watch(memory: MemoryFile) -> None:
-    """No watcher any more; nothing if there was none. Raises OSError."""
-    lock = _lock(memory)
-    if lock is not None:
-        os.close(lock)
-        return
-    with contextlib.suppress(OSError, ValueError):
-        pidfd = os.pidfd_open(int(_lock_path(memory).read_text()))
-        try:
-            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
-            select.select([pidfd], [], [], END_S)
-        finally:
-            os.close(pidfd)
-
-
-def _lock_path(memory: MemoryFile) -> Path:
-    return memory.directory / f"{memory.instance}.watch"
-
-
-def _lock(memory: MemoryFile) -> int | None:
-    """The descriptor that holds the lock; None when another process has it."""
-    memory.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(_lock_path(memory), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 class Watch:
@@ -138,7 +89,7 @@ def main(arguments: list[str]) -> int:
 
     resource, control_socket, hang_timeout_s = arguments[0], Path(arguments[1]), float(arguments[2])
     memory = MemoryFile(resource, state_directory())
-    lock = _lock(memory)
+    lock = lock_of(memory)
     if lock is None:
         return 0
     os.ftruncate(lock, 0)
