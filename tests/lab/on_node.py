@@ -52,13 +52,17 @@ class Node:
         """What the broker, its watch and its starts have said on this node."""
         return self._lab.log(self.name, f"/var/log/qpid-ha/{self.name}.log")
 
+    def starts(self) -> int:
+        """How many brokers have begun to serve on this node."""
+        return self.broker_log().count(" listens on ")
+
     # --- Pacemaker, as this node sees it
 
     def failures(self) -> dict[str, int]:
         """How often which operation of the broker has failed on this node, since the last cleanup.
 
-        What was reported from outside (`crm_resource --fail`) is the operation asyncmon. Pacemaker 2.1 counts each such
-        report twice, once for each of the two entries that it makes in the history; here it counts once.
+        What was reported from outside (`crm_resource --fail`) is the operation asyncmon. Pacemaker 2.1 counts the first
+        such report twice, once for each of the two entries that it makes in the history; here it counts once.
         """
         status = ET.fromstring(self._lab.output(self.name, "cibadmin", "--query", "--scope", "status", timeout_s=10))
         state = f"./node_state[@uname='{self.name}']/transient_attributes//nvpair"
@@ -66,12 +70,5 @@ class Node:
         for entry in status.iterfind(state):
             if found := _FAIL_COUNT.fullmatch(entry.get("name", "")):
                 count = entry.get("value", "0").replace("INFINITY", "1000000")
-                counted[found[1]] = int(count) // 2 if found[1] == "asyncmon" else int(count)
+                counted[found[1]] = max(1, int(count) - 1) if found[1] == "asyncmon" else int(count)
         return counted
-
-    def check_now(self) -> str:
-        """The agent's monitor, outside Pacemaker's schedule; what it prints. Raises MachineError for no answer."""
-        done = self._lab.run(
-            self.name, "crm_resource", "--force-check", "--resource", BROKER, timeout_s=40, check=False
-        )
-        return done.stdout + done.stderr

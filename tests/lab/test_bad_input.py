@@ -1,4 +1,4 @@
-"""One node is not set up as it should be, or the cluster is told nonsense: the reason is in crm_mon, the others serve."""
+"""A node is not set up as it should be, or the cluster is told nonsense: crm_mon says what, and the others serve."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ BROKER_DIED = "broker_monitor.* on n[123]: not running|broker_asyncmon.* on n[12
 @pytest.mark.explains(BROKER_DIED)
 def test_a_killed_primary_is_replaced_and_comes_back_as_a_backup(cluster: Cluster, load: Load) -> None:
     primary = Node(cluster, cluster.primary())
+    starts = primary.starts()
     load.wait_confirmed(100)
 
     killed_at_s = cluster.kill_broker(primary.name)
@@ -21,12 +22,13 @@ def test_a_killed_primary_is_replaced_and_comes_back_as_a_backup(cluster: Cluste
     load.recovered_after(killed_at_s)
     assert cluster.wait_promoted() != primary.name
     cluster.wait_well()
-    assert sum(primary.failures().values()) == 1, "one death is one failure"
+    assert_one_failure(primary, starts)
 
 
 @pytest.mark.explains(BROKER_DIED)
 def test_a_killed_backup_comes_back_and_no_client_notices(cluster: Cluster, load: Load) -> None:
     primary, backup = cluster.primary(), Node(cluster, cluster.backups()[0])
+    starts = backup.starts()
     load.wait_confirmed(100)
     connected = len(load.ask("report")["recoveries"])
 
@@ -36,13 +38,14 @@ def test_a_killed_backup_comes_back_and_no_client_notices(cluster: Cluster, load
     cluster.wait_well()
     load.wait_confirmed(100)
     assert cluster.primary() == primary
-    assert sum(backup.failures().values()) == 1, "one death is one failure"
+    assert_one_failure(backup, starts)
     assert len(load.ask("report")["recoveries"]) == connected, "clients stay connected to the primary"
 
 
 @pytest.mark.explains(BROKER_DIED, "broker_monitor.* on n[123]: promoted .failed.")
 def test_a_hanging_primary_is_killed_before_another_one_is_promoted(cluster: Cluster, load: Load) -> None:
     primary = Node(cluster, cluster.primary())
+    starts = primary.starts()
     pid = primary.broker_pid()
     load.wait_confirmed(100)
 
@@ -52,7 +55,7 @@ def test_a_hanging_primary_is_killed_before_another_one_is_promoted(cluster: Clu
     assert not primary.signal("CONT", pid), "it might wake up and confirm something"
     load.recovered_after(frozen_at_s)
     cluster.wait_well()
-    assert sum(primary.failures().values()) == 1, "one hang is one failure"
+    assert_one_failure(primary, starts)
 
 
 def test_a_primary_that_pauses_for_a_moment_stays_primary(cluster: Cluster, load: Load) -> None:
@@ -74,6 +77,7 @@ def test_a_primary_that_pauses_for_a_moment_stays_primary(cluster: Cluster, load
 @pytest.mark.explains(BROKER_DIED)
 def test_a_killed_watch_is_replaced_by_the_next_monitor_and_does_its_work(cluster: Cluster, load: Load) -> None:
     primary = Node(cluster, cluster.primary())
+    starts = primary.starts()
     watcher, broker = primary.watcher_pid(), primary.broker_pid()
 
     assert primary.signal("KILL", watcher)
@@ -85,12 +89,13 @@ def test_a_killed_watch_is_replaced_by_the_next_monitor_and_does_its_work(cluste
     killed_at_s = cluster.kill_broker(primary.name)
     load.recovered_after(killed_at_s)
     cluster.wait_well()
-    assert sum(primary.failures().values()) == 1, "one death is one failure, however many have watched"
+    assert_one_failure(primary, starts)
 
 
 @pytest.mark.explains(BROKER_DIED)
 def test_a_primary_that_dies_unwatched_is_found_by_the_next_monitor(cluster: Cluster, load: Load) -> None:
     primary = Node(cluster, cluster.primary())
+    starts = primary.starts()
     load.wait_confirmed(10)
 
     assert primary.signal("KILL", primary.watcher_pid())
@@ -99,7 +104,7 @@ def test_a_primary_that_dies_unwatched_is_found_by_the_next_monitor(cluster: Clu
     load.recovered_after(killed_at_s)
     assert cluster.wait_promoted() != primary.name
     cluster.wait_well()
-    assert sum(primary.failures().values()) == 1
+    assert_one_failure(primary, starts)
 
 
 def test_a_node_whose_corosync_dies_is_fenced_and_its_primary_replaced(cluster: Cluster, load: Load) -> None:
@@ -116,3 +121,11 @@ def test_a_node_whose_corosync_dies_is_fenced_and_its_primary_replaced(cluster: 
     cluster.wait_formed()
     cluster.wait_well()
     assert Node(cluster, primary).broker_pid() != broker
+
+
+def assert_one_failure(node: Node, starts: int) -> None:
+    """One death is reported once, and recovered once. By chance a monitor may have found it at the same moment."""
+    failures = node.failures()
+    assert 1 <= len(failures) <= 2
+    assert set(failures.values()) == {1}
+    assert node.starts() == starts + 1

@@ -1,16 +1,17 @@
-"""What is around a broker is not as it should be: its configuration, its disk, its virtual address, its administrator."""
+"""What is around a broker is not as it should be: its virtual address, its disk, its administrator."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import pytest
 
 from lab.cluster import BROKER, Cluster
 from lab.load import Load
-from lab.on_node import CONFIG, Node
+from lab.on_node import Node
 from lab.plan import CLIENT, VIRTUAL_ADDRESS
 
 BROKER_DIED = "broker_monitor.* on n[123]: not running|broker_asyncmon.* on n[123]: error"
@@ -67,6 +68,64 @@ def refusals(cluster: Cluster) -> list[str]:
     return [failed.reason for failed in cluster.view().failed_actions if failed.operation.startswith("broker_promote")]
 
 
+def test_a_primary_whose_disk_is_full_goes_on_serving_and_says_so_once(cluster: Cluster, load: Load) -> None:
+    node = Node(cluster, cluster.backups()[0])
+    with small_disk(cluster, node):
+        cluster.move(node.name)
+        cluster.wait_promoted(node.name)
+        broker = node.broker_pid()
+
+        fill(cluster, node)
+        for number in range(LINES_ENOUGH):
+            cluster.lab.output(node.name, "qpid-ha", "queue", "create", f"{LONG_NAME}-{number}")
+        load.wait_confirmed(100)
+        cluster.lab.output(node.name, "rm", *(f"{place}/{FILL}" for place in PLACES))
+        cluster.lab.output(node.name, "qpid-ha", "queue", "create", "there-is-room-again")
+
+        assert "there-is-room-again" in node.broker_log()
+        assert node.broker_log().count("No space left on device") == 1
+        assert "Traceback" not in node.broker_log()
+        assert cluster.primary() == node.name
+        assert node.broker_pid() == broker
+        assert node.failures() == {}
+        load.finish()
+        for number in range(LINES_ENOUGH):
+            cluster.lab.output(node.name, "qpid-ha", "queue", "delete", f"{LONG_NAME}-{number}")
+
+
+PLACES: Final = ("/var/log/qpid-ha", "/var/lib/qpid-ha")
+FILL: Final = "fill"
+LONG_NAME: Final = "a-queue-with-a-name-as-long-as-it-takes-to-fill-a-page-of-the-log-with-not-so-many-of-them" * 2
+LINES_ENOUGH: Final = 30
+
+
+@contextmanager
+def small_disk(cluster: Cluster, node: Node) -> Iterator[None]:
+    """The broker of a backup writes to disks of 64 KiB, until the end."""
+    mount = "mount -t tmpfs -o size=64k,mode=750,uid=$(id -u qpid-ha),gid=$(id -g qpid-ha) small"
+    restarted(cluster, node, *(f"{mount} {place}" for place in PLACES))
+    try:
+        yield
+    finally:
+        cluster.unmove()
+        restarted(cluster, node, *(f"umount -l {place}" for place in PLACES))
+
+
+def restarted(cluster: Cluster, node: Node, *between: str) -> None:
+    """Stop its broker, do that, and start it again."""
+    cluster.standby(node.name)
+    cluster.wait(lambda: node.broker_pid() == 0, "its broker stops")
+    cluster.lab.shell(node.name, "; ".join(between))
+    cluster.unstandby(node.name)
+    cluster.wait_well()
+
+
+def fill(cluster: Cluster, node: Node) -> None:
+    """Leave no room on its disks."""
+    for place in PLACES:
+        cluster.lab.shell(node.name, f"cat /dev/zero >{place}/{FILL} 2>/dev/null || true; df {place} | grep -q 100%")
+
+
 def test_cleanup_and_reprobe_move_nothing_and_restart_nothing(cluster: Cluster, load: Load) -> None:
     primary = cluster.primary()
     nodes = [Node(cluster, member) for member in cluster.lab.plan.members]
@@ -111,7 +170,8 @@ def test_a_broker_that_was_restarted_by_hand_in_maintenance_is_noticed(cluster: 
     cluster.set_property("maintenance-mode", "true")
     command = cluster.lab.read(primary.name, f"/proc/{primary.broker_pid()}/cmdline").rstrip("\0").split("\0")
     killed_at_s = cluster.kill_broker(primary.name)
-    cluster.lab.shell(primary.name, "setsid runuser -u qpid-ha -- " + shlex.join(command) + " </dev/null >/dev/null 2>&1 &")
+    by_hand = f"setsid runuser -u qpid-ha -- {shlex.join(command)} </dev/null >/dev/null 2>&1 &"
+    cluster.lab.shell(primary.name, by_hand)
     cluster.wait(lambda: cluster.state(primary.name) == "connecting", "it runs again")
 
     cluster.delete_property("maintenance-mode")
