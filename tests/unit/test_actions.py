@@ -124,8 +124,10 @@ def test_a_program_that_hides_what_it_was_started_with_is_silent_rather_than_dea
     go_on = broker.directory / "go on"
     os.mkfifo(go_on)
     broker.script("qpidd", f"exec cat '{go_on}'")
-    assert failure(lambda: actions.start(broker.service, SHORT_S)).trouble is Trouble.FAILED
-    go_on.write_text("now it ends", encoding="utf-8")
+    try:
+        assert failure(lambda: actions.start(broker.service, SHORT_S)).trouble is Trouble.FAILED
+    finally:
+        go_on.write_text("now it ends", encoding="utf-8")
 
 
 @pytest.mark.parametrize("missing", ["config", "program", "user"])
