@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, Final
 
-from lab.cluster import Cluster
+from lab.cluster import Cluster, NotInTime
 from qpid_ha_broker.coordination.cib_record import decode
 from qpid_ha_broker.ha.effects import Record
 
@@ -27,20 +27,30 @@ def history(cluster: Cluster, node: str) -> list[dict[str, Any]]:
     return generations
 
 
+def _told_to_all(generations: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """When and why one began is known to those who were there; a broker that catches up is not told."""
+    return [(each["generation"], each["primary"], each["first_lsn"]) for each in generations]
+
+
 def wait_agreed(cluster: Cluster, *members: str) -> Record:
     """Until all nodes that are on have one record, with these members in sync (default: all of the plan), and one
     history that ends with the record's generation and primary; that record. Raises NotInTime."""
     wanted = tuple(sorted(members or cluster.lab.plan.members))
-    found: list[Record] = []
+    records: dict[str, Record] = {}
+    histories: dict[str, list[tuple[Any, ...]]] = {}
 
     def have_agreed() -> bool:
-        nodes = cluster.lab.members_on()
-        found[:] = {record(cluster, node): node for node in nodes}
-        if len(found) != 1 or tuple(sorted(found[0].members)) != wanted:
+        records.update({node: record(cluster, node) for node in cluster.lab.members_on()})
+        histories.update({node: _told_to_all(history(cluster, node)) for node in wanted})
+        told, *others = histories.values()
+        if len(set(records.values())) != 1 or any(other != told for other in others):
             return False
-        told = [history(cluster, node) for node in wanted]
-        last = told[0][-1]
-        return all(each == told[0] for each in told) and (last["generation"], last["primary"]) == found[0][1:3]
+        found = next(iter(records.values()))
+        return tuple(sorted(found.members)) == wanted and told[-1][:2] == (found.generation, found.primary)
 
-    cluster.wait(have_agreed, f"one record with {', '.join(wanted)} in sync, and one history that ends with it")
-    return found[0]
+    try:
+        cluster.wait(have_agreed, f"one record with {', '.join(wanted)} in sync, and one history that ends with it")
+    except NotInTime as problem:
+        problem.add_note(f"records: {records}\nhistories: {histories}")
+        raise
+    return next(iter(records.values()))

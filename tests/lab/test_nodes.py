@@ -49,7 +49,7 @@ def test_the_primarys_node_loses_its_power_and_comes_back_as_a_backup(cluster: C
     assert after.primary == successor, "it does not go back by itself"
     assert after.generation > before.generation
     assert after.cluster == before.cluster
-    told = history(cluster, before.primary)
+    told = history(cluster, successor)
     assert [each["forced"] for each in told if each["generation"] > before.generation] == [False]
     load.wait_confirmed(100)
 

@@ -58,21 +58,25 @@ class BesideIt(Load):
         super().__init__(cluster.lab, f"beside-{node}", url=url, machine=node, consume=False)
 
 
-def is_fenced(cluster: Cluster, node: str, by: str) -> bool:
-    """Has it been switched off, as far as `by` knows?"""
-    return "was able to reboot" in cluster.lab.run(by, "stonith_admin", "--history", node, check=False).stdout
+def fencing_of(cluster: Cluster, node: str, told_by: str) -> str:
+    """The last time that it was switched off, as `told_by` knows it."""
+    return cluster.lab.output(told_by, "stonith_admin", "--history", node)
 
 
 @EACH_CUT
 def test_the_primary_that_is_cut_off_is_fenced_and_replaced(cluster: Cluster, load: Load, cut: Cut) -> None:
     before = wait_agreed(cluster)
+    witness, _ = others(cluster, before.primary)
+    fenced_before = fencing_of(cluster, before.primary, witness)
     load.wait_confirmed(100)
 
     cut_s = time.monotonic()
     cut(cluster, before.primary)
 
     successor = cluster.wait_promoted(*others(cluster, before.primary))
-    assert is_fenced(cluster, before.primary, by=successor)
+    fenced = fencing_of(cluster, before.primary, witness)
+    assert fenced != fenced_before
+    assert f"reboot of {before.primary} successful" in fenced
     load.recovered_after(cut_s)
     load.wait_confirmed(100)
     cluster.lab.heal()
