@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -154,65 +153,38 @@ class Cluster:
 
     def cleanup(self, resource: str = "") -> None:
         """Forget failures, so that Pacemaker tries again."""
-        self._administer("crm_resource", "--cleanup", *(["--resource", resource] if resource else []))
+        self.administer("crm_resource", "--cleanup", *(["--resource", resource] if resource else []))
 
     def refresh(self) -> None:
         """Forget what is known of resources, and probe again."""
-        self._administer("crm_resource", "--refresh", "--force")
+        self.administer("crm_resource", "--refresh", "--force")
 
     def standby(self, node: str) -> None:
         """Let it run nothing."""
-        self._administer("crm_standby", "--node", node, "--update", "on")
+        self.administer("crm_standby", "--node", node, "--update", "on")
 
     def unstandby(self, node: str) -> None:
         """Let it run resources again."""
-        self._administer("crm_standby", "--node", node, "--delete")
+        self.administer("crm_standby", "--node", node, "--delete")
 
     def set_property(self, name: str, value: str) -> None:
         """Of the cluster, such as maintenance-mode."""
-        self._administer("crm_attribute", "--type", "crm_config", "--name", name, "--update", value)
+        self.administer("crm_attribute", "--type", "crm_config", "--name", name, "--update", value)
 
     def delete_property(self, name: str) -> None:
         """Back to its default."""
-        self._administer("crm_attribute", "--type", "crm_config", "--name", name, "--delete")
+        self.administer("crm_attribute", "--type", "crm_config", "--name", name, "--delete")
 
     def move(self, node: str) -> None:
         """Ask for the primary on that node; `unmove` lets it be anywhere again."""
-        self._administer("crm_resource", "--move", "--promoted", "--resource", CLONE, "--node", node)
+        self.administer("crm_resource", "--move", "--promoted", "--resource", CLONE, "--node", node)
 
     def unmove(self) -> None:
         """Forget where it was asked for."""
-        self._administer("crm_resource", "--clear", "--resource", CLONE)
+        self.administer("crm_resource", "--clear", "--resource", CLONE)
 
-    def is_pristine(self) -> bool:
-        """No order of an administrator is in force, and no failure remembered."""
-        view = self.view()
-        known = [value for node in view.nodes for value in (node.is_standby, node.in_maintenance)]
-        return not (any(known) or view.failed_actions or self._orders())
-
-    def _orders(self) -> list[str]:
-        """Constraints and properties that differ from those the lab's cluster began with."""
-        configuration = self._administer("cibadmin", "--query", "--scope", "configuration")
-        found = re.findall(r'id="(cli-[^"]*)"', configuration)
-        if 'name="maintenance-mode"' in configuration:
-            found.append("maintenance-mode")
-        if f'name="stonith-enabled" value="{str(self.lab.plan.has_fencing).lower()}"' not in configuration:
-            found.append("stonith-enabled")
-        return found
-
-    def undo_orders(self) -> None:
-        """Standby, moves, maintenance, fencing switched off or on, failures: as it was in the beginning."""
-        for member in self.lab.plan.members:
-            self.unstandby(member)
-        if orders := self._orders():
-            self.unmove()
-            if "maintenance-mode" in orders:
-                self.delete_property("maintenance-mode")
-            if "stonith-enabled" in orders:
-                self.set_property("stonith-enabled", str(self.lab.plan.has_fencing).lower())
-        self.cleanup()
-
-    def _administer(self, *command: str) -> str:
+    def administer(self, *command: str) -> str:
+        """What a command on a node that takes part prints. Raises MachineError."""
         view = self.view()
         return self.lab.output(next(iter(view.online()), self.lab.members_on()[0]), *command, timeout_s=60)
 

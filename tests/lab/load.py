@@ -16,7 +16,7 @@ from lab.machines import Lab
 from lab.plan import CLIENT, SERVICE_URL
 
 _PROGRAM: Final = Path(__file__).with_name("client_load.py")
-_REMOTE: Final = "/root/client_load.py"
+_REMOTE: Final = "/var/tmp/client_load.py"
 _PYTHON: Final = "/opt/qpid-ha/bin/python"
 _GLANCE_S: Final = 0.05
 _QUEUES: Final = itertools.count(1)

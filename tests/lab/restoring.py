@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from lab.cluster import Cluster
@@ -9,7 +10,7 @@ from lab.cluster import Cluster
 _LIMIT_S: Final = 45.0
 
 
-def restore(cluster: Cluster) -> None:
+def restore(cluster: Cluster, *, has_fencing: bool) -> None:
     """In the order that lets each step succeed. Raises NotInTime, MachineError."""
     lab = cluster.lab
     lab.heal()
@@ -17,6 +18,25 @@ def restore(cluster: Cluster) -> None:
     for member in lab.plan.members:
         lab.run(member, "pkill", "-CONT", "-x", "qpidd", check=False)
     cluster.wait_formed(timeout_s=_LIMIT_S)
-    if not cluster.is_pristine():
-        cluster.undo_orders()
+    _undo_orders(cluster, has_fencing=has_fencing)
     cluster.wait_well(timeout_s=_LIMIT_S)
+
+
+def _undo_orders(cluster: Cluster, *, has_fencing: bool) -> None:
+    """What an administrator has asked for, and the failures that Pacemaker remembers."""
+    configuration = cluster.administer("cibadmin", "--query", "--scope", "configuration")
+    fencing = str(has_fencing).lower()
+    if f'name="stonith-enabled" value="{fencing}"' not in configuration:
+        cluster.set_property("stonith-enabled", fencing)
+    if 'name="maintenance-mode"' in configuration:
+        cluster.delete_property("maintenance-mode")
+    if re.search(r'id="cli-', configuration):
+        cluster.unmove()
+    view = cluster.view()
+    for node in view.nodes:
+        if node.is_standby:
+            cluster.unstandby(node.name)
+        if node.in_maintenance:
+            cluster.administer("crm_attribute", "--node", node.name, "--name", "maintenance", "--delete")
+    if view.failed_actions:
+        cluster.cleanup()

@@ -59,7 +59,7 @@ class Stage:
         """The one there is, if it can be put in order, else a fresh one."""
         if self._titles == titles:
             with suppress(NotInTime, MachineError):
-                restore(self.cluster)
+                restore(self.cluster, has_fencing=self.lab.plan.has_fencing and "no-fencing" not in titles)
                 return self.cluster
         return self.fresh(*titles)
 

@@ -132,11 +132,11 @@ class VagrantStage:
     def ready(self, *_: str) -> Cluster:
         """The cluster that vagrant/ has provisioned, in order. Raises NotInTime, MachineError."""
         try:
-            restore(self.cluster)
+            restore(self.cluster, has_fencing=False)
         except NotInTime:
             for member in self.lab.plan.members:  # what no order cures, a new boot does
                 self.lab.reboot(member)
-            restore(self.cluster)
+            restore(self.cluster, has_fencing=False)
         return self.cluster
 
     def distrust(self) -> None:
