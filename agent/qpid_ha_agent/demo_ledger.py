@@ -99,7 +99,7 @@ def _copies(arrivals: Iterable[Arrival]) -> _Copies:
     marked = sent_again = 0
     unmarked: list[int] = []
     for arrival in arrivals:
-        if arrival.sent_again:  # said once is enough: what was sent first may come last, from a connection that was stuck
+        if arrival.sent_again:  # said once is enough: the first one may come last, from a connection that was stuck
             warned.add(arrival.number)
         if arrival.number not in seen:
             seen.add(arrival.number)

@@ -13,7 +13,7 @@ STOP_TIMEOUT_S = 30.0
 
 
 def test_clients_that_cannot_answer_its_goodbye_do_not_hold_a_broker_that_is_primary_no_more(tmp_path: Path) -> None:
-    patience = {name: f"{STOP_TIMEOUT_S:g}s" for name in ("stop-timeout", "handshake-timeout")}
+    patience = dict.fromkeys(("stop-timeout", "handshake-timeout"), f"{STOP_TIMEOUT_S:g}s")
     with RunningCluster(tmp_path, settings=patience) as cluster:
         cluster.form(0)
         old = cluster.broker(0)

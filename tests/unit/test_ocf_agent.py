@@ -237,7 +237,7 @@ def test_what_a_node_published_that_is_gone_does_not_count(resource: Resource) -
     resource.pacemaker.publish("n2", "3:8:90:connecting:in-sync ")
     resource.broker.says(**LOST)
     found = resource.promote(NODE, "n3")
-    assert "promoting n1" in found.log
+    assert "promoting this broker" in found.log
     assert found.code is Code.SUCCESS
 
 
@@ -459,10 +459,17 @@ def test_notifications_of_no_interest_are_answered_without_the_agent() -> None:
     assert (found.returncode, found.stderr) == (0, "")
 
 
-def test_a_reload_needs_parameters_that_are_right(resource: Resource) -> None:
+def test_a_reload_with_a_wrong_parameter_says_so_and_restarts_nothing(resource: Resource) -> None:
     assert resource.do("reload-agent").code is Code.SUCCESS
     resource.set(hang_timeout="soon")
-    assert resource.do("reload-agent").code is Code.ERR_CONFIGURED
+    found = resource.do("reload-agent")
+    assert (found.code, says_first(found, "hang_timeout", "soon")) == (Code.SUCCESS, True)
+
+
+def test_a_stop_in_no_time_kills_rather_than_fail(resource: Resource) -> None:
+    resource.up(**IN_SYNC)
+    assert resource.do("stop", timeout="900").code is Code.SUCCESS
+    assert resource.do("monitor").code is Code.NOT_RUNNING
 
 
 def test_a_monitor_imports_little(resource: Resource) -> None:

@@ -15,11 +15,13 @@ from qpid_ha_agent.actions import ActionFailed, Trouble
 from qpid_ha_agent.ocf.codes import Code
 from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.ocf.parameters import Parameters
+from qpid_ha_agent.ocf.patience import Limit, Patience
 from qpid_ha_agent.ocf.validation import Invalid, check_everywhere, check_here, service_of
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes, ClusterUnreachable, local_node
-from qpid_ha_agent.pacemaker.election import HandedOver, MakeWay, Position, compare
+from qpid_ha_agent.pacemaker.election import MakeWay
 from qpid_ha_agent.pacemaker.hindrance import Hindrance
-from qpid_ha_agent.pacemaker.scores import Scores, position_of
+from qpid_ha_agent.pacemaker.rivals import Rivals
+from qpid_ha_agent.pacemaker.scores import Scores
 from qpid_ha_agent.service import Service
 from qpid_ha_agent.sight import Life, Sight, look
 from qpid_ha_agent.vip_action import VirtualIp, VirtualIpProblem
@@ -28,11 +30,7 @@ if TYPE_CHECKING:
     from qpid_ha_broker.ha.effects import Record
 
 META = "OCF_RESKEY_CRM_meta_"
-RESERVE_S = 1.0
-"""What an action needs to say that it was too slow, before Pacemaker kills it for being too slow."""
 PROMOTED = ("Promoted", "Master")
-POSITION = "position"
-MONITOR_LIMIT_SHARE = 0.5
 NEVER_STARTED = "nothing was started here since the machine was"
 
 
@@ -44,6 +42,7 @@ class OcfAgent:
         self._environment = environment
         self.resource = environment.get("OCF_RESOURCE_INSTANCE", "qpid-ha").partition(":")[0]
         self._memory = MemoryFile(self.resource, state_directory(environment))
+        self._patience = Patience(environment)
         self._virtual_ip = VirtualIp(parameters.virtual_ip, parameters.virtual_ip_nic)
 
     @cached_property
@@ -53,6 +52,10 @@ class OcfAgent:
     @cached_property
     def _scores(self) -> Scores:
         return Scores(self._cluster, self._memory, self._is_first_start)
+
+    @cached_property
+    def _rivals(self) -> Rivals:
+        return Rivals(self._cluster, self._environment)
 
     @cached_property
     def _hindrance(self) -> Hindrance:
@@ -71,11 +74,11 @@ class OcfAgent:
         with self._memory.changed() as memory:
             memory.control_socket = str(service.control_socket)
         try:
-            sight = actions.start(service, self._limit_s("start_timeout", self._parameters.start_timeout))
+            sight = actions.start(service, self._limit_s("start_timeout"))
         except ActionFailed as failure:
             return self._failed(failure)
         if sight.is_primary:  # somebody promoted it by hand; a start means: not yet
-            sight = actions.demote(service, self._limit_s("start_timeout", self._parameters.start_timeout))
+            sight = actions.demote(service, self._limit_s("start_timeout"))
         if sight.life is Life.GONE:
             return self._no(Code.ERR_GENERIC, f"the broker was primary without Pacemaker, and is gone: {sight.how}")
         self._virtual_ip.take_down()
@@ -87,7 +90,7 @@ class OcfAgent:
         """No broker, no virtual IP, no score; whatever the configuration says by now, because a stop that fails is
         a reason to fence the machine."""
         self._note_stop()
-        service, limit_s = self._stoppable(), self._limit_s("stop_timeout", self._parameters.stop_timeout)
+        service, limit_s = self._stoppable(), self._hasty_limit_s("stop_timeout")
         try:
             how = actions.stop(service, limit_s) if service is not None else NEVER_STARTED
         except ActionFailed as failure:
@@ -100,7 +103,7 @@ class OcfAgent:
     def monitor(self) -> Code:
         """How it is. Level 10 also knocks at the AMQP port, level 20 also asks the other brokers."""
         try:
-            sight = look(self._control_socket, self._patience_s())
+            sight = self._look()
         except Invalid as invalid:  # a probe: to call this a failure would have it stopped, and perhaps fenced
             self._inform(f"{invalid}; {NEVER_STARTED}")
             return Code.NOT_RUNNING
@@ -119,11 +122,12 @@ class OcfAgent:
     def promote(self) -> Code:
         """A primary, with the virtual IP; or the sentence that says why another one shall be it."""
         self._virtual_ip.prepare()
-        sight = look(self._control_socket, self._patience_s())
+        sight = self._look()
         if sight.life is Life.ANSWERS and not sight.is_primary and not self._memory.read().is_forced:
-            rival = self._better_rival(sight)
-            if rival is not None:
-                return self._make_way(rival)
+            verdict = self._rivals.judge(sight, self._parameters.max_lag)
+            if isinstance(verdict, MakeWay):
+                return self._make_way(verdict)
+            self._inform(f"promoting this broker: {verdict.why}")
         service = check_here(self._parameters)
         try:
             self._virtual_ip.bring_up()
@@ -145,7 +149,7 @@ class OcfAgent:
 
     def demote(self) -> Code:
         """A backup, without the virtual IP. A broker that is dead, or had to be killed, is no primary either."""
-        service, limit_s = self._stoppable(), self._limit_s("promote_timeout", self._parameters.promote_timeout)
+        service, limit_s = self._stoppable(), self._hasty_limit_s("promote_timeout")
         try:
             sight = actions.demote(service, limit_s) if service is not None else Sight(Life.GONE, NEVER_STARTED)
         except ActionFailed as failure:
@@ -163,12 +167,11 @@ class OcfAgent:
         about = tuple(self._environment.get(f"{META}notify_{name}") for name in ("type", "operation"))
         if about != ("pre", "promote"):
             return Code.SUCCESS
-        sight = look(self._control_socket, self._patience_s())
+        sight = self._look()
         if sight.life is Life.ANSWERS:
-            said = f"{position_of(sight)} {self._memory.read().handed_over}"
-            self._tell(lambda: self._cluster.publish(POSITION, said))
+            self._tell(lambda: self._rivals.publish(sight, self._memory.read().handed_over))
         else:
-            self._tell(lambda: self._cluster.take_back(POSITION))
+            self._tell(lambda: self._rivals.take_back())
         return Code.SUCCESS
 
     def validate_all(self) -> Code:
@@ -180,8 +183,10 @@ class OcfAgent:
         return Code.SUCCESS
 
     def reload_agent(self) -> Code:
-        """Reloadable parameters are read by each action anew; only the watcher keeps them."""
-        check_everywhere(self._parameters)
+        """Reloadable parameters are read by each action anew; only the watcher keeps them.
+
+        A wrong one is said, and its default is used: a failure would make Pacemaker restart the broker.
+        """
         from qpid_ha_agent.pacemaker.one_watch import end_watch
 
         end_watch(self._memory)
@@ -219,37 +224,12 @@ class OcfAgent:
     def _look_closer(self, code: Code) -> Code:
         from qpid_ha_agent.ocf.deeper import closer_look
 
-        problem = closer_look(self._control_socket, self._patience_s(), with_peers=self._level() >= 20)
+        problem = closer_look(self._control_socket, self._parameters.hang_timeout, with_peers=self._level() >= 20)
         if not problem:
             return code
         return self._no(Code.FAILED_PROMOTED if code is Code.RUNNING_PROMOTED else Code.ERR_GENERIC, problem)
 
     # --- promoting
-
-    def _better_rival(self, sight: Sight) -> MakeWay | None:
-        """Whoever published, before this promotion, that its broker is further. Raises ClusterUnreachable."""
-        active = self._active_nodes()
-        if not active:
-            self._inform("promoting it without a comparison: nobody was told to publish how far it is (notify=true)")
-            return None
-        node = self._cluster.node
-        said = {
-            each: text for each, text in self._cluster.published(POSITION).items() if each in active and each != node
-        }
-        others = {each: at for each, text in said.items() if (at := Position.read(text.partition(" ")[0])) is not None}
-        ends = [
-            end for each, text in said.items() if (end := HandedOver.read(each, text.partition(" ")[2])) is not None
-        ]
-        last_end = max(ends, key=lambda end: end[1:], default=None)
-        verdict = compare(node, position_of(sight), others, last_end, self._parameters.max_lag)
-        if isinstance(verdict, MakeWay):
-            return verdict
-        self._inform(f"promoting {node}: {verdict.why}")
-        return None
-
-    def _active_nodes(self) -> set[str]:
-        names = ("active_uname", "promoted_uname", "master_uname", "unpromoted_uname", "slave_uname", "demote_uname")
-        return {node for name in names for node in self._environment.get(f"{META}notify_{name}", "").split()}
 
     def _make_way(self, rival: MakeWay) -> Code:
         self._scores.make_way(rival.node)
@@ -258,8 +238,7 @@ class OcfAgent:
     def _promote_broker(self, service: Service) -> Sight:
         cause = f"Pacemaker promoted {self.resource} on {self._environment.get(f'{META}on_node', 'this node')}"
         force = self._memory.read().is_forced
-        limit_s = self._limit_s("promote_timeout", self._parameters.promote_timeout)
-        return actions.promote(service, cause, limit_s, force)
+        return actions.promote(service, cause, self._limit_s("promote_timeout"), force)
 
     def _is_first_start(self) -> bool:
         """Nobody ever confirmed anything, as far as the cluster's record goes."""
@@ -343,26 +322,24 @@ class OcfAgent:
         """Neither a score nor a position of a broker that is not there. Raises ClusterUnreachable, OSError."""
         self._scores.drop()
         self._hindrance.drop()
-        self._cluster.take_back(POSITION)
+        self._rivals.take_back()
 
-    def _limit_s(self, name: str, wanted_s: float) -> float:
-        """As long as the parameter says, unless Pacemaker's patience ends before."""
-        told = self._environment.get(f"{META}timeout", "")
-        if not told.isdigit():
-            return wanted_s
-        allowed_s = int(told) / 1000 - RESERVE_S
-        if allowed_s <= 0:
-            raise Invalid(Code.ERR_GENERIC, f"the action's timeout of {told} ms is too short: give it 10s or more")
-        if allowed_s < wanted_s:
-            self._inform(f"the action's timeout leaves {allowed_s:g} s, less than {name}={wanted_s:g}s")
-        return min(wanted_s, allowed_s)
+    def _limit_s(self, name: str) -> float:
+        """Of an action with a parameter. Raises Invalid when Pacemaker gives it no time at all."""
+        return self._shortest(name, self._patience.limit(getattr(self._parameters, name)))
 
-    def _patience_s(self) -> float:
-        told = self._environment.get(f"{META}timeout", "")
-        limit_s = (
-            int(told) / 1000 * MONITOR_LIMIT_SHARE if told.isdigit() and int(told) else self._parameters.hang_timeout
-        )
-        return min(self._parameters.hang_timeout, limit_s)
+    def _hasty_limit_s(self, name: str) -> float:
+        """Of an action that must succeed whatever time it is given: a failure of it means fencing."""
+        return self._shortest(name, self._patience.hasty_limit(getattr(self._parameters, name)))
+
+    def _shortest(self, name: str, limit: Limit) -> float:
+        if limit.shortened_by_s:
+            self._inform(f"the action's timeout of {limit.shortened_by_s:g} s leaves less than {name} allows")
+        return limit.limit_s
+
+    def _look(self) -> Sight:
+        """One look at the broker. Raises Invalid when it is not known where it would be."""
+        return look(self._control_socket, self._patience.look_s(self._parameters.hang_timeout))
 
     def _level(self) -> int:
         told = self._environment.get("OCF_CHECK_LEVEL", "0")

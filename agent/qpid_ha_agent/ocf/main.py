@@ -19,7 +19,7 @@ ACTIONS = (
     "start", "stop", "monitor", "promote", "demote", "notify", "validate-all", "meta-data", "reload-agent", "status",
 )  # fmt: skip
 
-WHATEVER_IS_SET = ("stop", "demote", "monitor", "status", "notify")
+WHATEVER_IS_SET = ("stop", "demote", "monitor", "status", "notify", "reload-agent")
 """A wrong parameter is no reason to fence a machine whose broker could be stopped, nor to call a running one dead."""
 
 

@@ -1,0 +1,53 @@
+"""What the candidates of a promotion tell each other: each publishes its position, and the chosen one compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
+from qpid_ha_agent.pacemaker.election import Go, HandedOver, MakeWay, Position, compare
+from qpid_ha_agent.pacemaker.scores import position_of
+from qpid_ha_agent.sight import Sight
+
+POSITION = "position"
+NOTIFIED = "OCF_RESKEY_CRM_meta_notify_"
+ACTIVE = ("active", "promoted", "master", "unpromoted", "slave", "demote")
+"""Nodes on which an instance runs, in Pacemaker's words, new and old."""
+
+
+class Rivals:
+    """This node's broker among those of the other nodes. All methods but `take_back` raise ClusterUnreachable."""
+
+    def __init__(self, cluster: ClusterAttributes, environment: Mapping[str, str]) -> None:
+        self._cluster = cluster
+        self._environment = environment
+
+    def publish(self, sight: Sight, handed_over: str) -> None:
+        """How far this broker is, and where it ended when it was primary (`generation:lsn`, or empty)."""
+        self._cluster.publish(POSITION, f"{position_of(sight)} {handed_over}")
+
+    def take_back(self) -> None:
+        """There is no broker here to compare with. Raises ClusterUnreachable."""
+        self._cluster.take_back(POSITION)
+
+    def judge(self, sight: Sight, max_lag: int) -> Go | MakeWay:
+        """Whether this node shall go on with its promotion."""
+        active = self._active_nodes()
+        if not active:
+            return Go("without a comparison: nobody was told to publish how far it is (notify=true)")
+        node = self._cluster.node
+        said = self._cluster.published(POSITION)
+        others: dict[str, Position] = {}
+        ends: list[HandedOver] = []
+        for rival in active & said.keys() - {node}:
+            position, _space, end = said[rival].partition(" ")
+            if (at := Position.read(position)) is not None:
+                others[rival] = at
+            if (handed_over := HandedOver.read(rival, end)) is not None:
+                ends.append(handed_over)
+        last_end = max(ends, key=lambda end: end[1:], default=None)
+        return compare(node, position_of(sight), others, last_end, max_lag)
+
+    def _active_nodes(self) -> set[str]:
+        names = (f"{NOTIFIED}{role}_uname" for role in ACTIVE)
+        return {node for name in names for node in self._environment.get(name, "").split()}
