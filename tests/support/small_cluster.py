@@ -244,8 +244,8 @@ class SmallCluster:
                 self._send(node, link, frame)
             case fx.Close(link, reason):
                 self._break((node.name, link), reason)
-            case fx.Ask(question, addresses, _):
-                self._ask(node, question, addresses)
+            case fx.Ask(question, addresses, limit_s):
+                self._ask(node, question, addresses, limit_s)
             case fx.ReadRecord(number):
                 record = self.record if self.record_is_reachable else None
                 node.feed(fx.RecordRead(number, record, "" if record else "unreachable"))
@@ -299,8 +299,8 @@ class SmallCluster:
         if self._links.pop(other, None) is not None:
             self.nodes[other[0]].feed(fx.LinkLost(other[1], "connection reset"))
 
-    def _ask(self, node: Node, question: Question, addresses: Iterable[str]) -> None:
-        deadline_s = self.now_s + 1.0
+    def _ask(self, node: Node, question: Question, addresses: Iterable[str], limit_s: float) -> None:
+        deadline_s = self.now_s + limit_s
         waiting = 0
         answers: list[Answer] = []
         unreachable: list[str] = []

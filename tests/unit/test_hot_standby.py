@@ -49,6 +49,18 @@ def test_a_paused_primary_confirms_nothing_when_it_goes_on_and_steps_down(has_co
     assert all(node.bodies("q") == ["sent to the new one"] for node in cluster.nodes.values())
 
 
+def test_a_primary_whose_machine_is_off_holds_up_the_next_one_for_less_when_a_coordinator_has_the_record() -> None:
+    waited_s = {}
+    for has_coordinator in (False, True):
+        cluster = three(has_coordinator=has_coordinator)
+        cluster.cut("a", "b", "c")  # no answer, not even a refused connection
+        cluster.wait(4)
+        began_s = cluster.now_s
+        assert cluster.promote("b").done
+        waited_s[has_coordinator] = cluster.now_s - began_s
+    assert waited_s[True] < 0.5 < 1.0 <= waited_s[False]
+
+
 def test_a_stalled_backup_holds_publishers_no_longer_than_the_backup_timeout() -> None:
     cluster = three(backup_timeout_s=5.0)
     a = cluster["a"]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+WITH_RECORD_S = 0.3
+
+
 @dataclass(frozen=True)
 class MemberSettings:
     """Times in seconds. Raises ValueError where they do not go together."""
@@ -34,6 +37,15 @@ class MemberSettings:
     chunks_ahead: int = 8
     """Sent and not yet taken in by the backup."""
     has_coordinator: bool = False
+
+    @property
+    def status_limit_s(self) -> float:
+        """How long peers are waited for before a promotion.
+
+        What the silent ones might know, a coordinator's record says as well: then a machine that is off, whose address
+        does not even refuse a connection, holds up nobody for long.
+        """
+        return min(self.ask_limit_s, WITH_RECORD_S) if self.has_coordinator else self.ask_limit_s
 
     def __post_init__(self) -> None:
         if self.link_timeout_s < 2 * self.heartbeat_interval_s:

@@ -44,13 +44,14 @@ class Surroundings:
 
     def ask(self, topic: Topic, own: Answer, generation: int = 0) -> int:
         """Ask all other brokers; the number of the question. `own`: what this broker would answer itself."""
+        limit_s = self.settings.status_limit_s if topic is Topic.STATUS else self.settings.ask_limit_s
         settings, number = self.settings, self.number()
         question = Question(
             number, topic, settings.name, settings.instance, own.cluster, generation or own.generation, own.lsn,
             settings.own_address,
         )  # fmt: skip
         addresses = tuple(each for each in settings.addresses if each != settings.own_address)
-        self.effects.append(Ask(question, addresses, settings.ask_limit_s))
+        self.effects.append(Ask(question, addresses, limit_s))
         return number
 
     def close(self, link: int, reason: str) -> None:
