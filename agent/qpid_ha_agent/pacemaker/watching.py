@@ -112,13 +112,15 @@ def main(arguments: list[str]) -> int:
         if watch.was_primary:
             _insist(agent.rule_out)
             time.sleep(FAILOVER_FIRST_S)
-        if memory.read().stops == stops:
-            _insist(agent.report_failure)
+        _insist(agent.report_failure, lambda: memory.read().stops == stops)
     return 0
 
 
-def _insist(tell: Callable[[], None]) -> None:
+def _insist(tell: Callable[[], None], is_news: Callable[[], bool] = lambda: True) -> None:
+    """Until it is told, or is no news any more: a tool that gave no answer may have told it all the same."""
     for _attempt in range(TELL_ATTEMPTS):
+        if not is_news():
+            return
         try:
             tell()
         except (ClusterUnreachable, OSError) as problem:
