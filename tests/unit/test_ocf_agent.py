@@ -135,6 +135,14 @@ def test_a_primary_is_promoted_and_demoted_and_says_where_it_handed_over(resourc
     assert resource.memory.read().handed_over == ""
 
 
+def test_a_status_that_a_person_asks_for_tells_pacemaker_nothing(resource: Resource) -> None:
+    resource.up(**IN_SYNC)
+    resource.broker.says(**LOST)  # worth another score
+    del resource.environment["OCF_RESOURCE_INSTANCE"]
+    assert resource.do("status").code is Code.SUCCESS
+    assert resource.pacemaker.calls("crm_attribute") == []
+
+
 def test_a_score_is_told_when_it_changes_and_not_with_every_monitor(resource: Resource) -> None:
     resource.up(**IN_SYNC)
     for _ in range(3):

@@ -114,6 +114,8 @@ class OcfAgent:
         code = self._promoted(sight) if sight.is_primary else self._unpromoted()
         if code in (Code.SUCCESS, Code.RUNNING_PROMOTED) and self._level() > 0:
             code = self._look_closer(code)
+        if "OCF_RESOURCE_INSTANCE" not in self._environment:  # a person wants to know, of whatever resource
+            return code
         self._tell(lambda: self._scores.refresh(sight, always=self._is_probe()))
         self._tell(lambda: self._hindrance.refresh(sight))
         self.ensure_watch()
