@@ -63,9 +63,9 @@ def start(service: Service, timeout_s: float) -> Sight:
     return sight
 
 
-def stop(service: Service, timeout_s: float) -> str:
+def stop(service: Service, timeout_s: float, look_s: float = LOOK_S) -> str:
     """No broker any more; how it came to that. It is killed when it does not end in time. Raises ActionFailed."""
-    sight = look(service.control_socket, min(LOOK_S, timeout_s / 4))
+    sight = look(service.control_socket, min(look_s, timeout_s / 4))
     try:
         process = BrokerProcess.find(service.control_socket) if sight.life is not Life.GONE else None
         if process is None:
@@ -85,12 +85,12 @@ def promote(service: Service, cause: str, timeout_s: float, force: bool = False)
     return sight if sight.is_primary else _ask(service, "promote", timeout_s, cause=cause, force=force)
 
 
-def demote(service: Service, timeout_s: float) -> Sight:
+def demote(service: Service, timeout_s: float, look_s: float = LOOK_S) -> Sight:
     """A broker that is not primary: it is a backup, or dead. Raises ActionFailed.
 
-    A silent one is killed: it may be primary, and must not wake up as one beside another.
+    One that is silent for `look_s` is killed: it may be primary, and must not wake up as one beside another.
     """
-    sight = look(service.control_socket, min(LOOK_S, timeout_s / 4))
+    sight = look(service.control_socket, min(look_s, timeout_s / 4))
     if sight.life is Life.GONE or (sight.life is Life.ANSWERS and not sight.is_primary):
         return sight
     if sight.life is Life.ANSWERS:

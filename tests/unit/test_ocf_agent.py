@@ -19,17 +19,19 @@ from typing import NamedTuple
 
 import pytest
 
+from qpid_ha_agent import actions
+from qpid_ha_agent.ocf.agent import LAST_CHANCE_S
 from qpid_ha_agent.ocf.codes import Code
 from qpid_ha_agent.ocf.main import run_action
 from qpid_ha_agent.ocf.memory import DIRECTORY_VARIABLE, Memory, MemoryFile
 from qpid_ha_agent.pacemaker import attributes
 from qpid_ha_agent.pacemaker.one_watch import lock_of
+from qpid_ha_agent.sight import Sight, look
 from scripted_broker import ScriptedBroker
 from scripted_pacemaker import NODE, ScriptedPacemaker
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the agent wants to be root, as Pacemaker's agents are")
 
-SCRIPT = Path(__file__).parents[2] / "ocf" / "qpid-ha"
 KEPT = 128
 """So much of a sentence does Pacemaker keep."""
 BACKUP = {"name": NODE, "state": "ready", "generation": 3, "epoch": 7, "lsn": 100, "primary": "n2", "min_in_sync": 1}
@@ -436,35 +438,7 @@ def test_of_two_that_change_the_memory_neither_undoes_the_other(tmp_path: Path) 
     assert (memory.read().stops, memory.read().score) == (1, "500")
 
 
-# --- the shell script
-
-
-def script(action: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """On a node where nothing is installed."""
-    return subprocess.run(
-        ["/bin/sh", str(SCRIPT), action], env={"PATH": "/no/such/place", **environment},
-        capture_output=True, text=True, timeout=20, check=False,
-    )  # fmt: skip
-
-
-@pytest.mark.skipif(
-    any(Path(place, "qpid-ha-agent").exists() for place in ("/usr/local/bin", "/opt/qpid-ha/bin")),
-    reason="qpid-ha-agent is installed on this machine: it would answer",
-)
-@pytest.mark.parametrize(("action", "code"), [("stop", 0), ("monitor", 7), ("start", 5), ("promote", 5), ("notify", 0)])
-def test_a_node_where_nothing_is_installed_is_no_reason_to_fence_it(action: str, code: int) -> None:
-    assert script(action).returncode == code
-
-
-def test_an_action_that_there_is_not_is_called_unimplemented() -> None:
-    for action in ("reload", "migrate_to", "", "--help"):
-        assert script(action).returncode == Code.ERR_UNIMPLEMENTED
-
-
-def test_notifications_of_no_interest_are_answered_without_the_agent() -> None:
-    meta = "OCF_RESKEY_CRM_meta_notify_"
-    found = script("notify", **{f"{meta}type": "post", f"{meta}operation": "start"})
-    assert (found.returncode, found.stderr) == (0, "")
+# --- patience
 
 
 def test_a_reload_with_a_wrong_parameter_says_so_and_restarts_nothing(resource: Resource) -> None:
@@ -472,6 +446,25 @@ def test_a_reload_with_a_wrong_parameter_says_so_and_restarts_nothing(resource: 
     resource.set(hang_timeout="soon")
     found = resource.do("reload-agent")
     assert (found.code, says_first(found, "hang_timeout", "soon")) == (Code.SUCCESS, True)
+
+
+def test_what_the_watcher_waited_for_in_vain_is_not_waited_for_again(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_s: list[float] = []
+
+    def noted(control_socket: Path, timeout_s: float) -> Sight:
+        waited_s.append(timeout_s)
+        return look(control_socket, timeout_s)
+
+    monkeypatch.setattr(actions, "look", noted)
+    resource.up(**IN_SYNC)
+    with resource.memory.changed() as memory:
+        memory.is_hanging = True
+    resource.broker.send(signal.SIGSTOP)
+    assert resource.do("demote").code is Code.SUCCESS
+    assert waited_s == [LAST_CHANCE_S]
+    assert resource.do("monitor").code is Code.NOT_RUNNING
 
 
 def test_a_stop_in_no_time_kills_rather_than_fail(resource: Resource) -> None:

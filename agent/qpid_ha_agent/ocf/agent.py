@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 META = "OCF_RESKEY_CRM_meta_"
 PROMOTED = ("Promoted", "Master")
+LAST_CHANCE_S = 0.2
 NEVER_STARTED = "nothing was started here since the machine was"
 
 
@@ -72,7 +73,7 @@ class OcfAgent:
         """A broker that runs as a backup."""
         service = check_here(self._parameters)
         with self._memory.changed() as memory:
-            memory.control_socket = str(service.control_socket)
+            memory.control_socket, memory.is_hanging = str(service.control_socket), False
         try:
             sight = actions.start(service, self._limit_s("start_timeout"))
         except ActionFailed as failure:
@@ -92,7 +93,7 @@ class OcfAgent:
         self._note_stop()
         service, limit_s = self._stoppable(), self._hasty_limit_s("stop_timeout")
         try:
-            how = actions.stop(service, limit_s) if service is not None else NEVER_STARTED
+            how = actions.stop(service, limit_s, self._last_chance_s()) if service is not None else NEVER_STARTED
         except ActionFailed as failure:
             return self._failed(failure)
         self._virtual_ip.take_down()
@@ -153,7 +154,8 @@ class OcfAgent:
         """A backup, without the virtual IP. A broker that is dead, or had to be killed, is no primary either."""
         service, limit_s = self._stoppable(), self._hasty_limit_s("promote_timeout")
         try:
-            sight = actions.demote(service, limit_s) if service is not None else Sight(Life.GONE, NEVER_STARTED)
+            look_s = self._last_chance_s()
+            sight = actions.demote(service, limit_s, look_s) if service is not None else Sight(Life.GONE, NEVER_STARTED)
         except ActionFailed as failure:
             return self._failed(failure)
         self._virtual_ip.take_down()
@@ -267,6 +269,11 @@ class OcfAgent:
         self._tell(lambda: self._scores.raise_to(sight))
         self._tell(lambda: self._hindrance.refresh(sight))
 
+    def note_hang(self) -> None:
+        """It was waited for. Raises OSError."""
+        with self._memory.changed() as memory:
+            memory.is_hanging = True
+
     def rule_out(self) -> None:
         """Another one shall be promoted, now. Raises ClusterUnreachable, OSError."""
         self._scores.refuse()
@@ -338,6 +345,10 @@ class OcfAgent:
         if limit.shortened_by_s:
             self._inform(f"the action's timeout of {limit.shortened_by_s:g} s leaves less than {name} allows")
         return limit.limit_s
+
+    def _last_chance_s(self) -> float:
+        """How long a broker that may hang has to answer before it is killed."""
+        return LAST_CHANCE_S if self._memory.read().is_hanging else actions.LOOK_S
 
     def _look(self) -> Sight:
         """One look at the broker. Raises Invalid when it is not known where it would be."""

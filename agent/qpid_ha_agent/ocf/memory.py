@@ -32,6 +32,8 @@ class Memory:
     stops: int = 0
     """How often a stop was asked for. A watcher that finds more than it began with has no news: the death of its broker
     was wanted, or is being recovered from."""
+    is_hanging: bool = False
+    """The watcher has waited in vain for an answer: nobody has to wait for as long once more."""
     is_forced: bool = False
     """An operator wants a promotion here whatever the broker says."""
     handed_over: str = ""

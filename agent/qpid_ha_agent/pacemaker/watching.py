@@ -109,6 +109,8 @@ def main(arguments: list[str]) -> int:
     os.close(lock)  # whoever recovers the broker starts another watcher
     if problem:
         log.error("the broker failed: %s", problem)
+        if process.is_alive():
+            _insist(agent.note_hang)
         if watch.was_primary:
             _insist(agent.rule_out)
             time.sleep(FAILOVER_FIRST_S)
