@@ -457,8 +457,8 @@ def test_what_the_watcher_waited_for_in_vain_is_not_waited_for_again(
         waited_s.append(timeout_s)
         return look(control_socket, timeout_s)
 
-    monkeypatch.setattr(actions, "look", noted)
     resource.up(**IN_SYNC)
+    monkeypatch.setattr(actions, "look", noted)
     with resource.memory.changed() as memory:
         memory.is_hanging = True
     resource.broker.send(signal.SIGSTOP)
