@@ -132,9 +132,8 @@ def test_a_machine_without_power_answers_nobody_and_keeps_its_disk(cluster: Clus
     with pytest.raises(MachineError, match="is off"):
         lab.output(backup, "true")
     assert lab.log(backup, "/etc/kept") == "as it was"
-    cluster.wait(lambda: not lab.is_on(backup), "the fence device has not switched it on yet", 5)
-    lab.power_on(backup)
-    assert lab.read(backup, "/etc/kept") == "as it was"
+    cluster.wait(lambda: lab.is_on(backup), "the fence device switches it on again")
+    cluster.wait(lambda: lab.read(backup, "/etc/kept") == "as it was", "it has its disk")
 
 
 def test_a_command_that_hangs_is_ended_inside_its_machine(machines: Lab) -> None:

@@ -56,7 +56,7 @@ class OcfAgent:
 
     @cached_property
     def _rivals(self) -> Rivals:
-        return Rivals(self._cluster, self._environment)
+        return Rivals(lambda: self._cluster, self._environment)
 
     @cached_property
     def _hindrance(self) -> Hindrance:

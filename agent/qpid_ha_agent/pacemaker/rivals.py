@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
 from qpid_ha_agent.pacemaker.election import Go, HandedOver, MakeWay, Position, compare
@@ -16,27 +16,30 @@ ACTIVE = ("active", "promoted", "master", "unpromoted", "slave", "demote")
 
 
 class Rivals:
-    """This node's broker among those of the other nodes. All methods but `take_back` raise ClusterUnreachable."""
+    """This node's broker among those of the other nodes. All methods raise ClusterUnreachable.
 
-    def __init__(self, cluster: ClusterAttributes, environment: Mapping[str, str]) -> None:
+    `cluster` is asked for when there is somebody to talk to: outside of Pacemaker the agent works, too.
+    """
+
+    def __init__(self, cluster: Callable[[], ClusterAttributes], environment: Mapping[str, str]) -> None:
         self._cluster = cluster
         self._environment = environment
 
     def publish(self, sight: Sight, handed_over: str) -> None:
         """How far this broker is, and where it ended when it was primary (`generation:lsn`, or empty)."""
-        self._cluster.publish(POSITION, f"{position_of(sight)} {handed_over}")
+        self._cluster().publish(POSITION, f"{position_of(sight)} {handed_over}")
 
     def take_back(self) -> None:
-        """There is no broker here to compare with. Raises ClusterUnreachable."""
-        self._cluster.take_back(POSITION)
+        """There is no broker here to compare with."""
+        self._cluster().take_back(POSITION)
 
     def judge(self, sight: Sight, max_lag: int) -> Go | MakeWay:
         """Whether this node shall go on with its promotion."""
         active = self._active_nodes()
         if not active:
             return Go("without a comparison: nobody was told to publish how far it is (notify=true)")
-        node = self._cluster.node
-        said = self._cluster.published(POSITION)
+        cluster = self._cluster()
+        node, said = cluster.node, cluster.published(POSITION)
         others: dict[str, Position] = {}
         ends: list[HandedOver] = []
         for rival in active & said.keys() - {node}:
