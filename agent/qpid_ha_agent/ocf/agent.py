@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -91,7 +90,7 @@ class OcfAgent:
         """No broker, no virtual IP, no score; whatever the configuration says by now, because a stop that fails is
         a reason to fence the machine."""
         self._note_stop()
-        service, limit_s = self._stoppable(), self._hasty_limit_s("stop_timeout")
+        service, limit_s = self._running_service(), self._hasty_limit_s("stop_timeout")
         try:
             how = actions.stop(service, limit_s, self._last_chance_s()) if service is not None else NEVER_STARTED
         except ActionFailed as failure:
@@ -131,7 +130,9 @@ class OcfAgent:
             if isinstance(verdict, MakeWay):
                 return self._make_way(verdict)
             self._inform(f"promoting this broker: {verdict.why}")
-        service = check_here(self._parameters)
+        service = self._running_service()
+        if service is None:
+            return self._no(Code.NOT_RUNNING, NEVER_STARTED)
         try:
             self._virtual_ip.bring_up()
         except VirtualIpProblem as problem:
@@ -152,7 +153,7 @@ class OcfAgent:
 
     def demote(self) -> Code:
         """A backup, without the virtual IP. A broker that is dead, or had to be killed, is no primary either."""
-        service, limit_s = self._stoppable(), self._hasty_limit_s("promote_timeout")
+        service, limit_s = self._running_service(), self._hasty_limit_s("promote_timeout")
         try:
             look_s = self._last_chance_s()
             sight = actions.demote(service, limit_s, look_s) if service is not None else Sight(Life.GONE, NEVER_STARTED)
@@ -306,17 +307,20 @@ class OcfAgent:
         except OSError as error:
             self._inform(f"nobody watches the broker but the monitors: {error}")
 
-    def _stoppable(self) -> Service | None:
-        """Enough to find the broker, even when the configuration cannot be read any more; None: it never was here."""
+    def _running_service(self) -> Service | None:
+        """Enough to find the broker and talk with it; None: it never was here.
+
+        What was remembered comes first: it is true even when the configuration is another one by now, or cannot be
+        read, and to read it takes longer than all the rest.
+        """
         remembered = self._memory.read().control_socket
+        if remembered:
+            return Service(Path(self._parameters.config), Path(remembered), Path(os.devnull), ())
         try:
-            service = service_of(self._parameters)
+            return service_of(self._parameters)
         except Invalid as invalid:
             self._inform(str(invalid))
-            if not remembered:
-                return None
-            return Service(Path(self._parameters.config), Path(remembered), Path(os.devnull), ())
-        return replace(service, control_socket=Path(remembered)) if remembered else service
+            return None
 
     def _note_stop(self) -> None:
         """The watcher is told first: this death is wanted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-WITH_RECORD_S = 0.3
+WITH_RECORD_S = 0.2
 
 
 @dataclass(frozen=True)
