@@ -12,8 +12,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-DIRECTORY = Path("/run/qpid-ha-agent")
-"""Root's own: below the broker's /run/qpid-ha its user could put links."""
+from qpid_ha_agent.ocf.memory import DIRECTORY
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,10 @@ from qpid_ha_agent.actions import ActionFailed, Trouble
 from qpid_ha_agent.broker_address import DEFAULT_CONFIG_FILE
 from qpid_ha_agent.broker_config import BrokerConfigError
 from qpid_ha_agent.control import ControlClient, ControlFailure
+from qpid_ha_agent.ocf.memory import DIRECTORY
 from qpid_ha_agent.service import Service, read_service
 from qpid_ha_agent.sight import Life, Sight, look
-from qpid_ha_agent.started_by import DIRECTORY, StartedBy, StartedByFile
+from qpid_ha_agent.started_by import StartedBy, StartedByFile
 from qpid_ha_broker.quantities import parse_duration_s
 
 KINDS = {"service": "qpidd", "primary": "qpidd-primary"}

@@ -373,8 +373,8 @@ class OcfAgent:
             self._inform(f"not told: {error}")
 
     def _failed(self, failure: ActionFailed) -> Code:
-        codes = {Trouble.NOT_RUNNING: Code.NOT_RUNNING, Trouble.MACHINE: Code.ERR_GENERIC}
-        return self._no(codes.get(failure.trouble, Code.ERR_GENERIC), str(failure))
+        code = Code.NOT_RUNNING if failure.trouble is Trouble.NOT_RUNNING else Code.ERR_GENERIC
+        return self._no(code, str(failure))
 
     def _no(self, code: Code, reason: str) -> Code:
         exit_reason(reason)
