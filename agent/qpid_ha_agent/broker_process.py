@@ -102,6 +102,18 @@ class BrokerProcess:
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(max(0, int(timeout_s * 1000))))
 
+    def worked_s(self) -> float:
+        """How long its main thread has had a processor or waited for one; 0 where the kernel does not count.
+
+        A process that is stopped, or hangs in the kernel, does neither. Source: Linux, Documentation/scheduler/
+        sched-stats.rst, /proc/PID/schedstat.
+        """
+        try:
+            running_ns, waiting_ns, _ = Path(f"/proc/{self.pid}/schedstat").read_text(encoding="ascii").split()
+        except (OSError, ValueError):
+            return 0.0
+        return (int(running_ns) + int(waiting_ns)) / 1e9
+
     def send(self, number: signal.Signals) -> None:
         """Nothing if it is dead. SIGKILL also ends a process that is stopped. Raises BrokerProcessError."""
         try:

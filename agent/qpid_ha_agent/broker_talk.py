@@ -84,7 +84,8 @@ class BrokerTalk:
             if "result" not in answer:  # this broker does not offer it
                 await asyncio.sleep(WITHOUT_EVENTS_S)
                 return
-            while await reader.readline():
+            while line := await reader.readline():
+                self.view.hear(json.loads(line))
                 self.poll_soon()
         finally:
             writer.close()

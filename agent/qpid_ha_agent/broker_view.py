@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from qpid_ha_broker.ha.states import State
 
+MOST = 0.5
+"""Of a silence."""
+
 
 class BrokerView:
     """`state` is what the broker answered last; an answer to a question that is older than what we know is ignored."""
@@ -11,10 +14,13 @@ class BrokerView:
     def __init__(self, started_at_s: float = 0.0) -> None:
         self.state: State | None = None
         self.has_data = False
+        self.is_shut_down = False
+        """It ends because the whole cluster is shut down."""
         self.primary = ""
         """Who the broker says is primary; empty when it knows none, or is it."""
         self._unanswered_since_s: float | None = started_at_s
         self._known_since_s = started_at_s
+        self._worked_s = self._worked_before_s = 0.0
 
     def silent_s(self, now_s: float) -> float:
         """How long the oldest question without an answer has been asked."""
@@ -24,6 +30,16 @@ class BrokerView:
         """A question goes out."""
         if self._unanswered_since_s is None:
             self._unanswered_since_s = now_s
+
+    def note_work(self, worked_s: float) -> None:
+        """How long the process has had a processor, or waited for one, in all its life."""
+        self._worked_s = worked_s
+        if self._unanswered_since_s is None:
+            self._worked_before_s = worked_s
+
+    def is_working(self, now_s: float) -> bool:
+        """Whether it did so for most of its silence."""
+        return self._worked_s - self._worked_before_s > self.silent_s(now_s) * MOST
 
     def answer(self, status: object, asked_at_s: float) -> None:
         """What `status` answered to a question of `asked_at_s`; what cannot be understood is no answer."""
@@ -37,6 +53,12 @@ class BrokerView:
         self.has_data = isinstance(lsn, int) and lsn > 0
         self.primary = primary if isinstance(primary, str) and self.state is not State.PRIMARY else ""
 
+    def hear(self, event: object) -> None:
+        """A notification of `events`: what comes as the broker's last words counts even if nobody asked."""
+        params = event.get("params") if isinstance(event, dict) else None
+        if isinstance(params, dict) and params.get("shut_down") is True:
+            self.is_shut_down = True
+
     def assume(self, state: State, now_s: float) -> None:
         """A request succeeded: so it is, whatever was answered to a question that was asked before."""
         self.state, self._known_since_s = state, now_s
@@ -44,5 +66,6 @@ class BrokerView:
 
     def forgive(self, now_s: float) -> None:
         """Count a silence from now on."""
+        self._worked_before_s = self._worked_s
         if self._unanswered_since_s is not None:
             self._unanswered_since_s = now_s

@@ -52,6 +52,8 @@ class Known:
     deaths: int = 0
     """How often it died in a row, without a good while of answers between."""
     dead_for_s: float = 0.0
+    shut_down: bool = False
+    """It ended because an operator has shut the whole cluster down."""
     state: State | None = None
     """What it answered last; None: nothing yet."""
     has_data: bool = False
@@ -60,6 +62,8 @@ class Known:
     """It ran already when this agent came, so it may be primary before it ever answered us."""
     silent_s: float = 0.0
     """How long the oldest question has been without an answer."""
+    is_working: bool = False
+    """Meanwhile its process had a processor most of the time, or waited for one: it is slow, and not dead."""
     lock: LockView = LockView.NONE
     held_for_s: float = 0.0
     """How long we have had the lock."""
@@ -103,6 +107,8 @@ class Limits:
 
     fence_after_s: float = 1.2
     """A silent broker that may be primary is killed: its clients cannot work, and others cannot take over safely."""
+    overload_s: float = 5.0
+    """One that works, on a machine that has too much to do, answers late; killing it would add to that."""
     promotion_s: float = 5.0
     """A broker that we may have asked to be primary has a lot to do before it answers again."""
     give_up_after_s: float = 15.0
@@ -120,6 +126,10 @@ class Limits:
     first_restart_s: float = 0.5
     """A dead primary's agent leaves the processors to those who take over."""
     last_restart_s: float = 10.0
+
+    def silence_s(self, is_working: bool) -> float:
+        """How long a broker that may be primary may be silent."""
+        return self.overload_s if is_working else self.fence_after_s
 
     def restart_after_s(self, deaths: int) -> float:
         """The pause before the next start: none at first, then doubling."""
@@ -155,6 +165,7 @@ WITHOUT_BROKER: Final = (
         lambda k, _: k.lock is not LockView.NONE, Action.RELEASE_LOCK, "the broker is dead: let another one take over"
     ),
     Rule(lambda k, _: k.stopping, Action.EXIT, "the broker has stopped"),
+    Rule(lambda k, _: k.shut_down, Action.EXIT, "the whole cluster was shut down: start this agent to start it again"),
     Rule(lambda k, m: k.dead_for_s < m.restart_after_s(k.deaths), Action.WAIT, "it died {deaths} times: not at once"),
     Rule(lambda k, _: k.deaths == 0, Action.START_BROKER, "it does not run"),
     Rule(lambda k, _: True, Action.START_BROKER, "it died ({deaths} in a row)"),
@@ -162,7 +173,7 @@ WITHOUT_BROKER: Final = (
 
 SILENT: Final = (
     Rule(
-        lambda k, m: k.may_be_primary and k.silent_s >= m.fence_after_s,
+        lambda k, m: k.may_be_primary and k.silent_s >= m.silence_s(k.is_working),
         Action.KILL_BROKER,
         "silent for {silent_s:.1f} s, and it may be primary: it must not wake up while another one serves",
     ),

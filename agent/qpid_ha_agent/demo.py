@@ -23,6 +23,7 @@ from rich.text import Text
 from qpid_ha_agent.control import ControlFailure
 from qpid_ha_agent.demo_cluster import ClusterFailed, LocalCluster
 from qpid_ha_agent.demo_failover import Failover, fail_over
+from qpid_ha_agent.demo_history import write_history
 from qpid_ha_agent.demo_ledger import Audit, Ledger
 from qpid_ha_agent.demo_load import Consumer, Publisher
 from qpid_ha_agent.demo_stage import LiveTable, Stage
@@ -41,11 +42,11 @@ class _Ended(Exception):
 class Demo:
     """The brokers and both clients, on a stage."""
 
-    def __init__(self, stage: Stage, cluster: LocalCluster, rate: int) -> None:
+    def __init__(self, stage: Stage, cluster: LocalCluster, rate: int, *, durable: bool = False) -> None:
         self._stage = stage
         self._cluster = cluster
         self.ledger = Ledger()
-        self._publisher = Publisher(cluster.urls, QUEUE, self.ledger, rate=rate)
+        self._publisher = Publisher(cluster.urls, QUEUE, self.ledger, rate=rate, durable=durable)
         self._consumer = Consumer(cluster.urls, QUEUE, self.ledger)
         self._table = LiveTable(cluster, self.ledger)
         self._shown_at_s = 0.0
@@ -84,7 +85,7 @@ class Demo:
 
     def stay(self) -> None:
         """Go on until somebody ends it, and have everything settled then."""
-        self._publisher.is_paused = False
+        self._publisher.resume()
         self._table.headline = " Ctrl-C ends it"
         try:
             with self._live() as live:
@@ -96,7 +97,7 @@ class Demo:
 
     def _settle(self) -> None:
         """Publish no more, and let what is under way arrive; what does not is lost, and the account will say so."""
-        self._publisher.is_paused = True
+        self._publisher.pause()
         deadline = time.monotonic() + DRAIN_S
         while not (self._publisher.is_settled and self.ledger.missing == 0) and time.monotonic() < deadline:
             time.sleep(REFRESH_S / 10)
@@ -130,17 +131,20 @@ def _end(number: int, frame: FrameType | None) -> None:
     raise _Ended(signal.Signals(number).name)
 
 
-def _show(stage: Stage, rounds: int, rate: int, *, once: bool) -> bool:
+def _show(stage: Stage, rounds: int, rate: int, *, ends: bool, keep: Path | None) -> bool:
     """The whole story; whether all went well."""
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="qpid-ha-demo-"))
-        cluster = stack.enter_context(LocalCluster(Path(directory)))
-        demo = Demo(stage, cluster, rate)
+        stores = keep / "stores" if keep is not None else None
+        cluster = stack.enter_context(LocalCluster(Path(directory), stores=stores))
+        demo = Demo(stage, cluster, rate, durable=stores is not None)
+        if keep is not None:
+            stack.callback(lambda: write_history(demo.ledger, QUEUE, keep / "history.json"))
         stack.callback(demo.stop)
         demo.start()
         failovers = demo.play(rounds)
         stage.show_report(failovers, demo.audit())
-        if not once:
+        if not ends:
             stage.show_next(cluster)
             demo.stay()
         return demo.audit().is_flawless
@@ -148,9 +152,14 @@ def _show(stage: Stage, rounds: int, rate: int, *, once: bool) -> bool:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--once", is_flag=True, help="One failover, then end: exit code 0 if all went well, else 1.")
+@click.option("--leave", is_flag=True, help="End after the last failover, as --once does after the first.")
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How often to kill.")
 @click.option("--rate", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Messages a second.")
-def main(once: bool, rounds: int, rate: int) -> None:
+@click.option(
+    "--keep", type=click.Path(file_okay=False, path_type=Path),
+    help="Give the brokers stores below this directory, and leave them there with what the clients saw.",
+)  # fmt: skip
+def main(once: bool, leave: bool, rounds: int, rate: int, keep: Path | None) -> None:
     """Run three brokers, kill the primary under load, and show what became of every message."""
     stage = Stage()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -158,7 +167,7 @@ def main(once: bool, rounds: int, rate: int) -> None:
     title = "qpid-ha: three brokers, one primary, kill -9"
     stage.console.print(Panel(Text(title, justify="center"), style="bold"))
     try:
-        good = _show(stage, 1 if once else rounds, rate, once=once)
+        good = _show(stage, 1 if once else rounds, rate, ends=once or leave, keep=keep)
     except (ClusterFailed, ControlFailure) as error:
         sys.exit("\n".join([f"demo: {error}", *getattr(error, "__notes__", [])]))
     except (KeyboardInterrupt, _Ended):

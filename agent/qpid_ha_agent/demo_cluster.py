@@ -96,6 +96,14 @@ class LocalBroker:
             self._process.wait()
         return at_s
 
+    def processes(self) -> list[int]:
+        """All that runs of it, the agent before its broker."""
+        if self._process is None:
+            return []
+        with suppress(psutil.NoSuchProcess):
+            return [self._process.pid, *(child.pid for child in psutil.Process(self._process.pid).children())]
+        return []
+
     def terminate(self) -> None:
         """Ask it to go; `wait` waits for it."""
         if self._process is not None and self._process.poll() is None:
@@ -145,8 +153,12 @@ class LocalCluster:
         agents: bool = True,
         settings: Mapping[str, object] | None = None,
         sockets: Path | None = None,
+        stores: Path | None = None,
     ) -> None:
-        """`settings` are keys of the configuration file; control sockets lie in `sockets`, else in `directory`."""
+        """`settings` are keys of the configuration file; control sockets lie in `sockets`, else in `directory`.
+
+        With `stores` each broker has a data directory of its own there, named as it is; without, it keeps nothing.
+        """
         self._stack = ExitStack()
         self.urls = [f"amqp://127.0.0.1:{self._reserve_port()}" for _ in range(count)]
         record: dict[str, object] = {}
@@ -158,7 +170,13 @@ class LocalCluster:
         self.brokers: list[LocalBroker] = []
         for number, url in enumerate(self.urls, start=1):
             name = f"broker{number}"
-            own = {"name": name, "listen": [url], "control-socket": str((sockets or directory) / f"{name}.sock")}
+            own: dict[str, object] = {
+                "name": name,
+                "listen": [url],
+                "control-socket": str((sockets or directory) / f"{name}.sock"),
+            }
+            if stores is not None:
+                own["data-dir"] = str(stores / name)
             self.brokers.append(LocalBroker(directory, {**own, **given, "ha": ha}, has_agent=agents))
 
     def _reserve_port(self) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from threading import Thread
 from typing import Any, Final
 
-from proton import Message
+from proton import Handler, Message
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
@@ -64,6 +64,22 @@ class Addresses:
         self._attempts = 0
 
 
+class _LivingSockets(Handler):
+    """Keeps from Proton's own handler that a socket, which is closed in the same round, has timed out.
+
+    Proton 0.40 looks into the transport that is gone by then, and the client's thread would end with an AttributeError.
+    """
+
+    def __init__(self, protons_own: Any) -> None:
+        self._protons_own = protons_own
+
+    def on_unhandled(self, method: str, *arguments: Any) -> None:
+        """Called by Proton with every event."""
+        (event,) = arguments
+        if method != "on_selectable_expired" or event.selectable._transport is not None:
+            event.dispatch(self._protons_own)
+
+
 class FailoverClient(MessagingHandler):
     """One connection, made again for as long as it takes. It runs in a thread of its own, from `start` to `stop`."""
 
@@ -74,9 +90,14 @@ class FailoverClient(MessagingHandler):
         self.ledger = ledger
         self._is_stopping = False
         self._connect_at_s: float | None = None
-        self._thread = Thread(target=lambda: Container(self).run(), daemon=True)
+        self._thread = Thread(target=self._run, daemon=True)
         self.problems: list[str] = []
         """What brokers said when they ended something."""
+
+    def _run(self) -> None:
+        container = Container(self)
+        container.global_handler = _LivingSockets(container.global_handler)
+        container.run()
 
     def start(self) -> None:
         """Begin."""
@@ -156,8 +177,11 @@ class FailoverClient(MessagingHandler):
 class Publisher(FailoverClient):
     """Sends numbered messages at a steady pace, and again what was not confirmed when a connection broke."""
 
-    def __init__(self, urls: Sequence[str], queue: str, ledger: Ledger, *, rate: int, size: int = 100) -> None:
+    def __init__(
+        self, urls: Sequence[str], queue: str, ledger: Ledger, *, rate: int, size: int = 100, durable: bool = False
+    ) -> None:
         super().__init__(urls, queue, ledger)
+        self._durable = durable
         self._rate = rate
         self._padding = b"x" * max(0, size - _NUMBER.size)
         self._sender: Any = None
@@ -166,7 +190,9 @@ class Publisher(FailoverClient):
         self._tags = itertools.count(1)
         self._paced_from: tuple[float, int] | None = None
         self._attached_at_s: float | None = None
-        self.is_paused = False
+        self._is_paused = False
+        self.is_settled = False
+        """Since `pause`: nothing new will be sent, and every message that was sent is confirmed."""
         self.recoveries: list[tuple[float, float]] = []
         """Of each connection that led to a confirmation: when its link was open, and when the first one came."""
 
@@ -180,10 +206,14 @@ class Publisher(FailoverClient):
         self._attached_at_s = time.monotonic()
         self._paced_from = None
 
-    @property
-    def is_settled(self) -> bool:
-        """Every message that was sent is confirmed."""
-        return len(self.ledger.confirmed_at_s) == self.ledger.sent
+    def pause(self) -> None:
+        """Send nothing new. Whoever asks wants to know `is_settled`, and only the client's thread can tell."""
+        self.is_settled = False
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Go on at the same pace."""
+        self._is_paused = False
 
     def lost(self) -> None:
         """Nobody will answer any more for what is under way."""
@@ -193,8 +223,12 @@ class Publisher(FailoverClient):
 
     def step(self) -> None:
         """Send what is due."""
-        if self._attached_at_s is None:
-            return
+        if self._attached_at_s is not None:
+            self._send_what_is_due()
+        if self._is_paused and len(self.ledger.confirmed_at_s) == self.ledger.sent:
+            self.is_settled = True
+
+    def _send_what_is_due(self) -> None:
         while self._again and self._sender.credit > 0:
             self._send(self._again.popleft(), sent_again=True)
         while self.ledger.sent < self._due() and self._sender.credit > 0:
@@ -203,14 +237,17 @@ class Publisher(FailoverClient):
 
     def _due(self) -> int:
         now = time.monotonic()
-        if self._paced_from is None or self.is_paused:
+        if self._paced_from is None or self._is_paused:
             self._paced_from = (now, self.ledger.sent)
         began, sent = self._paced_from
         return sent + int((now - began) * self._rate)
 
     def _send(self, number: int, *, sent_again: bool) -> None:
-        message = Message(_NUMBER.pack(number) + self._padding, properties={_SENT_AGAIN: True} if sent_again else None)
-        delivery = self._sender.send(message, tag=str(next(self._tags)))
+        tag = str(next(self._tags))
+        marks = {_SENT_AGAIN: True} if sent_again else None
+        body = _NUMBER.pack(number) + self._padding
+        message = Message(body, id=str(number), correlation_id=tag, durable=self._durable, properties=marks)
+        delivery = self._sender.send(message, tag=tag)
         self._unconfirmed[delivery.tag] = number
 
     def on_accepted(self, event: Any) -> None:
@@ -238,8 +275,8 @@ class Publisher(FailoverClient):
 class Consumer(FailoverClient):
     """Accepts whatever comes, and writes it down."""
 
-    def __init__(self, urls: Sequence[str], queue: str, ledger: Ledger) -> None:
-        super().__init__(urls, queue, ledger, prefetch=_PREFETCH)
+    def __init__(self, urls: Sequence[str], queue: str, ledger: Ledger, **options: Any) -> None:
+        super().__init__(urls, queue, ledger, prefetch=_PREFETCH, **options)
 
     def open_link(self, container: Any, connection: Any) -> None:
         """Attach to the queue."""

@@ -134,16 +134,20 @@ class Runner:
             log.info("we have the lock")
             self._refusal = None
             self._talk.poll_soon()
+        if self._process is not None:
+            view.note_work(self._process.worked_s())
         if self._deaths and view.state is not None and now_s - self._died_at_s > 3 * limits.last_restart_s:
             self._deaths = 0
         return Known(
             alive=self._process is not None,
             deaths=self._deaths,
             dead_for_s=now_s - self._died_at_s,
+            shut_down=view.is_shut_down,
             state=view.state,
             has_data=view.has_data,
             adopted=self._process is not None and self._process.is_adopted,
             silent_s=view.silent_s(now_s),
+            is_working=view.is_working(now_s),
             lock=lock,
             held_for_s=tenure.held_for_s(now_s),
             demoted_for_s=tenure.demoted_for_s(now_s),

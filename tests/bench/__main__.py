@@ -12,7 +12,20 @@ import click
 from proton import ProtonException
 from rich.console import Console
 
-from bench import capacity, failover, latency, proton_client, replication, throughput
+from bench import (
+    capacity,
+    crashes,
+    failover,
+    journals,
+    latency,
+    live_streams,
+    paging,
+    proton_client,
+    replication,
+    store,
+    store_files,
+    throughput,
+)
 from bench.figures import Measurement, collected, show_table, write_json
 from bench.load_client import BenchError
 from bench.machine import facts
@@ -35,14 +48,28 @@ MEASURES: Mapping[str, Measure] = {
     "replicated-dequeue": replication.measure_dequeue,
     "replicated-latency": replication.measure_latency,
     "catch-up": replication.measure_catch_up,
+    "replay": replication.measure_replay,
     "rejoin": replication.measure_rejoin,
     "promote": failover.measure_promote,
     "promote-queues": failover.measure_queues,
     "kill": failover.measure_kill,
     "pause": failover.measure_pause,
 }
-ON_DEMAND: Mapping[str, Measure] = {**MEASURES, **LAB_MEASURES}
-"""With --only: those of the lab take root and a Pacemaker, and some minutes each."""
+STORE_MEASURES: Mapping[str, Measure] = {
+    "durable": store.measure_cluster,
+    "durable-single": store.measure_single,
+    "durable-latency": store.measure_latency,
+    "durable-start": store.measure_start,
+    "recovery": store_files.measure_recovery,
+    "consolidation": store_files.measure_folding,
+    "consolidation-cost": store.measure_folding_beside,
+    "killed-together": store.measure_crash,
+    "total-crash": crashes.measure_crashes,
+    "paging": paging.measure_paging,
+}
+PIPELINE_MEASURES: Mapping[str, Measure] = {**journals.PIPELINE_MEASURES, **live_streams.LIVE_MEASURES}
+ON_DEMAND: Mapping[str, Measure] = {**MEASURES, **STORE_MEASURES, **PIPELINE_MEASURES, **LAB_MEASURES}
+"""With --only: those with a store write gigabytes, and those of the lab take root and a Pacemaker."""
 WIDTH_IN_A_FILE = 160
 
 

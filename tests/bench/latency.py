@@ -31,11 +31,11 @@ class Pace:
     and their publishers would have noticed. All times are seconds.
     """
 
-    def __init__(self, publisher: Publisher, subscriber: Subscriber, count: int) -> None:
+    def __init__(self, publisher: Publisher, subscriber: Subscriber, count: int, *, durable: bool = False) -> None:
         self._publisher = publisher
         self._subscriber = subscriber
         self._count = count
-        self._payload = message(100)[:-NUMBER_BYTES]
+        self._payload = message(100, durable=durable)[:-NUMBER_BYTES]
         self._due: list[float] = []
         self._numbers: dict[Any, int] = {}
         self.to_consumer: list[float] = []

@@ -27,12 +27,16 @@ _GLANCE_S = 0.005
 
 @contextmanager
 def fresh_cluster(
-    *, agents: bool = False, count: int = 3, settings: Mapping[str, object] | None = None
+    *,
+    agents: bool = False,
+    count: int = 3,
+    settings: Mapping[str, object] | None = None,
+    stores: Path | None = None,
 ) -> Iterator[RunningCluster]:
     """A whole cluster of one's own: one primary, and all others ready. Its last words go with a failure."""
     with (
         TemporaryDirectory(prefix="qpid-ha-bench-") as directory,
-        RunningCluster(Path(directory), count, agents=agents, settings=settings) as cluster,
+        RunningCluster(Path(directory), count, agents=agents, settings=settings, stores=stores) as cluster,
     ):
         try:
             if agents:
@@ -62,10 +66,10 @@ def usage_of(cluster: RunningCluster) -> Usage:
     return Usage(primary.pid, [broker.pid for broker in cluster.brokers if broker is not primary])
 
 
-def fill(cluster: RunningCluster, count: int, size: int = 100) -> None:
+def fill(cluster: RunningCluster, count: int, size: int = 100, *, durable: bool = False) -> None:
     """Have that many messages confirmed."""
     with LoadConnection(primary_port(cluster)) as connection:
-        publish(Publisher(connection, QUEUE), message(size), count)
+        publish(Publisher(connection, QUEUE), message(size, durable=durable), count)
 
 
 def check_everywhere(cluster: RunningCluster, expected: int) -> None:
@@ -179,6 +183,52 @@ def measure_catch_up(scenario: Scenario) -> Iterator[Measurement]:
     yield Measurement("catch_up", "catch-up of an empty backup", queued / elapsed_s, "/s", note)
     note = f"{before:,.0f}/s before, {during:,.0f}/s during"
     yield Measurement("catch_up_share", "publish rate while it catches up", 100 * during / before, "%", note)
+
+
+class _Listening(threading.Thread):
+    """Asks a broker for its status again and again, and notes the longest time that an answer took."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        super().__init__(daemon=True)
+        self._broker = broker
+        self._is_over = threading.Event()
+        self.longest_s = 0.0
+
+    def run(self) -> None:
+        """Until `end`; a broker that does not run yet is not counted."""
+        while not self._is_over.wait(_GLANCE_S):
+            asked_s = time.monotonic()
+            if self._broker.status()["state"] != "down":
+                self.longest_s = max(self.longest_s, time.monotonic() - asked_s)
+
+    def end(self) -> float:
+        """The longest time."""
+        self._is_over.set()
+        self.join()
+        return self.longest_s
+
+
+def measure_replay(scenario: Scenario) -> Iterator[Measurement]:
+    """An empty backup joins a primary that still has the whole stream; agents kill brokers that are silent."""
+    count = scenario.replayed_messages
+    with fresh_cluster() as cluster:
+        joiner, primary = cluster.brokers[2], cluster.the_primary()
+        cluster.kill(joiner)
+        fill(cluster, count)
+        listening = [_Listening(primary), _Listening(joiner)]
+        for each in listening:
+            each.start()
+        joining = _Joining(cluster, joiner)
+        joining.start()
+        joining.join()
+        longest_s = [each.end() for each in listening]
+        if not joining.ready_s:
+            raise BenchError(f"the backup was not ready within {READY_TIMEOUT_S:g} s: {cluster.states()}")
+    elapsed_s = joining.ready_s - joining.began_s
+    yield Measurement("replay", "replay of the stream to a backup", count / elapsed_s, "/s", f"{count:,} events")
+    for who, silent_s in zip(("primary", "backup"), longest_s, strict=True):
+        label = f"longest wait for an answer of the {who} meanwhile"
+        yield Measurement(f"replay_silence_{who}", label, silent_s * 1000, "ms", "")
 
 
 def measure_rejoin(scenario: Scenario) -> Iterator[Measurement]:

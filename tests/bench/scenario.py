@@ -11,7 +11,7 @@ from typing import Any
 from bench.figures import Measurement
 from bench.profile import Profile
 from qpid_ha_agent.control import ControlClient
-from running_broker import RunningBroker
+from running_broker import START_TIMEOUT_S, RunningBroker
 
 LAST_WORDS = 2000
 """Characters of a log."""
@@ -23,12 +23,16 @@ class Scenario:
 
     messages: int = 200_000
     memory_messages: int = 500_000
+    paged_messages: int = 2_000_000
+    """Of 1 KiB: 2 GB."""
     queues: int = 10_000
     connections: int = 1_000
     starts: int = 5
     latency_s: float = 10.0
     proton_messages: int = 20_000
     catch_up_messages: int = 500_000
+    replayed_messages: int = 250_000
+    """What fits into the stream's tail, at 100 B."""
     calm_s: float = 3.0
     """How long the primary's own pace is measured before a backup joins."""
     deep_messages: int = 1_000_000
@@ -37,12 +41,20 @@ class Scenario:
     cluster_queues: tuple[int, int] = (1_000, 10_000)
     kills: int = 20
     pauses: int = 3
+    recovered_events: int = 1_000_000
+    queued_messages: int = 10_000_000
+    crashed_messages: int = 1_000_000
+    folded_mb: int = 512
+    folding_messages: int = 1_000_000
+    crashes: int = 50
     monitors: int = 20
     """From here on: in the lab, under Pacemaker."""
     cluster_kills: int = 10
     power_offs: int = 5
     cluster_pauses: int = 3
     moves: int = 5
+    stream_rate: int = 20_000
+    stream_s: float = 15.0
     profile_directory: Path | None = None
 
     @classmethod
@@ -51,12 +63,14 @@ class Scenario:
         return cls(
             messages=1_000,
             memory_messages=1_000,
+            paged_messages=8_000,
             queues=20,
             connections=5,
             starts=1,
             latency_s=0.1,
             proton_messages=50,
             catch_up_messages=1_000,
+            replayed_messages=1_000,
             calm_s=0.1,
             deep_messages=1_000,
             absence_s=0.1,
@@ -64,27 +78,41 @@ class Scenario:
             cluster_queues=(5, 10),
             kills=1,
             pauses=1,
+            recovered_events=2_000,
+            queued_messages=1_000,
+            crashed_messages=1_000,
+            folded_mb=1,
+            folding_messages=1_000,
+            crashes=1,
             monitors=1,
             cluster_kills=1,
             power_offs=1,
             cluster_pauses=1,
             moves=1,
+            stream_rate=500,
+            stream_s=1.0,
         )
 
     def profile(self, broker: RunningBroker, name: str) -> AbstractContextManager[object]:
         """Record where the broker spends its time, if that was asked for."""
+        return self.profile_of(broker.pid, name)
+
+    def profile_of(self, pid: int, name: str) -> AbstractContextManager[object]:
+        """The same of any process."""
         if self.profile_directory is None:
             return nullcontext()
-        return Profile(broker.pid, self.profile_directory / f"{name}.folded")
+        return Profile(pid, self.profile_directory / f"{name}.folded")
 
 
 Measure = Callable[[Scenario], Iterator[Measurement]]
 
 
 @contextmanager
-def fresh_broker(settings: Mapping[str, object] | None = None) -> Iterator[RunningBroker]:
+def fresh_broker(
+    settings: Mapping[str, object] | None = None, *, start_timeout_s: float = START_TIMEOUT_S
+) -> Iterator[RunningBroker]:
     """A broker of one's own. What it said goes with a failure as a note, because its log goes with it."""
-    with RunningBroker(settings) as broker:
+    with RunningBroker(settings, start_timeout_s=start_timeout_s) as broker:
         try:
             yield broker
         except Exception as error:

@@ -21,9 +21,9 @@ BURST = 125
 SIZES = (100, 1024)
 
 
-def message(body_bytes: int) -> bytes:
-    """A transient message with a binary body, encoded as Proton's client would."""
-    return bytes(proton.Message(body=b"x" * body_bytes).encode())
+def message(body_bytes: int, *, durable: bool = False) -> bytes:
+    """A message with a binary body, transient unless `durable`, encoded as Proton's client would."""
+    return bytes(proton.Message(body=b"x" * body_bytes, durable=durable).encode())
 
 
 def publish(publisher: Publisher, payload: bytes, count: int) -> None:

@@ -66,3 +66,9 @@ class Usage:
 def resident_bytes(pid: int) -> int:
     """Resident set size of a process."""
     return int(psutil.Process(pid).memory_info().rss)
+
+
+def processor_s(pid: int) -> float:
+    """Processor time that a process has used so far."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)

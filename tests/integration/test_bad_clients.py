@@ -33,6 +33,8 @@ from raw_peer import (
 from running_broker import RunningBroker
 
 HANDSHAKE_S = 0.5
+PATIENCE_S = 10.0
+"""For the broker to notice; generous, because the machine may be busy."""
 IDLE_S = 1.0
 MAX_CONNECTIONS = 10
 
@@ -106,7 +108,7 @@ def test_a_peer_that_connects_and_says_nothing_is_dropped(strict: RunningBroker)
     with RawPeer(strict.port) as silent:
         began = time.monotonic()
         assert silent.read_to_end() == b""
-        assert time.monotonic() - began < HANDSHAKE_S + 2
+        assert time.monotonic() - began < PATIENCE_S
     assert logged(strict, "no AMQP open within 0.5 s")
 
 
@@ -128,10 +130,9 @@ def test_a_peer_that_sends_its_handshake_byte_by_byte_for_ever_is_dropped(strict
         began = time.monotonic()
         with pytest.raises(OSError):  # noqa: PT012
             slow.send(AMQP_HEADER + b"\x00\x00\x02\x00\x02\x00\x00\x00")
-            while time.monotonic() - began < 10:
+            while time.monotonic() - began < PATIENCE_S:
                 slow.send(b"\x00")
                 time.sleep(0.02)
-        assert time.monotonic() - began < HANDSHAKE_S + 2
 
 
 def test_a_client_that_goes_silent_loses_its_connection_and_what_it_held(strict: RunningBroker) -> None:
@@ -145,7 +146,7 @@ def test_a_client_that_goes_silent_loses_its_connection_and_what_it_held(strict:
 
 
 def test_messages_of_a_consumer_that_goes_silent_go_to_the_next_one() -> None:
-    with RunningBroker({"idle-timeout": "1s", "handshake-timeout": "1s"}) as broker, RawPeer(broker.port) as silent:
+    with RunningBroker({"idle-timeout": "1s", "handshake-timeout": "3s"}) as broker, RawPeer(broker.port) as silent:
         with BlockingClient(broker.url) as client:
             client.send("held", "one", "two")
         silent.open()
@@ -165,12 +166,13 @@ def test_messages_of_a_consumer_that_goes_silent_go_to_the_next_one() -> None:
 def test_a_consumer_that_neither_reads_nor_speaks_gives_back_its_messages_and_its_place(half_closed: bool) -> None:
     """Its socket is full, so the goodbye cannot be written either: the broker does not wait for that."""
     count = 100
-    with (
-        RunningBroker({"idle-timeout": "1s", "handshake-timeout": "500ms", "log-level": "debug"}) as broker,
-        RawPeer(broker.port, receive_buffer=4096) as stalled,
-    ):
+    with ExitStack() as stack:
+        broker = stack.enter_context(
+            RunningBroker({"idle-timeout": "1s", "handshake-timeout": "2s", "log-level": "debug"})
+        )
         with BlockingClient(broker.url) as client:
             client.send("held", *["x" * 200_000] * count)
+        stalled = stack.enter_context(RawPeer(broker.port, receive_buffer=4096))
         stalled.open()
         stalled.send(begin() + attach("stalled", 0, RECEIVER, "held") + credit(0, count))
         stalled.expect(TRANSFER)

@@ -123,12 +123,11 @@ def test_a_network_listener_without_a_way_to_log_in_is_refused(directory: Path) 
 
 def test_what_a_killed_broker_left_behind_hinders_nobody(directory: Path) -> None:
     settings: dict[str, object] = {"data-dir": str(directory / "data"), "control-socket": str(directory / "c.sock")}
-    killed = RunningBroker(settings)
-    killed.start()
-    settings["listen"] = killed.url
-    if killed.process is not None:
-        killed.process.send_signal(signal.SIGKILL)
-        killed.process.wait()
+    with RunningBroker(settings) as killed:
+        settings["listen"] = killed.url
+        if killed.process is not None:
+            killed.process.send_signal(signal.SIGKILL)
+            killed.process.wait()
     assert (directory / "c.sock").exists()
     assert (directory / "data" / "LOCK").exists()
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import proton
 import pytest
 from proton import Delivery
-from proton.reactor import Copy
+from proton.reactor import Copy, Filter
 
 from blocking_client import BlockingClient, Management, bodies
 
@@ -67,3 +68,22 @@ def test_what_is_consumed_under_a_browser_is_simply_not_there(
     receiver = connect().receiver(address, 2)
     assert [receiver.receive().body for _ in range(2)] == ["a", "b"]
     assert bodies(client.drain(browser)) == ["c", "d"]
+
+
+def test_a_browser_comes_back_to_where_it_was(
+    client: BlockingClient, connect: Connect, management: Management, address: str
+) -> None:
+    client.send(address, *"abcd")
+    facts = management.queue(address)
+    assert facts is not None
+    assert facts["newest_message"] == facts["log_position"] > facts["id"]
+
+    def after(message_id: int) -> list[object]:
+        place = proton.Described(proton.symbol("qpid-ha.org:after:ulong"), proton.ulong(message_id))
+        return bodies(connect().browse(address, Filter({proton.symbol("qpid.after"): place})))
+
+    assert after(facts["newest_message"] - 2) == ["c", "d"]
+    holder = connect()
+    holder.fetch(holder.receiver(address, 3), 3, None)
+    assert after(0) == ["a", "b", "c", "d"]
+    assert after(facts["newest_message"]) == []

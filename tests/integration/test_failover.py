@@ -137,3 +137,25 @@ def test_after_all_were_killed_one_that_is_started_alone_is_not_promoted(tmp_pat
         with pytest.raises(Refused, match="holds no data"):
             cluster.promote(1)
         assert cluster.state(1) == "connecting"
+
+
+def owes_an_answer(cluster: RunningCluster) -> bool:
+    """Not one that is on its way: the primary would have read it by now."""
+    (row,) = cluster.broker(0).ask("backups")["answer"]
+    return bool(row["lag_s"] > 0.2)
+
+
+def test_a_primary_whose_cluster_could_not_be_shut_down_in_order_serves_clients_again(tmp_path: Path) -> None:
+    settings = {"ha": {"min-in-sync": 2, "backup-timeout": "2s"}}
+    with RunningCluster(tmp_path, count=2, settings=settings) as cluster:
+        cluster.form(0)
+        with FailoverLoad(cluster.urls, rate=400) as load:
+            load.wait_confirmed(MESSAGES_BETWEEN)
+            with cluster.paused(1):
+                cluster.wait_until(lambda: owes_an_answer(cluster), "the backup owes an answer")
+                with pytest.raises(Refused, match="came level"):
+                    cluster.broker(0).ask("shutdown", timeout_s=20.0, cluster=True)
+            cluster.wait_whole()
+            load.wait_confirmed(MESSAGES_BETWEEN)
+            audit = load.finish()
+    assert audit.is_flawless, audit

@@ -35,7 +35,7 @@ from raw_peer import (
 from running_broker import RunningBroker
 
 STOP_TIMEOUT_S = 1.0
-GRACE_S = 2.0
+GRACE_S = 8.0
 """For the process to end once it has decided to; generous, because the machine may be busy."""
 
 
@@ -193,8 +193,7 @@ def test_the_next_broker_starts_on_the_same_port_socket_and_directory(tmp_path: 
         "control-socket": str(tmp_path / "c.sock"),
         "stop-timeout": f"{STOP_TIMEOUT_S}s",
     }
-    first = RunningBroker(settings).start()
-    with sending(first, "q"):
+    with RunningBroker(settings) as first, sending(first, "q"):
         if first.process is not None:
             first.process.send_signal(how)
             first.process.wait(20)

@@ -105,7 +105,7 @@ def test_a_broker_that_lost_its_memory_is_refused_with_its_own_sentence(nodes: L
     done = nodes.script("node3", "qpidd-primary", "start")
     assert done.returncode == 1
     assert done.stderr == "qpidd-primary: this broker holds no data, and broker2 does: promote that one\n"
-    assert time.monotonic() - began_s < 5  # there is nothing to wait for
+    assert time.monotonic() - began_s < 15  # there is nothing to wait for
 
 
 def test_a_silent_broker_is_unknown_and_is_killed_when_it_may_be_primary(nodes: LoopbackNodes) -> None:

@@ -138,8 +138,8 @@ def test_anonymous_is_let_in_on_loopback_by_default(broker: RunningBroker) -> No
 
 def test_anonymous_elsewhere_needs_a_decision() -> None:
     """0.0.0.0 is reachable through loopback too; what counts is where the broker listens."""
-    with pytest.raises(RuntimeError, match="nobody could log in"):
-        RunningBroker({"listen": "amqp://0.0.0.0:0"}).start()
+    with pytest.raises(RuntimeError, match="nobody could log in"), RunningBroker({"listen": "amqp://0.0.0.0:0"}):
+        pass
     with (
         RunningBroker({"listen": "amqp://0.0.0.0:0", "sasl.allow-anonymous": True}) as open_to_all,
         BlockingClient(f"amqp://127.0.0.1:{open_to_all.port}", allowed_mechs="ANONYMOUS") as client,

@@ -158,7 +158,7 @@ def socket_at(machine: Machine, family: int, kind: int = socket.SOCK_STREAM) -> 
 def test_nobody_answers_for_an_address_that_nobody_has(world: World) -> None:
     began_s = time.monotonic()
     assert world.call(vip.answers_elsewhere, 0.1) is None
-    assert time.monotonic() - began_s < 1.0
+    assert time.monotonic() - began_s < PLENTY_S / 3
 
 
 def test_a_neighbour_that_has_the_address_is_found_at_once_by_its_mac(world: World) -> None:

@@ -1,6 +1,6 @@
 """Runs on the lab's client: publishes and consumes through the virtual address, and answers for it.
 
-    /opt/qpid-ha/bin/python client_load.py URL QUEUE [--rate N] [--size BYTES] [--no-consumer]
+    /opt/qpid-ha/bin/python client_load.py URL QUEUE [--rate N] [--size BYTES] [--no-consumer] [--transient]
 
 Ordinary Proton clients with their books. Each line of the standard input is a JSON object {"do": ...}, each answer a
 line of JSON with the time `now_s` of this machine's clock, to which all other times refer. It ends with its input.
@@ -64,9 +64,9 @@ class PatientConsumer(WithConnectLimit, Consumer):
 class Load:
     """Both clients, and what may be asked of them."""
 
-    def __init__(self, url: str, queue: str, rate: int, size: int, *, consumes: bool) -> None:
+    def __init__(self, url: str, queue: str, rate: int, size: int, *, consumes: bool, durable: bool) -> None:
         self._ledger = Ledger()
-        self._publisher = PatientPublisher([url], queue, self._ledger, rate=rate, size=size)
+        self._publisher = PatientPublisher([url], queue, self._ledger, rate=rate, size=size, durable=durable)
         self._consumer = PatientConsumer([url], queue, self._ledger)
         self._publisher.url = self._consumer.url = url
         self._publisher.start()
@@ -105,11 +105,11 @@ class Load:
             self._consumer.stop()
 
     def _pause(self, _: Request) -> dict[str, Any]:
-        self._publisher.is_paused = True
+        self._publisher.pause()
         return {}
 
     def _resume(self, _: Request) -> dict[str, Any]:
-        self._publisher.is_paused = False
+        self._publisher.resume()
         return {}
 
     def _consume(self, _: Request) -> dict[str, Any]:
@@ -138,8 +138,12 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=200)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--no-consumer", action="store_true")
+    parser.add_argument("--transient", action="store_true")
     options = parser.parse_args()
-    load = Load(options.url, options.queue, options.rate, options.size, consumes=not options.no_consumer)
+    load = Load(
+        options.url, options.queue, options.rate, options.size,
+        consumes=not options.no_consumer, durable=not options.transient,
+    )  # fmt: skip
     for line in sys.stdin:
         print(json.dumps(load.answer(json.loads(line))), flush=True)
     load.stop()

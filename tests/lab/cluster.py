@@ -13,6 +13,8 @@ from lab.machines import Lab, MachineError
 from lab.plan import VIRTUAL_ADDRESS
 
 _GLANCE_S: Final = 0.1
+_CRM_MON: Final = ("crm_mon", "--one-shot", "--output-as=xml", "--fence-history=3")
+"""3: all of the history. `stonith_admin --history` tells one of each kind, and that need not be the last."""
 CLONE: Final = "broker-clone"
 BROKER: Final = "broker"
 
@@ -36,7 +38,7 @@ class Cluster:
         problem: Exception = MachineError("no node is on")
         for member in [node] if node else self.lab.members_on():
             try:
-                seen = read_view(self.lab.output(member, "crm_mon", "-1", "--output-as=xml", timeout_s=5))
+                seen = read_view(self.lab.output(member, *_CRM_MON, timeout_s=5))
             except (MachineError, ValueError) as complaint:
                 problem = complaint
                 continue
@@ -154,6 +156,15 @@ class Cluster:
     def cleanup(self, resource: str = "") -> None:
         """Forget failures, so that Pacemaker tries again."""
         self.administer("crm_resource", "--cleanup", *(["--resource", resource] if resource else []))
+
+    def stop_brokers(self) -> None:
+        """All of them, until `start_brokers`."""
+        self.administer("crm", "resource", "stop", CLONE)
+        self.wait(lambda: set(self.states().values()) == {"down"}, "all brokers are stopped")
+
+    def start_brokers(self) -> None:
+        """Let Pacemaker run them again."""
+        self.administer("crm", "resource", "start", CLONE)
 
     def refresh(self) -> None:
         """Forget what is known of resources, and probe again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,15 @@ class FailedAction:
         return f"{self.operation} on {self.node}: {self.exit_status}: {self.reason}"
 
 
+class Fencing(NamedTuple):
+    """A node that was to be switched off; `status` is success, failed or pending."""
+
+    node: str
+    status: str
+    completed: str
+    """A time, as Pacemaker writes it."""
+
+
 @dataclass(frozen=True)
 class ClusterView:
     """One moment."""
@@ -58,7 +68,7 @@ class ClusterView:
     nodes: tuple[NodeView, ...]
     resources: tuple[ResourceView, ...]
     failed_actions: tuple[FailedAction, ...]
-    fencing_failures: int
+    fencings: tuple[Fencing, ...]
 
     def online(self) -> list[str]:
         """Names of the nodes that take part."""
@@ -73,6 +83,10 @@ class ClusterView:
         return sorted(
             each.node for each in self.instances(resource) if each.role in roles and each.node and not each.has_failed
         )
+
+    def times_fenced(self, node: str) -> set[str]:
+        """When it was switched off."""
+        return {each.completed for each in self.fencings if (each.node, each.status) == (node, "success")}
 
     def promoted(self, resource: str = "broker") -> list[str]:
         """The nodes where it is promoted: one, if all is well."""
@@ -96,7 +110,10 @@ def read_view(text: str) -> ClusterView:
         nodes=tuple(_node(element) for element in root.findall("nodes/node")),
         resources=tuple(_resources(root)),
         failed_actions=tuple(_failures(root)),
-        fencing_failures=sum(event.get("status") == "failed" for event in root.findall("fence_history/fence_event")),
+        fencings=tuple(
+            Fencing(event.get("target", ""), event.get("status", ""), event.get("completed", ""))
+            for event in root.findall("fence_history/fence_event")
+        ),
     )
 
 

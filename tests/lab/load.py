@@ -61,7 +61,7 @@ class Account:
 class Load:
     """`with Load(lab) as load:` publishes and consumes until `finish`, which gives the account. A queue of its own.
 
-    Clients run on `machine`, and connect to `url`.
+    Clients run on `machine`, and connect to `url`. Messages are durable, unless it is told otherwise.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Load:
         rate: int = 200,
         size: int = 100,
         consume: bool = True,
+        durable: bool = True,
     ) -> None:
         self._lab = lab
         self._machine = machine
@@ -81,6 +82,8 @@ class Load:
         self._command = [_PYTHON, _REMOTE, url, self.queue, "--rate", str(rate), "--size", str(size)]
         if not consume:
             self._command.append("--no-consumer")
+        if not durable:
+            self._command.append("--transient")
         self._process: subprocess.Popen[str] | None = None
         self._offset_s = 0.0
         """What the client's clock is ahead of ours; 0 where both share one kernel, to within microseconds."""

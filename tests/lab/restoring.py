@@ -28,8 +28,9 @@ def _undo_orders(cluster: Cluster, *, has_fencing: bool) -> None:
     fencing = str(has_fencing).lower()
     if f'name="stonith-enabled" value="{fencing}"' not in configuration:
         cluster.set_property("stonith-enabled", fencing)
-    if 'name="maintenance-mode"' in configuration:
-        cluster.delete_property("maintenance-mode")
+    for name in ("maintenance-mode", "stonith-action"):
+        if f'name="{name}"' in configuration:
+            cluster.delete_property(name)
     if re.search(r'id="cli-', configuration):
         cluster.unmove()
     view = cluster.view()

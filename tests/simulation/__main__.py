@@ -80,6 +80,7 @@ def _show_summary(outcomes: list[Outcome], failures: list[Outcome], took_s: floa
         f"{len(outcomes)} clusters in {took_s:.1f} s ({len(outcomes) / took_s:.1f}/s): {len(failures)} failed;"
         f" {sum(outcome.confirmed for outcome in outcomes)} messages confirmed,"
         f" {sum(outcome.delivered for outcome in outcomes)} delivered,"
+        f" {sum(outcome.duplicates for outcome in outcomes)} duplicates dropped,"
         f" {sum(outcome.generations for outcome in outcomes)} generations,"
         f" {sum(bool(outcome.forced) for outcome in outcomes)} clusters lost all who held what was confirmed"
     )

@@ -31,6 +31,15 @@ class Shop:
     draw: random.Random
     ledger: Ledger
     nodes: Sequence[Node]
+    transient: float = 0.0
+    """How many of the messages are not durable."""
+    are_numbered: bool = False
+    """Publishers say who they are, and number their messages: what they send twice has to be queued once."""
+
+    def message(self, producer: str, number: int, payload: bytes, durable: bool) -> Message:
+        if not self.are_numbered:
+            return Message(payload, durable)
+        return Message(payload, durable, producer=producer.encode(), sequence=number)
 
     def somebody_who_serves(self) -> Node | None:
         """A primary; there may be two, and one of them may not know yet that it is none."""
@@ -94,7 +103,8 @@ class Publisher:
             self._deadline_s = self._shop.schedule.now_s + PATIENCE_S
         count = draw.choice((2, 3)) if draw.random() < 0.15 else 1
         unit = self._next * UNIT_SIZES + count if count > 1 else 0
-        copies = [Copy(self.name, self._next + k, 0, draw.choice(self._queues), unit) for k in range(count)]
+        durable = not self._shop.transient or draw.random() >= self._shop.transient
+        copies = [Copy(self.name, self._next + k, 0, draw.choice(self._queues), unit, durable) for k in range(count)]
         self._next += count
         self._send(session, copies)
 
@@ -109,12 +119,24 @@ class Publisher:
         if not session.is_open:
             return
         try:
-            lsn = _publish(node, copies)
+            lsn = self._publish(node, copies)
         except ModelError:
             node.end_session(session)  # below min-in-sync, say; it comes again
             return
         node.wait(lsn, session, partial(self._confirmed, session, copies))
         node.written()
+
+    def _publish(self, node: Node, copies: list[Copy]) -> int:
+        """One alone, several in a transaction."""
+        resources, now_ms = node.resources, node.clock.wall_ms()
+        queues = [node.configuration.declare_queue(copy.queue, {}) for copy in copies]
+        messages = [self._shop.message(self.name, copy.number, copy.payload(), copy.durable) for copy in copies]
+        if len(copies) == 1:
+            return resources.publish(queues[0], messages[0], now_ms)
+        transaction = Transaction()
+        for queue, message in zip(queues, messages, strict=True):
+            transaction.publish(Publish(queue, message, ""))
+        return resources.commit(transaction, now_ms)
 
     def _confirmed(self, session: Session, copies: list[Copy]) -> None:
         for copy in copies:
@@ -139,18 +161,6 @@ class Publisher:
 
     def handed_out(self, taker: Taker, entry: Entry) -> None:
         raise AssertionError("a publisher takes nothing")
-
-
-def _publish(node: Node, copies: list[Copy]) -> int:
-    """One alone, several in a transaction."""
-    resources, now_ms = node.resources, node.clock.wall_ms()
-    queues = [node.configuration.declare_queue(copy.queue, {}) for copy in copies]
-    if len(copies) == 1:
-        return resources.publish(queues[0], Message(copies[0].payload()), now_ms)
-    transaction = Transaction()
-    for queue, copy in zip(queues, copies, strict=True):
-        transaction.publish(Publish(queue, Message(copy.payload()), ""))
-    return resources.commit(transaction, now_ms)
 
 
 class ConsumingClient:
@@ -249,6 +259,7 @@ class Administrator:
     def __init__(self, shop: Shop, names: Sequence[str]) -> None:
         self._shop = shop
         self._names = names
+        self._count = 0
         self.is_stopping = False
         self._later()
 
@@ -288,7 +299,9 @@ class Administrator:
             node.configuration.declare_exchange("x", "direct", {})
         node.configuration.bind("x", name, "key", {})
         for _ in range(self._shop.draw.randrange(4)):
-            node.resources.publish(queue, Message(b"?"), node.clock.wall_ms())
+            self._count += 1
+            message = self._shop.message(f"administrator {self._count % 30}", self._count, b"?", durable=True)
+            node.resources.publish(queue, message, node.clock.wall_ms())
 
     def _changed(self, session: Session, name: str, change: int) -> None:
         self._shop.ledger.object_changed(name, change, session.node)

@@ -10,6 +10,7 @@ from model_support import replicated_picture
 from qpid_ha_broker.ha.effects import StateChanged
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
+from simulated_disk import SimulatedDisk
 from simulation.clients import Administrator, ConsumingClient, Publisher, Shop
 from simulation.codec import recoded
 from simulation.faults import Faults
@@ -17,17 +18,19 @@ from simulation.ledger import Ledger
 from simulation.manager import Manager
 from simulation.network import Network
 from simulation.node import Node, Violation, World
-from simulation.plan import FAULTS_END_S, Plan
+from simulation.node_store import Machine
+from simulation.plan import Plan
 from simulation.register import Register
 from simulation.trace import Trace
 from simulation.virtual_time import Clock, Schedule
 
-CLIENTS_STOP_S = FAULTS_END_S + 1.0
-REST_LIMIT_S = FAULTS_END_S + 25.0
+CLIENTS_GO_ON_S = 1.0
+REST_WITHIN_S = 25.0
 QUEUES = ("a", "b")
 PASSING_QUEUES = ("v", "w")
 DRIFT = 0.01
 FENCED_DOWN_S = 0.5
+RESTARTED_AFTER_S = 0.2, 1.0, 4.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Outcome:
     delivered: int
     generations: int
     forced: int
+    duplicates: int
+    """That brokers dropped in their last lives."""
     trace: tuple[str, ...]
     fingerprint: str
 
@@ -59,19 +64,24 @@ class Cluster:
         world = World(self.schedule, self.network, self.register, self.trace, self, plan.check_every)
         self.nodes = [self._node(world, index) for index in range(plan.nodes)]
         self.network.hosts = {_address(node.index): node for node in self.nodes}
-        self.ledger = Ledger({node.name: node for node in self.nodes})
+        self.ledger = Ledger({node.name: node for node in self.nodes}, plan.has_store, bool(plan.producers))
         self.forced = 0
         self.generations = self.newest_generation = 0
+        self.newest_in_sync: dict[str, int] = {}
+        """The in-sync set of the newest primary, as processes."""
+        self._restarts = self._draw("restarts")
         fault_draw = self._draw("faults")
         self.faults = Faults(
-            self.schedule, fault_draw, self.network, self.register, self.trace, self.nodes, plan.is_fenced
-        )
+            self.schedule, fault_draw, self.network, self.register, self.trace, self.nodes, plan.is_fenced,
+            plan.faults_end_s,
+        )  # fmt: skip
         self.manager = Manager(
             self.schedule, self._draw("manager"), self.trace, self.nodes, plan.is_fenced,
             lambda node: not self.faults.is_isolated(node), self._note_force,
-            lambda node: self.faults.crash(node, FENCED_DOWN_S),
+            lambda node: self.faults.crash(node, FENCED_DOWN_S), plan.has_store,
+            lambda: self.ledger.has_promises,
         )  # fmt: skip
-        shop = Shop(self.schedule, self._draw("clients"), self.ledger, self.nodes)
+        shop = Shop(self.schedule, self._draw("clients"), self.ledger, self.nodes, plan.transient, bool(plan.producers))
         self.publishers = [Publisher(shop, f"p{number}", QUEUES) for number in range(2)]
         self.consumers = [ConsumingClient(shop, queue) for queue in QUEUES for _ in range(2)]
         self.administrator = Administrator(shop, PASSING_QUEUES)
@@ -101,9 +111,16 @@ class Cluster:
                 chunk_messages=plan.chunk_messages,
                 chunks_ahead=plan.chunks_ahead,
                 has_coordinator=plan.has_coordinator,
+                has_store=plan.has_store,
             )
 
-        return Node(world, index, clock, settings)
+        node = Node(world, index, clock, settings, self._machine(index) if plan.has_store else None)
+        node.producers = plan.producers[index] if plan.producers else 0
+        return node
+
+    def _machine(self, index: int) -> Machine:
+        draw = self._draw(f"disk {index}")
+        return Machine(SimulatedDisk(self._draw(f"platters {index}")), draw, self.plan.segment_bytes)
 
     # --- what is watched
 
@@ -117,7 +134,32 @@ class Cluster:
         if node.is_primary:
             in_sync = self.ledger.observe(node)
             if node.member.generation >= self.newest_generation:
-                self.manager.last_in_sync = in_sync
+                self.newest_in_sync = in_sync
+                self.manager.last_in_sync = dict.fromkeys(in_sync, 0) if self.plan.has_store else in_sync
+
+    def died(self, node: Node) -> None:
+        alive = {(each.name, each.process) for each in self.nodes if each.is_up}
+        if self.plan.has_store and not alive & self._last_in_sync().items():
+            self.ledger.excuse_transient()
+        if self._could_go_on_unnoticed and set(self.newest_in_sync.items()) == {(node.name, node.process)}:
+            self.ledger.excuse_everything()
+
+    @property
+    def _could_go_on_unnoticed(self) -> bool:
+        """Who was cut off does not know that it was dropped, nor does anybody whom it can ask (decision 0004)."""
+        return not (self.plan.has_store or self.plan.has_coordinator) and self.plan.min_in_sync == 1
+
+    def _last_in_sync(self) -> dict[str, int]:
+        """Those whom the record names, also when the candidate that wrote it died before it led."""
+        record = self.register.record
+        if not self.plan.has_coordinator or record.generation <= self.newest_generation:
+            return self.newest_in_sync
+        return {name: process for name, process in self.newest_in_sync.items() if name in record.members}
+
+    def ended(self, node: Node, in_order: bool) -> None:
+        if in_order:
+            self.ledger.excuse_transient()
+        self.faults.start_later(node, self._restarts.choice(RESTARTED_AFTER_S))
 
     def _note_force(self) -> None:
         self.forced += 1
@@ -130,14 +172,18 @@ class Cluster:
         for node in self.nodes:
             node.start()
         self.faults.plan(self.plan.faults)
-        self.schedule.run_until(FAULTS_END_S)
+        end_s = self.plan.faults_end_s
+        self.schedule.run_until(end_s)
         self.manager.is_careful = True
-        self.schedule.run_until(CLIENTS_STOP_S)
-        while (why_not := self._why_not_at_rest()) and self.schedule.now_s < REST_LIMIT_S:
+        for node in self.nodes:
+            if node.machine is not None:
+                node.machine.has_stalls = False
+        self.schedule.run_until(end_s + CLIENTS_GO_ON_S)
+        while (why_not := self._why_not_at_rest()) and self.schedule.now_s < end_s + REST_WITHIN_S:
             self._stop_clients()
             self.schedule.run_until(self.schedule.now_s + 0.5)
         if why_not:
-            raise Violation(f"no rest after {REST_LIMIT_S - FAULTS_END_S:.0f} s without faults: {why_not}")
+            raise Violation(f"no rest after {REST_WITHIN_S:.0f} s without faults: {why_not}")
         self.ledger.check_end(self._primaries()[0])
 
     def _stop_clients(self) -> None:
@@ -178,7 +224,12 @@ def _address(index: int) -> str:
 
 def run(plan: Plan, with_trace: bool = False) -> Outcome:
     """The whole run of `plan`. A problem is the outcome, not an exception."""
-    cluster = Cluster(plan, with_trace)
+    return outcome_of(Cluster(plan, with_trace))
+
+
+def outcome_of(cluster: Cluster) -> Outcome:
+    """Let `cluster` live, and say what came of it."""
+    plan, with_trace = cluster.plan, cluster.trace.wanted
     problem = ""
     try:
         cluster.run()
@@ -191,5 +242,7 @@ def run(plan: Plan, with_trace: bool = False) -> Outcome:
     ledger = cluster.ledger
     return Outcome(
         plan, problem, cluster.schedule.count, len(ledger.confirmations), ledger.deliveries_total,
-        cluster.generations, cluster.forced, tuple(cluster.trace.lines), cluster.trace.fingerprint(),
+        cluster.generations, cluster.forced,
+        sum(node.resources.deduplication.dropped_total for node in cluster.nodes),
+        tuple(cluster.trace.lines), cluster.trace.fingerprint(),
     )  # fmt: skip

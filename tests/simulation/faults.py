@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from qpid_ha_broker.ha.effects import DemoteAsked, PromoteAsked, SwitchoverAsked
+from qpid_ha_broker.ha.effects import DemoteAsked, PromoteAsked, ShutdownAsked, SwitchoverAsked
 from simulation.network import Network
 from simulation.node import Node
+from simulation.node_store import Machine
 from simulation.plan import FAULTS_END_S, PRIMARY, Fault, Kind, shown_fault
 from simulation.register import Register
 from simulation.trace import Trace
 from simulation.virtual_time import Schedule
 
 SILENT_DEATHS = 0.3
+STARTED_AGAIN_S = 0.5
 
 
 def _nobody_listens(done: bool, text: str) -> None:
@@ -33,6 +36,7 @@ class Faults:
         trace: Trace,
         nodes: Sequence[Node],
         is_fenced: bool,
+        end_s: float = FAULTS_END_S,
     ) -> None:
         self._schedule = schedule
         self._draw = draw
@@ -41,6 +45,7 @@ class Faults:
         self._trace = trace
         self._nodes = nodes
         self._is_fenced = is_fenced
+        self._end_s = end_s
         self._isolated: dict[int, int] = {}
         self._kinds: dict[Kind, Callable[[Fault, Node, Node], None]] = {
             Kind.LOSS: self._loss,
@@ -56,6 +61,12 @@ class Faults:
             Kind.WALL_CLOCK: self._wall_clock,
             Kind.DAMAGE: self._damage,
             Kind.COORDINATOR: self._coordinator,
+            Kind.BLACKOUT: self._blackout,
+            Kind.DISK_FULL: self._disk_full,
+            Kind.DISK_SLOW: self._disk_slow,
+            Kind.DISK_ERROR: self._disk_error,
+            Kind.POWER_CUT: self._power_cut,
+            Kind.SHUTDOWN: self._shutdown,
         }
 
     def plan(self, faults: Sequence[Fault]) -> None:
@@ -78,7 +89,7 @@ class Faults:
         return max(primaries, key=lambda node: node.member.generation).index if primaries else 0
 
     def _later(self, fault: Fault, undo: Callable[[], None]) -> None:
-        self._schedule.at(min(self._schedule.now_s + fault.for_s, FAULTS_END_S), undo)
+        self._schedule.at(min(self._schedule.now_s + fault.for_s, self._end_s), undo)
 
     def _loss(self, fault: Fault, node: Node, other: Node) -> None:
         self._network.break_between(node.index, other.index, not fault.detail & 2, not fault.detail & 1)
@@ -116,17 +127,61 @@ class Faults:
 
     def _crash(self, fault: Fault, node: Node, other: Node) -> None:
         if node.is_up:
-            self.crash(node, fault.for_s)
+            self.crash(node, fault.for_s, has_power=not fault.detail)
 
-    def crash(self, node: Node, for_s: float) -> None:
+    def crash(self, node: Node, for_s: float, has_power: bool = True) -> None:
         """The process dies, and another one starts after a while."""
-        node.kill(is_silent=self._draw.random() < SILENT_DEATHS)
+        node.kill(self._draw.random() < SILENT_DEATHS or not has_power, has_power)
+        self.start_later(node, for_s)
+
+    def start_later(self, node: Node, for_s: float) -> None:
+        """When the faults are over, soon."""
+        process = node.process
 
         def start() -> None:
-            if not node.is_up:
+            if not node.is_up and node.process == process:
                 node.start()
 
-        self._schedule.at(min(self._schedule.now_s + for_s, FAULTS_END_S), start)
+        now_s = self._schedule.now_s
+        self._schedule.at(min(now_s + for_s, max(self._end_s, now_s + STARTED_AGAIN_S)), start)
+
+    # --- disks and power
+
+    def _blackout(self, fault: Fault, node: Node, other: Node) -> None:
+        for each in self._nodes:
+            if each.is_up:
+                self.crash(each, fault.for_s * self._draw.uniform(0.1, 1.5), has_power=False)
+
+    def _disk_full(self, fault: Fault, node: Node, other: Node) -> None:
+        machine = _machine_of(node)
+        machine.disk.capacity = (1 << 40) - machine.disk.free_bytes() if node.is_up else 0
+
+        def undo() -> None:
+            machine.disk.capacity = None
+
+        self._later(fault, undo)
+
+    def _disk_slow(self, fault: Fault, node: Node, other: Node) -> None:
+        machine = _machine_of(node)
+        machine.slow_s = fault.detail / 1000
+
+        def undo() -> None:
+            machine.slow_s = 0.0
+
+        self._later(fault, undo)
+
+    def _disk_error(self, fault: Fault, node: Node, other: Node) -> None:
+        of = self._draw.choice((("write",), ("sync",), ("write", "sync")))
+        _machine_of(node).disk.fail(fault.detail, errno.EIO, of)
+
+    def _power_cut(self, fault: Fault, node: Node, other: Node) -> None:
+        _machine_of(node).disk.crash_at(fault.detail)
+
+    def _shutdown(self, fault: Fault, node: Node, other: Node) -> None:
+        uuid = f"shutdown-{self._schedule.now_s}"
+        node = self._nodes[self._primary()]
+        if node.is_up:
+            node.ask_for(lambda request: ShutdownAsked(request, uuid), _nobody_listens)
 
     def _slow(self, fault: Fault, node: Node, other: Node) -> None:
         node.slow_s = fault.detail / 1000
@@ -165,6 +220,12 @@ class Faults:
             self._register.is_down = False
 
         self._later(fault, undo)
+
+
+def _machine_of(node: Node) -> Machine:
+    if node.machine is None:
+        raise ValueError(f"{node.name} has no disk: this fault is for clusters with stores")
+    return node.machine
 
 
 def _both(one: int, other: int) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from qpid_ha_broker.ha.effects import PromoteAsked
-from simulation.node import Node
+from qpid_ha_broker.ha.states import State
+from simulation.node import Node, Violation
 from simulation.trace import Trace
 from simulation.virtual_time import Schedule
 
@@ -34,6 +35,8 @@ class Manager:
         is_reachable: Callable[[Node], bool],
         forced: Callable[[], None],
         restart: Callable[[Node], None],
+        has_store: bool = False,
+        has_promises: Callable[[], bool] = lambda: True,
     ) -> None:
         self._schedule = schedule
         self._draw = draw
@@ -43,15 +46,20 @@ class Manager:
         self._is_reachable = is_reachable
         self._forced = forced
         self._restart = restart
+        self._has_store = has_store
+        self._has_promises = has_promises
         self.is_careful = False
         self.last_in_sync: dict[str, int] = {}
-        """The in-sync set of the newest primary, as processes: who holds what was confirmed last."""
+        """The in-sync set of the newest primary, as memories: who holds what was confirmed last."""
         self._missing_since_s: float | None = None
         self._patience_s = 0.0
         self._waiting: set[object] = set()
         """Promotions that were not answered yet."""
         self._refused: dict[tuple[str, int], int] = {}
         self.refusals: list[str] = []
+        self._have_all_refused = False
+        self._processes: list[int] = []
+        """Which were there when one was asked last: that all refuse means something only while nobody dies."""
         schedule.after(0.2, self._look)
 
     def _look(self) -> None:
@@ -60,6 +68,7 @@ class Manager:
         if any(node.is_primary and self._is_healthy(node) for node in self._nodes):
             self._missing_since_s = None
             self._refused.clear()
+            self._have_all_refused = False
         elif self._missing_since_s is None:
             self._missing_since_s = now_s
             self._patience_s = 0.3 if self.is_careful else self._draw.choice((0.0, 0.5, 2.0))
@@ -74,6 +83,9 @@ class Manager:
             for node in self._nodes:
                 if node.is_primary:
                     self._restart(node)
+        processes = [node.process for node in self._nodes]
+        if processes != self._processes:
+            self._processes, self._have_all_refused = processes, False
         candidates = self._candidates()
         if not candidates:
             return
@@ -86,24 +98,51 @@ class Manager:
 
     def _override(self, candidates: list[Node]) -> None:
         """Whoever was in sync last, when the refusal is for want of witnesses; else what is left, and that is told."""
-        in_sync = [node for node in candidates if self.is_in_sync(node)]
+        if self._has_store and self._has_promises():
+            self._try_all_again(candidates)
+            return
+        holders = [node for node in candidates if node.member.generation]
+        if not holders and len(candidates) < len(self._nodes):
+            return  # whoever is out of sight may hold something: an empty one would begin a cluster of its own
+        holders = holders or candidates
+        in_sync = [node for node in holders if self.is_in_sync(node)]
         if not in_sync:
             self._forced()
-        self._promote(max(in_sync or candidates, key=lambda node: node.member.position), force=True)
+        self._promote(max(in_sync or holders, key=lambda node: node.member.position), force=True)
+
+    def _try_all_again(self, candidates: list[Node]) -> None:
+        """With stores nobody has to override anything: once all are back, one of them may lead.
+
+        But for a cluster whose first primary lost its power before its first write, and which has promised nothing. Who
+        follows a primary whose machine lost its power takes a while to notice.
+        """
+        are_all_back = len(candidates) == len(self._nodes)
+        might_lead = are_all_back and not any(node.member.state is State.CATCHUP for node in candidates)
+        if self._have_all_refused and might_lead:
+            raise Violation(f"nobody may lead, though all stores are back: {self.refusals}")
+        self._have_all_refused = might_lead
+        self._refused.clear()
 
     def _candidates(self) -> list[Node]:
         """Who may be asked, the best first."""
         able = [node for node in self._nodes if self._is_healthy(node)]
-        if self._is_fenced and any(self.is_in_sync(node) for node in self._nodes):
-            able = [node for node in able if self.is_in_sync(node)]  # one that sleeps will wake up
+        waits = bool(self.last_in_sync) if self._has_store else any(self.is_in_sync(node) for node in self._nodes)
+        if self._is_fenced and waits:
+            able = self._in_sync_first(able)  # one that sleeps will wake up
         self._draw.shuffle(able)
         if self.is_careful or self._draw.random() >= WRONG or self._is_fenced:
             able.sort(key=lambda node: (self._refusals(node), -node.member.generation, -node.member.position.lsn))
         return able
 
+    def _in_sync_first(self, able: list[Node]) -> list[Node]:
+        """Those of the last set; all, once those of it have refused: its last change may be on nobody's disk."""
+        in_sync = [node for node in able if self.is_in_sync(node)]
+        have_refused = in_sync and all(self._refusals(node) >= REFUSALS_BEFORE_FORCE for node in in_sync)
+        return able if self._has_store and have_refused else in_sync
+
     def is_in_sync(self, node: Node) -> bool:
-        """Whether this process was in sync with the newest primary."""
-        return node.is_up and self.last_in_sync.get(node.name) == node.process
+        """Whether this process, or store, was in sync with the newest primary."""
+        return node.is_up and self.last_in_sync.get(node.name) == node.memory
 
     def _refusals(self, node: Node) -> int:
         return self._refused.get((node.name, node.process), 0)

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.keeping import Restored
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
@@ -17,8 +18,11 @@ from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.queue import Consumer
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.store.errors import StoreError
+from simulated_disk import PowerCut
 from simulation.channel import Delivery
 from simulation.network import Network
+from simulation.node_store import Machine, NodeStore, Process, ProcessEnds
 from simulation.register import Register
 from simulation.trace import Trace, shown, shown_effects
 from simulation.virtual_time import Clock, Schedule
@@ -90,6 +94,12 @@ class Watcher(Protocol):
     def handled(self, node: Node) -> None:
         """An input had effects."""
 
+    def ended(self, node: Node, in_order: bool) -> None:
+        """The process has ended by itself: its store or its power failed, or (`in_order`) the cluster is shut down."""
+
+    def died(self, node: Node) -> None:
+        """The process is gone, whatever ended it."""
+
 
 class World(NamedTuple):
     """What all nodes share."""
@@ -106,13 +116,27 @@ class World(NamedTuple):
 class Node:
     """The promise: inputs are handled one by one, in the order in which they came, and only by a live process."""
 
-    def __init__(self, world: World, index: int, clock: Clock, settings: Callable[[str], MemberSettings]) -> None:
+    def __init__(
+        self,
+        world: World,
+        index: int,
+        clock: Clock,
+        settings: Callable[[str], MemberSettings],
+        machine: Machine | None = None,
+    ) -> None:
         self._world = world
+        self.machine = machine
+        """With a disk: the broker has a store."""
+        self.store: NodeStore | None = None
+        self.was_level = False
+        """This process was in sync once: what it did not bring from its store it has been sent."""
         self.index = index
         self.name = f"n{index}"
         self.clock = clock
         self._settings = settings
         self.process = 0
+        self.producers = 0
+        """So many that number their messages are kept in mind."""
         self.is_up = False
         self.is_paused = False
         self.slow_s = 0.0
@@ -128,20 +152,28 @@ class Node:
     # --- the process
 
     def start(self) -> None:
-        """A new process with an empty memory."""
+        """A new process with an empty memory, but for what the store brings back."""
         self.process += 1
-        self.is_up, self.is_paused, self._is_busy = True, False, False
+        self.is_up, self.is_paused, self._is_busy, self.was_level = True, False, False, False
         instance = f"{self.name}#{self.process}"
         draw = random.Random(f"{self._world.schedule.now_s}/{instance}")
         self._draw = draw.random
         self.resources = ResourceSet("default", PlainReader())
+        self.resources.deduplication.producers = self.producers
         self.configuration = Configuration(self.resources)
-        self.member = Member(self._settings(instance), self.resources, draw.random)
         self.sessions = []
         self.waiting: deque[Waiting] = deque()
         self._inbox.clear()
         self._tick_waits = self._turn_waits = self._is_ending = False
         self._tick_s = self.member_settings.heartbeat_interval_s / TICKS_IN_A_HEARTBEAT
+        restored = None
+        if self.machine is not None:
+            try:
+                restored = self._open_store(self.machine)
+            except (PowerCut, ProcessEnds, OSError) as error:
+                self._fall(error)
+                return
+        self.member = Member(self._settings(instance), self.resources, draw.random, restored)
         self.feed(fx.Started())
         self._tick_later(self.process)
 
@@ -149,14 +181,53 @@ class Node:
     def member_settings(self) -> MemberSettings:
         return self._settings("")
 
-    def kill(self, is_silent: bool) -> None:
-        """The process dies, with its memory."""
+    @property
+    def memory(self) -> int:
+        """What is remembered goes with the process; with a store, it stays with the machine."""
+        return self.process if self.machine is None else 0
+
+    def _open_store(self, machine: Machine) -> Restored:
+        process, world = self.process, self._world
+
+        def note(text: str) -> None:
+            if world.trace.wanted:
+                world.trace.add(self.name, text)
+
+        around = Process(
+            world.schedule, self.resources, partial(self._in_process, process), self._reply(),
+            self.member_settings.tail_bytes, note,
+        )  # fmt: skip
+        self.store = NodeStore(machine, around, self.name)
+        try:
+            return self.store.open()
+        except StoreError as error:
+            raise Violation(f"{self.name} cannot use its store: {error}") from error
+
+    def kill(self, is_silent: bool, has_power: bool = True) -> None:
+        """The process dies, with its memory; without power, with what was not synced."""
         self.is_up = self.is_paused = False
         self._world.network.died(self, is_silent)
         self._inbox.clear()
         self._drop_sessions()
         if self._world.trace.wanted:
-            self._world.trace.add(self.name, "DIES")
+            self._world.trace.add(self.name, "DIES" if has_power else "LOSES ITS POWER")
+        if self.machine is not None and self.store is not None:
+            self.machine.replace_disk(self.store.died(has_power))
+        self._world.watcher.died(self)
+
+    def _fall(self, error: BaseException) -> None:
+        """The disk has failed, or the power."""
+        if self._world.trace.wanted:
+            self._world.trace.add(self.name, f"FALLS: {type(error).__name__}: {error}")
+        has_power = not isinstance(error, PowerCut)
+        self.kill(not has_power, has_power)
+        self._world.watcher.ended(self, False)
+
+    def _end_in_order(self, uuid: str) -> None:
+        if self.store is not None:
+            self.store.clean_end(uuid)
+        self.kill(is_silent=False)
+        self._world.watcher.ended(self, True)
 
     def pause(self) -> None:
         self.is_paused = True
@@ -217,10 +288,13 @@ class Node:
         process = self.process
         while self._inbox and self.is_up and not self.is_paused and self.process == process:
             happening, delivery = self._inbox.popleft()
-            if callable(happening):
-                happening()
-            else:
-                self._handle(happening)
+            try:
+                if callable(happening):
+                    happening()
+                else:
+                    self._handle(happening)
+            except (PowerCut, ProcessEnds) as error:
+                self._fall(error)
             if delivery is not None:
                 self._world.network.settle(delivery)
             if self.slow_s:
@@ -244,6 +318,10 @@ class Node:
             self._world.trace.add(self.name, f"{shown(happening)} -> {shown_effects(effects)}")
         for effect in effects:
             self._carry_out(effect)
+            if not self.is_up:
+                return
+        if self.store is not None:
+            self.store.describe(member)
         self._after()
         self._handled += 1
         if self._handled % self._world.check_every == 0:
@@ -254,8 +332,8 @@ class Node:
     def _after(self) -> None:
         """Tell what has become certain, and see to it that what was written goes out."""
         if self.waiting:
-            committed = self.resources.log.committed_lsn
-            while self.waiting and self.waiting[0].lsn <= committed:
+            is_certain = self.resources.is_certain
+            while self.waiting and is_certain(self.waiting[0].lsn):
                 waiting = self.waiting.popleft()
                 if waiting.session.is_open:
                     waiting.tell()
@@ -264,7 +342,7 @@ class Node:
 
     @property
     def _serves(self) -> bool:
-        return self.member.state is State.PRIMARY and not self._is_ending
+        return self.member.state is State.PRIMARY and not self._is_ending and not self.member.is_closing
 
     # --- effects
 
@@ -290,11 +368,13 @@ class Node:
 
     def _carry_out_here(self, effect: fx.Effect) -> None:
         match effect:
-            case fx.StateChanged(before=State.PRIMARY):
-                self._drop_sessions()
-                self._world.watcher.state_changed(self, effect)
             case fx.StateChanged():
+                if effect.before is State.PRIMARY:
+                    self._drop_sessions()
+                self.was_level |= effect.after in (State.PRIMARY, State.READY)
                 self._world.watcher.state_changed(self, effect)
+            case fx.CleanEnd(uuid):
+                self._end_in_order(uuid)
             case fx.EndClients():
                 self._is_ending = True
                 delay_s = 0.02 * self._draw()
@@ -304,7 +384,8 @@ class Node:
             case fx.Stop(reason):
                 raise Violation(f"{self.name} stops for good: {reason}")
             case _:
-                pass  # PhaseChanged, Discarded and Notice tell; there is nothing to do.
+                if self.store is not None:
+                    self.store.carry_out(effect)  # PhaseChanged, Discarded and Notice tell; there is nothing to do.
 
     def _reply(self) -> Callable[[fx.Input], None]:
         process = self.process
@@ -323,6 +404,7 @@ class Node:
         self._drop_sessions()
         self.turn()
         self._handle(fx.ClientsEnded())
+        self._is_ending = False
 
     # --- turns
 
@@ -337,7 +419,9 @@ class Node:
         self._turn_waits = False
         if self._serves and self.resources.has_work:
             self._hand_out()
-        log = self.resources.log
+        log, store = self.resources.log, self.store
+        if store is not None:
+            store.keep_local()
         self._handle(fx.TurnEnded(log.take_batch() if log.has_pending else None))
 
     def _hand_out(self) -> None:
@@ -370,7 +454,7 @@ class Node:
         for session in list(self.sessions):
             self.end_session(session)
         self.waiting.clear()
-        if self.member.state is not State.PRIMARY:
+        if self.is_up and self.member.state is not State.PRIMARY:
             self._is_ending = False
 
     def wait(self, lsn: int, session: Session, tell: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ The faults are values in a list, so that a failing run can be tried again with f
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -15,6 +15,9 @@ PRIMARY: Final = -1
 FAULTS_END_S: Final = 15.0
 FRAME_CODEC_EVERY: Final = 5
 """In every so-manieth seed frames go through their encoding."""
+
+_PRODUCERS: Final = (20, 20, 10_000)
+"""That are kept: with few, those of the administrator are forgotten in the course of a run."""
 
 CHECK_ALL_EVERY: Final = 25
 """In every so-manieth seed invariants are checked after each input."""
@@ -31,7 +34,7 @@ class Kind(StrEnum):
     """Nothing goes from `node` to `other`."""
     PAUSE = "pause"
     CRASH = "crash"
-    """The process dies, and starts again with nothing after `for_s`."""
+    """The process dies; another starts after `for_s`, with nothing or its store. `detail` 1: its power fails."""
     CUT = "cut"
     """All channels of `node` break; it lives on."""
     SLOW = "slow"
@@ -47,6 +50,19 @@ class Kind(StrEnum):
     """The next frame from `node` to `other` is damaged."""
     COORDINATOR = "coordinator"
     """The coordinator cannot be reached."""
+    # With stores:
+    BLACKOUT = "blackout"
+    """All nodes lose their power at once; each comes back after its own while."""
+    DISK_FULL = "disk-full"
+    """There is no more room on the disk of `node`."""
+    DISK_SLOW = "disk-slow"
+    """Each write of `node` takes up to `detail` milliseconds longer."""
+    DISK_ERROR = "disk-error"
+    """The `detail`-th write or sync of `node` from now on fails."""
+    POWER_CUT = "power-cut"
+    """`node` loses its power at its `detail`-th write from now on."""
+    SHUTDOWN = "shutdown"
+    """The whole cluster is shut down in order, and started again."""
 
 
 class Fault(NamedTuple):
@@ -81,6 +97,13 @@ class Plan:
     is_fenced: bool
     """The resource manager promotes one of the last in-sync set, and only once the old primary is dead."""
     faults: tuple[Fault, ...]
+    has_store: bool = False
+    segment_bytes: int = 0
+    transient: float = 0.0
+    """How many of the messages are not durable."""
+    faults_end_s: float = FAULTS_END_S
+    producers: tuple[int, ...] = ()
+    """How many producers each node keeps in mind; none: publishers do not number their messages."""
 
     def describe(self) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if name != "faults")
@@ -93,7 +116,32 @@ def shown_fault(fault: Fault) -> str:
 
 
 def draw_plan(seed: int) -> Plan:
-    """The plan of `seed`."""
+    """The plan of `seed`. About half of all clusters have stores, and half of all number their messages."""
+    plan = _draw_with_store(seed)
+    draw = random.Random(f"{seed}/producers")
+    if draw.random() < 0.5:
+        return plan
+    return replace(plan, producers=tuple(draw.choice(_PRODUCERS) for _ in range(plan.nodes)))
+
+
+def _draw_with_store(seed: int) -> Plan:
+    plan = _draw_without_store(seed)
+    draw = random.Random(f"{seed}/store")
+    if draw.random() < 0.5:
+        return plan
+    faults = [each._replace(detail=draw.choice((0, 1))) if each.kind is Kind.CRASH else each for each in plan.faults]
+    kinds = draw.choices(list(_STORE_WEIGHTS), list(_STORE_WEIGHTS.values()), k=draw.choice((0, 1, 2, 4, 6)))
+    faults += [_draw_store_fault(draw, plan.nodes, kind) for kind in kinds]
+    return replace(
+        plan,
+        has_store=True,
+        segment_bytes=draw.choice((2_048, 8_192, 65_536)),
+        transient=draw.choice((0.0, 0.15, 0.5)),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+    )
+
+
+def _draw_without_store(seed: int) -> Plan:
     draw = random.Random(f"{seed}/plan")
     nodes = draw.choice((2, 3, 3, 3, 3, 4, 5))
     has_coordinator = draw.random() < 0.5
@@ -157,3 +205,25 @@ def _draw_fault(draw: random.Random, nodes: int, kind: Kind) -> Fault:
     elif kind is Kind.WALL_CLOCK:
         detail = draw.choice((-86_400, -5, 5, 86_400))
     return Fault(kind, round(draw.uniform(0.5, FAULTS_END_S - 1), 3), round(for_s, 3), node, other, detail)
+
+
+_STORE_WEIGHTS: Final[dict[Kind, int]] = {
+    Kind.BLACKOUT: 3,
+    Kind.DISK_FULL: 2,
+    Kind.DISK_SLOW: 2,
+    Kind.DISK_ERROR: 2,
+    Kind.POWER_CUT: 4,
+    Kind.SHUTDOWN: 2,
+    Kind.CRASH: 3,
+}
+
+
+def _draw_store_fault(draw: random.Random, nodes: int, kind: Kind) -> Fault:
+    fault = _draw_fault(draw, nodes, kind)
+    if kind is Kind.CRASH:
+        return fault._replace(detail=draw.choice((0, 1)))
+    if kind is Kind.DISK_SLOW:
+        return fault._replace(detail=draw.choice((50, 500, 2_000)))
+    if kind in (Kind.DISK_ERROR, Kind.POWER_CUT):
+        return fault._replace(detail=draw.choice((1, 2, 5, 20)) * draw.randrange(1, 5))
+    return fault

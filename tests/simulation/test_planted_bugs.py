@@ -9,9 +9,11 @@ import pytest
 
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.ha import catchup
+from qpid_ha_broker.ha.backup import Backup
 from qpid_ha_broker.ha.browser import Ranges, ReplicatingBrowser
 from qpid_ha_broker.ha.in_sync import InSyncSet
 from qpid_ha_broker.ha.primary import Primary
+from qpid_ha_broker.model.producers import Producers
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
 from simulation.cluster import Outcome, run
@@ -104,3 +106,21 @@ def test_forgetting_a_tombstone_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
     browse_snapshots(monkeypatch)
     assert run(outcome.plan).problem == "", "with tombstones, a snapshot is as good"
+
+
+def test_a_new_primary_that_knows_no_producers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    promoted = Backup.promoted
+
+    def promoted_without_memory(self: Backup) -> None:
+        promoted(self)
+        self._resources.state.producers.clear()
+
+    monkeypatch.setattr(Backup, "promoted", promoted_without_memory)
+
+    assert "queued more than once" in found_by(monkeypatch).problem
+
+
+def test_a_snapshot_without_producers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Producers, "events", lambda self: iter(()))
+
+    found_by(monkeypatch)

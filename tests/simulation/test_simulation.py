@@ -22,7 +22,13 @@ def test_five_hundred_clusters_keep_their_promises() -> None:
     assert sum(outcome.confirmed for outcome in outcomes) > 50 * CLUSTERS
     assert sum(outcome.delivered for outcome in outcomes) > 50 * CLUSTERS
     assert sum(outcome.generations for outcome in outcomes) > 1.5 * CLUSTERS
+    assert sum(outcome.duplicates for outcome in outcomes) > CLUSTERS
     assert sum(bool(outcome.forced) for outcome in outcomes) < CLUSTERS / 5
+
+
+def test_messages_of_a_store_that_were_not_durable_leave_a_gap_and_no_more() -> None:
+    """What is held back after a restart may be nothing but their numbers."""
+    assert run(draw_plan(1723)).problem == ""
 
 
 def test_a_seed_replays_exactly() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Self
 
 from qpid_ha_agent.demo_ledger import Audit, Ledger
 from qpid_ha_agent.demo_load import Consumer, Publisher
@@ -21,14 +22,25 @@ class FailoverLoad:
     """
 
     def __init__(
-        self, urls: Sequence[str], queue: str = "load", *, rate: int = 500, size: int = 100, consume: bool = True
+        self,
+        urls: Sequence[str],
+        queue: str = "load",
+        *,
+        rate: int = 500,
+        size: int = 100,
+        consume: bool = True,
+        durable: bool = False,
     ) -> None:
         self.ledger = Ledger()
-        self.publisher = Publisher(urls, queue, self.ledger, rate=rate, size=size)
-        self.consumer = Consumer(urls, queue, self.ledger)
+        self.publisher = Publisher(urls, queue, self.ledger, rate=rate, size=size, durable=durable)
+        self.consumer: Consumer = self.make_consumer(urls, queue)
         self._consumes = consume
 
-    def __enter__(self) -> FailoverLoad:
+    def make_consumer(self, urls: Sequence[str], queue: str) -> Consumer:
+        """One that writes down what arrives."""
+        return Consumer(urls, queue, self.ledger)
+
+    def __enter__(self) -> Self:
         self.publisher.start()
         if self._consumes:
             self.consumer.start()
@@ -41,7 +53,13 @@ class FailoverLoad:
         self.consumer.stop()
         if error is not None:
             problems = [*self.publisher.problems, *self.consumer.problems]
-            error.add_note(f"what brokers told the clients: {problems[-20:]}; {self.ledger.audit()}")
+            told = f"what brokers told the clients: {problems[-20:]}"
+            error.add_note(f"{told}; {len(self.ledger.confirmed_at_s)} of {self.ledger.sent} were confirmed")
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many were sent and are not confirmed."""
+        return self.ledger.sent - len(self.ledger.confirmed_at_s)
 
     def wait_confirmed(self, count: int = 1, timeout_s: float = 30.0) -> float:
         """Until so many more messages were confirmed; when that was. Raises TimeoutError."""
@@ -71,7 +89,7 @@ class FailoverLoad:
         if not self._consumes:
             self._consumes = True
             self.consumer.start()
-        self.publisher.is_paused = True
+        self.publisher.pause()
         progress, moved_at_s = -1, time.monotonic()
         while not (self.publisher.is_settled and self.ledger.missing == 0):
             now_s = time.monotonic()

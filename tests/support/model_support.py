@@ -115,10 +115,16 @@ class Core:
     # --- who takes
 
     def consumer(
-        self, queue: Queue, *, browsing: bool = False, accepts: Accepts | None = None, owner_name: str = ""
+        self,
+        queue: Queue,
+        *,
+        browsing: bool = False,
+        accepts: Accepts | None = None,
+        owner_name: str = "",
+        after: int | None = None,
     ) -> Consumer:
         """A consumer with no credit yet, which also owns itself."""
-        consumer = Consumer(browsing=browsing, accepts=accepts)
+        consumer = Consumer(browsing=browsing, accepts=accepts, after=after)
         self._inboxes[consumer] = []
         self.resources.subscribe(queue, consumer, consumer, owner_name)
         return consumer
@@ -130,8 +136,15 @@ class Core:
         consumer.credit, consumer.window_bytes = credit, window_bytes
         self.resources.wake(queue)
 
+    def commit(self) -> None:
+        """All that was written."""
+        if self.log.is_witnessed:
+            self.log.acknowledge(WITNESS, self.log.last_lsn)
+
     def hand_out(self, limit: int = 100) -> None:
-        """Let messages go to whoever has credit; `inbox` says who got what."""
+        """Let messages go to whoever has credit; `inbox` says who got what. For browsers all is committed first."""
+        if any(consumer.browsing for consumer in self._inboxes):
+            self.commit()
         while self.resources.has_work:
             for handout in self.resources.hand_out(self.now_ms, limit):
                 self._inboxes[handout.consumer] += handout.entries
@@ -190,6 +203,7 @@ class Core:
         """What must hold at any time: counters, and that the log alone gives the same state."""
         for queue in self.state.queues.values():
             queue.check_invariants()
+        self.state.producers.check_invariants(self.log.last_lsn)
         backup = self.followed()
         assert backup.applied_lsn == self.log.last_lsn
         assert picture(backup.state) == replicated_picture(self.state)
@@ -237,6 +251,7 @@ def _picture(state: State, queues: list[Queue], exchanges: list[Exchange], memor
         "memory": memory,
         "generations": state.generations,
         "in sync": state.in_sync,
+        "producers": state.producers.items(),
     }
 
 

@@ -23,7 +23,14 @@ class RunningBroker:
     `settings` are keys of the configuration file. Raises RuntimeError with the broker's own words if it does not start.
     """
 
-    def __init__(self, settings: Mapping[str, object] | None = None, *, config: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, object] | None = None,
+        *,
+        config: str | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
+        self._start_timeout_s = start_timeout_s
         self.directory = Path(tempfile.mkdtemp(prefix="qpid-ha-test-"))
         self.control_socket = self.directory / "control.sock"
         self.log_path = self.directory / "log"
@@ -50,7 +57,7 @@ class RunningBroker:
         with self.log_path.open("wb") as output:
             self.process = subprocess.Popen(self._command, stdout=output, stderr=subprocess.STDOUT)
         while (found := _LISTENING.search(self.log())) is None:
-            if self.process.poll() is not None or time.monotonic() - began > START_TIMEOUT_S:
+            if self.process.poll() is not None or time.monotonic() - began > self._start_timeout_s:
                 raise RuntimeError(f"the broker did not start: {self.log()}")
             time.sleep(0.005)
         self.start_s = time.monotonic() - began
@@ -87,11 +94,19 @@ class RunningBroker:
             raise
 
     def __enter__(self) -> RunningBroker:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.remove()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Stop it, if it runs, and leave nothing."""
         try:
             self.stop()
         finally:

@@ -29,9 +29,12 @@ class RunningCluster(LocalCluster):
         *,
         agents: bool = False,
         settings: Mapping[str, object] | None = None,
+        stores: Path | None = None,
     ) -> None:
         self._sockets = tempfile.TemporaryDirectory(prefix="qpid-ha-test-")
-        super().__init__(directory, count, agents=agents, settings=settings, sockets=Path(self._sockets.name))
+        super().__init__(
+            directory, count, agents=agents, settings=settings, sockets=Path(self._sockets.name), stores=stores
+        )
 
     def __enter__(self) -> RunningCluster:
         super().__enter__()
@@ -94,6 +97,17 @@ class RunningCluster(LocalCluster):
     def kill(self, which: int | LocalBroker) -> float:
         """SIGKILL to the broker; when that was."""
         return self.broker(which).kill()
+
+    def crash(self) -> float:
+        """SIGKILL to every process of every broker at once, agents included: the power is gone. When that was."""
+        pids = [pid for broker in self.brokers for pid in broker.processes()]
+        at_s = time.monotonic()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for broker in self.brokers:
+            broker.wait()
+        return at_s
 
     def pause(self, which: int | LocalBroker) -> float:
         """SIGSTOP; when that was."""

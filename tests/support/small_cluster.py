@@ -229,6 +229,11 @@ class SmallCluster:
                 self.nodes[end[0]].feed(fx.LinkLost(end[1], "connection reset"))
                 self.nodes[far[0]].feed(fx.LinkLost(far[1], "connection reset"))
 
+    def link(self, one: str, other: str) -> int:
+        """The number that `one` has for its only channel to `other`."""
+        (number,) = [end[1] for end, far in self._links.items() if (end[0], far[0]) == (one, other)]
+        return number
+
     def settle(self) -> None:
         """Run until backups had time to come back and to apply what is committed."""
         self.wait(3.0)

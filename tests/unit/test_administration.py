@@ -110,6 +110,9 @@ def test_a_queue_is_described_with_what_it_holds_and_who_uses_it(desk: Desk) -> 
         "consumers": 1,
         "enqueued": 3,
         "dequeued": 1,
+        "id": 5,
+        "newest_message": 8,
+        "log_position": 9,
         "arguments": {"qpid.max_count": 10, "colour": "red"},
     }
     assert desk.administration.queues() == [desk.administration.queue("orders")]

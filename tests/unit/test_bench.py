@@ -16,11 +16,12 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from bench.__main__ import MEASURES, main, measure_all
-from bench.figures import TARGETS, Measurement, collected, show_table, write_json
+from bench.__main__ import MEASURES, STORE_MEASURES, main, measure_all
+from bench.figures import STORE_TARGETS, TARGETS, Measurement, collected, show_table, write_json
 from bench.latency import percentile
 from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
 from bench.scenario import Scenario, ask, fresh_broker
+from bench.store import check_kept
 from bench.throughput import QUEUE, check_depth, consume, message, publish
 
 
@@ -160,6 +161,20 @@ def test_a_quick_run_measures_everything_that_has_a_target(tmp_path: Path) -> No
     assert content["failures"] == []
     assert {figure["key"] for figure in content["figures"]} >= set(TARGETS)
     assert content["machine"]["cores"] >= 1
+
+
+def test_a_quick_run_of_the_store_measures_everything_that_has_a_target(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    wanted = [word for name in STORE_MEASURES for word in ("--only", name)]
+    result = CliRunner().invoke(main, ["--quick", *wanted, "--json", str(path)])
+    assert (result.exit_code, result.exception) == (0, None), result.output
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert {figure["key"] for figure in content["figures"]} >= set(STORE_TARGETS)
+
+
+def test_a_broker_that_keeps_nothing_is_not_measured_as_durable(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="should have at least 1 events"):
+        check_kept(tmp_path, 1)
 
 
 def test_only_what_was_asked_for_is_measured(tmp_path: Path) -> None:

@@ -28,11 +28,13 @@ from qpid_ha_broker.events.types import (
     Event,
     ExchangeDeclared,
     ExchangeDeleted,
+    ProducerAdvanced,
     QueueDeclared,
     QueueDeleted,
     QueueUpdated,
     Released,
     TransactionCommitted,
+    TransientsLost,
     Unbound,
 )
 
@@ -55,8 +57,8 @@ def record_of(vector: dict[str, Any]) -> Record:
     fields = dict(vector["fields"])
     for name in {"ids", "queues", "members"} & fields.keys():
         fields[name] = tuple(fields[name])
-    if "payload" in fields:
-        fields["payload"] = bytes.fromhex(fields["payload"])
+    for name in {"payload", "producer"} & fields.keys():
+        fields[name] = bytes.fromhex(fields[name])
     if "reason" in fields:
         fields["reason"] = DequeueReason[fields["reason"]]
     return Record(vector["lsn"], getattr(types, vector["event"])(**fields), vector["part"])
@@ -112,7 +114,9 @@ EVENTS = st.one_of(
     st.builds(Dequeued, U64, IDS, st.sampled_from(DequeueReason)),
     st.builds(Acquired, U64, IDS),
     st.builds(Released, U64, IDS, st.booleans()),
+    st.builds(ProducerAdvanced, st.binary(max_size=20), U64, U32),
     st.builds(TransactionCommitted, U32),
+    st.builds(TransientsLost, U64),
 )
 RECORDS = st.builds(Record, U64, EVENTS, st.booleans()).filter(
     lambda record: not (record.part and isinstance(record.event, TransactionCommitted))
@@ -161,6 +165,10 @@ MESSAGE = Enqueued((1,), b"hello", True, 4, 0, "")
         ("reason", 1, Dequeued(1, (1,), 77)),  # type: ignore[arg-type]
         ("name", 1, QueueDeclared("q" * 65_536, {})),
         ("kind", 1, ExchangeDeclared("e", None, {})),  # type: ignore[arg-type]
+        ("producer", 1, ProducerAdvanced("p", 1, 1)),  # type: ignore[arg-type]
+        ("producer", 1, ProducerAdvanced(bytes(65_536), 1, 1)),
+        ("sequence", 1, ProducerAdvanced(b"p", -1, 1)),
+        ("kept", 1, ProducerAdvanced(b"p", 1, 2**32)),
         ("parts", 1, TransactionCommitted(2**32)),
         ("arguments", 1, QueueDeclared("q", {"a": math.nan})),
         ("arguments", 1, QueueDeclared("q", {"a": -math.inf})),

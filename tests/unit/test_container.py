@@ -10,6 +10,7 @@ from proton import Delivery
 
 from paired_engines import PairedBroker, PairedClient
 from qpid_ha_broker.amqp.container import ContainerSettings
+from qpid_ha_broker.amqp.coordinator import read_request
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued
 
@@ -44,6 +45,13 @@ def stock(broker: PairedBroker, client: PairedClient, address: str, count: int) 
     broker.settle_down()
     link.close()
     broker.settle_down()
+
+
+def test_the_id_of_a_transaction_outlives_the_message_that_names_it() -> None:
+    """Proton gives binary as a view into the message's memory, which is somebody else's as soon as that is gone."""
+    message: Any = proton.Message(body=proton.Described(proton.ulong(0x32), [b"\x00" * 7 + b"\x01", False]))
+    descriptor, fields = read_request(bytes(message.encode()))
+    assert (descriptor, fields, type(fields[0])) == (0x32, [b"\x00" * 7 + b"\x01", False], bytes)
 
 
 # --- what a witness delays

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from descriptors import open_files
 from qpid_ha_broker.coordination import file as shared
 from qpid_ha_broker.coordination.choice import make_coordinator, shared_directory
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.file import FileCoordinator, Lock, holder_of
 from qpid_ha_broker.coordination.none import NoCoordinator
 from qpid_ha_broker.ha.effects import Record
+from running_agent import wait_until
 
 EMPTY = Record()
 FIRST = Record("c1", 1, "a", 1, ("a", "b"))
@@ -49,6 +51,14 @@ def other_holder(tmp_path: Path) -> subprocess.Popen[str]:
 def end(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.communicate()
+
+
+def wait_for_waiting(waiting: Lock, cancel: threading.Event) -> queue.Queue[bool]:
+    """What its `acquire` in a thread returns, once that thread has opened the file whose lock it will wait for."""
+    before, result = open_files(waiting.path), queue.Queue[bool]()
+    threading.Thread(target=lambda: result.put(waiting.acquire(cancel)), daemon=True).start()
+    wait_until(lambda: open_files(waiting.path) > before, lambda: f"{waiting.path} was not opened")
+    return result
 
 
 # --- the record
@@ -178,8 +188,7 @@ def test_a_waiting_one_has_the_lock_the_moment_its_holder_dies(
     waiting = Lock(tmp_path)
     assert not waiting.try_lock()
     assert holder_of(waiting.path).startswith("other (pid")
-    acquired: queue.Queue[bool] = queue.Queue()
-    threading.Thread(target=lambda: acquired.put(waiting.acquire(threading.Event())), daemon=True).start()
+    acquired = wait_for_waiting(waiting, threading.Event())
 
     other_holder.kill()
     began = time.monotonic()
@@ -193,9 +202,8 @@ def test_a_waiting_one_has_the_lock_the_moment_its_holder_dies(
 def test_a_cancelled_wait_gives_the_lock_back_when_it_comes(
     tmp_path: Path, other_holder: subprocess.Popen[str]
 ) -> None:
-    cancelled, result = threading.Event(), queue.Queue[bool]()
-    waiting = Lock(tmp_path)
-    threading.Thread(target=lambda: result.put(waiting.acquire(cancelled)), daemon=True).start()
+    cancelled = threading.Event()
+    result = wait_for_waiting(Lock(tmp_path), cancelled)
     cancelled.set()
 
     end(other_holder)
@@ -221,8 +229,7 @@ def test_a_lock_won_on_a_file_that_was_replaced_meanwhile_is_no_lock(tmp_path: P
     """Otherwise two hold it: the one who waited for the old file, and the one who found the new one."""
     old, new, waiting = Lock(tmp_path), Lock(tmp_path), Lock(tmp_path)
     assert old.try_lock()
-    result: queue.Queue[bool] = queue.Queue()
-    threading.Thread(target=lambda: result.put(waiting.acquire(threading.Event())), daemon=True).start()
+    result = wait_for_waiting(waiting, threading.Event())
     old.path.unlink()
     assert new.try_lock()
 

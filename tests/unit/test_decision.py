@@ -56,8 +56,12 @@ STORY = {
     "not before the others took over": (replace(DEAD, dead_for_s=0.4), Action.WAIT),
     "and less and less eagerly": (replace(DEAD, deaths=4, dead_for_s=3.9), Action.WAIT),
     "but never later than that": (replace(DEAD, deaths=99, dead_for_s=10.0), Action.START_BROKER),
+    "after a shutdown of the cluster it stays down": (replace(DEAD, shut_down=True, dead_for_s=60.0), Action.EXIT),
+    "but the lock is let go first": (held(DEAD, shut_down=True), Action.RELEASE_LOCK),
     "a silent primary is given a second": (replace(PRIMARY, silent_s=1.1), Action.WAIT),
     "and is killed": (replace(PRIMARY, silent_s=1.2), Action.KILL_BROKER),
+    "one that works is given more": (replace(PRIMARY, silent_s=4.9, is_working=True), Action.WAIT),
+    "and not for ever": (replace(PRIMARY, silent_s=5.0, is_working=True), Action.KILL_BROKER),
     "so is one that we found and that says nothing": (replace(STARTED, adopted=True, silent_s=1.2), Action.KILL_BROKER),
     "a silent backup does no harm": (replace(READY, silent_s=14.9), Action.ACQUIRE_LOCK),
     "but no good either": (replace(READY, silent_s=15.0), Action.KILL_BROKER),
@@ -106,6 +110,7 @@ def every_situation() -> Iterator[Known]:
         for refusal, demoted, pause in itertools.product((None, "no"), (None, 0.0, 1.0), (0.0, 0.1)):
             known = replace(base, refusal=refusal, demoted_for_s=demoted, pause_s=pause)
             yield known
+            yield replace(known, is_working=True)
             yield replace(known, held_for_s=9.0, lockless_primary_s=3.0)
             yield replace(known, lockless_primary_s=10.0)
             yield replace(known, alive=False)
@@ -138,7 +143,8 @@ def broken_promises(known: Known) -> Iterator[str]:
         yield "there must be something to let go"
     if action is Action.EXIT and (known.alive or not known.stopping or known.lock is not LockView.NONE):
         yield "nothing is left behind"
-    silent_primary = known.alive and known.state is State.PRIMARY and known.silent_s >= LIMITS.fence_after_s
+    is_silent = known.silent_s >= LIMITS.silence_s(known.is_working)
+    silent_primary = known.alive and known.state is State.PRIMARY and is_silent
     if silent_primary and known.stop_asked_s is None and action is not Action.KILL_BROKER:
         yield "a silent primary is fenced"
 

@@ -14,8 +14,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 EVENTS, MODEL = "qpid_ha_broker.events", "qpid_ha_broker.model"
 HA, COORDINATION = "qpid_ha_broker.ha", "qpid_ha_broker.coordination"
+STORE = "qpid_ha_broker.store"
+HISTORY = ("qpid_ha_broker.ha.history", "qpid_ha_broker.ha.frames")  # where two logs part, and of what that is said
 AMQP, SERVER = "qpid_ha_broker.amqp", "qpid_ha_broker.server"
 AGENT = "qpid_ha_agent"
+PIPELINE = "qpid_ha_pipeline"
+SECTIONS = ("qpid_ha_broker.amqp.sections", "qpid_ha_broker.amqp.conditions")  # what is in a message, without links
+WIRE = ("qpid_ha_broker.amqp.engine", "qpid_ha_broker.amqp.values", "qpid_ha_broker.amqp.conditions")  # a client's end
 QUANTITIES = "qpid_ha_broker.quantities"  # one module: durations and sizes as people write them
 
 # A package may import itself and these of ours. A package without a row here is an error.
@@ -27,8 +32,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     AMQP: (EVENTS, MODEL, QUANTITIES),
     HA: (EVENTS, MODEL, QUANTITIES),
     COORDINATION: (EVENTS, HA, QUANTITIES),
-    SERVER: (EVENTS, MODEL, HA, AMQP, COORDINATION, QUANTITIES),
-    AGENT: (EVENTS, MODEL, HA, COORDINATION, QUANTITIES),
+    STORE: (EVENTS, MODEL, *HISTORY),
+    SERVER: (EVENTS, MODEL, HA, AMQP, COORDINATION, STORE, QUANTITIES),
+    AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, QUANTITIES),
+    PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *WIRE, QUANTITIES),
 }
 
 PURE = (QUANTITIES, EVENTS, MODEL, HA, AMQP)
@@ -95,7 +102,7 @@ def violations(source: str, module: str, is_package: bool = False) -> list[str]:
 
 def source_files() -> Iterator[tuple[Path, str, bool]]:
     """Path, dotted module name and whether it is a package, for each file that is packaged."""
-    for top in (ROOT / "agent", ROOT / "broker"):
+    for top in (ROOT / "agent", ROOT / "broker", ROOT / "pipeline"):
         for path in sorted(top.rglob("*.py")):
             parts = path.relative_to(top).with_suffix("").parts
             is_package = parts[-1] == "__init__"
@@ -132,10 +139,15 @@ def test_the_rule_is_read_from_real_files() -> None:
         ("qpid_ha_broker.amqp.link", "from os import path"),
         ("qpid_ha_broker.amqp.link", "from ..server import limits"),
         ("qpid_ha_broker.amqp.link", "from cproton_ffi import lib"),
+        ("qpid_ha_broker.store.journal", "from qpid_ha_broker.ha.member import Member"),
+        ("qpid_ha_broker.ha.member", "from qpid_ha_broker.store import journal"),
         ("qpid_ha_broker.server.main", "import cproton_ffi"),
         ("qpid_ha_broker.server.main", "import qpid_ha_agent.control"),
         ("qpid_ha_agent.control", "from qpid_ha_broker.server.config import Settings"),
         ("qpid_ha_agent.cli.admin", "import qpid_ha_broker.amqp"),
+        ("qpid_ha_agent.cli.admin", "import qpid_ha_pipeline.main"),
+        ("qpid_ha_pipeline.main", "import qpid_ha_agent.control"),
+        ("qpid_ha_pipeline.main", "from qpid_ha_broker.amqp import connection"),
         ("qpid_ha_broker.newcomer.module", "import heapq"),
         ("qpid_ha_broker.stray_module", "import heapq"),
         ("qpid_ha_broker.quantities", "from .events import types"),

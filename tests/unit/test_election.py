@@ -23,12 +23,14 @@ from qpid_ha_agent.pacemaker.scores import position_of
 from qpid_ha_agent.sight import Life, Sight
 from qpid_ha_broker.ha.states import State
 
-EVERY_BROKER = list(itertools.product([*State, None], *[[False, True]] * 3))
+EVERY_BROKER = list(itertools.product([*State, None], *[[False, True]] * 4))
 
 
-def at(lsn: int = 100, generation: int = 3, epoch: int = 7, *, in_sync: bool = True) -> Position:
+def at(
+    lsn: int = 100, generation: int = 3, epoch: int = 7, *, in_sync: bool = True, restored: bool = False
+) -> Position:
     """A backup that lost its primary."""
-    return Position(generation, epoch, lsn, "connecting", in_sync)
+    return Position(generation, epoch, lsn, "connecting", in_sync, restored)
 
 
 def verdict(
@@ -41,27 +43,29 @@ def verdict(
 # --- scores
 
 
-def expected(state: State | None, has_data: bool, is_in_sync: bool, is_first_start: bool) -> str:
+def expected(state: State | None, has_data: bool, is_in_sync: bool, is_first_start: bool, is_restored: bool) -> str:
     """The table of docs/pacemaker.md, row by row."""
-    match state, has_data, is_in_sync, is_first_start:
-        case State.PRIMARY, _, _, _:
+    match state, has_data, is_in_sync, is_first_start, is_restored:
+        case State.PRIMARY, _, _, _, _:
             return "1000"
-        case State.READY, _, _, _:
+        case State.READY, _, _, _, _:
             return "500"
-        case State.CONNECTING, True, True, _:
+        case State.CONNECTING, True, True, _, False:
             return "200"
-        case State.CONNECTING, False, _, True:
+        case State.CONNECTING, True, True, _, True:
+            return "100"
+        case State.CONNECTING, False, _, True, _:
             return "10"
         case _:
             return "-INFINITY"
 
 
-@pytest.mark.parametrize(("state", "has_data", "is_in_sync", "is_first_start"), EVERY_BROKER)
+@pytest.mark.parametrize(("state", "has_data", "is_in_sync", "is_first_start", "is_restored"), EVERY_BROKER)
 def test_every_broker_has_the_score_of_its_row(
-    state: State | None, has_data: bool, is_in_sync: bool, is_first_start: bool
+    state: State | None, has_data: bool, is_in_sync: bool, is_first_start: bool, is_restored: bool
 ) -> None:
-    found = score_of(reason_of(state, has_data, is_in_sync, is_first_start))
-    assert found == expected(state, has_data, is_in_sync, is_first_start)
+    broker = (state, has_data, is_in_sync, is_first_start, is_restored)
+    assert score_of(reason_of(*broker)) == expected(*broker)
 
 
 def test_who_was_made_way_for_comes_after_a_primary_and_before_everybody_else() -> None:
@@ -127,6 +131,23 @@ def test_when_nobody_is_in_sync_the_broker_itself_is_asked() -> None:
     assert isinstance(verdict(at(in_sync=False), {"a": at(in_sync=False)}), Go)
 
 
+def test_nobody_makes_way_for_a_dead_primary_that_was_restarted_though_its_store_goes_further() -> None:
+    """Its broker would refuse: what it alone has was not confirmed."""
+    dead_primary = at(103, restored=True)
+    assert isinstance(verdict(at(100), {"a": dead_primary, "c": at(100)}, max_lag=0), Go)
+    assert isinstance(verdict(at(99), {"a": dead_primary, "c": at(100)}, max_lag=0), MakeWay)
+
+    found = verdict(dead_primary, {"a": at(99, epoch=6), "c": at(100)})
+    assert isinstance(found, MakeWay)
+    assert found.node == "c"
+
+
+def test_of_those_that_were_restarted_the_furthest_goes_on_whatever_lag_is_allowed() -> None:
+    found = verdict(at(100, restored=True), {"a": at(101, restored=True)}, max_lag=10_000)
+    assert isinstance(found, MakeWay)
+    assert isinstance(verdict(at(101, restored=True), {"a": at(100, restored=True)}), Go)
+
+
 # --- after a planned demotion
 
 
@@ -151,13 +172,14 @@ def test_the_end_of_an_older_generation_says_nothing_about_this_one() -> None:
 
 
 def test_a_position_reads_back_as_it_was_published() -> None:
-    for position in (at(), at(in_sync=False), Position(0, 0, 0, "catchup", False)):
+    for position in (at(), at(in_sync=False), at(restored=True), Position(0, 0, 0, "catchup", False)):
         assert Position.read(str(position)) == position
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", ":", "3:7:100", "3:7:100:ready", "3:7:100:ready:in-sync:1", "-3:7:100:ready:in-sync", "3:7:x:ready:in-sync",
+    ["", ":", "3:7:100", "3:7:100:ready", "3:7:100:ready:in-sync:1", "3:7:100:ready:restored",
+     "-3:7:100:ready:in-sync", "3:7:x:ready:in-sync",
      "3:7:²:ready:in-sync", "3:7:100:ready:maybe", f"3:7:{'9' * 5000}:ready:in-sync", "3:7:100:re ady:in-sync"],
 )  # fmt: skip
 def test_what_is_no_position_is_read_as_none(text: str) -> None:

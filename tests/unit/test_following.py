@@ -252,3 +252,17 @@ def test_without_enough_replicas_nothing_replicated_is_taken_in() -> None:
     core.resources.refusal = None
     core.publish(queue, "d")
     core.check()
+
+
+def test_messages_that_are_not_durable_are_given_up_by_everybody_at_the_same_place() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, message("durable", durable=True), message("transient"))
+    core.resources.write(ev.TransientsLost(core.resources.log.last_lsn + 1))
+    core.publish(queue, message("later"))
+    backup = core.followed()
+    for each in (core.state, backup.state):
+        assert bodies(each.queues["q"].entries()) == ["durable", "later"]
+        each.queues["q"].check_invariants()
+    assert backup.state.memory_bytes == core.state.memory_bytes
+    assert backup.state.transients_lost_lsn == core.state.transients_lost_lsn > 0

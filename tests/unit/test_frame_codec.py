@@ -39,7 +39,11 @@ def ascending_ranges(draw: st.DrawFn) -> tuple[tuple[int, int], ...]:
 
 
 FRAMES: st.SearchStrategy[Frame] = st.one_of(
-    st.builds(fr.Hello, st.integers(0, 2**32 - 1), TEXT, TEXT, TEXT, HISTORY, U64, U64, st.booleans(), U64),
+    st.builds(
+        fr.Hello,
+        *(st.integers(0, 2**32 - 1), TEXT, TEXT, TEXT, HISTORY, U64, U64),
+        *(st.booleans(), st.booleans(), U64, st.booleans()),
+    ),
     st.builds(
         fr.Welcome, TEXT, TEXT, U64, HISTORY, U64, st.sampled_from(fr.Resync), TEXT, st.floats(0, 1e6, allow_nan=False)
     ),
@@ -55,11 +59,12 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
     ),
     st.builds(fr.CaughtUp, U64, U64),
     st.builds(fr.TakeOver, U64),
+    st.builds(fr.Shutdown, U64, U64, TEXT),
     st.builds(fr.Question, U64, st.sampled_from(fr.Topic), TEXT, TEXT, TEXT, U64, U64, TEXT),
     st.builds(
         fr.Answer,
-        *(U64, TEXT, TEXT, TEXT, st.sampled_from([state.value for state in State]), U64, U64, NAMES, U64),
-        *(st.booleans(), U64, TEXT, st.booleans(), TEXT, st.integers(0, 2**32 - 1)),
+        *(U64, TEXT, TEXT, TEXT, st.sampled_from([state.value for state in State]), U64, U64, NAMES, NAMES, U64),
+        *(st.booleans(), U64, TEXT, st.booleans(), TEXT, st.integers(0, 2**32 - 1), st.sampled_from(fr.Store)),
     ),
     st.builds(fr.Follow, st.integers(0, 2**32 - 1), TEXT, TEXT, TEXT, HISTORY, U64),
     st.builds(fr.Followed, TEXT, TEXT, U64, HISTORY, U64, U64, ARGUMENTS, st.floats(0, 1e6, allow_nan=False)),

@@ -40,6 +40,11 @@ class Node:
         self._hindrance = Hindrance(self.notes, self._memory, lambda: self.record)
         monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
 
+    def refuse(self, why: str) -> None:
+        """It was to be promoted, and would not."""
+        with self._memory.changed() as memory:
+            memory.refusal = why
+
     def monitor(self, score: str, *, primary: str = "", lsn: int = 0, after_s: float = 11.0) -> list[str]:
         """What is told in this one."""
         self.now_s += after_s
@@ -64,6 +69,15 @@ def test_an_empty_broker_says_who_has_the_data_once_and_until_it_is_over(node: N
     assert node.monitor(NEVER) == []
     assert node.monitor("500", primary="n2") == [""]
     assert node.monitor("500", primary="n2") == []
+
+
+def test_a_broker_that_refused_says_why_until_there_is_a_primary(node: Node) -> None:
+    why = "this store was not closed in order, and n3 of the last in-sync set cannot be asked"
+    node.refuse(why)
+    assert node.monitor(NEVER, lsn=5) == [why]
+    assert node.monitor("200", lsn=5) == []
+    assert node.monitor("500", primary="n2", lsn=5) == [""]
+    assert node.monitor("200", lsn=5) == []
 
 
 def test_one_that_finds_its_primary_soon_says_nothing(node: Node) -> None:

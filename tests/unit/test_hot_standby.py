@@ -49,6 +49,33 @@ def test_a_paused_primary_confirms_nothing_when_it_goes_on_and_steps_down(has_co
     assert all(node.bodies("q") == ["sent to the new one"] for node in cluster.nodes.values())
 
 
+def test_who_promised_to_follow_nobody_older_keeps_that_when_the_new_primary_is_cut_off_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = three(min_in_sync=2)
+    a, b, c = (cluster[name] for name in "abc")
+    a.declare("q")
+    cluster.settle()
+    a.paused = True
+    cluster.cut("a", "b")
+    cluster.wait(4)
+    carry_out = cluster.carry_out
+
+    def cut_off(node: Node, effect: fx.Effect) -> None:
+        if node is b and isinstance(effect, fx.Send) and isinstance(effect.frame, fr.Welcome):
+            cluster.cut("b", "c")
+        carry_out(node, effect)
+
+    monkeypatch.setattr(cluster, "carry_out", cut_off)
+    assert cluster.promote("b").done
+    a.paused = False
+    lsn = a.publish("q", "sent to the old primary")
+    cluster.wait(10)
+    assert c.member.generation == 1  # it heard that b leads, and has nothing of it
+    assert a.confirmed < lsn
+    assert primaries(cluster) == ["b"]
+
+
 def test_a_primary_whose_machine_is_off_holds_up_the_next_one_for_less_when_a_coordinator_has_the_record() -> None:
     waited_s = {}
     for has_coordinator in (False, True):
@@ -309,7 +336,7 @@ def test_a_switchover_comes_to_nothing_when_the_primary_that_wanted_it_cannot_be
 
 def hello(**changed: object) -> fr.Hello:
     """A backup's first word, as a stranger may say it."""
-    return fr.Hello(fr.PROTOCOL_VERSION, "x", "x-1", "", (), 0, 0, True, 0)._replace(**changed)  # type: ignore[arg-type]
+    return fr.Hello(fr.PROTOCOL_VERSION, "x", "x-1", "", (), 0, 0, True, False, 0, True)._replace(**changed)  # type: ignore[arg-type]
 
 
 def said_to(node: Node, link: int, frame: fr.Frame) -> list[fx.Effect]:

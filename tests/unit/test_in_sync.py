@@ -64,6 +64,21 @@ def test_who_comes_back_before_its_departure_counts_is_waited_for_again() -> Non
     assert in_sync.committed_lsn == 4
 
 
+def test_one_who_comes_back_without_its_memory_may_have_led_others_meanwhile() -> None:
+    """As the record still allowed it: what is confirmed now waits for the record, as if it had not come back."""
+    in_sync = three_brokers()
+    gone = in_sync.leave("c")
+    in_sync.appended(gone.epoch, 5)
+    back = in_sync.join("c", 6, remembers=False)
+    in_sync.appended(back.epoch, 7)
+    for name in "abc":
+        in_sync.acknowledge(name, 9)
+    in_sync.check_invariants()
+    assert (in_sync.committed_lsn, in_sync.awaits_filing) == (0, True)
+    in_sync.filed(back.epoch)
+    assert (in_sync.committed_lsn, in_sync.awaits_filing) == (9, False)
+
+
 def test_an_older_epoch_that_was_filed_does_not_free_a_later_departure() -> None:
     in_sync = three_brokers()
     first = in_sync.leave("b").epoch

@@ -96,6 +96,9 @@ def test_a_queue_lives_from_create_to_delete(node: Node) -> None:
         "consumers": 0,
         "enqueued": 0,
         "dequeued": 0,
+        "id": 5,
+        "newest_message": 0,
+        "log_position": 5,
         "arguments": {"qpid.max_count": 5},
     }
     assert node.configuration.queue("orders").arguments.max_count == 5

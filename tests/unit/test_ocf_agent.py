@@ -6,7 +6,6 @@ The broker is a scripted process, Pacemaker's tools are scripted programs; the a
 from __future__ import annotations
 
 import os
-import pwd
 import signal
 import socket
 import subprocess
@@ -15,92 +14,27 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+import fake_qpidd
+from ocf_resource import IN_SYNC, LOST, PRIMARY, Outcome, Resource, resource_here, says_first
 from qpid_ha_agent import actions
 from qpid_ha_agent.ocf.agent import LAST_CHANCE_S
 from qpid_ha_agent.ocf.codes import Code
-from qpid_ha_agent.ocf.main import run_action
 from qpid_ha_agent.ocf.memory import DIRECTORY_VARIABLE, Memory, MemoryFile
 from qpid_ha_agent.pacemaker import attributes
 from qpid_ha_agent.pacemaker.one_watch import lock_of
 from qpid_ha_agent.sight import Sight, look
-from scripted_broker import ScriptedBroker
-from scripted_pacemaker import NODE, ScriptedPacemaker
+from scripted_pacemaker import NODE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the agent wants to be root, as Pacemaker's agents are")
-
-KEPT = 128
-"""So much of a sentence does Pacemaker keep."""
-BACKUP = {"name": NODE, "state": "ready", "generation": 3, "epoch": 7, "lsn": 100, "primary": "n2", "min_in_sync": 1}
-IN_SYNC = BACKUP | {"members": [NODE, "n2"]}
-LOST = IN_SYNC | {"state": "connecting", "primary": ""}
-PRIMARY = IN_SYNC | {"state": "primary", "primary": NODE}
-
-
-class Outcome(NamedTuple):
-    code: Code
-    reason: str
-    log: str
-
-
-class Resource:
-    """One resource on this node; `do` is what Pacemaker does."""
-
-    def __init__(self, broker: ScriptedBroker, pacemaker: ScriptedPacemaker, capfd: pytest.CaptureFixture[str]) -> None:
-        self.broker = broker
-        self.pacemaker = pacemaker
-        self._capfd = capfd
-        self.memory = MemoryFile("broker", broker.directory / "state")
-        self.environment = {
-            "OCF_RESOURCE_INSTANCE": "broker",
-            "OCF_RESKEY_CRM_meta_timeout": "20000",
-            "OCF_RESKEY_CRM_meta_interval": "10000",
-            "OCF_RESKEY_CRM_meta_on_node": NODE,
-            DIRECTORY_VARIABLE: str(self.memory.directory),
-        }
-        user = pwd.getpwuid(os.geteuid()).pw_name
-        self.set(config=broker.config, binary=broker.program, log_file=broker.log_file, user=user, watch="false")
-
-    def set(self, **parameters: object) -> None:
-        self.environment |= {f"OCF_RESKEY_{name}": str(value) for name, value in parameters.items()}
-
-    def do(self, action: str, **meta: str) -> Outcome:
-        """`meta` is what Pacemaker adds, without its prefix; CHECK_LEVEL is one of its own."""
-        self._capfd.readouterr()
-        more = {
-            "OCF_CHECK_LEVEL" if name == "CHECK_LEVEL" else f"OCF_RESKEY_CRM_meta_{name}": text
-            for name, text in meta.items()
-        }
-        code = run_action(action, self.environment | more)
-        log = self._capfd.readouterr().err
-        reasons = [line for line in log.splitlines() if line.startswith("ocf-exit-reason:")]
-        assert len(reasons) <= 1, log
-        return Outcome(code, reasons[0].partition(":")[2] if reasons else "", log)
-
-    def promote(self, *nodes: str, **meta: str) -> Outcome:
-        """With `nodes` active."""
-        return self.do("promote", notify_active_uname=" ".join(nodes), **meta)
-
-    def up(self, **status: object) -> None:
-        """It runs, and says `status` of itself."""
-        self.broker.says(**status)
-        assert self.do("start").code is Code.SUCCESS
-        self.pacemaker.forget_calls()
 
 
 @pytest.fixture
 def resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Resource]:
-    pacemaker = ScriptedPacemaker(tmp_path, "broker")
-    monkeypatch.setenv("PATH", pacemaker.path)
-    with ScriptedBroker() as broker:
-        yield Resource(broker, pacemaker, capfd)
-
-
-def says_first(outcome: Outcome, *words: str) -> bool:
-    return all(word in outcome.reason[:KEPT] for word in words)
+    with resource_here(tmp_path, monkeypatch, capfd) as resource:
+        yield resource
 
 
 # --- the ordinary life
@@ -229,93 +163,6 @@ def test_at_level_10_it_also_knocks_at_the_amqp_port(resource: Resource) -> None
     assert resource.do("monitor", CHECK_LEVEL="20").code is Code.FAILED_PROMOTED
 
 
-# --- who is promoted
-
-
-def test_a_candidate_makes_way_for_a_better_one_and_raises_its_score(resource: Resource) -> None:
-    resource.up(**LOST)
-    resource.pacemaker.publish("n2", "3:8:90:connecting:in-sync ")
-    found = resource.promote(NODE, "n2")
-    assert found.code is Code.ERR_GENERIC
-    assert says_first(found, "n2 is the better choice", "epoch 8")
-    assert int(resource.pacemaker.score("n2")) > int(resource.pacemaker.score())
-    assert resource.do("monitor").code is Code.SUCCESS
-
-
-def test_what_a_node_published_that_is_gone_does_not_count(resource: Resource) -> None:
-    resource.up(**LOST)
-    resource.pacemaker.publish("n2", "3:8:90:connecting:in-sync ")
-    resource.broker.says(**LOST)
-    found = resource.promote(NODE, "n3")
-    assert "promoting this broker" in found.log
-    assert found.code is Code.SUCCESS
-
-
-def test_a_move_is_refused_while_the_old_primary_has_more(resource: Resource) -> None:
-    resource.up(**IN_SYNC)
-    resource.pacemaker.publish("n2", "3:7:101:ready:in-sync 3:101")
-    found = resource.promote(NODE, "n2")
-    assert found.code is Code.ERR_GENERIC
-    assert says_first(found, "n2", "handed over at 101")
-
-
-def test_a_lag_within_max_lag_does_not_count(resource: Resource) -> None:
-    resource.up(**LOST)
-    resource.pacemaker.publish("n2", "3:7:105:connecting:in-sync ")
-    resource.set(max_lag="5")
-    assert resource.promote(NODE, "n2").code is Code.SUCCESS
-    resource.set(max_lag="4")
-    assert resource.promote(NODE, "n2").code is Code.ERR_GENERIC
-
-
-def test_garbage_that_was_published_is_passed_over(resource: Resource) -> None:
-    resource.up(**LOST)
-    resource.pacemaker.publish("n2", "²:1:2:ready:in-sync ²:9")
-    assert resource.promote(NODE, "n2").code is Code.SUCCESS
-
-
-@pytest.mark.parametrize("trouble", ["fail", "hang"])
-def test_nobody_is_promoted_while_the_others_cannot_be_heard(
-    resource: Resource, monkeypatch: pytest.MonkeyPatch, trouble: str
-) -> None:
-    monkeypatch.setattr(attributes, "TOOL_TIMEOUT_S", 0.2)
-    resource.up(**LOST)
-    getattr(resource.pacemaker, trouble)()
-    found = resource.promote(NODE, "n2")
-    assert (found.code, says_first(found, "attrd_updater")) == (Code.ERR_GENERIC, True)
-
-
-def test_a_refused_promotion_gives_the_brokers_sentence_and_is_not_tried_again_at_once(
-    tmp_path: Path, resource: Resource
-) -> None:
-    with ScriptedBroker("b", refuse="n2 has what this broker lacks: start it") as broker:
-        refused = Resource(broker, resource.pacemaker, resource._capfd)
-        refused.up(**LOST)
-        found = refused.promote(NODE)
-        assert (found.code, found.reason) == (Code.ERR_GENERIC, "n2 has what this broker lacks: start it")
-        assert resource.pacemaker.score() == "-INFINITY"
-
-        refused.do("monitor")
-        assert resource.pacemaker.score() == "200"
-
-
-def test_where_there_is_no_broker_a_promotion_says_so_and_a_demotion_has_nothing_to_do(resource: Resource) -> None:
-    assert resource.promote(NODE).code is Code.NOT_RUNNING
-    assert resource.do("demote").code is Code.SUCCESS
-
-
-def test_an_operator_can_force_a_promotion_once(resource: Resource) -> None:
-    resource.up(**LOST | {"members": ["n2"]})
-    resource.pacemaker.publish("n2", "3:7:900:connecting:in-sync ")
-    assert resource.promote(NODE, "n2").code is Code.ERR_GENERIC
-    with resource.memory.changed() as memory:
-        memory.is_forced = True
-    resource.do("monitor")
-    assert resource.pacemaker.score() == "800"
-    assert resource.promote(NODE, "n2").code is Code.SUCCESS
-    assert not resource.memory.read().is_forced
-
-
 # --- bad input
 
 
@@ -382,7 +229,7 @@ def test_an_action_with_too_little_time_says_so_before_it_is_killed(resource: Re
     found = resource.do("start", timeout="1500")
     assert found.code is Code.ERR_GENERIC
     assert says_first(found, "did not answer within 0.5 s")
-    assert time.monotonic() - began_s < 1.5
+    assert time.monotonic() - began_s < 10, "not start_timeout, which is a minute"
 
 
 def test_a_stale_socket_is_no_broker(resource: Resource) -> None:
@@ -407,6 +254,52 @@ def test_a_broker_that_ends_at_once_is_quoted(resource: Resource) -> None:
     resource.broker.script("qpidd", f'echo "qpidd: {words}" >&2; exit 1')
     found = resource.do("start")
     assert (found.code, found.reason) == (Code.ERR_GENERIC, f"broker ended: {words}")
+
+
+# --- a store that takes long to load
+
+LOAD_S = 1.5
+
+
+def loading_slowly(resource: Resource) -> None:
+    """The broker tells how far it is, and answers after `LOAD_S`."""
+    fake = f'exec {sys.executable} {fake_qpidd.__file__} "$@"'
+    resource.broker.script("qpidd", f'echo "INFO store: recovering: 40% of 900 MB" >&2; sleep {LOAD_S:g}; {fake}')
+    resource.broker.says(**LOST)
+
+
+def test_a_start_waits_for_a_store_that_takes_long_to_load(resource: Resource) -> None:
+    loading_slowly(resource)
+    began_s = time.monotonic()
+    assert resource.do("start").code is Code.SUCCESS
+    assert time.monotonic() - began_s >= LOAD_S
+    assert resource.pacemaker.score() == "200"
+
+
+def test_a_broker_that_loads_is_no_failure_to_a_probe_and_one_that_is_at_it_too_long_is(resource: Resource) -> None:
+    loading_slowly(resource)
+    starting = threading.Thread(target=actions.start, args=(resource.broker.service, 20.0))
+    starting.start()
+    while not resource.broker.pid:
+        time.sleep(0.01)
+    assert resource.do("monitor", interval="0").code is Code.SUCCESS
+    assert resource.do("monitor", interval="0", role="Promoted").code is Code.FAILED_PROMOTED
+    assert resource.promote(NODE).code is Code.ERR_GENERIC
+    assert resource.pacemaker.score() == "", "nobody knows what it is worth"
+    resource.set(start_timeout="10ms")
+    assert resource.do("monitor", interval="0").code is Code.ERR_GENERIC
+    starting.join()
+    assert resource.do("monitor", interval="0").code is Code.SUCCESS
+
+
+def test_a_start_that_cannot_wait_so_long_says_how_far_the_store_was(resource: Resource) -> None:
+    loading_slowly(resource)
+    resource.set(start_timeout="500ms")
+    found = resource.do("start")
+    assert found.code is Code.ERR_GENERIC
+    assert says_first(found, "longer than start_timeout to load: 40% of 900 MB")
+    assert resource.do("stop").code is Code.SUCCESS
+    assert resource.broker.pid == 0
 
 
 # --- memory

@@ -46,7 +46,7 @@ def test_without_any_parameter_there_is_a_default_for_each() -> None:
     found = read_parameters({})
     assert found.config == "/etc/qpid-ha/qpid-ha.yaml"
     assert found.user == "qpid-ha"
-    assert (found.start_timeout, found.stop_timeout, found.promote_timeout, found.hang_timeout) == (60, 20, 20, 3)
+    assert (found.start_timeout, found.stop_timeout, found.promote_timeout, found.hang_timeout) == (60, 30, 20, 3)
     assert (found.max_lag, found.watch) == (10_000, True)
     assert {found.binary, found.data_dir, found.control_socket, found.log_file, found.virtual_ip} == {""}
 

@@ -59,17 +59,24 @@ messages = st.builds(
     durable=st.booleans(),
     k=st.sampled_from("123"),
 )
+numbered = st.builds(
+    lambda each, producer, sequence: each._replace(producer=producer, sequence=sequence),
+    messages,
+    st.sampled_from([b"p", b"q", b"r"]),
+    st.integers(0, 9),
+)
 picks = st.integers(0, 1000)
 
 
 class Commands(RuleBasedStateMachine):
     """Random commands on a resource set, a reader of its log, and all that the two must agree on."""
 
-    @initialize(log_acquisitions=st.booleans())
-    def begin(self, log_acquisitions: bool) -> None:
+    @initialize(log_acquisitions=st.booleans(), producers=st.sampled_from([0, 1, 2, 100]))
+    def begin(self, log_acquisitions: bool, producers: int) -> None:
         self.core = Core(log_acquisitions=log_acquisitions)
+        self.core.resources.deduplication.producers = producers
         self.backup = ResourceSet("default", TextReader())
-        self.read_to = 0
+        self.read_to = self.committed_lsn = 0
         self.consumers: dict[Consumer, Queue] = {}
         self.held: dict[Entry, tuple[Queue, Consumer]] = {}
         self.browsed: Counter[tuple[Consumer, int]] = Counter()
@@ -123,7 +130,7 @@ class Commands(RuleBasedStateMachine):
 
     # --- messages
 
-    @rule(pick=picks, several=st.lists(messages, min_size=1, max_size=4))
+    @rule(pick=picks, several=st.lists(messages | numbered, min_size=1, max_size=4))
     def publish(self, pick: int, several: list[Message]) -> None:
         target = self.target(pick)
         for each in several:
@@ -142,6 +149,7 @@ class Commands(RuleBasedStateMachine):
         consumer = list(self.consumers)[pick % len(self.consumers)]
         self.core.give_credit(self.consumers[consumer], consumer, credit, window_bytes)
         self.core.hand_out(limit)
+        self.committed_lsn = self.core.log.committed_lsn  # of all, where somebody browses
         for each, queue in self.consumers.items():
             for entry in self.core.inbox(each):
                 self.delivered(each, queue, entry)
@@ -198,7 +206,7 @@ class Commands(RuleBasedStateMachine):
         self.transactions.append(Transaction())
 
     @precondition(lambda self: self.transactions)
-    @rule(pick=picks, several=st.lists(messages, min_size=1, max_size=3))
+    @rule(pick=picks, several=st.lists(messages | numbered, min_size=1, max_size=3))
     def publish_in_transaction(self, pick: int, several: list[Message]) -> None:
         target = self.target(pick)
         for each in several:
@@ -263,9 +271,10 @@ class Commands(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_committed_before_the_witness_says_so(self) -> None:
-        seen = self.core.log.last_lsn // 2
-        self.core.log.acknowledge(WITNESS, seen)
-        assert self.core.log.committed_lsn == seen
+        assert self.core.log.committed_lsn == self.committed_lsn
+        self.committed_lsn = max(self.committed_lsn, self.core.log.last_lsn // 2)
+        self.core.log.acknowledge(WITNESS, self.committed_lsn)
+        assert self.core.log.committed_lsn == self.committed_lsn
 
     def teardown(self) -> None:
         if hasattr(self, "core"):

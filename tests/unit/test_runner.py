@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,21 @@ def test_silence_counts_from_the_first_question_without_an_answer() -> None:
 
 def test_a_new_process_is_silent_from_its_start() -> None:
     assert BrokerView(started_at_s=3.0).silent_s(5.0) == 2.0
+
+
+def test_a_silence_in_which_the_process_works_is_told_from_one_in_which_it_does_not() -> None:
+    slow, dead = BrokerView(), BrokerView()
+    for view in (slow, dead):
+        view.answer(READY, asked_at_s=1.0)
+        view.note_work(7.0)
+        view.ask(10.0)
+    slow.note_work(7.9)
+    dead.note_work(7.1)
+    assert slow.is_working(11.0)
+    assert not dead.is_working(11.0)
+
+    slow.forgive(11.0)
+    assert not slow.is_working(12.0)  # since then it did nothing
 
 
 def test_an_answer_that_is_older_than_what_we_know_changes_nothing() -> None:
@@ -221,6 +237,29 @@ def test_a_process_that_was_stopped_can_be_killed_and_says_how_it_ended() -> Non
     assert not process.is_alive()
     process.send(signal.SIGKILL)  # hits nobody
     process.close()
+
+
+def test_a_process_that_works_or_waits_for_a_processor_is_told_from_one_that_is_stopped() -> None:
+    busy, stopped = [BrokerProcess.start([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        wait_worked(stopped, 0.05)
+        stopped.send(signal.SIGSTOP)
+        os.waitid(os.P_PID, stopped.pid, os.WSTOPPED)
+        worked_s = stopped.worked_s()
+        wait_worked(busy, busy.worked_s() + 0.1)
+        assert stopped.worked_s() == worked_s
+    finally:
+        for process in (busy, stopped):
+            process.send(signal.SIGKILL)
+            assert process.end_text() == "killed by SIGKILL"
+            process.close()
+
+
+def wait_worked(process: BrokerProcess, worked_s: float) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while process.worked_s() < worked_s:
+        assert time.monotonic() < deadline, "it does not work"
+        time.sleep(0.005)
 
 
 def test_an_exit_code_is_told() -> None:

@@ -27,13 +27,19 @@ def tail_of(*sizes: int, limit_records: int = 1000) -> Tail:
     return tail
 
 
-def lsns_after(tail: Tail, lsn: int) -> list[int]:
-    found: list[int] = []
-    for first_lsn, last_lsn, data in tail.after(lsn):
-        decoded = decode(data)
+def lsns_after(tail: Tail, lsn: int, max_records: int = 1000, max_bytes: int = 1_000_000) -> list[int]:
+    return [each for piece in pieces_after(tail, lsn, max_records, max_bytes) for each in piece]
+
+
+def pieces_after(tail: Tail, lsn: int, max_records: int = 1000, max_bytes: int = 1_000_000) -> list[list[int]]:
+    """The LSNs of each piece, until there are no more."""
+    found: list[list[int]] = []
+    while (piece := tail.piece_after(lsn, max_records, max_bytes)) is not None:
+        decoded = decode(piece.data)
         assert decoded.problem is None
-        assert (decoded.records[0].lsn, decoded.records[-1].lsn) == (first_lsn, last_lsn)
-        found += [record.lsn for record in decoded.records]
+        found.append([record.lsn for record in decoded.records])
+        assert (found[-1][0], found[-1][-1]) == (piece.first_lsn, piece.last_lsn)
+        lsn = piece.last_lsn
     return found
 
 
@@ -56,7 +62,7 @@ def test_what_was_never_written_is_not_held() -> None:
     tail = tail_of(3)
     assert not tail.holds_after(4)
     with pytest.raises(LookupError, match="1 to 3"):
-        tail.after(4)
+        tail.piece_after(4, 1, 1)
 
 
 def test_the_oldest_go_when_the_room_is_used_up() -> None:
@@ -94,12 +100,11 @@ def test_forgetting_more_than_is_held_leaves_the_place() -> None:
     assert (tail.first_lsn, tail.last_lsn) == (2, 1)
 
 
-def test_a_reader_is_not_disturbed_by_what_comes_meanwhile() -> None:
-    tail = tail_of(2, 2)
-    reader = tail.after(0)
-    assert next(reader).last_lsn == 2
-    tail.append(5, 5, records(5, 5))
-    assert [stretch.last_lsn for stretch in reader] == [4]
+def test_pieces_are_as_large_as_they_may_be_and_never_less_than_what_one_turn_wrote() -> None:
+    tail = tail_of(2, 2, 1, 5, 1)
+    assert pieces_after(tail, 0, max_records=4) == [[1, 2, 3, 4], [5], [6, 7, 8, 9, 10], [11]]
+    assert pieces_after(tail, 0, max_bytes=5 * RECORD_BYTES) == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10], [11]]
+    assert pieces_after(tail, 3, max_records=1) == [[4], [5], [6, 7, 8, 9, 10], [11]]
 
 
 @given(
@@ -117,3 +122,4 @@ def test_whatever_happens_it_is_one_run_within_the_limit(steps: list[tuple[str, 
         tail.check_invariants()
         for lsn in range(tail.first_lsn - 1, tail.last_lsn + 1):
             assert lsns_after(tail, lsn) == list(range(lsn + 1, tail.last_lsn + 1))
+            assert lsns_after(tail, lsn, max_records=3) == list(range(lsn + 1, tail.last_lsn + 1))

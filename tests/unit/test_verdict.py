@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from qpid_ha_broker.ha.effects import Record
-from qpid_ha_broker.ha.frames import Answer
+from qpid_ha_broker.ha.frames import Answer, Store
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.ha.verdict import Accept, Known, Refuse, StepDownFirst, Verdict, judge
 
 
 def broker(name: str, **changed: Any) -> Answer:
     """A backup that was in sync with a and the others when it lost its primary."""
-    answer = Answer(1, name, f"{name}-1", "uuid", "connecting", 3, 7, ("a", "b", "c"), 100, True, 0, "", True, "", 1)
+    members = changed.get("members", ("a", "b", "c"))
+    answer = Answer(1, name, f"{name}-1", "uuid", "connecting", 3, 7, members, members, 100, True, 0, "", True, "", 1)
     return answer._replace(**changed)
 
 
@@ -120,10 +121,154 @@ def test_the_new_generation_is_above_everything_that_was_promised_or_seen() -> N
 
 
 def test_force_overrides_doubt_but_neither_a_second_broker_of_that_name_nor_another_cluster() -> None:
-    found = verdict(fresh("b"), broker("c"), force=True)
-    assert isinstance(found, Accept)
-    assert found.members == ("b",)
+    for found in (verdict(broker("b", complete=False), broker("c"), force=True), verdict(fresh("b"), force=True)):
+        assert isinstance(found, Accept)
+        assert found.members == ("b",)
     assert "two brokers are called b" in refusal(verdict(broker("b"), broker("b", instance="other"), force=True))
     assert "cluster other" in refusal(verdict(broker("b"), broker("c", cluster="other"), force=True))
     record = Record("other", 3, "a", 7, ("b",))
     assert "cluster other" in refusal(verdict(broker("b"), record=record, has_coordinator=True, force=True))
+
+
+def test_force_begins_nothing_anew_beside_a_broker_that_holds_data() -> None:
+    """The others would belong to another cluster then, and stop for good."""
+    assert "no data, and c does: use --force there" in refusal(verdict(fresh("b"), broker("c"), force=True))
+
+
+# --- after a crash of everybody: each broker has what its store kept
+
+
+def restarted(name: str, **changed: Any) -> Answer:
+    """A broker that has its log from a store that nobody closed."""
+    return broker(name, store=Store.DIRTY, **changed)
+
+
+def test_the_furthest_store_leads_once_the_whole_in_sync_set_is_back() -> None:
+    found = verdict(restarted("b", lsn=120), restarted("a", lsn=119), restarted("c", lsn=118), unreachable=())
+    assert isinstance(found, Accept)
+
+
+def test_a_store_that_is_behind_names_the_one_that_is_not() -> None:
+    text = refusal(verdict(restarted("c", lsn=118), restarted("a"), restarted("b", lsn=120), unreachable=()))
+    assert "the store of b goes further" in text
+
+
+def test_of_equal_stores_any_may_lead() -> None:
+    for own, others in (("a", "bc"), ("b", "ac"), ("c", "ab")):
+        assert isinstance(verdict(restarted(own), *map(restarted, others), unreachable=()), Accept)
+
+
+def test_a_store_waits_for_those_who_may_hold_more() -> None:
+    text = refusal(verdict(restarted("b"), restarted("c"), unreachable=("a:5672",)))
+    assert "a of the last in-sync set cannot be asked" in text
+
+
+def test_who_had_left_the_in_sync_set_need_not_be_waited_for() -> None:
+    without_a = {"epoch": 8, "members": ("b", "c")}
+    assert isinstance(verdict(restarted("b", **without_a), restarted("c", **without_a)), Accept)
+
+
+def test_a_store_that_was_left_behind_never_leads() -> None:
+    text = refusal(verdict(restarted("a"), restarted("b", epoch=8, members=("b", "c")), unreachable=()))
+    assert "newer in-sync set without this broker" in text
+
+
+def test_whoever_did_not_crash_leads_instead_of_a_store() -> None:
+    assert "unlike c" in refusal(verdict(restarted("b"), broker("c"), restarted("a"), unreachable=()))
+    assert isinstance(verdict(broker("c"), restarted("b"), restarted("a"), unreachable=()), Accept)
+
+
+def test_a_generation_that_too_few_can_have_followed_yields_to_those_who_went_on_in_the_one_before() -> None:
+    dropped_c = {"generation": 4, "epoch": 9, "newest_members": ("a", "b"), "lsn": 90}
+    began, followed = restarted("b", **dropped_c, min_in_sync=2), restarted("a", **dropped_c)
+    went_on = broker("c", lsn=120)
+
+    assert "unlike c" in refusal(verdict(began, went_on, broker("a"), unreachable=()))
+    assert isinstance(verdict(went_on, began, broker("a"), unreachable=()), Accept)
+    for third, unreachable in ((followed, ()), (fresh("a"), ()), (None, ("a:5672",))):
+        seen = [] if third is None else [third]
+        found = verdict(went_on, began, *seen, unreachable=unreachable)
+        assert refusal(found).startswith("what b ")
+        assert "kept goes further" in refusal(found)
+
+
+def test_a_store_whose_last_set_was_perhaps_never_heard_of_waits_for_those_in_it_and_they_lack_nothing() -> None:
+    """`b` has dropped `d` and come back. What it confirmed since, `a` and `c` hold; and perhaps `d` was never out."""
+    everybody = ("a", "b", "c", "d")
+    dropped_d = restarted("b", epoch=8, members=everybody, newest_members=("a", "b", "c"), lsn=101, min_in_sync=3)
+    a, c, d = (broker(name, members=everybody, min_in_sync=3) for name in "acd")
+
+    assert "unlike a and c" in refusal(verdict(dropped_d, a, c, d, own_primary="b", unreachable=()))
+    assert isinstance(verdict(a, dropped_d, c, d, own_primary="b", unreachable=()), Accept)
+    assert "what b kept goes further" in refusal(verdict(d, a, dropped_d, c, own_primary="b", unreachable=()))
+
+
+def test_one_that_did_not_crash_and_was_left_out_holds_up_nobody_who_knows_what_was_confirmed_without_it() -> None:
+    """`a` and `b` went on without `c`, and crashed; nobody takes it that `c` has what the new primary began with."""
+    left_out = broker("c", epoch=6, lsn=90, min_in_sync=2)
+    a, b = (restarted(name, newest_members=("a", "b"), lsn=120, min_in_sync=2) for name in "ab")
+
+    found = verdict(a, left_out, b, own_primary="b", unreachable=())
+
+    assert isinstance(found, Accept)
+    assert found.members == ("a",)
+    assert "what a and b kept goes further" in refusal(verdict(left_out, a, b, unreachable=()))
+
+
+def test_one_that_is_being_brought_level_is_no_witness_of_what_was_confirmed() -> None:
+    found = verdict(restarted("b"), restarted("a"), broker("c", complete=False), unreachable=())
+    assert isinstance(found, Accept)
+
+
+def test_the_coordinators_record_counts_after_a_crash_too() -> None:
+    record = Record("uuid", 3, "a", 8, ("a", "b"))
+    given: dict[str, Any] = {"record": record, "has_coordinator": True, "unreachable": ()}
+    assert isinstance(verdict(restarted("b"), restarted("a", epoch=8, members=("a", "b")), **given), Accept)
+    assert "a of the last in-sync set" in refusal(verdict(restarted("b"), restarted("c"), **given))
+
+
+def test_a_newcomer_whose_own_log_does_not_say_that_it_was_in_sync_holds_nobody_up() -> None:
+    """It was recorded and died before its log had that: it cannot lead, and what it alone has was not confirmed."""
+    record = Record("uuid", 3, "a", 8, ("a", "b", "c"))
+    given: dict[str, Any] = {"record": record, "has_coordinator": True, "unreachable": ()}
+    newcomer = restarted("c", lsn=120, members=("a", "b"))
+
+    found = verdict(restarted("a"), restarted("b", lsn=90), newcomer, **given)
+
+    assert isinstance(found, Accept)
+    assert "c" not in found.members
+    assert "not in the in-sync set of its own log" in refusal(verdict(newcomer, restarted("a"), **given))
+
+
+def test_an_operator_may_want_to_be_asked() -> None:
+    answers = restarted("a"), restarted("c")
+    assert "ha.auto-recover is off" in refusal(verdict(restarted("b"), *answers, unreachable=(), auto_recover=False))
+    assert isinstance(verdict(restarted("b"), *answers, unreachable=(), auto_recover=False, is_chosen=True), Accept)
+
+
+def test_a_broker_whose_store_has_failed_does_not_lead() -> None:
+    assert "has failed" in refusal(verdict(broker("b", store=Store.FAILED), broker("c")))
+    assert isinstance(verdict(broker("b", store=Store.FAILED), broker("c"), force=True), Accept)
+
+
+def test_a_chosen_store_need_not_wait() -> None:
+    assert isinstance(verdict(restarted("b"), is_chosen=True), Accept)
+
+
+def test_stores_that_were_closed_together_need_not_be_compared() -> None:
+    assert isinstance(verdict(broker("b", store=Store.CLEAN)), Accept)
+
+
+def test_the_first_primary_of_a_cluster_that_died_before_it_wrote_anything_may_try_again() -> None:
+    """The coordinator names it; its store says that it wanted that generation, and holds nothing of it."""
+    given: dict[str, Any] = {"record": Record("uuid", 1, "b", 1, ("b",)), "has_coordinator": True, "unreachable": ()}
+    assert isinstance(verdict(fresh("b"), fresh("a"), fresh("c"), own_claim=1, **given), Accept)
+    assert "generation 1 was confirmed by b" in refusal(verdict(fresh("b"), fresh("a"), fresh("c"), **given))
+    assert "generation 1 was confirmed by b" in refusal(verdict(fresh("a"), fresh("b"), own_claim=1, **given))
+
+
+def test_a_member_that_came_back_empty_cannot_say_whether_it_had_gone_on_alone() -> None:
+    text = refusal(verdict(restarted("b"), restarted("a"), fresh("c"), unreachable=()))
+    assert "c of the last in-sync set cannot be asked" in text
+    given: dict[str, Any] = {"record": Record("uuid", 3, "a", 7, ("a", "b", "c")), "has_coordinator": True}
+    assert isinstance(verdict(restarted("b"), restarted("a"), fresh("c"), unreachable=(), **given), Accept)

@@ -10,6 +10,7 @@ from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
 from qpid_ha_agent.cli.output import print_document, print_facts, print_notes, value_text
 from qpid_ha_agent.cli.parameters import read_changes
 from qpid_ha_agent.cli.queue import queue
+from qpid_ha_agent.cli.store import store
 from qpid_ha_agent.cli.watch import watch
 
 
@@ -68,7 +69,7 @@ def set_settings(invocation: Invocation, words: tuple[str, ...]) -> None:
             print_document(change, invocation.format)
 
 
-for command in (*commands, watch, queue, exchange):
+for command in (*commands, watch, queue, exchange, store):
     admin.add_command(command)
 
 

@@ -145,6 +145,15 @@ def replicate(invocation: Invocation, queue: str | None, remote_broker: str | No
 
 
 @click.command()
+@click.option("--cluster", is_flag=True, help="All brokers: level, and their stores marked as closed together.")
+@common_options
+@click.pass_obj
+def shutdown(invocation: Invocation, cluster: bool) -> None:
+    """End the broker in good order; with --cluster, asked of the primary, the whole cluster."""
+    _say(invocation, invocation.call("shutdown", usual_timeout_s=CHANGE_TIMEOUT_S, cluster=cluster or None))
+
+
+@click.command()
 @common_options
 @click.pass_obj
 def events(invocation: Invocation) -> None:
@@ -163,6 +172,7 @@ commands: tuple[click.Command, ...] = (
     backups,
     history,
     replicate,
+    shutdown,
     events,
 )
 

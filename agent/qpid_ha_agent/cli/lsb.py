@@ -21,16 +21,18 @@ from qpid_ha_agent.actions import ActionFailed, Trouble
 from qpid_ha_agent.broker_address import DEFAULT_CONFIG_FILE
 from qpid_ha_agent.broker_config import BrokerConfigError
 from qpid_ha_agent.control import ControlClient, ControlFailure
+from qpid_ha_agent.ocf.loading import is_loading
 from qpid_ha_agent.ocf.memory import DIRECTORY
 from qpid_ha_agent.service import Service, read_service
 from qpid_ha_agent.sight import Life, Sight, look
 from qpid_ha_agent.started_by import StartedBy, StartedByFile
+from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.quantities import parse_duration_s
 
 KINDS = {"service": "qpidd", "primary": "qpidd-primary"}
 """What each is called by people: the name of its script."""
 USER = "qpid-ha"
-TIMEOUTS = {"start": "60s", "stop": "20s", "promote": "20s", "hang": "3s", "first_start": "15s"}
+TIMEOUTS = {"start": "60s", "stop": "30s", "promote": "20s", "hang": "3s", "first_start": "15s"}
 """first_start: how long a promotion waits for others, because nobody is promoted in an empty cluster before all of its
 brokers can be asked whether they hold anything; nodes are rarely switched on at one moment."""
 BROKER_PATIENCE_S = 5.0
@@ -237,8 +239,12 @@ class Script:
         return self._look_until(limit_s, lambda sight: sight.life is not Life.SILENT)
 
     def _await_broker(self) -> None:
-        limit_s = min(BROKER_PATIENCE_S, self._settings.timeouts_s["first_start"])
-        self._look_until(limit_s, lambda sight: sight.life is Life.ANSWERS)
+        """One that is there and silent loads its store."""
+        timeouts_s = self._settings.timeouts_s
+        limit_s, socket = min(BROKER_PATIENCE_S, timeouts_s["first_start"]), self._service.control_socket
+        sight = self._look_until(limit_s, lambda sight: sight.life is Life.ANSWERS)
+        if sight.life is Life.SILENT and is_loading(socket, timeouts_s["start"]):
+            self._look_until(timeouts_s["start"], lambda sight: not is_loading(socket, timeouts_s["start"]))
 
     def _look_until(self, limit_s: float, is_enough: Callable[[Sight], bool]) -> Sight:
         deadline_s = time.monotonic() + limit_s
@@ -249,15 +255,18 @@ class Script:
             time.sleep(RETRY_S)
 
     def _is_too_early(self) -> bool:
-        """Nobody who answers holds anything, and somebody does not answer yet: this is a first start."""
+        """Somebody does not answer yet, and nobody who answers holds more than a store kept: this is a first start, or
+        the first one after a loss of all power."""
         try:
             with ControlClient(self._service.control_socket, self._settings.timeouts_s["hang"]) as client:
                 rows = client.call("status", all=True)
         except ControlFailure:
             return False
         brokers = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        has_lived = any(row.get("generation") and row.get("state") != State.CONNECTING for row in brokers)
+        is_restored = any(row.get("restored") for row in brokers)
         is_empty = not any(row.get("generation") for row in brokers)
-        return is_empty and any(row.get("name") is None for row in brokers)
+        return not has_lived and (is_empty or is_restored) and any(row.get("name") is None for row in brokers)
 
     # --- surroundings
 

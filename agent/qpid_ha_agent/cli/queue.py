@@ -26,7 +26,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ("--exclusive", "qpid.exclusive", bool, "For one connection only."),
     ("--auto-delete", "qpid.auto_delete", bool, "Delete when unused."),
     ("--auto-delete-delay", "qpid.auto_delete_delay_s", duration, "How long unused before that, such as 10s."),
-    ("--durable", "qpid.durable", bool, "Survive a restart."),
+    ("--durable", "qpid.durable", bool, "Kept and shown; with a store every queue survives."),
     ("--replicate", "qpid.replicate", click.Choice(["none", "configuration", "messages"]), "In a cluster."),
 )
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from qpid_ha_agent import actions
 from qpid_ha_agent.actions import ActionFailed, Trouble
-from qpid_ha_agent.ocf.codes import Code
+from qpid_ha_agent.ocf.codes import Code, exit_reason
+from qpid_ha_agent.ocf.loading import how_far, is_loading
 from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.ocf.parameters import Parameters
 from qpid_ha_agent.ocf.patience import Limit, Patience
@@ -20,7 +21,7 @@ from qpid_ha_agent.pacemaker.attributes import ClusterAttributes, ClusterUnreach
 from qpid_ha_agent.pacemaker.election import MakeWay
 from qpid_ha_agent.pacemaker.hindrance import Hindrance
 from qpid_ha_agent.pacemaker.rivals import Rivals
-from qpid_ha_agent.pacemaker.scores import Scores
+from qpid_ha_agent.pacemaker.scores import Scores, is_held_back
 from qpid_ha_agent.service import Service
 from qpid_ha_agent.sight import Life, Sight, look
 from qpid_ha_agent.vip_action import VirtualIp, VirtualIpProblem
@@ -76,6 +77,8 @@ class OcfAgent:
         try:
             sight = actions.start(service, self._limit_s("start_timeout"))
         except ActionFailed as failure:
+            if failure.trouble is Trouble.FAILED and (far := how_far(service.log_file)):
+                return self._no(Code.ERR_GENERIC, f"its store takes longer than start_timeout to load: {far}")
             return self._failed(failure)
         if sight.is_primary:  # somebody promoted it by hand; a start means: not yet
             sight = actions.demote(service, self._limit_s("start_timeout"))
@@ -142,11 +145,11 @@ class OcfAgent:
         except ActionFailed as failure:
             self._virtual_ip.take_down()
             if failure.trouble is Trouble.REFUSED:  # the next monitor may think better of it, but not before
-                self._tell(lambda: self._scores.refuse())
+                self._refuse(str(failure))
             return self._failed(failure)
         self._tell(self._virtual_ip.announce)
         with self._memory.changed() as memory:
-            memory.is_forced, memory.handed_over = False, ""
+            memory.is_forced, memory.handed_over, memory.refused_at_s = False, "", 0.0
         self._tell(lambda: self._scores.refresh(sight))
         self.ensure_watch()
         return Code.SUCCESS
@@ -164,17 +167,20 @@ class OcfAgent:
             self._inform(f"there is no broker to demote: {sight.how}")
             return Code.SUCCESS
         with self._memory.changed() as memory:
-            memory.handed_over = f"{sight.number('generation')}:{sight.number('lsn')}"
+            if memory.may_lead:  # else Pacemaker clears up after a promotion that was refused
+                memory.may_lead = False
+                memory.handed_over = f"{sight.number('generation')}:{sight.number('lsn')}"
         return Code.SUCCESS
 
     def notify(self) -> Code:
-        """Before a promotion: tell everybody how far this broker is."""
+        """Before a promotion: tell everybody how far this broker is. Nobody shall make way for one that has just been
+        refused: two could send each other ahead for ever."""
         about = tuple(self._environment.get(f"{META}notify_{name}") for name in ("type", "operation"))
         if about != ("pre", "promote"):
             return Code.SUCCESS
-        sight = self._look()
-        if sight.life is Life.ANSWERS:
-            self._tell(lambda: self._rivals.publish(sight, self._memory.read().handed_over))
+        sight, memory = self._look(), self._memory.read()
+        if sight.life is Life.ANSWERS and not is_held_back(sight, memory):
+            self._tell(lambda: self._rivals.publish(sight, memory.handed_over))
         else:
             self._tell(lambda: self._rivals.take_back())
         return Code.SUCCESS
@@ -202,6 +208,9 @@ class OcfAgent:
 
     def _silent(self, sight: Sight) -> Code:
         was_promoted = self._environment.get(f"{META}role") in PROMOTED
+        if not was_promoted and is_loading(self._control_socket, self._parameters.start_timeout):
+            self._inform("the broker is being started, and loads its store")
+            return Code.SUCCESS
         return self._no(
             Code.FAILED_PROMOTED if was_promoted else Code.ERR_GENERIC, f"the broker is silent: {sight.how}"
         )
@@ -240,10 +249,20 @@ class OcfAgent:
         self._scores.make_way(rival.node)
         return self._no(Code.ERR_GENERIC, f"{rival.node} is the better choice: {rival.why}; its score is raised")
 
+    def _refuse(self, why: str) -> None:
+        self._tell(lambda: self._scores.refuse(why))
+
     def _promote_broker(self, service: Service) -> Sight:
         cause = f"Pacemaker promoted {self.resource} on {self._environment.get(f'{META}on_node', 'this node')}"
-        force = self._memory.read().is_forced
-        return actions.promote(service, cause, self._limit_s("promote_timeout"), force)
+        with self._memory.changed() as memory:
+            force, memory.may_lead = memory.is_forced, True
+        try:
+            return actions.promote(service, cause, self._limit_s("promote_timeout"), force)
+        except ActionFailed as failure:
+            if failure.trouble is Trouble.REFUSED:
+                with self._memory.changed() as memory:
+                    memory.may_lead = False
+            raise
 
     def _is_first_start(self) -> bool:
         """Nobody ever confirmed anything, as far as the cluster's record goes."""
@@ -269,6 +288,11 @@ class OcfAgent:
         """Better news is told at once: without a candidate there is nothing to promote."""
         self._tell(lambda: self._scores.raise_to(sight))
         self._tell(lambda: self._hindrance.refresh(sight))
+
+    def try_again(self, sight: Sight) -> None:
+        """The broker would not be promoted; it might now."""
+        self._inform("somebody answers who did not when a promotion was refused: it may be tried again")
+        self._tell(lambda: self._scores.try_again(sight))
 
     def note_hang(self) -> None:
         """It was waited for. Raises OSError."""
@@ -327,7 +351,7 @@ class OcfAgent:
         try:
             with self._memory.changed() as memory:
                 memory.stops += 1
-                memory.is_forced, memory.handed_over = False, ""
+                memory.is_forced, memory.may_lead, memory.handed_over = False, False, ""
         except OSError as error:
             self._inform(f"the watcher was not told of the stop: {error}")
 
@@ -382,8 +406,3 @@ class OcfAgent:
 
     def _inform(self, text: str) -> None:
         print(f"{self.resource}: {text}", file=sys.stderr)
-
-
-def exit_reason(text: str) -> None:
-    """One line that Pacemaker shows beside a failed action (`ocf_exit_reason`)."""
-    print(f"ocf-exit-reason:{' '.join(text.split())}", file=sys.stderr)

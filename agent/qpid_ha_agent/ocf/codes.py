@@ -6,6 +6,7 @@ cleans up; a fatal one keeps it away from all nodes. (Pacemaker Explained, "How 
 
 from __future__ import annotations
 
+import sys
 from enum import IntEnum
 
 
@@ -36,3 +37,8 @@ class Code(IntEnum):
     """The primary runs, and something is missing: fewer replicas than ha.min-in-sync, or a virtual IP that cannot be
     put up while no backup could take over. Pacemaker shows it and recovers nothing, which is right: restarting the
     only broker that has the messages would lose them."""
+
+
+def exit_reason(text: str) -> None:
+    """One line that Pacemaker shows beside a failed action (`ocf_exit_reason`)."""
+    print(f"ocf-exit-reason:{' '.join(text.split())}", file=sys.stderr)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from qpid_ha_agent.ocf.codes import Code
+from qpid_ha_agent.ocf.codes import Code, exit_reason
 
 if TYPE_CHECKING:
     from qpid_ha_agent.ocf.agent import OcfAgent
@@ -31,7 +31,7 @@ def run_action(action: str, environment: Mapping[str, str] = os.environ) -> Code
         sys.stdout.write(metadata())
         return Code.SUCCESS
     from qpid_ha_agent.actions import ActionFailed
-    from qpid_ha_agent.ocf.agent import OcfAgent, exit_reason
+    from qpid_ha_agent.ocf.agent import OcfAgent
     from qpid_ha_agent.ocf.parameters import ParameterError, read_parameters, without_wrong_ones
     from qpid_ha_agent.ocf.validation import Invalid
     from qpid_ha_agent.pacemaker.attributes import ClusterUnreachable

@@ -10,12 +10,16 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 DIRECTORY = Path("/run/qpid-ha-agent")
 """Not below the broker's own /run/qpid-ha: its user could put links there, and we are root."""
+HELD_BACK_S = 8.0
+"""Less than two monitors are apart, so that the next one but the first may think better of it. The first comes at once
+after a demotion or a start, which is what Pacemaker makes of a refusal."""
 DIRECTORY_VARIABLE = "QPID_HA_AGENT_STATE"
 
 
@@ -36,18 +40,29 @@ class Memory:
     """The watcher has waited in vain for an answer: nobody has to wait for as long once more."""
     is_forced: bool = False
     """An operator wants a promotion here whatever the broker says."""
+    may_lead: bool = False
+    """The broker was asked to lead, and did not refuse, since it was demoted or stopped last."""
     handed_over: str = ""
     """Where the log of this broker ended when it was demoted, as generation:lsn, until the next promotion here."""
     score: str = ""
     """The promotion score that was told last."""
     is_refused: bool = False
     """The broker would not be promoted: its score rises again with the next monitor, and not before."""
+    refusal: str = ""
+    """Why the broker would not be promoted when that was tried last, until there is a primary."""
+    refused_at_s: float = 0.0
+    """When that was, by the clock that starts with the machine; 0: never, or it is worth another attempt."""
     score_told_at_s: float = 0.0
     """By the clock that starts with the machine."""
     hindrance: str = ""
     """The sentence that was told of why the broker cannot be promoted, while nobody else is."""
     hindered_since_s: float = 0.0
     """By the same clock; 0: it is not."""
+
+    @property
+    def is_held_back(self) -> bool:
+        """The broker was refused so recently that it would be again, even if it was restarted or demoted since."""
+        return bool(self.refused_at_s) and time.monotonic() - self.refused_at_s < HELD_BACK_S
 
 
 class MemoryFile:

@@ -77,12 +77,13 @@ TABLE = (
     ),
     Parameter(
         "start_timeout", "string", "60s", "How long a start may take",
-        "How long the broker may take from its start to its first answer. An action's own timeout beats it when that"
-        " is shorter.", reloadable=True,
+        "How long the broker may take from its start to its first answer: it loads its store before. An action's own"
+        " timeout beats it when that is shorter.", reloadable=True,
     ),
     Parameter(
-        "stop_timeout", "string", "20s", "How long a stop may take",
-        "How long the broker may take to end before it is killed.", reloadable=True,
+        "stop_timeout", "string", "30s", "How long a stop may take",
+        "How long the broker may take to end, and to close its store, before it is killed. What was confirmed is on"
+        " disk in any case.", reloadable=True,
     ),
     Parameter(
         "promote_timeout", "string", "20s", "How long a promotion may take",

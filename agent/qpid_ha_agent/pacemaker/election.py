@@ -15,10 +15,12 @@ from typing import NamedTuple
 from qpid_ha_broker.ha.states import State
 
 NEVER = "-INFINITY"
-SCORES: Mapping[str, int] = {"primary": 1000, "better": 800, "ready": 500, "lost its primary": 200, "first": 10}
-"""What the reasons are worth. `better`: another candidate made way for this one."""
+SCORES: Mapping[str, int] = {
+    "primary": 1000, "better": 800, "ready": 500, "lost its primary": 200, "came back": 100, "first": 10,
+}  # fmt: skip
+"""What the reasons are worth. `better`: another candidate made way for this one, or an operator chose it."""
 
-_POSITION = re.compile(r"([0-9]{1,20}):([0-9]{1,20}):([0-9]{1,20}):([a-z]+):(in-sync|behind)")
+_POSITION = re.compile(r"([0-9]{1,20}):([0-9]{1,20}):([0-9]{1,20}):([a-z]+):(in-sync|behind)(:restored)?")
 _HANDED_OVER = re.compile(r"([0-9]{1,20}):([0-9]{1,20})")
 
 
@@ -30,15 +32,20 @@ class Position(NamedTuple):
     lsn: int
     state: str
     is_in_sync: bool
+    is_restored: bool = False
+    """It was restarted, and has what its store kept."""
 
     def __str__(self) -> str:
-        return f"{self.generation}:{self.epoch}:{self.lsn}:{self.state}:{'in-sync' if self.is_in_sync else 'behind'}"
+        words = f"{self.state}:{'in-sync' if self.is_in_sync else 'behind'}{':restored' if self.is_restored else ''}"
+        return f"{self.generation}:{self.epoch}:{self.lsn}:{words}"
 
     @classmethod
     def read(cls, text: str) -> Position | None:
         """What `str` wrote; None for anything else."""
         found = _POSITION.fullmatch(text)
-        return cls(int(found[1]), int(found[2]), int(found[3]), found[4], found[5] == "in-sync") if found else None
+        if found is None:
+            return None
+        return cls(int(found[1]), int(found[2]), int(found[3]), found[4], found[5] == "in-sync", bool(found[6]))
 
 
 class HandedOver(NamedTuple):
@@ -68,17 +75,20 @@ class MakeWay(NamedTuple):
     why: str
 
 
-def reason_of(state: State | None, has_data: bool, is_in_sync: bool, is_first_start: bool) -> str:
+def reason_of(
+    state: State | None, has_data: bool, is_in_sync: bool, is_first_start: bool, is_restored: bool = False
+) -> str:
     """The row of `SCORES` that fits a broker; empty when it must not be promoted.
 
-    A broker that is connecting, with everything that its last primary had confirmed, has most likely just lost it.
+    A broker that is connecting, with everything that its last primary had confirmed, has most likely just lost it. One
+    whose data were restored from its store may have been away for a while.
     """
     if state is State.PRIMARY:
         return "primary"
     if state is State.READY:
         return "ready"
     if state is State.CONNECTING and has_data and is_in_sync:
-        return "lost its primary"
+        return "came back" if is_restored else "lost its primary"
     if state is State.CONNECTING and not has_data and is_first_start:
         return "first"
     return ""
@@ -98,7 +108,8 @@ def compare(
 ) -> Go | MakeWay:
     """Whether `own_node` shall go on with its promotion, given what the `others` that are active have published.
 
-    After a planned demotion the new primary has to hold all that the old one held, not only what was confirmed.
+    After a planned demotion the new primary has to hold all that the old one held, not only what was confirmed. Whoever
+    was restarted would be refused while one is there that was not, however far its store goes: nobody makes way for it.
     """
     if handed_over is not None and handed_over.node in others and own.generation == handed_over.generation:
         missing = handed_over.lsn - own.lsn
@@ -115,6 +126,24 @@ def compare(
     if best[:2] > own[:2]:
         found = f"generation {best.generation}, epoch {best.epoch}"
         return MakeWay(node, f"it knows {found}, and {own_node} only {own.generation}, {own.epoch}")
-    if best[:2] == own[:2] and best.lsn - own.lsn > max_lag:
-        return MakeWay(node, f"it is at {best.lsn}, and {own_node} at {own.lsn}, more than max_lag={max_lag} behind")
-    return Go(f"at {own.lsn}, the best of the others at {best.lsn}")
+    level = {node: each.lsn for node, each in rivals.items() if each[:2] == own[:2]}
+    awake = {node: lsn for node, lsn in level.items() if not rivals[node].is_restored}
+    if own.is_restored and awake:
+        return MakeWay(_furthest(awake), f"{own_node} was restarted, and it was not")
+    return _compare_lsn(own_node, own, level if own.is_restored else awake, max_lag)
+
+
+def _compare_lsn(own_node: str, own: Position, others: Mapping[str, int], max_lag: int) -> Go | MakeWay:
+    """Among equals. Of those that were restarted only the furthest may lead."""
+    if not others:
+        return Go(f"at {own.lsn}, and nobody else is as good")
+    node = _furthest(others)
+    lag = others[node] - own.lsn
+    if lag <= (0 if own.is_restored else max_lag):
+        return Go(f"at {own.lsn}, the best of the others at {others[node]}")
+    why = "restarted as it was" if own.is_restored else f"more than max_lag={max_lag} behind"
+    return MakeWay(node, f"it is at {others[node]}, and {own_node} at {own.lsn}, {why}")
+
+
+def _furthest(lsns: Mapping[str, int]) -> str:
+    return max(lsns, key=lambda node: lsns[node])

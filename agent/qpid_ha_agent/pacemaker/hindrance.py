@@ -42,7 +42,13 @@ class Hindrance:
     def refresh(self, sight: Sight) -> None:
         """Whenever the score has been told, or need not be. Raises ClusterUnreachable, OSError."""
         told, now_s = self._memory.read(), time.monotonic()
-        if told.score != NEVER or sight.text("primary"):
+        if told.refusal and sight.text("primary"):
+            with self._memory.changed() as memory:
+                memory.refusal, memory.refused_at_s = "", 0.0
+            self._tell("", since_s=0.0)
+        elif told.refusal:
+            self._tell(told.refusal, since_s=now_s)
+        elif told.score != NEVER or sight.text("primary"):
             if told.hindrance or told.hindered_since_s:
                 self._tell("", since_s=0.0)
         elif not told.hindered_since_s:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
 from qpid_ha_agent.pacemaker.election import Go, HandedOver, MakeWay, Position, compare
-from qpid_ha_agent.pacemaker.scores import position_of
+from qpid_ha_agent.pacemaker.scores import is_chosen, position_of
 from qpid_ha_agent.sight import Sight
 
 POSITION = "position"
@@ -35,6 +35,8 @@ class Rivals:
 
     def judge(self, sight: Sight, max_lag: int) -> Go | MakeWay:
         """Whether this node shall go on with its promotion."""
+        if is_chosen(sight):
+            return Go("this broker's store was chosen")
         active = self._active_nodes()
         if not active:
             return Go("without a comparison: nobody was told to publish how far it is (notify=true)")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from qpid_ha_agent.ocf.memory import MemoryFile
+from qpid_ha_agent.ocf.memory import Memory, MemoryFile
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
 from qpid_ha_agent.pacemaker.election import NEVER, SCORES, Position, reason_of, score_of
 from qpid_ha_agent.sight import Sight
+from qpid_ha_broker.ha.states import State
 
 TOLD_AGAIN_AFTER_S = 60.0
 """Pacemaker forgets scores when a node leaves; to tell the same again costs a process, but no new plan."""
@@ -24,12 +25,22 @@ def is_in_sync(sight: Sight) -> bool:
     return sight.text("name") in sight.names("members")
 
 
+def is_chosen(sight: Sight) -> bool:
+    """Whether all stores were compared, and the cluster shall begin again with this broker's."""
+    return sight.status.get("chosen") is True
+
+
+def is_held_back(sight: Sight, memory: Memory) -> bool:
+    """Whether it came back from its store, and was refused just now: one more attempt would be the same."""
+    return sight.state is State.CONNECTING and bool(sight.text("restored")) and memory.is_held_back
+
+
 def position_of(sight: Sight) -> Position:
     """What is published before a promotion."""
+    generation, epoch, lsn = (sight.number(name) for name in ("generation", "epoch", "lsn"))
     in_sync = is_in_sync(sight) and sight.text("state") != "catchup"
-    return Position(
-        sight.number("generation"), sight.number("epoch"), sight.number("lsn"), sight.text("state"), in_sync
-    )
+    is_restored = sight.text("restored") == "dirty"
+    return Position(generation, epoch, lsn, sight.text("state"), in_sync, is_restored)
 
 
 class Scores:
@@ -42,11 +53,14 @@ class Scores:
 
     def score(self, sight: Sight) -> str:
         """What the broker is worth now."""
-        if self._memory.read().is_forced and not sight.is_primary:
+        told = self._memory.read()
+        if not sight.is_primary and (is_chosen(sight) or told.is_forced):
             return str(SCORES["better"])
+        if is_held_back(sight, told):
+            return NEVER
         data = has_data(sight)
         first = not data and not sight.text("primary") and self._is_first_start()
-        return score_of(reason_of(sight.state, data, is_in_sync(sight), first))
+        return score_of(reason_of(sight.state, data, is_in_sync(sight), first, bool(sight.text("restored"))))
 
     def refresh(self, sight: Sight, always: bool = False) -> None:
         """Tell it if it is another one, or was told long ago, or `always`. Raises ClusterUnreachable, OSError."""
@@ -67,9 +81,18 @@ class Scores:
         self._cluster.set_score(str(SCORES["better"]), node)
         self._tell(str(SCORES["first"]))
 
-    def refuse(self) -> None:
+    def refuse(self, why: str = "") -> None:
         """The broker will not; until the next monitor. Raises ClusterUnreachable, OSError."""
         self._tell(NEVER, is_refused=True)
+        with self._memory.changed() as memory:
+            if why:
+                memory.refusal, memory.refused_at_s = why, time.monotonic()
+
+    def try_again(self, sight: Sight) -> None:
+        """What it was refused for may be over. Raises ClusterUnreachable, OSError."""
+        with self._memory.changed() as memory:
+            memory.refused_at_s = 0.0
+        self.refresh(sight, always=True)
 
     def drop(self) -> None:
         """There is nothing to promote here. Raises ClusterUnreachable, OSError."""

@@ -1,7 +1,8 @@
 """The watcher: one small process per broker, which tells Pacemaker at once when the broker dies or hangs.
 
 Without it a death is found by the next monitor, many seconds later. It reports one death once, and none that was asked
-for: a stop says so in the memory file first. It does nothing but report; Pacemaker decides.
+for: a stop says so in the memory file first. It does nothing but report; Pacemaker decides. While nobody is primary it
+also looks who else answers (`second_chance`).
 
 A failed primary is reported in two steps. Pacemaker recovers a failed member of a clone before it promotes another one:
 demote, stop, start, and only then promote. So first the promotion score says that this node is out of the question,
@@ -23,6 +24,7 @@ from qpid_ha_agent.control import ControlClient, ControlFailure, TimedOut
 from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.pacemaker.attributes import ClusterUnreachable
 from qpid_ha_agent.pacemaker.one_watch import lock_of
+from qpid_ha_agent.pacemaker.second_chance import SecondChance
 from qpid_ha_agent.sight import Life, Sight
 
 log = logging.getLogger("watch")
@@ -35,7 +37,8 @@ FAILOVER_FIRST_S = 10.0
 
 
 class Watch:
-    """One broker process. `changed` hears of each new status."""
+    """One broker process. `changed` hears of each new status; `try_again` is asked for when a promotion was refused
+    (`is_refused`), and may succeed now."""
 
     def __init__(
         self,
@@ -44,6 +47,8 @@ class Watch:
         hang_timeout_s: float,
         is_end_wanted: Callable[[], bool],
         changed: Callable[[Sight], None],
+        is_refused: Callable[[], bool] = lambda: False,
+        try_again: Callable[[Sight], None] = lambda _sight: None,
     ) -> None:
         self._process = process
         self._client = ControlClient(control_socket, hang_timeout_s)
@@ -51,6 +56,7 @@ class Watch:
         self._is_end_wanted = is_end_wanted
         self._changed = changed
         self._last = Sight(Life.SILENT, "it was not asked yet")
+        self._chance = SecondChance(self._who_answers, is_refused, lambda: try_again(self._last))
 
     def run(self) -> str:
         """Until the process is dead or silent: what happened to it, empty when its end was wanted."""
@@ -78,8 +84,19 @@ class Watch:
             if status != self._last.status and isinstance(status, dict):
                 self._last = Sight(Life.ANSWERS, "the broker answered", status)
                 self._changed(self._last)
+            self._chance.look(bool(self._last.text("primary")), time.monotonic())
             return True
         return False
+
+    def _who_answers(self) -> set[str]:
+        """The brokers that this one can ask now."""
+        try:
+            rows = self._client.call("status", all=True)
+        except ControlFailure:
+            return set()
+        if not isinstance(rows, list):
+            return set()
+        return {str(row["name"]) for row in rows if isinstance(row, dict) and row.get("name")}
 
 
 def main(arguments: list[str]) -> int:
@@ -104,7 +121,10 @@ def main(arguments: list[str]) -> int:
     if process is None:
         return 0
     stops = memory.read().stops
-    watch = Watch(process, control_socket, hang_timeout_s, lambda: memory.read().stops != stops, agent.status_changed)
+    watch = Watch(
+        process, control_socket, hang_timeout_s, lambda: memory.read().stops != stops,
+        agent.status_changed, lambda: bool(memory.read().refused_at_s), agent.try_again,
+    )  # fmt: skip
     problem = watch.run()
     os.close(lock)  # whoever recovers the broker starts another watcher
     if problem:

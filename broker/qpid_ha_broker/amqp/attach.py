@@ -14,7 +14,7 @@ from qpid_ha_broker.amqp.nodes import Target
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.peer_frames import ADDRESS as PEERS
 from qpid_ha_broker.amqp.peer_link import PeerReceiver, PeerSender, peer_receiver, peer_sender
-from qpid_ha_broker.amqp.terminus import Filters, Terminus, read_filters, read_terminus
+from qpid_ha_broker.amqp.terminus import AFTER, Filters, Terminus, read_filters, read_terminus
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.errors import NotFound, NotPrimary
 from qpid_ha_broker.model.queue import Queue
@@ -71,6 +71,8 @@ def _attach_consumer(connection: Connection, link: proton.Link) -> OutgoingLink 
         return peer_sender(connection, link)
     if connection.container.read_only:
         _check_browsing(connection, terminus)
+    if filters.after is not None and not terminus.browse:
+        raise AmqpError(INVALID_FIELD, f"{AFTER} is for browsing: ask for the distribution-mode copy")
     if terminus.dynamic:
         queue = connection.container.nodes.temporary_queue({**_TEMPORARY, **terminus.arguments})
         link.source.address, owned = queue.name, queue.name
@@ -79,7 +81,7 @@ def _attach_consumer(connection: Connection, link: proton.Link) -> OutgoingLink 
     else:
         raise AmqpError(INVALID_FIELD, "a consumer's source needs an address, or dynamic=true")
     _echo_filters(link, filters)
-    handler = OutgoingLink(connection, link, queue, browsing=terminus.browse, selector=filters.selector)
+    handler = OutgoingLink(connection, link, queue, browsing=terminus.browse, filters=filters)
     handler.owned_queue = owned
     handler.keep_on_detach = terminus.durable
     link.open()

@@ -177,7 +177,7 @@ class Connection:
     def opened(self) -> None:
         settings, connection = self.container.settings, self.engine.connection
         connection.container = settings.name
-        connection.offered_capabilities = [proton.symbol("ANONYMOUS-RELAY")]
+        connection.offered_capabilities = [proton.symbol(name) for name in self.container.capabilities]
         connection.properties = {
             proton.symbol("product"): "qpid-ha",
             proton.symbol("version"): settings.version,

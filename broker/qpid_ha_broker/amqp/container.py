@@ -138,9 +138,17 @@ class Container:
         return notices
 
     @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What every connection is offered."""
+        deduplicates = self.resources.deduplication.producers > 0
+        return ("ANONYMOUS-RELAY", "qpid.producer-deduplication") if deduplicates else ("ANONYMOUS-RELAY",)
+
+    @property
     def has_work(self) -> bool:
         """Whether another turn is due at once."""
-        return self.resources.has_work or self.resources.log.has_pending or bool(self.resources.deleted_queues)
+        resources = self.resources
+        has_pending = resources.log.has_pending or resources.local_log.has_pending
+        return resources.has_work or has_pending or bool(resources.deleted_queues)
 
     def turn(self) -> Batch | None:
         """Make the broker's move; returns what witnesses must see. Call again when one has acknowledged."""
@@ -149,14 +157,16 @@ class Container:
         self._end_links_of_deleted_queues()
         # On a replica no time passes: what has expired there, the primary decides.
         self._withheld += self.resources.hand_out(0 if self.read_only else self.now_ms, HANDOUT_LIMIT)
-        while self._withheld and self._withheld[0].lsn <= log.committed_lsn:
+        while self._withheld and self.resources.is_certain(self._withheld[0].lsn):
             consumer, entries, _ = self._withheld.popleft()
             _link(consumer).deliver(entries)
         batch = log.take_batch()
-        self._tell_what_is_certain(log.committed_lsn)
+        self.tell_what_is_certain()
         return batch
 
-    def _tell_what_is_certain(self, committed_lsn: int) -> None:
+    def tell_what_is_certain(self) -> None:
+        """Tell those who wait; at the end of a turn, and after it when its last steps have made something certain."""
+        committed_lsn = self.resources.log.committed_lsn
         unconfirmed, self.unconfirmed = self.unconfirmed, {}
         self.unconfirmed |= {link: None for link in unconfirmed if link.confirm(committed_lsn)}
         if self.draining and not self.resources.has_work and not self._withheld:

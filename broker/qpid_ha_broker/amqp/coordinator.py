@@ -73,7 +73,7 @@ class Transactions:
             raise AmqpError(UNKNOWN_TRANSACTION, f"transaction {transaction_id.hex()} is not open on this connection")
         if fail:
             self._resources.roll_back(transaction)
-            return self._resources.log.last_lsn
+            return self._resources.written_lsn
         try:
             lsn = self._resources.commit(transaction, now_ms)
         except ModelError as error:
@@ -119,7 +119,7 @@ class CoordinatorLink(ReceivingLink):
 
     def _carry_out(self, delivery: Delivery, payload: bytes) -> None:
         transactions, now_ms = self.connection.transactions, self.connection.container.now_ms
-        descriptor, fields = _read_request(payload)
+        descriptor, fields = read_request(payload)
         if descriptor in _DECLARE:
             engine.set_local_data(delivery, engine.DECLARED, [transactions.declare()], settle_now=True)
             self.answered()
@@ -137,7 +137,8 @@ class CoordinatorLink(ReceivingLink):
         self.connection.transactions.closed()
 
 
-def _read_request(payload: bytes) -> tuple[object, list[object]]:
+def read_request(payload: bytes) -> tuple[object, list[object]]:
+    """Descriptor and fields of what a client wants of the coordinator. Raises AmqpError."""
     message = proton.Message()
     try:
         message.decode(payload)
@@ -146,4 +147,5 @@ def _read_request(payload: bytes) -> tuple[object, list[object]]:
         raise AmqpError(INVALID_FIELD, f"a coordinator cannot read this message: {error}") from error
     if not isinstance(body, proton.Described) or not isinstance(body.value, list):
         raise AmqpError(INVALID_FIELD, "a coordinator takes a described list: declare or discharge")
-    return body.descriptor, list(body.value)
+    # A view points into the message, which is gone when this returns.
+    return body.descriptor, [bytes(value) if isinstance(value, memoryview) else value for value in body.value]

@@ -280,6 +280,12 @@ def accept_all(deliveries: Iterable[Delivery]) -> None:
         settle_one(delivery)
 
 
+def number_of(delivery: Delivery) -> int:
+    """The tag, where it is a number as `Sender.send` makes it."""
+    tag = lib.pn_delivery_tag(delivery)
+    return int.from_bytes(ffi.unpack(tag.start, tag.size), "big")
+
+
 def forget(delivery: Delivery) -> None:
     """Settle without saying anything of our own."""
     lib.pn_delivery_settle(delivery)
@@ -313,6 +319,11 @@ class RemoteOutcome:
     def undeliverable(self) -> bool:
         """`undeliverable-here` of modified."""
         return bool(lib.pn_disposition_is_undeliverable(self._remote))
+
+    @property
+    def reason(self) -> str:
+        """Condition and description of rejected; empty where there are none."""
+        return _condition_text(lib.pn_disposition_condition(self._remote))
 
     def transaction(self) -> tuple[bytes, object]:
         """Transaction id and described outcome of a transactional state; ValueError or AmqpError for anything else."""
@@ -351,24 +362,29 @@ class Sender:
         self._keep.append(text)
         return ffi.new("pn_bytes_t *", {"size": 4, "start": text})[0]
 
-    def send(self, payload: bytes) -> tuple[Delivery, Any]:
-        """Returns the unsettled delivery and its tag, which goes back with `free` once it is settled."""
-        tag = self._tags.pop() if self._tags else self._new_tag()
+    def send(self, payload: bytes, number: int | None = None) -> tuple[Delivery, Any]:
+        """The unsettled delivery and its tag, for `free` once it is settled. With a `number` the tag is that."""
+        if number is None:
+            known = tag = self._tags.pop() if self._tags else self._new_tag()
+        else:
+            known, text = None, ffi.new("char[]", number.to_bytes(8, "big"))  # Proton copies it
+            tag = ffi.new("pn_bytes_t *", {"size": 8, "start": text})[0]
         link = self._link
         delivery = lib.pn_delivery(link, tag)
         lib.pn_link_send(link, payload, len(payload))
         lib.pn_link_advance(link)
-        return delivery, tag
+        return delivery, known
 
-    def send_settled(self, payload: bytes) -> None:
+    def send_settled(self, payload: bytes, number: int | None = None) -> None:
         """At most once: nothing will be heard of it."""
-        delivery, tag = self.send(payload)
+        delivery, tag = self.send(payload, number)
         lib.pn_delivery_settle(delivery)
         self.free(tag)
 
     def free(self, tag: Any) -> None:
         """`tag` belongs to no delivery any more."""
-        self._tags.append(tag)
+        if tag is not None:
+            self._tags.append(tag)
 
     @property
     def credit(self) -> int:
@@ -393,6 +409,11 @@ class Sender:
 def credit(link: proton.Link) -> int:
     """How many messages may still come on `link`; below 0 the peer has sent more than it may."""
     return int(lib.pn_link_credit(link._impl))
+
+
+def drain(link: proton.Link, count: int) -> None:
+    """Let the peer send `count` messages at most, and give the rest of the credit back when it has no more."""
+    lib.pn_link_drain(link._impl, count)
 
 
 def give_credit(link: proton.Link, count: int) -> None:

@@ -18,8 +18,11 @@ from qpid_ha_broker.amqp.conditions import (
 )
 from qpid_ha_broker.amqp.engine import Delivery
 from qpid_ha_broker.amqp.nodes import Target
+from qpid_ha_broker.amqp.numbering import numbered
+from qpid_ha_broker.amqp.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange
+from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.transaction import Message, Publish
 
@@ -75,16 +78,25 @@ class ReceivingLink:
         """Settle what is committed and replenish the credit; returns whether something still waits."""
         waiting = self._unconfirmed
         if waiting:
-            if waiting[-1][0] <= committed_lsn:
+            if 0 < waiting[-1][0] <= committed_lsn:
                 ready, self._unconfirmed = waiting, []
             else:
-                ready = [item for item in waiting if item[0] <= committed_lsn]
-                self._unconfirmed = [item for item in waiting if item[0] > committed_lsn]
-            engine.accept_all([delivery for _, delivery in ready])
-            self._credit_due += len(ready)
-            self.connection.touch()
+                count = self._count_certain(committed_lsn)
+                ready, self._unconfirmed = waiting[:count], waiting[count:]
+            if ready:
+                engine.accept_all([delivery for _, delivery in ready])
+                self._credit_due += len(ready)
+                self.connection.touch()
         self.replenish()
         return bool(self._unconfirmed)
+
+    def _count_certain(self, committed_lsn: int) -> int:
+        """How many of those that wait are certain, up to the first that is not: asked in every turn until a sync."""
+        is_certain = self.connection.container.resources.is_certain
+        for at, (lsn, _) in enumerate(self._unconfirmed):
+            if lsn > committed_lsn and (lsn < LOCAL_BASE or not is_certain(lsn)):
+                return at
+        return len(self._unconfirmed)
 
     def answered(self) -> None:
         """A message was dealt with at once: its credit is due, and there is something to write."""
@@ -151,6 +163,7 @@ class IncomingLink(ReceivingLink):
         self._queue = target.node if target is not None and isinstance(target.node, Queue) else None
         self._container = container
         self._publish = container.resources.publish
+        self._deduplication = container.resources.deduplication
         self._read_header = container.sections.header
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
@@ -163,6 +176,8 @@ class IncomingLink(ReceivingLink):
             header = self._read_header(whole)
             expires_at_ms = container.now_ms + header.ttl_ms if header.ttl_ms else 0
             message = Message(whole, header.durable, header.priority, expires_at_ms)
+            if whole[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS and self._deduplication.producers:
+                message = numbered(container.sections, message, header.length)
             if state == engine.TRANSACTIONAL:
                 self._publish_in_transaction(delivery, message)
                 return

@@ -90,7 +90,7 @@ class QueueType(EntityType):
     short_name = "queue"
     attributes = (
         *("name", "identity", "type", "messages", "bytes", "acquired", "consumers", "enqueued", "dequeued"),
-        "arguments",
+        *("id", "newest_message", "log_position", "arguments"),
     )
     settable = ("arguments",)
     parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {"DELETE": ("if_empty", "if_unused")}

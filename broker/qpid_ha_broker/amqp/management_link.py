@@ -75,7 +75,8 @@ class ManagementLink(ReceivingLink):
 
     def confirm(self, committed_lsn: int) -> bool:
         """Send the replies whose commands are committed; whether some still wait."""
-        while self._waiting and self._waiting[0].lsn <= committed_lsn:
+        is_certain = self.connection.container.resources.is_certain
+        while self._waiting and is_certain(self._waiting[0].lsn):
             self._send(self._waiting.popleft())
         return super().confirm(committed_lsn) or bool(self._waiting)
 

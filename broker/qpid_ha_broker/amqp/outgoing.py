@@ -18,7 +18,7 @@ from qpid_ha_broker.model.transaction import Transaction
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection
-    from qpid_ha_broker.amqp.selector import Selector
+    from qpid_ha_broker.amqp.terminus import Filters
 
 CONNECTION_WINDOW_BYTES = 2 * 1024 * 1024
 """What all links of a connection may send together in one turn; each gets a share, and at least one message."""
@@ -43,9 +43,10 @@ class OutgoingLink(Consumer):
     """A durable subscription: detaching leaves its queue, closing deletes it."""
 
     def __init__(
-        self, connection: Connection, link: proton.Link, queue: Queue, *, browsing: bool, selector: Selector | None
+        self, connection: Connection, link: proton.Link, queue: Queue, *, browsing: bool, filters: Filters
     ) -> None:
-        super().__init__(browsing=browsing, accepts=self._matches if selector else None)
+        selector = filters.selector
+        super().__init__(browsing=browsing, accepts=self._matches if selector else None, after=filters.after)
         self.connection = connection
         self.link = link
         self.queue = queue
@@ -96,8 +97,8 @@ class OutgoingLink(Consumer):
             self._container.resources.wake(self.queue)
 
     def finish_drain(self) -> bool:
-        """Give up credit that the queue has no messages for; False when the drain has to wait for room."""
-        if self.credit > 0 and self.window_bytes <= 0:
+        """Give up credit that the queue has no messages for; False while it waits for room or for a disk."""
+        if self.credit > 0 and (self.window_bytes <= 0 or self.queue.awaits_bodies):
             return False
         self._sender.drained()
         self.credit = 0
@@ -111,17 +112,18 @@ class OutgoingLink(Consumer):
         if self._ended:
             self._container.resources.release(self.queue, entries, failed=False)
             return
-        sections = self._container.sections
+        sections, shows_ids = self._container.sections, self.after is not None
         for entry in entries:
             payload = entry.content().payload
             if entry.acquired_before or entry.id <= self.queue.redelivered_below:
                 payload = sections.redelivered(payload, entry.delivery_count)
             else:
                 payload = sections.fresh(payload)
+            number = entry.id if shows_ids else None
             if self._presettled:
-                self._sender.send_settled(payload)
+                self._sender.send_settled(payload, number)
             else:
-                delivery, tag = self._sender.send(payload)
+                delivery, tag = self._sender.send(payload, number)
                 size = len(payload)
                 self._unsettled[delivery] = (entry, tag, size)
                 self._container.unsettled_bytes += size
@@ -175,15 +177,15 @@ class OutgoingLink(Consumer):
             resources.accept(self.queue, self._accepted)
             self._accepted = []
         if self._answered:
-            lsn = resources.log.last_lsn if self._container.settings.confirm_dequeue else 0
+            lsn = resources.written_lsn if self._container.settings.confirm_dequeue else 0
             self._unconfirmed += [(lsn, delivery, tag) for delivery, tag in self._answered]
             self._answered = []
             self._container.unconfirmed[self] = None
 
     def confirm(self, committed_lsn: int) -> bool:
         """Settle answers that are committed, with the outcome we carried out; whether some still wait."""
-        waiting = self._unconfirmed
-        while waiting and waiting[0][0] <= committed_lsn:
+        waiting, is_certain = self._unconfirmed, self._container.resources.is_certain
+        while waiting and (waiting[0][0] <= committed_lsn or is_certain(waiting[0][0])):
             _, delivery, tag = waiting.popleft()
             state = RemoteOutcome(delivery).state
             engine.settle(delivery, engine.ACCEPTED if state == engine.TRANSACTIONAL else state)

@@ -22,6 +22,9 @@ PROPERTIES = 0x73
 APPLICATION_PROPERTIES = 0x74
 FOOTER = 0x78
 
+NO_ANNOTATIONS = frozenset(bytes((code,)) for code in range(PROPERTIES, FOOTER + 1))
+"""The third byte of a section that comes after message annotations, if there were any."""
+
 TO_FIELD = 2
 SUBJECT_FIELD = 3
 """Places in the properties' list (section 3.2.4)."""
@@ -141,6 +144,11 @@ class MessageSections:
         found = _section(payload, APPLICATION_PROPERTIES)
         return {str(name): value for name, value in found.items()} if isinstance(found, dict) else {}
 
+    def annotations(self, payload: bytes) -> Mapping[str, object]:
+        """The message annotations."""
+        found = _section(payload, MESSAGE_ANNOTATIONS)
+        return {str(name): value for name, value in found.items()} if isinstance(found, dict) else {}
+
     def selector_value(self, payload: bytes, name: str) -> object:
         """What a selector's identifier stands for (JMS mapping of AMQP 1.0); None where the message lacks it."""
         if name in _HEADER_IDENTIFIERS:
@@ -179,19 +187,28 @@ _PROPERTY_IDENTIFIERS = {
 
 
 def _section(payload: bytes, wanted: int) -> list[object] | dict[object, object] | None:
-    """The decoded value of a section, None where the message lacks it. Sections come in the order of their codes."""
+    """The decoded value of a section, None where the message lacks it."""
+    offset, end = find_section(payload, wanted)
+    return _decode(payload, offset, end) if end else None
+
+
+def find_section(payload: bytes, wanted: int) -> tuple[int, int]:
+    """Where a section lies, (0, 0) where the message lacks it. They come in the order of their codes.
+
+    Raises DecodeError.
+    """
     offset = 0
     while offset < len(payload):
         start = payload[offset : offset + 3]
         if start[:2] == b"\x00S" and start[2:] > bytes((wanted,)):
-            return None  # seen without looking for its end, which for a large body is work
+            break  # seen without looking for its end, which for a large body is work
         section, end = section_at(payload, offset)
         if section == wanted:
-            return _decode(payload, offset, end)
+            return offset, end
         if section > wanted:
-            return None
+            break
         offset = end
-    return None
+    return 0, 0
 
 
 def section_at(payload: bytes, offset: int) -> tuple[int, int]:

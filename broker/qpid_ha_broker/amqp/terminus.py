@@ -13,6 +13,8 @@ from qpid_ha_broker.amqp.values import value_of
 from qpid_ha_broker.events.types import Scalar
 
 SELECTOR = "apache.org:selector-filter:string"
+AFTER = "qpid-ha.org:after:ulong"
+"""Of a browser: begin behind the message with this id, and go on by ascending ids."""
 _SELECTOR_NAMES = (SELECTOR, 0x468C00000004)
 _BINDING_NAMES = (
     "apache.org:legacy-amqp-direct-binding:string",
@@ -59,13 +61,14 @@ class Filters(NamedTuple):
     selector: Selector | None
     binding_key: str | None
     headers: dict[str, Scalar] | None
+    after: int | None
     applied: dict[proton.symbol, object]
 
 
 def read_filters(source: proton.Terminus) -> Filters:
     """Read the filter set. Raises AmqpError for a malformed one; unknown filters are left out, as the standard says."""
     given = value_of(source.filter)
-    selector, key, headers = None, None, None
+    selector, key, headers, after = None, None, None, None
     applied: dict[proton.symbol, object] = {}
     for name, described in given.items() if isinstance(given, dict) else ():
         if not isinstance(described, proton.Described):
@@ -77,10 +80,12 @@ def read_filters(source: proton.Terminus) -> Filters:
             key = str(value)
         elif descriptor in _HEADERS_BINDING_NAMES and isinstance(value, dict):
             headers = _scalars(value)
+        elif descriptor == AFTER:
+            after = _message_id(value)
         else:
             continue
         applied[proton.symbol(name)] = described
-    return Filters(selector, key, headers, applied)
+    return Filters(selector, key, headers, after, applied)
 
 
 def _selector(text: object) -> Selector:
@@ -90,6 +95,12 @@ def _selector(text: object) -> Selector:
         return parse_selector(text)
     except SelectorError as error:
         raise AmqpError(INVALID_FIELD, f"selector: {error}") from error
+
+
+def _message_id(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
+        raise AmqpError(INVALID_FIELD, f"{AFTER} takes a message id, a ulong, not {value!r:.80}")
+    return int(value)
 
 
 def _flattened(value: object) -> list[object]:

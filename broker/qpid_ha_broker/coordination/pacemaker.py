@@ -56,8 +56,8 @@ class PacemakerCoordinator:
         if found != wanted:
             return False, found
         # Ours too when we did not write it now: an earlier attempt did, whose outcome was not certain.
-        _Confirmation(self, wanted, deadline).wait(nodes.get())
-        return True, wanted
+        found = _Confirmation(self, wanted, deadline).wait(nodes.get())
+        return found == wanted, found
 
     def watch(self, callback: Callable[[Record], None]) -> Callable[[], None]:
         """Look every `WATCH_INTERVAL_S`; what cannot be read is not reported, a later `read` says why."""
@@ -84,22 +84,18 @@ class PacemakerCoordinator:
         except DamagedRecord as error:
             raise self._damaged(error) from None
 
-    def node_holds(self, node: str, wanted: Record, deadline: Deadline) -> bool:
-        """Whether that node's copy says `wanted`, or something newer. Raises CoordinatorError."""
-        found = self._record(self.look(deadline, node))
-        return not _is_older(found, wanted) and found.cluster == wanted.cluster
+    def record_in(self, answer: CibAnswer) -> Record:
+        """The record of a copy. Raises CoordinatorError."""
+        try:
+            return Record() if answer.value is None else cib_record.decode(answer.value)
+        except DamagedRecord as error:
+            raise self._damaged(error) from None
 
     def _read(self, deadline: Deadline) -> Record:
         answer = self.look(deadline)
         if not answer.has_quorum:
             raise CoordinatorError("this node's partition has no quorum: see `crm_mon`, and bring back other nodes")
-        return self._record(answer)
-
-    def _record(self, answer: CibAnswer) -> Record:
-        try:
-            return Record() if answer.value is None else cib_record.decode(answer.value)
-        except DamagedRecord as error:
-            raise self._damaged(error) from None
+        return self.record_in(answer)
 
     def _damaged(self, error: DamagedRecord) -> CoordinatorError:
         return CoordinatorError(
@@ -122,6 +118,15 @@ class PacemakerCoordinator:
 
 def _is_older(record: Record, than: Record) -> bool:
     return (record.generation, record.epoch) < (than.generation, than.epoch) and record.cluster in ("", than.cluster)
+
+
+def _holds(record: Record, wanted: Record) -> bool:
+    """It is that, or a later change of the same primary.
+
+    A newer generation does not show that `wanted` was ever there: it may have begun on the other side of a cut.
+    """
+    is_later = record[:3] == wanted[:3] and record.epoch > wanted.epoch
+    return record == wanted or is_later
 
 
 class _Look:
@@ -157,12 +162,15 @@ class _Confirmation:
         self._asked: set[str] = set()
         self._answers: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
 
-    def wait(self, seen: CibAnswer) -> None:
-        """Return when the record will survive. Raises CoordinatorError when that is not certain in time."""
+    def wait(self, seen: CibAnswer) -> Record:
+        """The record once it will survive, or the one that took its place when partitions met.
+
+        Raises CoordinatorError when neither is certain in time.
+        """
         while not self._has_majority(seen):
             is_everywhere = self._collect(seen)
             if self._has_majority(seen):
-                return
+                break
             # Nobody else is there, as far as was known: that must hold after the write, too. Or somebody is silent who
             # counts as present, or is not fenced yet: until he is given up, or we are cut off, nothing is certain.
             if is_everywhere and not seen.has_fencing:
@@ -170,8 +178,12 @@ class _Confirmation:
             seen = self._coordinator.look(self._deadline)
             if not seen.has_quorum:
                 raise CoordinatorError("this node was cut off from the cluster: whether the record holds is not known")
+            found = self._coordinator.record_in(seen)
+            if found.generation > self._wanted.generation:
+                return found
             if is_everywhere and self._is_everywhere(seen):
-                return
+                break
+        return self._wanted
 
     def _has_majority(self, seen: CibAnswer) -> bool:
         return 2 * len(self._holders & seen.nodes) > len(seen.nodes)
@@ -206,7 +218,8 @@ class _Confirmation:
         def ask(node: str) -> None:
             holds = False
             with contextlib.suppress(CoordinatorError):
-                holds = self._coordinator.node_holds(node, self._wanted, self._deadline)
+                answer = self._coordinator.look(self._deadline, node)
+                holds = _holds(self._coordinator.record_in(answer), self._wanted)
             self._answers.put((node, holds))
 
         for node in nodes:

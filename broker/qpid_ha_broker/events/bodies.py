@@ -33,6 +33,7 @@ from .types import (
     ExchangeDeleted,
     GenerationStarted,
     InSyncChanged,
+    ProducerAdvanced,
     QueueDeclared,
     QueueDeleted,
     QueueUpdated,
@@ -40,6 +41,7 @@ from .types import (
     Released,
     ReplicationChanged,
     TransactionCommitted,
+    TransientsLost,
     Unbound,
 )
 
@@ -61,11 +63,13 @@ class Kind(IntEnum):
     DEQUEUED = 0x21
     ACQUIRED = 0x22
     RELEASED = 0x23
+    PRODUCER_ADVANCED = 0x24
 
     TRANSACTION_COMMITTED = 0x30
 
     GENERATION_STARTED = 0x40
     IN_SYNC_CHANGED = 0x41
+    TRANSIENTS_LOST = 0x42
 
 
 Pieces = tuple[bytes, bytes]
@@ -78,6 +82,7 @@ _PARTS: Final = struct.Struct("<I")
 _FLAGGED_ID: Final = struct.Struct("<QB")
 _GENERATION: Final = struct.Struct("<QQB")
 _IN_SYNC: Final = struct.Struct("<QH")
+_PRODUCER: Final = struct.Struct("<QIH")
 _REASONS: Final = tuple(sorted(DequeueReason))
 
 
@@ -139,6 +144,17 @@ def _read_acquired(body: memoryview) -> Acquired:
 def _read_released(body: memoryview) -> Released:
     queue, ids, failed = _read_ids_of(body, most=1)
     return Released(queue, ids, failed == 1)
+
+
+def _write_producer_advanced(event: ProducerAdvanced) -> Pieces:
+    producer, sequence, kept = event
+    return _PRODUCER.pack(sequence, kept, len(producer)) + producer, _NO_PAYLOAD
+
+
+def _read_producer_advanced(body: memoryview) -> ProducerAdvanced:
+    sequence, kept, length = _PRODUCER.unpack_from(body)
+    expect_end(body, _PRODUCER.size + length)
+    return ProducerAdvanced(bytes(body[_PRODUCER.size :]), sequence, kept)
 
 
 def _write_queue_declared(event: QueueDeclared) -> Pieces:
@@ -271,6 +287,16 @@ def _write_in_sync_changed(event: InSyncChanged) -> Pieces:
     return _IN_SYNC.pack(event.epoch, len(event.members)) + names, _NO_PAYLOAD
 
 
+def _write_transients_lost(event: TransientsLost) -> Pieces:
+    return write_id(event.before), _NO_PAYLOAD
+
+
+def _read_transients_lost(body: memoryview) -> TransientsLost:
+    before, at = read_id(body, 0)
+    expect_end(body, at)
+    return TransientsLost(before)
+
+
 def _read_in_sync_changed(body: memoryview) -> InSyncChanged:
     epoch, count = _IN_SYNC.unpack_from(body)
     at, members = _IN_SYNC.size, []
@@ -313,9 +339,11 @@ _TABLE: Final = (
     _Row(Kind.DEQUEUED, Dequeued, _write_dequeued, _read_dequeued),
     _Row(Kind.ACQUIRED, Acquired, _write_acquired, _read_acquired),
     _Row(Kind.RELEASED, Released, _write_released, _read_released),
+    _Row(Kind.PRODUCER_ADVANCED, ProducerAdvanced, _write_producer_advanced, _read_producer_advanced),
     _Row(Kind.TRANSACTION_COMMITTED, TransactionCommitted, _write_transaction_committed, _read_transaction_committed),
     _Row(Kind.GENERATION_STARTED, GenerationStarted, _write_generation_started, _read_generation_started),
     _Row(Kind.IN_SYNC_CHANGED, InSyncChanged, _write_in_sync_changed, _read_in_sync_changed),
+    _Row(Kind.TRANSIENTS_LOST, TransientsLost, _write_transients_lost, _read_transients_lost),
 )
 
 WRITERS: Final[Mapping[type[Event], tuple[int, Writer]]] = {row.event: (int(row.kind), row.write) for row in _TABLE}

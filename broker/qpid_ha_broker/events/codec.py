@@ -106,7 +106,16 @@ def encode(lsn: int, event: Event, part: bool = False) -> bytes:
 
 def encode_all(records: Iterable[Record]) -> bytes:
     """Many records, one after the other: what `encode` makes of each. Raises as `encode` does."""
+    return encode_counting(records)[0]
+
+
+def encode_counting(records: Iterable[Record]) -> tuple[bytes, int]:
+    """`encode_all`, and how many copies of messages are in it that no journal keeps: not durable, no part of a unit.
+
+    A message for two queues makes two. Counted here because every record passes here once.
+    """
     pieces: list[bytes] = []
+    transient = 0
     pack_head, pack_seal = _PLAIN_HEAD.pack, _SEAL.pack
     for lsn, event, part in records:
         if type(event) is Enqueued and not part:
@@ -114,16 +123,31 @@ def encode_all(records: Iterable[Record]) -> bytes:
             size = _PLAIN_BYTES + len(payload)
             if len(queues) == 1 and not key and size <= MAX_RECORD_BYTES and type(payload) is bytes:
                 try:
-                    head = pack_head(
-                        lsn, _ENQUEUED, 0, VERSION, 1 if durable else 0, priority, expires_at_ms, 1, 0, queues[0]
-                    )
+                    if durable:
+                        head = pack_head(lsn, _ENQUEUED, 0, VERSION, 1, priority, expires_at_ms, 1, 0, queues[0])
+                    else:
+                        head = pack_head(lsn, _ENQUEUED, 0, VERSION, 0, priority, expires_at_ms, 1, 0, queues[0])
+                        transient += 1
                 except struct.error:
                     pass  # `encode` says which field it is
                 else:
                     pieces += (pack_seal(size, crc32(payload, crc32(head))), head, payload)
                     continue
+            if not durable:
+                transient += len(queues)
         pieces.append(encode(lsn, event, part))
-    return b"".join(pieces)
+    return b"".join(pieces), transient
+
+
+def offset_after(data: bytes, lsn: int) -> int:
+    """Where in whole records, which are in the order of their LSNs, the first one after `lsn` begins."""
+    offset = 0
+    while offset < len(data):
+        size, _, found, _, _, _ = _HEADER.unpack_from(data, offset)
+        if found > lsn:
+            break
+        offset += size
+    return offset
 
 
 def decode(

@@ -156,6 +156,9 @@ def _wrong(name: str, value: object) -> str | None:
             return _wrong_ids(value, MAX_QUEUES if name == "queues" else 2**32 - 1)
         case "payload":
             return None if isinstance(value, bytes) else f"expected bytes, found {type(value).__name__}"
+        case "producer":
+            is_short = isinstance(value, bytes) and len(value) <= MAX_TEXT_BYTES
+            return None if is_short else f"expected at most {MAX_TEXT_BYTES} bytes, found {value!r:.80}"
         case "reason":
             return None if type(value) is DequeueReason else f"expected a DequeueReason, found {value!r:.80}"
         case "durable" | "failed" | "forced" | "messages":
@@ -166,7 +169,7 @@ def _wrong(name: str, value: object) -> str | None:
             return next((wrong for each in _as_tuple(value) if (wrong := _wrong_text(each))), None)
         case "arguments":
             return _refusal(value)
-    bits = {"priority": 8, "parts": 32}.get(name, 64)
+    bits = {"priority": 8, "parts": 32, "kept": 32}.get(name, 64)
     return _wrong_integer(value, 2**bits - 1)
 
 

@@ -138,6 +138,16 @@ class Released(NamedTuple):
     failed: bool
 
 
+class ProducerAdvanced(NamedTuple):
+    """A producer that numbers its messages has had one accepted: in one unit with the Enqueued of that message."""
+
+    producer: bytes
+    sequence: int
+    """The highest that was accepted; what comes with one that is not higher is a duplicate."""
+    kept: int
+    """So many producers are remembered, the one of this event among them; who was idle longest is forgotten."""
+
+
 class TransactionCommitted(NamedTuple):
     """Closes a unit: the `parts` events before it, marked as parts, count from here on, all or none."""
 
@@ -164,6 +174,15 @@ class InSyncChanged(NamedTuple):
     members: tuple[str, ...]
 
 
+class TransientsLost(NamedTuple):
+    """Messages with ids below `before` that are not durable are gone from all replicated queues.
+
+    Written by a primary that came back from its store: what others may still have of them, the cluster has no more.
+    """
+
+    before: int
+
+
 Event = (
     QueueDeclared
     | QueueUpdated
@@ -178,7 +197,9 @@ Event = (
     | Dequeued
     | Acquired
     | Released
+    | ProducerAdvanced
     | TransactionCommitted
     | GenerationStarted
     | InSyncChanged
+    | TransientsLost
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from qpid_ha_broker.events.types import GenerationStarted, InSyncChanged
+from qpid_ha_broker.events.types import GenerationStarted, InSyncChanged, TransientsLost
 from qpid_ha_broker.ha.backup import Backup
 from qpid_ha_broker.ha.in_sync import Change
+from qpid_ha_broker.ha.keeping import Keeping
 from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.promotion import Granted, Promotion
 from qpid_ha_broker.ha.surroundings import Surroundings
@@ -12,18 +13,22 @@ from qpid_ha_broker.ha.tail import Tail
 from qpid_ha_broker.model.configuration import Configuration
 
 
-def take_command(around: Surroundings, tail: Tail, backup: Backup, promotion: Promotion, granted: Granted) -> Primary:
+def take_command(
+    around: Surroundings, tail: Tail, keeping: Keeping, backup: Backup, promotion: Promotion, granted: Granted
+) -> Primary:
     """Apply what is held, and begin the generation: its first events say who commands, and who is in sync."""
-    committed = backup.committed_lsn
+    committed, lacks_transient = backup.committed_lsn, backup.lacks_transient
     backup.promoted()
     resources = around.resources
     if tail.last_lsn != resources.log.last_lsn:
         tail.reset(resources.log.last_lsn)
     accept, name = granted.accept, around.settings.name
     change = Change(accept.epoch, accept.members)
-    primary = Primary(around, tail, accept.generation, change, min(committed, resources.log.last_lsn))
+    primary = Primary(around, tail, keeping, accept.generation, change, min(committed, resources.log.last_lsn))
     start_lsn = _begin_generation(around, promotion, granted)
     primary.began(start_lsn, resources.log.last_lsn)
+    if lacks_transient:  # who was not restarted still has them: from here on nobody does
+        resources.write(TransientsLost(start_lsn))
     Configuration(resources).declare_standard_exchanges()
     resources.take_over(around.wall_ms, int(around.settings.backup_timeout_s * 1000))
     around.note("info", f"Promoted to primary: generation {accept.generation} from LSN {start_lsn}; {accept.text}")

@@ -9,26 +9,19 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum, auto
-from typing import NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from qpid_ha_broker.events.codec import Record, decode
-from qpid_ha_broker.events.types import GenerationStarted, InSyncChanged
+from qpid_ha_broker.events.types import Acquired, Dequeued, GenerationStarted, InSyncChanged, Released
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.catchup import CatchUp, CatchUpError
 from qpid_ha_broker.ha.effects import Connect
-from qpid_ha_broker.ha.history import newest
+from qpid_ha_broker.ha.keeping import Held, Keeping, Restored, transient_count
 from qpid_ha_broker.ha.surroundings import Surroundings
 from qpid_ha_broker.ha.tail import Tail
 from qpid_ha_broker.model.state import ReplayError
 
 Kind = TypeVar("Kind")
-
-
-class _Held(NamedTuple):
-    """A batch that is held and not applied."""
-
-    last_lsn: int
-    records: list[Record]
 
 
 class Stage(Enum):
@@ -45,10 +38,11 @@ class StreamError(Exception):
 
 
 class Backup:
-    """The promise: `held_lsn` is never acknowledged before everything up to it is held, unbroken and checked."""
+    """The promise: no LSN is acknowledged before everything up to it is held, unbroken, checked, and in the store."""
 
-    def __init__(self, around: Surroundings, tail: Tail) -> None:
+    def __init__(self, around: Surroundings, tail: Tail, keeping: Keeping, restored: Restored) -> None:
         self._around = around
+        self._keeping = keeping
         self._resources = around.resources
         self._tail = tail
         self.stage = Stage.SEARCHING
@@ -60,9 +54,18 @@ class Backup:
         self.generation = 0
         """Of the primary that is followed."""
         self.complete = True
+        """This broker holds all that it may be in sync for."""
+        self._follows_from_log = True
+        """Its state is what a log says; not so in the middle of a comparison."""
+        self.store = restored.store
+        self.is_chosen = restored.is_chosen
+        self.lacks_transient = restored.lost_transient > 0
+        """Messages that were not durable were lost with the process before."""
         self.catch_up: CatchUp | None = None
         self.committed_lsn = 0
-        self._held: deque[_Held] = deque()
+        self._held: deque[Held] = deque(restored.held)
+        self._held_marks = [record for held in restored.held for record in _marks(held.records)]
+        """Those of the held events that say who leads and who is in sync: they are asked for in every turn."""
         self._level_lsn = 0
         """What CaughtUp named; 0 before it came."""
         self._chunks = 0
@@ -73,6 +76,8 @@ class Backup:
         self._pause_s = around.settings.reconnect_s
         self._turn = 0
         self._welcome: fr.Welcome | None = None
+        self._lost_upto_lsn = self.held_lsn
+        """None of the messages that were lost with the process before is newer."""
 
     # --- what this broker holds
 
@@ -85,13 +90,31 @@ class Backup:
         """The history, with what is held and not applied."""
         return [*self._resources.state.generations, *self._held_events(GenerationStarted)]
 
-    def in_sync(self) -> InSyncChanged:
-        """The newest in-sync set that this broker knows of."""
+    def newest_in_sync(self) -> InSyncChanged:
+        """The last one in this broker's log."""
         held = self._held_events(InSyncChanged)
         return held[-1][1] if held else self._resources.state.in_sync
 
+    def in_sync(self) -> InSyncChanged:
+        """The newest in-sync set that this broker knows of.
+
+        Out of a store: together with those that it may never have replaced. A primary that wrote "I am alone" and was
+        not heard has not been alone, and its log does not know.
+        """
+        if self.store is not fr.Store.DIRTY:
+            return self.newest_in_sync()
+        newest, has_begun = self._resources.state.in_sync, False
+        for record in self._held_marks:
+            event = record.event
+            if isinstance(event, GenerationStarted):
+                has_begun = True  # by a verdict: what was before counts for it, and no more
+            elif isinstance(event, InSyncChanged):
+                before = () if has_begun else newest.members
+                newest, has_begun = InSyncChanged(event.epoch, tuple(sorted({*before, *event.members}))), False
+        return newest
+
     def _held_events(self, kind: type[Kind]) -> list[tuple[int, Kind]]:
-        return [(lsn, event) for held in self._held for lsn, event, _ in held.records if isinstance(event, kind)]
+        return [(lsn, event) for lsn, event, _ in self._held_marks if isinstance(event, kind)]
 
     # --- looking for the primary
 
@@ -140,9 +163,13 @@ class Backup:
             self.link,
             fr.Hello(
                 fr.PROTOCOL_VERSION, settings.name, settings.instance, cluster, history, self.held_lsn,
-                self._resources.log.last_lsn, self.complete, promised,
+                self._resources.log.last_lsn, self.complete, self.lacks_transient, promised, self._remembers,
             ),
         )  # fmt: skip
+
+    @property
+    def _remembers(self) -> bool:
+        return self._around.settings.has_store or self.complete
 
     # --- following
 
@@ -160,23 +187,32 @@ class Backup:
         self._truncate(welcome.common_lsn)
         if welcome.resync is fr.Resync.DIFF:
             self._begin_catch_up(welcome)
+        elif self.newest_generation() is None:
+            # The beginning of a log may name this broker as in sync: so the one was whose memory is gone.
+            self.complete = False
 
     def _truncate(self, lsn: int) -> None:
-        """Drop what lies after `lsn` and was not applied: the primary never had it, so nobody was told of it."""
-        taken_back = self.held_lsn - lsn
+        """Drop what lies after `lsn` and was not applied: the primary never had it, so nobody was told of it.
+
+        What is applied goes by comparison. The store has it until then: a base that was made of it cannot do without.
+        """
+        taken_back, stored_lsn = self.held_lsn - lsn, max(lsn, self._resources.log.last_lsn)
+        if self.held_lsn > stored_lsn:
+            self._keeping.take_back(stored_lsn)
         while self._held and self._held[-1].last_lsn > lsn:
             last = self._held.pop()
-            kept = [record for record in last.records if record.lsn <= lsn]
-            if kept:
-                self._held.append(_Held(lsn, kept))
+            if self.held_lsn < lsn:  # a part of it stays; there may be no record in that, but what a store left out
+                self._held.append(Held(lsn, [record for record in last.records if record.lsn <= lsn]))
                 break
+        self._held_marks = [mark for mark in self._held_marks if mark.lsn <= lsn]
+        self._lost_upto_lsn = min(self._lost_upto_lsn, lsn)
         if taken_back > 0:
             self._tail.truncate_after(lsn)
             self._around.note("info", f"{taken_back} events after LSN {lsn} are taken back: {self.primary} lacks them")
 
     def _begin_catch_up(self, welcome: fr.Welcome) -> None:
         self._apply_held(self.held_lsn)
-        self.complete = False
+        self.complete = self._follows_from_log = False
         self.catch_up = CatchUp(self._resources, welcome.common_lsn)
         self._around.effects += self.catch_up.discard_after_common()
         generations = self._resources.state.generations
@@ -192,6 +228,7 @@ class Backup:
         """The configuration of a catch-up by difference."""
         self._around.effects += self._catching_up().objects(frame)
         self._tail.reset(frame.lsn)
+        self._keeping.begin_base(frame.lsn)
         self._adopt_history()
         self.committed_lsn = 0
 
@@ -215,8 +252,14 @@ class Backup:
         if self.catch_up is not None:
             self.catch_up.finish()
             self.catch_up = None
-            self.complete = True
+            self._is_whole()
+            self._keeping.dump_base()
+        self.complete = True
         self._level_lsn = max(frame.lsn, 1)
+
+    def _is_whole(self) -> None:
+        self.complete = self._follows_from_log = True
+        self.lacks_transient = False
 
     def _catching_up(self) -> CatchUp:
         if self.catch_up is None:
@@ -240,8 +283,13 @@ class Backup:
             for record in records:
                 self.catch_up.follow(record)
         else:
-            self._held.append(_Held(frame.last_lsn, records))
+            self._held.append(Held(frame.last_lsn, records))
+            self._held_marks += _marks(records)
+        self._keep(frame, transient_count(records) if self._around.settings.has_store else 0)
         self.committed(frame.committed_lsn)
+
+    def _keep(self, frame: fr.Batch, transient: int) -> None:
+        self._keeping.keep(frame.first_lsn, frame.last_lsn, frame.committed_lsn, transient, frame.data)
 
     def committed(self, lsn: int) -> None:
         """Everything up to `lsn` can no longer be taken back by anybody."""
@@ -249,10 +297,40 @@ class Backup:
         self._apply_held(self.committed_lsn)
 
     def _apply_held(self, lsn: int) -> None:
-        follow = self._resources.follow
+        follow, state = self._resources.follow, self._resources.state
         while self._held and self._held[0].last_lsn <= lsn:
-            for record in self._held.popleft().records:
-                follow(record)
+            held = self._held.popleft()
+            try:
+                for record in held.records:
+                    follow(self._without_lost(record) if self.lacks_transient else record)
+            except ReplayError:
+                self._lose_track()
+                raise
+            if not state.open_unit:  # what a store left out is no record, but it was written
+                self._resources.log.last_lsn = held.last_lsn
+        if self._held_marks:
+            # A batch out of a store may be empty: its messages were not durable.
+            first_lsn = next((lsn for held in self._held for lsn, _, _ in held.records), self.held_lsn + 1)
+            self._held_marks = [mark for mark in self._held_marks if mark.lsn >= first_lsn]
+        if state.transients_lost_lsn > self._lost_upto_lsn:
+            self.lacks_transient = False  # nobody has them any more
+
+    def _lose_track(self) -> None:
+        """What comes next does not fit what is here, which must never be: only a comparison helps, and no promotion."""
+        self._held.clear()
+        self._held_marks.clear()
+        self._resources.drop_open_unit()
+        self._tail.reset(self.held_lsn)
+        self.complete = self._follows_from_log = False
+
+    def _without_lost(self, record: Record) -> Record:
+        """The record without the messages that were not durable, and did not come back with the store."""
+        event = record.event
+        if not isinstance(event, Dequeued | Acquired | Released):
+            return record
+        queue = self._resources.state.queues_by_id.get(event.queue)
+        ids = tuple([each for each in event.ids if queue is None or queue.find(each) is not None])
+        return record._replace(event=event._replace(ids=ids))
 
     def promoted(self) -> None:
         """Follow nobody; apply all that is held, because any of it may have been confirmed."""
@@ -260,7 +338,17 @@ class Backup:
         self.search()
         self._apply_held(self.held_lsn)
         self._resources.drop_open_unit()
-        self.complete = True
+        if not self._follows_from_log:  # by force
+            self._resources.state.producers.clear()  # their messages may not be here: better twice than never
+            self._keeping.begin_base(self._resources.log.last_lsn)
+            self._keeping.dump_base_later()
+        self._is_whole()
+        self.is_level()
+
+    def is_level(self) -> None:
+        """What this broker holds is no longer just what its store had."""
+        if self.store is not fr.Store.FAILED:
+            self.store, self.is_chosen = fr.Store.MEMORY, False
 
     @property
     def is_ready(self) -> bool:
@@ -273,9 +361,12 @@ class Backup:
 
     def acknowledge(self) -> None:
         """Tell the primary how far we are, if it does not know."""
-        now = self.held_lsn, self._chunks
+        now = self._position()
         if now != self._acknowledged and self.stage is Stage.FOLLOWING:
             self._send_ack(now)
+
+    def _position(self) -> tuple[int, int]:
+        return (min(self.held_lsn, self._keeping.kept_lsn) if self.complete else 0), self._chunks
 
     def _send_ack(self, now: tuple[int, int]) -> None:
         self._acknowledged = now
@@ -295,7 +386,7 @@ class Backup:
         if clock_s - self._heard_s > limit_s:
             return f"nothing came for {clock_s - self._heard_s:.1f} s"
         if self.stage is Stage.FOLLOWING and clock_s - self._sent_s >= settings.heartbeat_interval_s:
-            self._send_ack((self.held_lsn, self._chunks))
+            self._send_ack(self._position())
         return ""
 
     def lost(self) -> None:
@@ -310,9 +401,13 @@ class Backup:
         """The history as frames carry it."""
         return tuple(fr.GenerationEntry(event.generation, event.primary, lsn) for lsn, event in self.generations())
 
-    def newest_generation(self) -> int:
-        """Of this broker's log."""
-        return newest(self.entries())
+    def newest_generation(self) -> GenerationStarted | None:
+        """The last one of this broker's log; None for an empty one. Asked for in every turn: no list is made."""
+        for record in reversed(self._held_marks):
+            if isinstance(record.event, GenerationStarted):
+                return record.event
+        generations = self._resources.state.generations
+        return generations[-1][1] if generations else None
 
     def check_invariants(self) -> None:
         """Raise AssertionError where the promise is broken; called after each step in tests."""
@@ -320,6 +415,13 @@ class Backup:
             raise AssertionError(f"acknowledged LSN {self._acknowledged[0]}, but holds {self.held_lsn}")
         if self._tail.last_lsn > self.held_lsn:
             raise AssertionError(f"the tail ends at LSN {self._tail.last_lsn}, the log at {self.held_lsn}")
+
+
+def _marks(records: list[Record]) -> list[Record]:
+    return [record for record in records if type(record.event) in _MARKS]
+
+
+_MARKS: Final = (GenerationStarted, InSyncChanged)
 
 
 STREAM_ERRORS = (StreamError, CatchUpError, ReplayError)

@@ -83,6 +83,7 @@ class CatchUp:
     def discard_after_common(self) -> list[Discarded]:
         """Forget what the primary never had; returns the messages among it, which somebody may want to look at."""
         state, discarded = self._state, []
+        state.producers.forget_after(self._common_lsn)
         for queue in _replicated(state.queues_by_id.values()):
             if queue.id > self._common_lsn:
                 discarded += _discarded(queue.name, sorted(queue.entries(), key=_entry_id))
@@ -278,7 +279,7 @@ class CatchUp:
         memory = 0
         for queue in self._state.queues.values():
             queue.check_invariants()
-            memory += queue.size + MESSAGE_OVERHEAD * queue.count
+            memory += queue.resident + MESSAGE_OVERHEAD * queue.count
         if memory != self._state.memory_bytes:
             raise AssertionError(f"memory: counted {memory}, believed {self._state.memory_bytes}")
 

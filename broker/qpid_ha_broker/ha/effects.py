@@ -125,6 +125,29 @@ class RecordWritten(NamedTuple):
     problem: str = ""
 
 
+class Kept(NamedTuple):
+    """The store holds what `Keep(number)` asked for, and all before it."""
+
+    number: int
+
+
+class BaseKept(NamedTuple):
+    """The store holds the state that `DumpBase(number)` asked for."""
+
+    number: int
+
+
+class StoreFailed(NamedTuple):
+    """This backup's store holds nothing more, and it goes on in memory all the same."""
+
+
+class ShutdownAsked(NamedTuple):
+    """The whole cluster shall end, under this UUID; answered by `Answered(request, ...)`."""
+
+    request: int
+    uuid: str
+
+
 class Stopping(NamedTuple):
     """The process will end."""
 
@@ -145,6 +168,10 @@ Input = (
     | PeersAnswered
     | RecordRead
     | RecordWritten
+    | Kept
+    | BaseKept
+    | StoreFailed
+    | ShutdownAsked
     | Stopping
 )
 
@@ -195,6 +222,52 @@ class WriteRecord(NamedTuple):
     number: int
     expected: Record
     wanted: Record
+
+
+class Keep(NamedTuple):
+    """Put this part of the replicated log into the store; `Kept(number)` follows once what is durable of it is on disk.
+
+    `transient`: as in `model.log.Batch`.
+    """
+
+    number: int
+    first_lsn: int
+    last_lsn: int
+    committed_lsn: int
+    transient: int
+    data: bytes
+
+
+class TakeBack(NamedTuple):
+    """What the store was given after `lsn` of the replicated log is void."""
+
+    lsn: int
+
+
+class BeginBase(NamedTuple):
+    """As of `lsn` the state is what no log tells: what is kept from now on counts only with the base of `number`."""
+
+    number: int
+    lsn: int
+
+
+class DumpBase(NamedTuple):
+    """Put the state as it is now into the store, as the base of `number`; `BaseKept(number)` follows."""
+
+    number: int
+
+
+class Remember(NamedTuple):
+    """Have on disk, before the next effect, that `generation` was promised `to`; 0: nothing is promised any more."""
+
+    generation: int
+    to: str
+
+
+class CleanEnd(NamedTuple):
+    """Close the store as one that is whole, under `uuid` (empty: just close it), and end the process."""
+
+    uuid: str
 
 
 class StateChanged(NamedTuple):
@@ -255,6 +328,12 @@ Effect = (
     | Ask
     | ReadRecord
     | WriteRecord
+    | Keep
+    | TakeBack
+    | BeginBase
+    | DumpBase
+    | Remember
+    | CleanEnd
     | StateChanged
     | PhaseChanged
     | EndClients

@@ -41,6 +41,7 @@ class Kind(IntEnum):
     CHUNK = 0x33
     CAUGHT_UP = 0x34
     TAKE_OVER = 0x40
+    SHUTDOWN = 0x41
     QUESTION = 0x50
     ANSWER = 0x51
     FOLLOW = 0x60
@@ -268,6 +269,7 @@ _JSON: Final[dict[type[Frame], Kind]] = {
     fr.Refused: Kind.REFUSED,
     fr.CaughtUp: Kind.CAUGHT_UP,
     fr.TakeOver: Kind.TAKE_OVER,
+    fr.Shutdown: Kind.SHUTDOWN,
     fr.Question: Kind.QUESTION,
     fr.Answer: Kind.ANSWER,
     fr.Follow: Kind.FOLLOW,

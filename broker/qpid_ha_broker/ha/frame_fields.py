@@ -183,7 +183,9 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "last_lsn": _u64,
         "applied_lsn": _u64,
         "complete": _truth,
+        "lacks_transient": _truth,
         "promised": _u64,
+        "remembers": _truth,
     },
     fr.Welcome: {
         "name": check_name,
@@ -198,6 +200,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
     fr.Refused: {"code": _one_of(fr.RefusalCode), "text": _text, "primary_address": _text},
     fr.CaughtUp: {"generation": _u64, "lsn": _u64},
     fr.TakeOver: {"generation": _u64},
+    fr.Shutdown: {"generation": _u64, "lsn": _u64, "uuid": check_name},
     fr.Question: {
         "number": _u64,
         "topic": _one_of(fr.Topic),
@@ -217,6 +220,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "generation": _u64,
         "epoch": _u64,
         "members": _names,
+        "newest_members": _names,
         "lsn": _u64,
         "complete": _truth,
         "promised": _u64,
@@ -224,6 +228,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "granted": _truth,
         "text": _facts,
         "min_in_sync": _u32,
+        "store": _one_of(fr.Store),
     },
     fr.Follow: {
         "version": _u32,

@@ -53,8 +53,12 @@ class Hello(NamedTuple):
     """What it can no longer take back."""
     complete: bool
     """Its state is the whole of its log up to `last_lsn`; False in the middle of a catch-up by difference."""
+    lacks_transient: bool
+    """But for messages that are not durable: it came back from its store."""
     promised: int
     """The newest generation that it has promised to a candidate."""
+    remembers: bool
+    """Whatever it has confirmed or promised to anybody, it knows: it was not restarted, or has it from its store."""
 
 
 class Resync(StrEnum):
@@ -112,7 +116,10 @@ class Batch(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """The backup holds everything up to `lsn`, and has taken in so many chunks since the channel was opened."""
+    """The backup holds everything up to `lsn`, and has taken in so many chunks since the channel was opened.
+
+    `lsn` 0: it is in the middle of a comparison, or of a log from its beginning, or its store does not have that yet.
+    """
 
     generation: int
     lsn: int
@@ -182,6 +189,14 @@ class TakeOver(NamedTuple):
     generation: int
 
 
+class Shutdown(NamedTuple):
+    """The whole cluster ends: mark the store as whole up to `lsn` under `uuid`; without one just end."""
+
+    generation: int
+    lsn: int
+    uuid: str
+
+
 # --- a broker and another one
 
 
@@ -215,6 +230,19 @@ class Question(NamedTuple):
     """Where the asker can be reached, if it knows."""
 
 
+class Store(StrEnum):
+    """Where what a broker holds comes from."""
+
+    MEMORY = ""
+    """From the stream, since it was last level with a primary; or it has no store."""
+    DIRTY = "dirty"
+    """From a store that was not closed in order, and it has not been level with anybody since."""
+    CLEAN = "clean"
+    """From a store that was closed together with all others."""
+    FAILED = "failed"
+    """From the stream, but its store holds no more of it: it goes on in memory because it was told to."""
+
+
 class Answer(NamedTuple):
     """What a broker says of itself."""
 
@@ -228,6 +256,9 @@ class Answer(NamedTuple):
     epoch: int
     """Of the in-sync set that it knows."""
     members: tuple[str, ...]
+    """Of a store that was not closed in order: with those of the sets before, which may never have been replaced."""
+    newest_members: tuple[str, ...]
+    """Of the last set in its log alone."""
     lsn: int
     complete: bool
     promised: int
@@ -238,6 +269,7 @@ class Answer(NamedTuple):
     """Whether it agrees to what was asked; the text says why not."""
     text: str
     min_in_sync: int
+    store: Store = Store.MEMORY
 
 
 # --- a copy of one queue, kept elsewhere
@@ -283,6 +315,7 @@ Frame = (
     | Chunk
     | CaughtUp
     | TakeOver
+    | Shutdown
     | Question
     | Answer
     | Follow

@@ -2,7 +2,9 @@
 
 Like the signatories of a minute book: an entry stands when all of them have signed. A new signatory signs from the next
 entry on. One who leaves is struck only when the others have signed the very entry that says so and the registry has
-filed it; whoever comes back with an old copy can then find out that entries were made without him.
+filed it; whoever comes back with an old copy can then find out that entries were made without him. One who is back
+before that signs on as if nothing had happened, unless he has lost his memory: then he cannot say whether he was made
+chairman elsewhere meanwhile, and what was decided with his name waits for the registry all the same.
 
 Source: ISR in Kafka; seed 000, "New backups connecting to primary".
 """
@@ -29,6 +31,10 @@ class _Leaving:
     change_lsn: int = 0
     is_filed: bool = False
 
+    def counts(self, held_by_all: int) -> bool:
+        """Whether all others know of it, and whoever would be asked."""
+        return self.is_filed and 0 < self.change_lsn <= held_by_all
+
 
 class InSyncSet:
     """The promise: `committed_lsn` never passes an event that a broker which may be promoted lacks.
@@ -43,6 +49,8 @@ class InSyncSet:
         self.committed_lsn = committed_lsn
         self._acknowledged = dict.fromkeys(change.members, committed_lsn)
         self._leaving: dict[str, _Leaving] = {}
+        self._forgotten: list[_Leaving] = []
+        """Departures of some who are back and do not remember what they did meanwhile."""
         if primary not in self._acknowledged:
             raise ValueError(f"{primary} is not in its own in-sync set {change.members}")
 
@@ -69,12 +77,17 @@ class InSyncSet:
         before = self._acknowledged.get(name)
         if before is not None and lsn > before:
             self._acknowledged[name] = lsn
-            if before <= self.committed_lsn or self._leaving:
+            if before <= self.committed_lsn or self._leaving or self._forgotten:
                 self._advance()
 
-    def join(self, name: str, lsn: int) -> Change:
-        """`name` has caught up to `lsn`: from now on nothing is certain without it."""
-        self._leaving.pop(name, None)
+    def join(self, name: str, lsn: int, *, remembers: bool = True) -> Change:
+        """`name` has caught up to `lsn`: from now on nothing is certain without it.
+
+        `remembers`: it has been in no newer generation, and would know.
+        """
+        leaving = self._leaving.pop(name, None)
+        if leaving is not None and not remembers:
+            self._forgotten.append(leaving)
         self._acknowledged[name] = lsn
         self.epoch += 1
         return self.change
@@ -90,14 +103,14 @@ class InSyncSet:
 
     def appended(self, epoch: int, lsn: int) -> None:
         """The change to `epoch` is in the log at `lsn`."""
-        for leaving in self._leaving.values():
+        for leaving in self._departures:
             if leaving.epoch <= epoch and not leaving.change_lsn:
                 leaving.change_lsn = lsn
         self._advance()
 
     def filed(self, epoch: int) -> None:
         """Whoever will be asked before a promotion knows `epoch`, or that nothing newer is around."""
-        for leaving in self._leaving.values():
+        for leaving in self._departures:
             if leaving.epoch <= epoch:
                 leaving.is_filed = True
         self._advance()
@@ -105,15 +118,21 @@ class InSyncSet:
     @property
     def awaits_filing(self) -> bool:
         """Whether a departure waits for `filed`."""
-        return any(not leaving.is_filed for leaving in self._leaving.values())
+        return any(not leaving.is_filed for leaving in self._departures)
+
+    @property
+    def _departures(self) -> list[_Leaving]:
+        return [*self._leaving.values(), *self._forgotten]
 
     def _advance(self) -> None:
         held_by_all = min(self._acknowledged.values())
         for name, leaving in list(self._leaving.items()):
-            if leaving.is_filed and 0 < leaving.change_lsn <= held_by_all:
+            if leaving.counts(held_by_all):
                 del self._leaving[name]
+        if self._forgotten:
+            self._forgotten = [leaving for leaving in self._forgotten if not leaving.counts(held_by_all)]
         if self.is_large_enough:
-            counted = [held_by_all, *[leaving.acknowledged for leaving in self._leaving.values()]]
+            counted = [held_by_all, *[leaving.acknowledged for leaving in self._departures]]
             self.committed_lsn = max(self.committed_lsn, min(counted))
 
     def check_invariants(self) -> None:

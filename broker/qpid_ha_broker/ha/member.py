@@ -14,18 +14,25 @@ from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.accession import take_command
 from qpid_ha_broker.ha.backup import STREAM_ERRORS, Stage
 from qpid_ha_broker.ha.history import problem
-from qpid_ha_broker.ha.member_view import MemberView
-from qpid_ha_broker.ha.promotion import Granted, Outcome, Promotion, Refused, Step
+from qpid_ha_broker.ha.keeping import Restored
+from qpid_ha_broker.ha.member_answers import AnsweringMember
+from qpid_ha_broker.ha.promotion import Granted, Outcome, Promotion, Refused
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import Cause, State
 from qpid_ha_broker.model.resource_set import ResourceSet
 
 
-class Member(MemberView):
+class Member(AnsweringMember):
     """The promise: nothing is confirmed that a broker which may be promoted lacks; one primary per generation."""
 
-    def __init__(self, settings: MemberSettings, resources: ResourceSet, random: Callable[[], float]) -> None:
-        super().__init__(settings, resources, random)
+    def __init__(
+        self,
+        settings: MemberSettings,
+        resources: ResourceSet,
+        random: Callable[[], float],
+        restored: Restored | None = None,
+    ) -> None:
+        super().__init__(settings, resources, random, restored or Restored(fr.Store.MEMORY))
         self._handlers: dict[type, Callable[[Any], None]] = {
             fx.Started: self._started,
             fx.Ticked: self._ticked,
@@ -42,6 +49,10 @@ class Member(MemberView):
             fx.PeersAnswered: self._peers_answered,
             fx.RecordRead: self._record_read,
             fx.RecordWritten: self._record_written,
+            fx.Kept: self._kept,
+            fx.BaseKept: self._base_kept,
+            fx.StoreFailed: self._store_failed,
+            fx.ShutdownAsked: self._shutdown_asked,
             fx.Stopping: self._stopping,
         }
         self._frames: dict[type, Callable[[int, Any], None]] = {
@@ -51,6 +62,7 @@ class Member(MemberView):
             fr.Welcome: self._welcome,
             fr.Refused: self._refused,
             fr.TakeOver: self._take_over,
+            fr.Shutdown: self._shutdown,
         }
         self._of_backups: dict[type, Callable[[int, Any], None]] = {
             fr.Ack: self._ack,
@@ -78,14 +90,15 @@ class Member(MemberView):
     # --- life
 
     def _started(self, _: fx.Started) -> None:
+        if self._around.settings.has_coordinator and self._claims.own_claim > self.generation:
+            self._uncertain.begin(self._claims.own_claim)  # the process before may have been named primary
         self._set_writability("this broker looks for the primary")
         self._search(at_once=True)
 
     def _ticked(self, _: fx.Ticked) -> None:
         if self._primary is not None:
             self._primary.tick()
-            self._report_phase()
-            self._file()
+            self._after_change()
         elif self._backup.stage is Stage.SEARCHING:
             self._search_on()
         else:
@@ -96,6 +109,7 @@ class Member(MemberView):
             self._promoted(self._promotion.held())
             if self._promotion is not None and self._promotion.ends_late():
                 self._promoted(self._promotion.give_up("it took too long; try again"))
+        self._uncertain.tick()
         self._departure.tick()
 
     def _stopping(self, _: fx.Stopping) -> None:
@@ -207,6 +221,7 @@ class Member(MemberView):
             self._give_up(str(error))
             return
         if self.state is State.CATCHUP and backup.is_ready:
+            backup.is_level()
             self._move(Cause.CAUGHT_UP, "in sync")
         elif self.state is State.READY and not backup.is_ready:
             self._give_up("the primary has dropped this broker from the in-sync set")
@@ -222,7 +237,7 @@ class Member(MemberView):
             self._give_up("an older generation")
             return
         self._around.note("info", f"Connected to primary {frame.name} at {self._backup.address}")
-        self._claims.release()
+        self._claims.end_wait()
         self._backup.heard()
         try:
             self._backup.welcomed(frame)
@@ -297,9 +312,11 @@ class Member(MemberView):
             self._after_change()
 
     def _after_change(self) -> None:
-        """The in-sync set may be another one."""
+        """The in-sync set may be another one, or what it has committed."""
         self._report_phase()
         self._file()
+        if self._primary is not None and self._closing.go_on(self._primary):
+            self._end_with_cluster()
 
     def _report_phase(self) -> None:
         if self.phase is not self._phase:
@@ -327,6 +344,7 @@ class Member(MemberView):
         self._filing.forget()
         self._move(Cause.DEMOTED, why)
         self._departure.left(self.status)
+        self._closing.forget()
         self._search()
 
     # --- promotion
@@ -337,8 +355,11 @@ class Member(MemberView):
         elif self._promotion is not None:
             self._answer(what.request, False, "this broker is being promoted already: wait for that")
         else:
-            self._promotion = Promotion(self._around, what, self._own, self._claims.claim)
+            self._promotion = Promotion(self._around, what, self._own, self._claim)
             self._promotion.begin()
+
+    def _claim(self, generation: int) -> None:
+        self._claims.claim(generation, self.generation)
 
     def _promoted(self, outcome: Outcome) -> None:
         promotion = self._promotion
@@ -347,6 +368,8 @@ class Member(MemberView):
         self._promotion = None
         if isinstance(outcome, Refused):
             self._around.note("warning", f"promotion refused: {outcome.text}")
+            if promotion.outcome_is_unknown:
+                self._uncertain.begin(promotion.wanted_generation)
             self._answer(promotion.request, False, outcome.text)
             if self._backup.stage is Stage.SEARCHING:
                 self._search()
@@ -356,8 +379,9 @@ class Member(MemberView):
     def _become_primary(self, promotion: Promotion, granted: Granted) -> None:
         if self._backup.link:
             self._around.close(self._backup.link, "promoted")
-        self._claims.release()
-        self._primary = take_command(self._around, self._tail, self._backup, promotion, granted)
+        self._claims.lead()
+        self._uncertain.end()
+        self._primary = take_command(self._around, self._tail, self._keeping, self._backup, promotion, granted)
         self._filing.begin(granted.record)
         if granted.record is not None:
             self._primary.filed(granted.accept.epoch)
@@ -373,7 +397,18 @@ class Member(MemberView):
             self._departure.demote(what.request)
 
     def _clients_ended(self, _: fx.ClientsEnded) -> None:
-        self._end_primary(self._departure.reason)
+        if self._closing.is_under_way:
+            self._closing.clients_ended()
+            self._after_change()
+        else:
+            self._end_primary(self._departure.reason)
+
+    def _shutdown_asked(self, what: fx.ShutdownAsked) -> None:
+        if self._primary is None:
+            primary = self.primary_name or "once there is one"
+            self._answer(what.request, False, f"this broker is {self.state}: ask the primary, {primary}")
+        else:
+            self._closing.begin(what)
 
     def _switchover_asked(self, what: fx.SwitchoverAsked) -> None:
         if self._primary is None:
@@ -386,80 +421,41 @@ class Member(MemberView):
         if link == self._backup.link and self._backup.stage is Stage.FOLLOWING:
             self._promote_asked(fx.PromoteAsked(0, False, f"switchover from {self._backup.primary}"))
 
-    # --- questions and answers
+    # --- the store
 
-    def _question(self, link: int, question: fr.Question) -> None:
-        granted, text = True, ""
-        cluster = self.cluster
-        if question.instance == self._around.settings.instance:
-            text = "this is the broker that asks"
-        elif cluster and question.cluster and question.cluster != cluster:
-            granted, text = False, f"this broker belongs to the cluster {cluster}"
-        elif question.topic is fr.Topic.STEP_DOWN:
-            text = self._asked_to_step_down(link, question)
-            if not text:
-                return  # answered once clients are gone
-            granted = False
-        elif question.topic is fr.Topic.CLAIM:
-            text = self._claimed(question)
-            granted = not text
-        elif question.topic is fr.Topic.WITHDRAW:
-            self._claims.withdraw(question)
-        elif question.topic is fr.Topic.ANNOUNCE:
-            self._announced(question)
-        self._around.send(link, self.status(question.number, granted, text))
+    def _kept(self, what: fx.Kept) -> None:
+        self._keeping.kept(what.number)
+        self._after_keeping()
 
-    def _asked_to_step_down(self, link: int, question: fr.Question) -> str:
-        primary = self._primary
-        if primary is None:
-            return f"this broker is {self.state}"
-        if question.generation > primary.generation:
-            self._step_down(f"{question.asker} knows generation {question.generation}")
-            return "this broker has just stepped down"
-        if question.asker not in primary.in_sync:
-            return f"{question.asker} is not in sync: {', '.join(primary.in_sync.members)} are"
-        return self._departure.hand_over(link, question)
+    def _base_kept(self, what: fx.BaseKept) -> None:
+        self._keeping.base_kept(what.number)
+        self._after_keeping()
 
-    def _claimed(self, question: fr.Question) -> str:
-        """Why this broker does not follow the candidate; empty: it promises to follow nobody older."""
+    def _store_failed(self, _: fx.StoreFailed) -> None:
+        self._backup.store = fr.Store.FAILED
+
+    def _after_keeping(self) -> None:
         if self._primary is not None:
-            return f"this broker is primary of generation {self._primary.generation}"
-        promotion = self._promotion
-        if promotion is not None:
-            own = self.position.lsn, self._around.settings.name
-            if own > (question.lsn, question.asker) or promotion.step in (Step.FILING, Step.ENDED):
-                return "this broker is being promoted itself"
-        refused = self._claims.promise(question, self.generation)
-        if refused:
-            return refused
-        if promotion is not None:
-            self._promoted(promotion.give_up(f"{question.asker} is being promoted and is further"))
-        if self._backup.stage is not Stage.SEARCHING:
-            self._give_up(f"{question.asker} becomes primary of generation {question.generation}")
-        return ""
+            self._primary.kept()
+            self._after_change()
 
-    def _announced(self, question: fr.Question) -> None:
-        if self._primary is not None:
-            mine = self._primary.generation, question.asker
-            theirs = question.generation, self._around.settings.name
-            if mine < theirs:  # of two in one generation, which a coordinator would have prevented, one remains
-                self._step_down(f"{question.asker} is primary of generation {question.generation}")
-        if self._primary is None and question.generation >= max(self.generation, self._claims.binding):
-            self._claims.release()
-            if self._promotion is not None:
-                self._promoted(self._promotion.give_up(f"{question.asker} has become primary"))
-            if self._backup.stage is Stage.FOLLOWING and self._backup.generation < question.generation:
-                self._give_up(f"{question.asker} is primary of generation {question.generation}")
-            if self._backup.stage is not Stage.FOLLOWING and self._promotion is None:
-                self._go_to(question.address)
+    def _shutdown(self, link: int, frame: fr.Shutdown) -> None:
+        backup = self._backup
+        if link != backup.link or backup.stage is not Stage.FOLLOWING or frame.generation != backup.generation:
+            return
+        is_whole = backup.held_lsn == frame.lsn and backup.is_ready
+        backup.committed(frame.lsn)
+        self._around.note("info", f"{backup.primary} shuts the cluster down")
+        self._around.effects.append(fx.CleanEnd(frame.uuid if is_whole else ""))
+        self._end_with_cluster()
 
-    def _go_to(self, address: str) -> None:
-        if self._backup.stage is not Stage.SEARCHING:
-            if address and address == self._backup.address:
-                return
-            self._around.close(self._backup.link, "the primary is elsewhere")
-        self._backup.search(at_once=True)
-        self._backup.try_next(address if address in self._around.settings.addresses else "")
+    def _end_with_cluster(self) -> None:
+        """Whatever happens from now on, the log ends here: that is what the mark on the store says."""
+        self._primary = None
+        self._move(Cause.STOPPED, "the cluster is shut down")
+        self._stopped = True
+
+    # --- what was asked for
 
     def _peers_answered(self, what: fx.PeersAnswered) -> None:
         if self._primary is not None:
@@ -471,6 +467,7 @@ class Member(MemberView):
             self._promoted(self._promotion.answered(what))
 
     def _record_read(self, what: fx.RecordRead) -> None:
+        self._uncertain.record_read(what.number, what.record)
         if self._promotion is not None and self._primary is None:
             self._promoted(self._promotion.record_read(what.number, what.record))
 
@@ -490,6 +487,8 @@ class Member(MemberView):
         if (self._primary is not None) != (self.state is State.PRIMARY):
             raise AssertionError(f"{self.state}, but the role is {'primary' if self._primary else 'backup'}")
         self._tail.check_invariants()
+        resources = self._around.resources
+        resources.state.producers.check_invariants(resources.log.last_lsn)
         if self._primary is not None:
             self._primary.check_invariants()
         else:

@@ -8,34 +8,45 @@ from qpid_ha_broker.events.types import InSyncChanged
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.backup import Backup
 from qpid_ha_broker.ha.claims import Claims
+from qpid_ha_broker.ha.closing import Closing
 from qpid_ha_broker.ha.departure import Departure
 from qpid_ha_broker.ha.filing import Filing
+from qpid_ha_broker.ha.keeping import Keeping, Restored
 from qpid_ha_broker.ha.primary import WITNESS, Primary
-from qpid_ha_broker.ha.promotion import Promotion
+from qpid_ha_broker.ha.promotion import Own, Promotion
 from qpid_ha_broker.ha.reports import backup_facts, history_facts
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import Phase, State, StateMachine
 from qpid_ha_broker.ha.surroundings import Surroundings
 from qpid_ha_broker.ha.tail import Tail
+from qpid_ha_broker.ha.uncertain_write import UncertainWrite
 from qpid_ha_broker.model.resource_set import ResourceSet
 
 
 class MemberView:
     """A member's parts, and every question about them; nothing here changes anything but the settings and the time."""
 
-    def __init__(self, settings: MemberSettings, resources: ResourceSet, random: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: MemberSettings, resources: ResourceSet, random: Callable[[], float], restored: Restored
+    ) -> None:
         self._around = Surroundings(settings, resources, random)
         self._resources = resources
         resources.log.add_witness(WITNESS)
-        self._tail = Tail(settings.tail_bytes, resources.log.last_lsn)
+        held_lsn = restored.held[-1].last_lsn if restored.held else resources.log.last_lsn
+        self._tail = restored.tail or Tail(settings.tail_bytes, held_lsn)
+        if self._tail.last_lsn != held_lsn:
+            self._tail.reset(held_lsn)
         self._machine = StateMachine(State.CONNECTING)
-        self._backup = Backup(self._around, self._tail)
+        self._keeping = Keeping(self._around, held_lsn)
+        self._backup = Backup(self._around, self._tail, self._keeping, restored)
         self._primary: Primary | None = None
         self._promotion: Promotion | None = None
-        self._claims = Claims(self._around)
+        self._claims = Claims(self._around, restored)
+        self._uncertain = UncertainWrite(self._around, self._claims)
         self._filing = Filing(self._around)
         self._phase: Phase | None = None
         self._departure = Departure(self._around)
+        self._closing = Closing(self._around)
         self._stopped = False
 
     @property
@@ -71,7 +82,8 @@ class MemberView:
     @property
     def generation(self) -> int:
         """The newest in this broker's log; 0 for an empty one."""
-        return self._backup.newest_generation()
+        newest = self._backup.newest_generation()
+        return newest.generation if newest is not None else 0
 
     @property
     def epoch(self) -> int:
@@ -103,8 +115,28 @@ class MemberView:
     @property
     def cluster(self) -> str:
         """The UUID of this broker's log; empty for an empty one."""
-        generations = self._backup.generations()
-        return generations[-1][1].cluster if generations else ""
+        newest = self._backup.newest_generation()
+        return newest.cluster if newest is not None else ""
+
+    @property
+    def committed_lsn(self) -> int:
+        """Up to there nobody can take anything back, as far as this broker knows."""
+        return self._resources.log.committed_lsn if self._primary is not None else self._backup.committed_lsn
+
+    @property
+    def store(self) -> fr.Store:
+        """Where what this broker holds comes from."""
+        return self._backup.store
+
+    @property
+    def is_chosen(self) -> bool:
+        """All stores were compared, and the one with which this broker came back is the one to begin with."""
+        return self._backup.is_chosen
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether clients are not served any more, because the whole cluster ends."""
+        return self._closing.is_under_way
 
     @property
     def has_work(self) -> bool:
@@ -125,13 +157,14 @@ class MemberView:
         promised, promised_to = self._claims.promised
         return fr.Answer(
             number, settings.name, settings.instance, self.cluster, self.state.value, self.generation, in_sync.epoch,
-            in_sync.members, self._backup.held_lsn, self._backup.complete, promised, promised_to, granted, text,
-            settings.min_in_sync,
+            in_sync.members, self._backup.newest_in_sync().members, self._backup.held_lsn, self._backup.complete,
+            promised, promised_to, granted, text, settings.min_in_sync, self._backup.store,
         )  # fmt: skip
 
     def _in_sync(self) -> InSyncChanged:
         return self._backup.in_sync()
 
-    def _own(self) -> tuple[fr.Answer, str]:
-        generations = self._backup.generations()
-        return self.status(), generations[-1][1].primary if generations else ""
+    def _own(self) -> Own:
+        newest = self._backup.newest_generation()
+        primary = newest.primary if newest is not None else ""
+        return Own(self.status(), primary, self._backup.is_chosen, self._claims.own_claim)

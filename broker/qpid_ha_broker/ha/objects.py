@@ -33,6 +33,8 @@ class Configured(NamedTuple):
     exchanges: dict[int, ev.ExchangeDeclared]
     bindings: dict[int, list[Binding]]
     """By exchange, the oldest first."""
+    producers: list[tuple[int, ev.ProducerAdvanced]]
+    """In the order in which they advanced last."""
 
 
 def has_replicated_messages(queue: Queue) -> bool:
@@ -63,6 +65,8 @@ def _records(state: State, queues: list[Queue], lsn: int) -> Iterator[bytes]:
     for exchange in exchanges:
         for binding in _replicated_bindings(exchange):
             yield encode(lsn, ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments))
+    for advanced_lsn, event in state.producers.events():
+        yield encode(advanced_lsn, event)
 
 
 def _replicated_bindings(exchange: Exchange) -> list[Binding]:
@@ -79,7 +83,7 @@ def read_objects(frame: Objects) -> Configured:
     records, _, problem = decode(frame.data)
     if problem is not None:
         raise ObjectsError(f"damaged at byte {problem.offset}: {problem.text}")
-    objects = Configured(frame, {}, {}, {})
+    objects = Configured(frame, {}, {}, {}, [])
     for record in records:
         try:
             _read(objects, record)
@@ -90,7 +94,17 @@ def read_objects(frame: Objects) -> Configured:
         raise ObjectsError(f"no queue has the ids {sorted(unknown)[:5]}")
     if len(_names(objects)) < len(objects.queues) + len(objects.exchanges):
         raise ObjectsError("two of them have the same name")
+    _check_producers(objects.producers)
     return objects
+
+
+def _check_producers(producers: list[tuple[int, ev.ProducerAdvanced]]) -> None:
+    lsns = [lsn for lsn, _ in producers]
+    if lsns != sorted(set(lsns)):
+        raise ObjectsError("producers are not in the order in which they advanced")
+    names = {event.producer for _, event in producers}
+    if len(names) < len(producers) or any(event.kept < len(producers) for _, event in producers):
+        raise ObjectsError(f"of {len(producers)} producers, some come twice or would not be kept")
 
 
 def _names(objects: Configured) -> set[str]:
@@ -101,7 +115,7 @@ def _read(objects: Configured, record: Record) -> None:
     lsn, event, _ = record
     if not 0 < lsn <= objects.frame.lsn or lsn >= LOCAL_BASE:
         raise ValueError(f"expected nothing after {objects.frame.lsn}, and nothing local")
-    if not isinstance(event, ev.Bound) and (lsn in objects.queues or lsn in objects.exchanges):
+    if not isinstance(event, ev.Bound | ev.ProducerAdvanced) and (lsn in objects.queues or lsn in objects.exchanges):
         raise ValueError("expected the id of another object")
     if isinstance(event, ev.QueueDeclared):
         QueueArguments.parse(event.arguments)
@@ -117,8 +131,10 @@ def _read(objects: Configured, record: Record) -> None:
         binding = Binding(event.queue, event.key, event.arguments)
         make_exchange(objects.exchanges[event.exchange].kind, 0, "", {}).bind(binding)
         objects.bindings.setdefault(event.exchange, []).append(binding)
+    elif isinstance(event, ev.ProducerAdvanced):
+        objects.producers.append((lsn, event))
     else:
-        raise ValueError(f"expected a queue, an exchange or a binding, found {type(event).__name__}")
+        raise ValueError(f"expected a queue, an exchange, a binding or a producer, found {type(event).__name__}")
 
 
 def make_equal(state: State, objects: Configured) -> list[tuple[str, list[Entry]]]:
@@ -187,3 +203,6 @@ def _set_marks(state: State, objects: Configured) -> None:
         queue = state.queues_by_id[queue_id]
         queue.used, queue.owner = queue_id in owners, owners.get(queue_id, "")
     state.in_sync = ev.InSyncChanged(objects.frame.epoch, objects.frame.members)
+    state.producers.clear()
+    for lsn, event in objects.producers:
+        state.producers.advanced(lsn, event)

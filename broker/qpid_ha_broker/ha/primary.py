@@ -7,16 +7,16 @@ level beside the live stream. Nobody waits for a backup that is not in the in-sy
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from enum import Enum, auto
 
 from qpid_ha_broker.events.types import InSyncChanged
 from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.backup_link import BackupLink, Progress
 from qpid_ha_broker.ha.browser import Browsers, objects_frame
 from qpid_ha_broker.ha.follower import Followers
 from qpid_ha_broker.ha.history import common_lsn, problem
 from qpid_ha_broker.ha.in_sync import Change, InSyncSet
+from qpid_ha_broker.ha.keeping import Keeping
 from qpid_ha_broker.ha.pace import CatchUpPace
 from qpid_ha_broker.ha.states import Phase
 from qpid_ha_broker.ha.surroundings import Surroundings
@@ -27,71 +27,17 @@ from qpid_ha_broker.model.log import Batch
 WITNESS = "replication"
 
 
-class Progress(Enum):
-    """How far a backup's resynchronisation is."""
-
-    HOLDINGS = auto()
-    """It tells what it holds."""
-    DUE = auto()
-    """The objects go out at the end of this turn."""
-    BROWSING = auto()
-    FOLLOWING = auto()
-    """All that it lacks is in the stream."""
-
-
-class BackupLink:
-    """One backup that is connected. `acknowledged`: what it holds, by its own word."""
-
-    def __init__(self, link: int, hello: fr.Hello, clock_s: float) -> None:
-        self.link = link
-        self.name = hello.name
-        self.instance = hello.instance
-        self.acknowledged = 0
-        self.progress = Progress.FOLLOWING
-        self.has_memory = hello.complete and bool(hello.history)
-        """It remembers what it confirmed for whom, if ever it did."""
-        self.is_doubtful = False
-        self.level_lsn = 0
-        """Having acknowledged this far after CaughtUp, it is level."""
-        self.holdings: dict[int, tuple[tuple[int, int], ...]] = {}
-        self.browsers: Browsers | None = None
-        self.writable = True
-        self.heard_s = clock_s
-        self.sent_s = clock_s
-        self.told_committed = 0
-        self.sent: deque[tuple[int, int, float]] = deque()
-        """Not yet acknowledged: last LSN, bytes, time."""
-        self.unacknowledged_bytes = 0
-
-    @property
-    def is_level(self) -> bool:
-        """Whether it holds all that it was to fetch."""
-        return self.progress is Progress.FOLLOWING and self.acknowledged >= self.level_lsn
-
-    @property
-    def streams(self) -> bool:
-        """Whether live batches go to it."""
-        return self.progress in (Progress.BROWSING, Progress.FOLLOWING)
-
-    def acknowledge(self, lsn: int) -> None:
-        """It holds everything up to `lsn`."""
-        self.acknowledged = max(self.acknowledged, lsn)
-        while self.sent and self.sent[0][0] <= lsn:
-            self.unacknowledged_bytes -= self.sent.popleft()[1]
-
-    def owes_since_s(self) -> float | None:
-        """Since when it owes an acknowledgement."""
-        return self.sent[0][2] if self.sent else None
-
-
 class Primary:
     """The promise: the log's witness never passes what the in-sync set has committed."""
 
-    def __init__(self, around: Surroundings, tail: Tail, generation: int, change: Change, committed_lsn: int) -> None:
+    def __init__(
+        self, around: Surroundings, tail: Tail, keeping: Keeping, generation: int, change: Change, committed_lsn: int
+    ) -> None:
         settings = around.settings
         self._around = around
         self._log = around.resources.log
         self._tail = tail
+        self._keeping = keeping
         self.generation = generation
         self.in_sync = InSyncSet(settings.name, change, committed_lsn, settings.min_in_sync)
         self.links: dict[int, BackupLink] = {}
@@ -121,7 +67,9 @@ class Primary:
             self._around.close(link, "no longer primary")
         self.links.clear()
         self.followers.end()
-        self._log.take_batch()  # what nobody was sent: the witness stays, so that none of it counts as certain
+        batch = self._log.take_batch()  # what nobody was sent: the witness stays, so that none of it is certain
+        if batch is not None:
+            self._keep(batch)  # it is in the state, so it has to be in the journal: what comes next goes on from there
         self._around.resources.refusal = None
 
     # --- a backup comes
@@ -139,7 +87,8 @@ class Primary:
             self.lost(other.link, "it connected anew")
         backup = self.links[link] = BackupLink(link, hello, self._around.clock_s)
         common = common_lsn(history, self._tail.last_lsn, hello.history, hello.last_lsn)
-        by_tail = hello.complete and hello.applied_lsn <= common and self._tail.holds_after(common)
+        lacks = hello.lacks_transient and common >= self._around.resources.state.transients_lost_lsn
+        by_tail = hello.complete and not lacks and hello.applied_lsn <= common and self._tail.holds_after(common)
         resync = fr.Resync.TAIL if by_tail else fr.Resync.DIFF
         settings = self._around.settings
         self._around.send(
@@ -153,11 +102,13 @@ class Primary:
         how = f"sends the {behind} events that it lacks" if by_tail else "compares what both hold"
         self._around.note("info", f"backup {hello.name} connected at LSN {hello.last_lsn}; primary {how}")
         if by_tail:
-            self._send_tail(backup, common)
+            backup.replay_from(common)
+            self._replay(backup)
+            self._around.want_turn()
         else:
-            if hello.name in self.in_sync:
-                self._leave(hello.name, "it has to catch up from scratch")
             backup.progress = Progress.HOLDINGS
+        if hello.name in self.in_sync and not (by_tail and backup.has_memory):
+            self._leave(hello.name, "it has to catch up from scratch")
 
     def _why_refused(self, hello: fr.Hello, cluster: str) -> fr.Refused | None:
         def refused(code: fr.RefusalCode, text: str) -> fr.Refused:
@@ -184,11 +135,19 @@ class Primary:
     def _is_alive(self, backup: BackupLink) -> bool:
         return self._around.clock_s - backup.heard_s < self._around.settings.link_timeout_s
 
-    def _send_tail(self, backup: BackupLink, common: int) -> None:
-        for first_lsn, last_lsn, data in self._tail.after(common):
-            self._send_batch(backup, self._frame(first_lsn, last_lsn, data))
-        self._caught_up(backup)
-        backup.acknowledged = common
+    def _replay(self, backup: BackupLink) -> None:
+        """The next piece of the stream's tail: a step, because clients and other brokers wait meanwhile."""
+        settings = self._around.settings
+        if not self._tail.holds_after(backup.sent_lsn):
+            self._give_up(backup, "it reads more slowly than the stream goes on: it has to compare")
+            return
+        at_most = self._pace.allowance(settings.chunk_messages)
+        piece = self._tail.piece_after(backup.sent_lsn, at_most, settings.chunk_bytes) if at_most else None
+        if piece is not None:
+            self._pace.spend(piece.last_lsn - piece.first_lsn + 1)
+            self._send_batch(backup, self._frame(*piece))
+        if backup.sent_lsn == self._tail.last_lsn:
+            self._caught_up(backup)
 
     def _caught_up(self, backup: BackupLink) -> None:
         backup.progress = Progress.FOLLOWING
@@ -211,30 +170,37 @@ class Primary:
     def turn_ended(self, batch: Batch | None) -> None:
         """Send what the turn wrote, and let the browsers take a step."""
         if batch is not None:
-            self._tail.append(*batch)
-            frame = self._frame(*batch)
+            self._tail.append(batch.first_lsn, batch.last_lsn, batch.data)
+            frame = self._frame(batch.first_lsn, batch.last_lsn, batch.data)
             for backup in self.links.values():
                 if backup.streams:
                     self._send_batch(backup, frame)
-            self.in_sync.acknowledge(self._around.settings.name, batch.last_lsn)
-            self.advance()
+            self._keep(batch)
+            self.kept()
         self._pace.turn(self._around.clock_s, 0 if batch is None else batch.last_lsn - batch.first_lsn + 1)
-        for backup in self.links.values():
+        for backup in list(self.links.values()):
             if backup.progress is Progress.DUE:
                 self._begin_browsing(backup)
             elif backup.progress is Progress.BROWSING and backup.writable:
                 self._browse(backup)
+            elif backup.progress is Progress.REPLAYING and backup.writable:
+                self._replay(backup)
         self.followers.turn_ended(batch, self.in_sync.committed_lsn)
+
+    def _keep(self, batch: Batch) -> None:
+        committed_lsn = self.in_sync.committed_lsn
+        self._keeping.keep(batch.first_lsn, batch.last_lsn, committed_lsn, batch.transient, batch.data)
+
+    def kept(self) -> None:
+        """This broker's own store may hold more."""
+        self.in_sync.acknowledge(self._around.settings.name, min(self._tail.last_lsn, self._keeping.kept_lsn))
+        self.advance()
 
     def _frame(self, first_lsn: int, last_lsn: int, data: bytes) -> fr.Batch:
         return fr.Batch(self.generation, first_lsn, last_lsn, self.in_sync.committed_lsn, data)
 
     def _send_batch(self, backup: BackupLink, frame: fr.Batch) -> None:
-        clock_s = self._around.clock_s
-        backup.sent.append((frame.last_lsn, len(frame.data), clock_s))
-        backup.unacknowledged_bytes += len(frame.data)
-        backup.told_committed = frame.committed_lsn
-        backup.sent_s = clock_s
+        backup.note_sent(frame, self._around.clock_s)
         self._around.send(backup.link, frame)
 
     def _begin_browsing(self, backup: BackupLink) -> None:
@@ -246,7 +212,7 @@ class Primary:
             max_messages=settings.chunk_messages, max_bytes=settings.chunk_bytes, window=settings.chunks_ahead,
         )  # fmt: skip
         backup.holdings = {}
-        backup.acknowledged = lsn
+        backup.compared_lsn = lsn
         backup.progress = Progress.BROWSING
 
     def _browse(self, backup: BackupLink) -> None:
@@ -264,15 +230,9 @@ class Primary:
 
     @property
     def has_work(self) -> bool:
-        """Whether a browser could take another step at once."""
+        """Whether somebody who catches up could take another step at once."""
         return self.followers.has_work or any(
-            backup.progress is Progress.DUE
-            or (
-                backup.browsers is not None
-                and backup.writable
-                and backup.browsers.has_window
-                and self._pace.allowance(1)
-            )
+            backup.progress is Progress.DUE or (backup.could_take_more and self._pace.allowance(1))
             for backup in self.links.values()
         )
 
@@ -286,7 +246,7 @@ class Primary:
         wrong = backup.browsers.acknowledged(frame.chunks) if backup.browsers is not None else ""
         if wrong:
             return wrong
-        if not backup.streams:
+        if not backup.is_sent_batches:
             return ""
         backup.acknowledge(frame.lsn)
         if backup.name in self.in_sync:
@@ -335,7 +295,7 @@ class Primary:
         self._known.add(backup.name)
         self._expected.discard(backup.name)
         self._around.note("info", f"Backup is ready: {backup.name}")
-        self._write(self.in_sync.join(backup.name, backup.acknowledged))
+        self._write(self.in_sync.join(backup.name, backup.acknowledged, remembers=backup.has_memory))
 
     def _leave(self, name: str, why: str) -> None:
         self._expected.discard(name)
@@ -380,18 +340,14 @@ class Primary:
         """Heartbeats, and whoever was silent for too long."""
         settings, clock_s = self._around.settings, self._around.clock_s
         self._check_phase()
-        if any(backup.browsers is not None for backup in self.links.values()):
+        if any(backup.is_fetching for backup in self.links.values()):
             self._around.want_turn()
         committed = self.in_sync.committed_lsn
         self.followers.tick(committed)
         for backup in list(self.links.values()):
-            owes_s = backup.owes_since_s()
-            silent_s = clock_s - (backup.heard_s if owes_s is None else min(owes_s, backup.heard_s))
-            if owes_s is not None and backup.name in self.in_sync:
-                silent_s = max(silent_s, clock_s - owes_s)
+            silent_s = clock_s - backup.waited_for_since_s(backup.name in self.in_sync)
             if silent_s > settings.backup_timeout_s:
-                self._around.close(backup.link, f"silent for {silent_s:.1f} s")
-                self.lost(backup.link, f"it owes an answer for {silent_s:.1f} s (ha.backup-timeout)")
+                self._give_up(backup, f"it has not answered, or not read, for {silent_s:.1f} s (ha.backup-timeout)")
             elif committed != backup.told_committed or clock_s - backup.sent_s >= settings.heartbeat_interval_s:
                 backup.told_committed, backup.sent_s = committed, clock_s
                 self._around.send(backup.link, fr.Heartbeat(self.generation, committed, self._tail.last_lsn))
@@ -407,7 +363,7 @@ class Primary:
         """Whether there is room on a channel for more than the live stream."""
         self.followers.set_writable(link, writable)
         if link in self.links:
-            self.links[link].writable = writable
+            self.links[link].set_writable(writable, self._around.clock_s)
         if writable:
             self._around.want_turn()
 
@@ -417,6 +373,10 @@ class Primary:
         self._around.note("warning", f"backup {backup.name} is disconnected: {reason}")
         if backup.name in self.in_sync and backup.name not in self._expected:
             self._leave(backup.name, reason)
+
+    def _give_up(self, backup: BackupLink, reason: str) -> None:
+        self._around.close(backup.link, reason)
+        self.lost(backup.link, reason)
 
     def settings_changed(self) -> None:
         """Times are read from the settings anyway; the size of the set may be too small now."""

@@ -33,6 +33,15 @@ class Step(Enum):
     ENDED = auto()
 
 
+class Own(NamedTuple):
+    """What a candidate knows of itself: `primary` wrote its last generation, `claim` it wanted for itself last."""
+
+    answer: Answer
+    primary: str
+    is_chosen: bool
+    claim: int
+
+
 class Refused(NamedTuple):
     """The attempt is over."""
 
@@ -58,7 +67,7 @@ class Promotion:
         self,
         around: Surroundings,
         asked: PromoteAsked,
-        own: Callable[[], tuple[Answer, str]],
+        own: Callable[[], Own],
         claim: Callable[[int], None],
     ) -> None:
         self.request, self.force, self.cause = asked
@@ -68,7 +77,6 @@ class Promotion:
         self.handover_lsn = 0
         self._around = around
         self._own = own
-        """This broker's own answer, and who was its last primary."""
         self._claim = claim
         """Keeps a generation from being promised to anybody else."""
         self._asked = 0
@@ -81,6 +89,8 @@ class Promotion:
         self._accept: Accept | None = None
         self._wanted = Record()
         """What the coordinator shall hold."""
+        self.outcome_is_unknown = False
+        """Whether it holds that, nobody knows."""
 
     def begin(self) -> None:
         """Ask everybody, and the coordinator."""
@@ -122,13 +132,14 @@ class Promotion:
         return self._judge()
 
     def _known(self) -> Known:
-        own, primary = self._own()
+        own, primary, is_chosen, own_claim = self._own()
         answers = self._answers
         unreachable = answers.unreachable if answers is not None else ()
         settings = self._around.settings
         return Known(
             own, primary, answers.answers if answers is not None else (), unreachable, self._record,
-            settings.has_coordinator, settings.min_in_sync, self._handed_over_by, self.force,
+            settings.has_coordinator, settings.min_in_sync, self._handed_over_by, self.force, is_chosen,
+            settings.auto_recover, own_claim,
         )  # fmt: skip
 
     def _judge(self) -> Outcome:
@@ -202,6 +213,7 @@ class Promotion:
         settings = self._around.settings
         cluster = self._own()[0].cluster or expected.cluster or settings.instance  # the first primary names the cluster
         self._wanted = Record(cluster, generation, settings.name, accept.epoch, accept.members)
+        self._claim(generation)  # on disk: a broker that dies right after this knows that nobody else was named
         self._coordinator_number = self._around.number()
         self._around.effects.append(WriteRecord(self._coordinator_number, expected, self._wanted))
         return None
@@ -210,6 +222,7 @@ class Promotion:
         """The coordinator took the new generation, or holds something else."""
         if self.step is not Step.FILING or number != self._coordinator_number or self._accept is None:
             return None
+        self.outcome_is_unknown = not written and record is None
         if not written and record != self._wanted:
             who = f"{record.primary} was faster" if record is not None else problem
             return self._refuse(f"the coordinator did not take generation {self._accept.generation}: {who}")
@@ -221,6 +234,11 @@ class Promotion:
             self._ask(Topic.WITHDRAW, self.claimed)
         self.step = Step.ENDED
         return Refused(text)
+
+    @property
+    def wanted_generation(self) -> int:
+        """Which the coordinator was asked to record."""
+        return self._wanted.generation
 
     def give_up(self, text: str) -> Outcome:
         """Something happened that makes this attempt pointless."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from qpid_ha_broker.events.types import GenerationStarted
-from qpid_ha_broker.ha.primary import BackupLink, Primary, Progress
+from qpid_ha_broker.ha.backup_link import BackupLink, Progress
+from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.states import State
 
 
@@ -26,7 +27,7 @@ def _facts(primary: Primary, backup: BackupLink, last_lsn: int, clock_s: float) 
         "state": str(State.READY if is_level else State.CATCHUP),
         "in_sync": in_sync,
         "lsn": backup.acknowledged,
-        "lag_messages": last_lsn - backup.acknowledged,
+        "lag_messages": last_lsn - max(backup.acknowledged, backup.compared_lsn),
         "lag_bytes": backup.unacknowledged_bytes,
         "lag_s": 0.0 if owes_since_s is None else round(clock_s - owes_since_s, 3),
     }

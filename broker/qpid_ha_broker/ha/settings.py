@@ -36,6 +36,10 @@ class MemberSettings:
     chunks_ahead: int = 8
     """Sent and not yet taken in by the backup."""
     has_coordinator: bool = False
+    has_store: bool = False
+    """What is durable counts as held once it is on disk."""
+    auto_recover: bool = True
+    """After a crash of everybody, lead again as soon as all who may hold more are here to compare."""
 
     @property
     def status_limit_s(self) -> float:

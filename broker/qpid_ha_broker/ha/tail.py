@@ -6,13 +6,12 @@ for a month has to ask for more than that. It is bounded in bytes, so a busy pri
 
 from __future__ import annotations
 
-import struct
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from operator import attrgetter
 from typing import Final, NamedTuple
 
-_HEAD: Final = struct.Struct("<IIQ")
-"""How each record begins: its size, its seal, its LSN. See `events.codec`."""
+from qpid_ha_broker.events.codec import offset_after
 
 
 class Stretch(NamedTuple):
@@ -21,6 +20,9 @@ class Stretch(NamedTuple):
     first_lsn: int
     last_lsn: int
     data: bytes
+
+
+_LAST_LSN: Final = attrgetter("last_lsn")
 
 
 class Tail:
@@ -55,22 +57,26 @@ class Tail:
         """Whether somebody who has all up to `lsn` can be given the rest; True too when there is no rest."""
         return self.first_lsn - 1 <= lsn <= self.last_lsn
 
-    def after(self, lsn: int) -> Iterator[Stretch]:
-        """All records after `lsn`, oldest first; what is appended meanwhile is not among them.
+    def piece_after(self, lsn: int, max_records: int, max_bytes: int) -> Stretch | None:
+        """The next records after `lsn` as one stretch: at least one turn's, however large; None when there are none.
 
         Raises LookupError where `holds_after` is False.
         """
         if not self.holds_after(lsn):
             raise LookupError(f"held are the LSNs {self.first_lsn} to {self.last_lsn}, wanted those after {lsn}")
-        wanted: list[Stretch] = []
-        # From the new end: who comes back soon must not cost a walk through all that is kept for the others.
-        for stretch in reversed(self._stretches):
-            if stretch.last_lsn <= lsn:
+        if lsn == self.last_lsn:
+            return None
+        index = bisect_right(self._stretches, lsn, key=_LAST_LSN)
+        first = _without_head(self._stretches[index], lsn)
+        pieces, last_lsn, size = [first.data], first.last_lsn, len(first.data)
+        for following in range(index + 1, len(self._stretches)):
+            stretch = self._stretches[following]
+            size += len(stretch.data)
+            if size > max_bytes or stretch.last_lsn - lsn > max_records:
                 break
-            wanted.append(stretch)
-        if wanted:
-            wanted[-1] = _without_head(wanted[-1], lsn)
-        return reversed(wanted)
+            pieces.append(stretch.data)
+            last_lsn = stretch.last_lsn
+        return Stretch(first.first_lsn, last_lsn, b"".join(pieces))
 
     def truncate_after(self, lsn: int) -> None:
         """Forget the records after `lsn`: the cluster does not have them."""
@@ -81,7 +87,7 @@ class Tail:
             self.size -= len(self._stretches.pop().data)
         if self._stretches and self._stretches[-1].last_lsn > lsn:
             last = self._stretches.pop()
-            kept = last.data[: _offset_after(last, lsn)]
+            kept = last.data[: offset_after(last.data, lsn)]
             self._stretches.append(Stretch(last.first_lsn, lsn, kept))
             self.size -= len(last.data) - len(kept)
         self.last_lsn = min(self.last_lsn, lsn)
@@ -107,15 +113,4 @@ class Tail:
 def _without_head(stretch: Stretch, lsn: int) -> Stretch:
     if lsn < stretch.first_lsn:
         return stretch
-    return Stretch(lsn + 1, stretch.last_lsn, stretch.data[_offset_after(stretch, lsn) :])
-
-
-def _offset_after(stretch: Stretch, lsn: int) -> int:
-    """Where the record after `lsn` begins."""
-    offset = 0
-    while offset < len(stretch.data):
-        size, _, found = _HEAD.unpack_from(stretch.data, offset)
-        if found > lsn:
-            break
-        offset += size
-    return offset
+    return Stretch(lsn + 1, stretch.last_lsn, stretch.data[offset_after(stretch.data, lsn) :])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from qpid_ha_broker.ha.effects import Record
-from qpid_ha_broker.ha.frames import Answer
+from qpid_ha_broker.ha.frames import Answer, Store
 from qpid_ha_broker.ha.states import State
 
 
@@ -30,6 +30,11 @@ class Known:
     handed_over_by: str = ""
     """The primary that stepped down for this broker."""
     force: bool = False
+    is_chosen: bool = False
+    """All stores were compared, and this broker's was chosen."""
+    auto_recover: bool = True
+    own_claim: int = 0
+    """The generation that this broker wanted to lead last, by what it has on disk."""
 
 
 class Refuse(NamedTuple):
@@ -71,7 +76,9 @@ def judge(known: Known) -> Verdict:
     if strangers:
         return Refuse(strangers)
     if known.force:
-        reason = ""
+        reason = _why_not_by_force(known)
+    elif known.own.store is Store.FAILED:
+        reason = "the store of this broker has failed, and it holds what came since in memory only: promote another one"
     elif known.own.state == State.CATCHUP or not known.own.complete:
         reason = "this broker is still catching up and lacks messages: promote one that is ready"
     elif known.own.generation:
@@ -104,15 +111,29 @@ def _stranger(known: Known) -> str:
     return ""
 
 
+def _why_not_by_force(known: Known) -> str:
+    """An operator may lose what is doubtful, but would hardly begin anew beside a broker that has something."""
+    owners = "" if known.own.generation else _owners(known)
+    if not owners:
+        return ""
+    return f"this broker holds no data, and {owners} does: use --force there, or erase that store to begin anew"
+
+
+def _owners(known: Known) -> str:
+    return " and ".join(answer.name for answer in known.answers if answer.generation)
+
+
 def _why_not_empty(known: Known) -> str:
     """For a broker without data: a first start, or one that has lost its memory."""
-    owners = [answer.name for answer in known.answers if answer.generation]
+    owners = _owners(known)
     if owners:
-        return f"this broker holds no data, and {' and '.join(owners)} does: promote that one"
-    if known.record is not None and known.record.generation:
-        members = ", ".join(known.record.members)
+        return f"this broker holds no data, and {owners} does: promote that one"
+    record = known.record
+    is_our_own = record is not None and (record.generation, record.primary) == (known.own_claim, known.own.name)
+    if record is not None and record.generation and not is_our_own:  # ours: we died before anything was confirmed
+        members = ", ".join(record.members)
         return (
-            f"this broker holds no data; generation {known.record.generation} was confirmed by {members}: start those,"
+            f"this broker holds no data; generation {record.generation} was confirmed by {members}: start those,"
             " or use --force if their data is lost for good"
         )
     if known.unreachable and not known.has_coordinator:
@@ -133,9 +154,100 @@ def _why_not_with_data(known: Known) -> str:
             f"{view.source} knows a newer in-sync set without this broker (generation {view.generation}, epoch"
             f" {view.epoch}: {', '.join(view.members)}): promote one of those"
         )
-    if not known.has_coordinator and known.min_in_sync > 1:
-        return _why_no_majority(known)
+    why = _why_not_from_store(known, view) or _why_left_out(known)
+    if not why and not known.has_coordinator and known.min_in_sync > 1:
+        why = _why_no_majority(known)
+    return why
+
+
+def _why_not_from_store(known: Known, view: _View) -> str:
+    """After a crash of everybody: whoever was in the last in-sync set may hold more than this broker's disk kept.
+
+    When all of them are here, the furthest holds everything that was confirmed; before that nobody can know.
+    """
+    own = known.own
+    if own.store is not Store.DIRTY or known.is_chosen:
+        return ""
+    members = [answer for answer in known.answers if answer.name in view.members]
+    awake = [each.name for each in members if _is_awake(each) and not _left_out_by(each, known)]
+    if awake:
+        return f"this broker was restarted, unlike {' and '.join(awake)}: {_promote(awake)}"
+    # One that came back empty cannot say whether it had gone on alone; a coordinator can.
+    telling = [answer.name for answer in members if answer.generation or known.has_coordinator]
+    missing = sorted(set(view.members) - {own.name, *telling})
+    if missing:
+        return (
+            f"this store was not closed in order, and {', '.join(missing)} of the last in-sync set cannot be asked:"
+            " start them with their stores; if one is lost for good, `qpid-ha store best` tells what that costs"
+        )
+    if not known.auto_recover:
+        return "this store was not closed in order, and ha.auto-recover is off: see `qpid-ha store best`"
+    # Who was recorded but died before its own log had that cannot lead, and what it alone has was not confirmed.
+    best = max(filter(_was_in_sync, members), key=_progress, default=own)
+    if _progress(best) > _progress(own):
+        return f"the store of {best.name} goes further, to LSN {best.lsn} (here {own.lsn}): promote that one"
     return ""
+
+
+def _is_awake(answer: Answer) -> bool:
+    """It was not restarted since it was in sync, and its own log says that it was."""
+    return answer.store is Store.MEMORY and bool(answer.generation) and _was_in_sync(answer)
+
+
+def _was_in_sync(answer: Answer) -> bool:
+    """By its own log; it lacks nothing of that."""
+    return answer.complete and answer.name in answer.members
+
+
+def _may_be_alone(restarted: Answer, other: Answer, known: Known) -> bool:
+    """Whether what `restarted` has from its store may have been confirmed without `other`, which lacks it.
+
+    Its log has a newer in-sync set without that one, and goes further; whether the set ever counted is not in it. A
+    coordinator knows.
+    """
+    is_left_out = other.name not in restarted.newest_members
+    is_newer = (restarted.generation, restarted.epoch) > (other.generation, other.epoch)
+    is_further = _progress(restarted) > _progress(other)
+    is_dirty_member = restarted.store is Store.DIRTY and _was_in_sync(restarted)
+    is_possible = is_newer and is_further and _may_have_confirmed(restarted, known)
+    return not known.has_coordinator and is_dirty_member and is_left_out and is_possible
+
+
+def _left_out_by(answer: Answer, known: Known) -> list[str]:
+    """Who may have confirmed something without that broker, of all that can be asked."""
+    return [each.name for each in (known.own, *known.answers) if _may_be_alone(each, answer, known)]
+
+
+def _may_have_confirmed(restarted: Answer, known: Known) -> bool:
+    """Whether enough brokers may have followed the generation that `restarted` knows.
+
+    Of those that can be asked, whoever is in an older one never did; one that lost its data, or is halfway through a
+    catch-up, may have.
+    """
+    others = [each for each in (known.own, *known.answers) if each.name != restarted.name]
+    may_follow = [each for each in others if each.generation >= restarted.generation or not each.complete]
+    empty = [each for each in others if not each.generation]
+    return 1 + len(may_follow) + len(empty) + len(known.unreachable) >= restarted.min_in_sync
+
+
+def _why_left_out(known: Known) -> str:
+    """For a broker that was not restarted."""
+    own = known.own
+    further = [] if own.store is Store.DIRTY or known.is_chosen else _left_out_by(own, known)
+    if not further:
+        return ""
+    return (
+        f"what {' and '.join(further)} kept goes further, and may have been confirmed without this broker:"
+        f" {_promote(further)}"
+    )
+
+
+def _promote(names: list[str]) -> str:
+    return "promote that one" if len(names) == 1 else "promote one of those"
+
+
+def _progress(answer: Answer) -> tuple[int, int]:
+    return answer.generation, answer.lsn
 
 
 def _why_no_majority(known: Known) -> str:
@@ -156,12 +268,11 @@ def _why_no_majority(known: Known) -> str:
 
 
 def _newest_view(known: Known) -> _View:
-    own = known.own
-    views = [_View(own.generation, own.epoch, own.members, "this broker")]
-    views += [_View(each.generation, each.epoch, each.members, each.name) for each in known.answers]
-    if known.record is not None:
-        record = known.record
+    own, record, views = known.own, known.record, []
+    if record is not None:  # first: of the same epoch it says who was in it for certain
         views.append(_View(record.generation, record.epoch, record.members, "the coordinator"))
+    views.append(_View(own.generation, own.epoch, own.members, "this broker"))
+    views += [_View(each.generation, each.epoch, each.members, each.name) for each in known.answers]
     return max(views, key=lambda view: view[:2])
 
 
@@ -171,6 +282,8 @@ def _accept(known: Known) -> Accept:
     # Whoever has a name in the set but not its memory any more cannot stay: it would have to say so at once anyway.
     hollow = {answer.name for answer in known.answers if not answer.complete or answer.name not in answer.members}
     gone = {known.own_primary, known.record.primary if known.record is not None else ""} - {known.handed_over_by}
-    staying = set() if known.force else set(view.members) - gone - hollow
+    # Nor who may lack something: whoever finds a name in a set takes it that nothing older was confirmed without it.
+    lacking = {answer.name for answer in known.answers if _left_out_by(answer, known)}
+    staying = set() if known.force else set(view.members) - gone - hollow - lacking
     members = tuple(sorted(staying | {own.name}))
     return Accept(max(generations) + 1, view.epoch + 1, members, f"in sync with {', '.join(members)}")

@@ -48,23 +48,23 @@ class Administration:
 
     def queues(self) -> list[Facts]:
         """All queues, in the order in which they were made."""
-        return [_queue_facts(queue) for queue in self._state.queues.values()]
+        return [self._queue_facts(queue) for queue in self._state.queues.values()]
 
     def queue(self, name: object) -> Facts:
         """One queue. Raises NotFound."""
-        return _queue_facts(self._configuration.queue(_name(name, "name")))
+        return self._queue_facts(self._configuration.queue(_name(name, "name")))
 
     def create_queue(self, name: object, arguments: object = None) -> Done[Facts]:
         """Make a queue, or find it there with the same arguments. Raises AlreadyExists, InvalidArgument, NotFound."""
         queue = self._configuration.declare_queue(_name(name, "name"), _arguments(arguments))
-        return self._done(_queue_facts(queue))
+        return self._done(self._queue_facts(queue))
 
     def update_queue(self, name: object, arguments: object = None) -> Done[Facts]:
         """Change these arguments; a None among them takes one away. Raises NotFound, InvalidArgument."""
         if arguments is None:
             raise InvalidArgument("arguments are missing: give those that change, with nothing for one that goes away")
         queue = self._configuration.update_queue(_name(name, "name"), _arguments(arguments))
-        return self._done(_queue_facts(queue))
+        return self._done(self._queue_facts(queue))
 
     def delete_queue(self, name: object, if_empty: object = False, if_unused: object = False) -> Done[Facts]:
         """Delete a queue; its messages go to its alternate exchange, or away. Raises NotFound, InUse."""
@@ -129,7 +129,24 @@ class Administration:
         return self._done({"exchange": source, "queue": target, "key": checked_key})
 
     def _done(self, result: Result) -> Done[Result]:
-        return Done(result, self._log.last_lsn)
+        return Done(result, self._resources.written_lsn)
+
+    def _queue_facts(self, queue: Queue) -> Facts:
+        # A replica holds nothing but what is committed, and its log does not know of it.
+        certain_lsn = queue.log.last_lsn if self._resources.read_only else queue.log.whole_lsn()
+        return {
+            "name": queue.name,
+            "messages": queue.count,
+            "bytes": queue.size,
+            "acquired": queue.acquired,
+            "consumers": len(queue.consumers),
+            "enqueued": queue.enqueued_total,
+            "dequeued": queue.dequeued_total,
+            "id": queue.id,
+            "newest_message": queue.newest_id(certain_lsn),
+            "log_position": certain_lsn,
+            "arguments": dict(queue.arguments.given),
+        }
 
     def _exchange_facts(self, exchange: Exchange) -> Facts:
         return {
@@ -142,19 +159,6 @@ class Administration:
     def _binding_facts(self, binding: Binding) -> Facts:
         queue = self._state.queues_by_id[binding.queue]
         return {"queue": queue.name, "key": binding.key, "arguments": dict(binding.arguments)}
-
-
-def _queue_facts(queue: Queue) -> Facts:
-    return {
-        "name": queue.name,
-        "messages": queue.count,
-        "bytes": queue.size,
-        "acquired": queue.acquired,
-        "consumers": len(queue.consumers),
-        "enqueued": queue.enqueued_total,
-        "dequeued": queue.dequeued_total,
-        "arguments": dict(queue.arguments.given),
-    }
 
 
 def _name(value: object, what: str) -> str:

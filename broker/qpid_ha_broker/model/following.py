@@ -26,8 +26,15 @@ def take_over_queues(queues: Iterable[Queue], now_ms: int, grace_ms: int) -> dic
     return timed
 
 
-def check_reservation(queue: Queue, name: str, now_ms: int) -> None:
-    """Raises InUse where `queue` is kept for somebody other than `name`, who had it before a failover."""
+def check_owner(queue: Queue, owner: object, name: str, now_ms: int) -> None:
+    """Raises InUse where somebody else has `queue`, or it is kept for one who had it before a failover."""
+    if queue.exclusive_owner not in (None, owner):
+        raise InUse(f"queue {queue.name} is exclusive, and another connection has it")
+    if queue.exclusive_owner is None:
+        _check_reservation(queue, name, now_ms)
+
+
+def _check_reservation(queue: Queue, name: str, now_ms: int) -> None:
     if now_ms < queue.reserved_until_ms and queue.owner not in ("", name):
         left_s = (queue.reserved_until_ms - now_ms) / 1000
         raise InUse(

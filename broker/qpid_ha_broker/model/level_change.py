@@ -60,11 +60,12 @@ class LevelChange:
         elif level is Replicate.CONFIGURATION:
             self._log.append(ev.ReplicationChanged(queue.id, False))
             self._state.set_replication(queue, level)
+            self._copy_messages_to_local(queue)
         else:
             copies = self._copies(queue, queue.id, self._log.last_lsn + 2)
             lsns = self._log.append_unit([ev.ReplicationChanged(queue.id, True), *copies.enqueued, *copies.history])
             self._state.set_replication(queue, level)
-            _renumber(queue, copies, lsns[1:])
+            _renumber(self._state, queue, copies, lsns[1:])
 
     def move_exchange(self, exchange: Exchange, *, local: bool) -> None:
         """Take `exchange` into this broker's own log, or out of it, with those bindings that may be with it."""
@@ -94,6 +95,19 @@ class LevelChange:
             self._local_log.append(ev.QueueUsed(queue.id, queue.owner))
         for exchange, binding in bindings:
             self._local_log.append(self._rebind(exchange, binding, queue))
+        self._copy_messages_to_local(queue)
+
+    def _copy_messages_to_local(self, queue: Queue) -> None:
+        """Tell a store of the messages again, in the log that is now theirs; nobody else reads that one.
+
+        One by one: the level of a queue may change whatever it holds, and nobody was promised that all of it moves at
+        once.
+        """
+        if not self._local_log.is_witnessed:
+            return
+        copies = self._copies(queue, queue.id, self._local_log.last_lsn + 1)
+        lsns = [self._local_log.append(event) for event in (*copies.enqueued, *copies.history)]
+        _renumber(self._state, queue, copies, lsns)
 
     def _to_replicated(self, queue: Queue, level: Replicate) -> None:
         bindings = self._unbind(queue)
@@ -105,18 +119,18 @@ class LevelChange:
             events.append(ev.ReplicationChanged(queue.id, False))
         if queue.used:
             events.append(ev.QueueUsed(queue.id, queue.owner))
-        for exchange, binding in bindings:
-            bound = self._rebind(exchange, binding, queue)
-            if is_local_binding(exchange, queue, binding.arguments):
-                self._local_log.append(bound)
-            else:
-                events.append(bound)
+        ours = [each for each in bindings if is_local_binding(each[0], queue, each[1].arguments)]
+        events += [self._rebind(*each, queue) for each in bindings if each not in ours]
         if level is Replicate.CONFIGURATION:
             self._log.append_unit(events)
-            return
-        copies = self._copies(queue, queue.id, self._log.last_lsn + 1 + len(events))
-        lsns = self._log.append_unit([*events, *copies.enqueued, *copies.history])
-        _renumber(queue, copies, lsns[len(events) :])
+        else:
+            copies = self._copies(queue, queue.id, self._log.last_lsn + 1 + len(events))
+            lsns = self._log.append_unit([*events, *copies.enqueued, *copies.history])
+            _renumber(self._state, queue, copies, lsns[len(events) :])
+        for each in ours:  # after the declaration that they name
+            self._local_log.append(self._rebind(*each, queue))
+        if level is Replicate.CONFIGURATION:
+            self._copy_messages_to_local(queue)
 
     def _unbind(self, queue: Queue) -> list[tuple[Exchange, Binding]]:
         return [
@@ -145,11 +159,11 @@ class LevelChange:
         return _Copies(entries, enqueued, history)
 
 
-def _renumber(queue: Queue, copies: _Copies, lsns: list[int]) -> None:
+def _renumber(state: State, queue: Queue, copies: _Copies, lsns: list[int]) -> None:
     """Let the messages of `queue` be those of `copies`. `lsns`: of the events, the messages' first."""
     new_ids = {entry.id: lsn for entry, lsn in zip(copies.entries, lsns, strict=False)}
     for entry, event in zip(copies.entries, copies.enqueued, strict=True):
-        entry.event = event
+        state.exchanged(queue, entry, event)
     queue.renumber(new_ids)
 
 

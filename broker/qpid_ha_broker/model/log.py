@@ -8,10 +8,11 @@ does not know who is listening; with no witness an event is committed as soon as
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from qpid_ha_broker.events.codec import Record, encode_all
+from qpid_ha_broker.events.codec import Record, encode_counting
 from qpid_ha_broker.events.types import Event, TransactionCommitted
 
 LOCAL_BASE = 1 << 63
@@ -24,27 +25,43 @@ class Batch(NamedTuple):
     first_lsn: int
     last_lsn: int
     data: bytes
+    transient: int = 0
+    """Copies in queues of messages that are not durable, and no part of a unit: a store leaves them out."""
 
 
 class Log:
     """The promise: `committed_lsn` never passes an event that a witness has not acknowledged."""
 
-    __slots__ = ("_acknowledged", "_pending", "last_lsn")
+    __slots__ = ("_acknowledged", "_pending", "_units", "last_lsn")
 
     def __init__(self, last_lsn: int = 0) -> None:
         self.last_lsn = last_lsn
         self._acknowledged: dict[str, int] = {}
         self._pending: list[Record] = []
+        self._units: deque[tuple[int, int]] = deque()
+        """First and closing LSN of units that may not be committed yet."""
 
     @property
     def committed_lsn(self) -> int:
         """The last LSN that every witness has acknowledged."""
         return min(self._acknowledged.values()) if self._acknowledged else self.last_lsn
 
+    def whole_lsn(self) -> int:
+        """As `committed_lsn`, but never within a unit: a witness may have seen half of one, which is nothing yet."""
+        committed, units = self.committed_lsn, self._units
+        while units and units[0][1] <= committed:
+            units.popleft()
+        return units[0][0] - 1 if units and units[0][0] <= committed else committed
+
     @property
     def has_pending(self) -> bool:
         """Whether `take_batch` has something for the witnesses."""
         return bool(self._pending)
+
+    @property
+    def is_witnessed(self) -> bool:
+        """Whether anybody has to see what is written."""
+        return bool(self._acknowledged)
 
     def append(self, event: Event, part: bool = False) -> int:
         """Give `event` the next LSN. `part`: it counts only when the unit's TransactionCommitted follows."""
@@ -56,7 +73,10 @@ class Log:
     def append_unit(self, events: Sequence[Event]) -> list[int]:
         """Append all or none: the LSNs of `events`. What waits for the unit waits for the one after them."""
         lsns = [self.append(event, part=True) for event in events]
-        self.append(TransactionCommitted(len(lsns)))
+        closing = self.append(TransactionCommitted(len(lsns)))
+        if self._acknowledged:
+            self._units.append((lsns[0] if lsns else closing, closing))
+            self.whole_lsn()  # forgets those that are committed: there may be nobody else who asks
         return lsns
 
     def take_batch(self) -> Batch | None:
@@ -65,13 +85,14 @@ class Log:
         if not pending:
             return None
         self._pending = []
-        data = encode_all(pending)
-        return Batch(pending[0].lsn, pending[-1].lsn, data)
+        data, transient = encode_counting(pending)
+        return Batch(pending[0].lsn, pending[-1].lsn, data, transient)
 
     def reset(self, last_lsn: int) -> None:
         """The log now ends at `last_lsn`, and every witness holds it so far: what nobody has taken yet is dropped."""
         self.last_lsn = last_lsn
         self._pending = []
+        self._units.clear()
         self._acknowledged = dict.fromkeys(self._acknowledged, last_lsn)
 
     def add_witness(self, name: str) -> None:
@@ -85,6 +106,7 @@ class Log:
         del self._acknowledged[name]
         if not self._acknowledged:
             self._pending.clear()
+            self._units.clear()
 
     def acknowledge(self, name: str, lsn: int) -> None:
         """`name` has everything up to `lsn`. Raises ValueError for what was never written: a confused witness."""

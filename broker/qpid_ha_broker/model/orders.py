@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
 from operator import attrgetter
 from typing import Protocol
 
 from qpid_ha_broker.model.queue_arguments import QueueArguments
-from qpid_ha_broker.model.sequence import Cursor, Entry, MessageSequence
+from qpid_ha_broker.model.sequence import Cursor, Entry, HistoryCursor, MessageSequence
 
 _entry_id = attrgetter("id")
 
@@ -28,6 +30,12 @@ class Position(Protocol):
     def restart(self) -> None:
         """Go back to the start."""
 
+    def ahead(self) -> Iterator[Entry]:
+        """The available entries that come next, in about that order. Nothing may change meanwhile."""
+
+    def has_passed(self, entry: Entry) -> bool:
+        """Whether `entry` lies behind, or nowhere any more."""
+
 
 class Order(ABC):
     """The entries of one queue in the order in which they are given out."""
@@ -39,6 +47,10 @@ class Order(ABC):
 
     @abstractmethod
     def __iter__(self) -> Iterator[Entry]: ...
+
+    @abstractmethod
+    def walk(self) -> Iterator[list[Entry]]:
+        """Every entry, some at a time, in no certain order: see `MessageSequence.walk`."""
 
     @abstractmethod
     def append(self, entry: Entry) -> Entry | None:
@@ -77,6 +89,14 @@ class Order(ABC):
         """A new place at the start. `sharing`: for consumers, who take turns between priorities."""
 
     @abstractmethod
+    def position_after(self, message_id: int) -> Position:
+        """Before the first with a larger id, and on by ascending ids, whatever the order is: see `HistoryCursor`."""
+
+    @abstractmethod
+    def newest_id(self, most: int) -> int:
+        """The largest id that is here and not above `most`; 0: there is none."""
+
+    @abstractmethod
     def displacing_position(self) -> Position:
         """Where a ring finds what has to go first."""
 
@@ -112,6 +132,9 @@ class Fifo(Order):
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._sequence)
 
+    def walk(self) -> Iterator[list[Entry]]:
+        return self._sequence.walk()
+
     def append(self, entry: Entry) -> Entry | None:
         self._sequence.append(entry)
         return None
@@ -140,6 +163,12 @@ class Fifo(Order):
     def position(self, sharing: bool = False) -> Position:
         return Cursor(self._sequence)
 
+    def position_after(self, message_id: int) -> Position:
+        return HistoryCursor(self._sequence, message_id)
+
+    def newest_id(self, most: int) -> int:
+        return self._sequence.newest_id(most)
+
     def displacing_position(self) -> Position:
         return Cursor(self._sequence)
 
@@ -155,7 +184,7 @@ class LastValue(Fifo):
 
     def append(self, entry: Entry) -> Entry | None:
         super().append(entry)
-        key = entry.content().key
+        key = entry.outline().key
         if not key:
             return None
         displaced = self._latest.get(key)
@@ -163,7 +192,7 @@ class LastValue(Fifo):
         return displaced
 
     def remove(self, entry: Entry) -> None:
-        key = entry.content().key
+        key = entry.outline().key
         if self._latest.get(key) is entry:
             del self._latest[key]
         super().remove(entry)
@@ -171,7 +200,7 @@ class LastValue(Fifo):
     def prepend(self, entries: Sequence[Entry]) -> None:
         super().prepend(entries)
         for entry in reversed(entries):
-            if key := entry.content().key:
+            if key := entry.outline().key:
                 self._latest.setdefault(key, entry)
 
     def take_all(self) -> list[Entry]:
@@ -179,7 +208,7 @@ class LastValue(Fifo):
         return super().take_all()
 
     def is_superseded(self, entry: Entry) -> bool:
-        key = entry.content().key
+        key = entry.outline().key
         return bool(key) and self._latest.get(key) is not entry
 
     def latest(self, key: str) -> Entry | None:
@@ -202,6 +231,10 @@ class ByPriority(Order):
         for level in reversed(self._levels):
             yield from level
 
+    def walk(self) -> Iterator[list[Entry]]:
+        for level in self._levels:
+            yield from level.walk()
+
     def level_of(self, priority: int) -> int:
         """AMQP 1.0 section 3.2.1: with n levels, the priorities up to 5 - ceil(n/2) are one, and so are the highest."""
         count = len(self._levels)
@@ -209,11 +242,11 @@ class ByPriority(Order):
         return min(max(priority - lowest, 0), count - 1)
 
     def append(self, entry: Entry) -> Entry | None:
-        self._levels[self.level_of(entry.content().priority)].append(entry)
+        self._levels[self.level_of(entry.outline().priority)].append(entry)
         return None
 
     def remove(self, entry: Entry) -> None:
-        self._levels[self.level_of(entry.content().priority)].remove(entry)
+        self._levels[self.level_of(entry.outline().priority)].remove(entry)
 
     def find(self, message_id: int) -> Entry | None:
         return next((entry for level in self._levels if (entry := level.find(message_id))), None)
@@ -234,7 +267,7 @@ class ByPriority(Order):
     def prepend(self, entries: Sequence[Entry]) -> None:
         parts: list[list[Entry]] = [[] for _ in self._levels]
         for entry in entries:
-            parts[self.level_of(entry.content().priority)].append(entry)
+            parts[self.level_of(entry.outline().priority)].append(entry)
         for level, part in zip(self._levels, parts, strict=True):
             level.prepend(part)
 
@@ -252,23 +285,48 @@ class ByPriority(Order):
     def position(self, sharing: bool = False) -> Position:
         return PriorityPosition(self, self._levels, self._share if sharing else 0)
 
+    def position_after(self, message_id: int) -> Position:
+        return ArrivalPosition(self, self._levels, message_id)
+
+    def newest_id(self, most: int) -> int:
+        return max(level.newest_id(most) for level in self._levels)
+
     def displacing_position(self) -> Position:
         return PriorityPosition(self, self._levels, share=0, lowest_first=True)
 
 
-class PriorityPosition(Position):
+class _LevelsPosition(Position):
+    """A cursor in each level."""
+
+    __slots__ = ("_cursors", "_order")
+
+    def __init__(self, order: ByPriority, cursors: Sequence[Cursor]) -> None:
+        self._order = order
+        self._cursors = cursors
+
+    def rewind(self, entry: Entry) -> None:
+        self._cursors[self._order.level_of(entry.outline().priority)].rewind(entry)
+
+    def restart(self) -> None:
+        for cursor in self._cursors:
+            cursor.restart()
+
+    def has_passed(self, entry: Entry) -> bool:
+        return entry.event is None or self._cursors[self._order.level_of(entry.event.priority)].has_passed(entry)
+
+
+class PriorityPosition(_LevelsPosition):
     """A cursor in each level, highest first unless told otherwise.
 
     With `share`, a level that gave that many in a row waits for a round.
     """
 
-    __slots__ = ("_cursors", "_given", "_level", "_order", "_scan", "_share")
+    __slots__ = ("_given", "_level", "_scan", "_share")
 
     def __init__(
         self, order: ByPriority, levels: list[MessageSequence], share: int, lowest_first: bool = False
     ) -> None:
-        self._order = order
-        self._cursors = [Cursor(level) for level in levels]
+        super().__init__(order, [Cursor(level) for level in levels])
         self._share = share
         self._given = [0] * len(levels)
         self._level = 0
@@ -295,9 +353,38 @@ class PriorityPosition(Position):
         self._cursors[self._level].skip()
         self._given[self._level] += 1
 
-    def rewind(self, entry: Entry) -> None:
-        self._cursors[self._order.level_of(entry.content().priority)].rewind(entry)
+    def ahead(self) -> Iterator[Entry]:
+        """With a share, as many of each level in turn; else level after level."""
+        rest = [self._cursors[level].ahead() for level in self._scan]
+        while rest:
+            still = []
+            for entries in rest:
+                piece = list(islice(entries, self._share)) if self._share else entries
+                yield from piece
+                if self._share and piece:
+                    still.append(entries)
+            rest = still
 
-    def restart(self) -> None:
+
+class ArrivalPosition(_LevelsPosition):
+    """In the order in which messages came, across all priorities."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, order: ByPriority, levels: list[MessageSequence], after: int) -> None:
+        super().__init__(order, [HistoryCursor(level, after) for level in levels])
+        self._next = self._cursors[0]
+
+    def peek(self) -> Entry | None:
+        found: Entry | None = None
         for cursor in self._cursors:
-            cursor.restart()
+            entry = cursor.peek()
+            if entry is not None and (found is None or entry.id < found.id):
+                found, self._next = entry, cursor
+        return found
+
+    def skip(self) -> None:
+        self._next.skip()
+
+    def ahead(self) -> Iterator[Entry]:
+        return merge(*(cursor.ahead() for cursor in self._cursors), key=_entry_id)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from qpid_ha_broker.events.types import Dequeued, DequeueReason, Enqueued
+from qpid_ha_broker.events.types import Dequeued, DequeueReason, Enqueued, ProducerAdvanced
 from qpid_ha_broker.model.errors import InvalidArgument, NotFound, QueueLocked
 from qpid_ha_broker.model.log import Log
+from qpid_ha_broker.model.paged import size_of
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.sequence import Entry
@@ -35,13 +36,22 @@ class Departure(NamedTuple):
     reason: DequeueReason
 
 
+Written = tuple[int, Enqueued | ProducerAdvanced]
+"""What was written, and with which LSN."""
+
+
 class EnqueuePlan:
     """The promise: after an error from `add`, no queue is touched and the plan is empty."""
 
-    def __init__(self, reader: MessageReader) -> None:
+    def __init__(self, reader: MessageReader, producers: int = 0) -> None:
+        """`producers`: how many are remembered; 0: numbers of messages mean nothing."""
         self.events: list[Enqueued] = []
         self.local_events: list[Enqueued] = []
         """For queues whose messages are not replicated."""
+        self.advances: dict[bytes, int] = {}
+        self.local_advances: dict[bytes, int] = {}
+        """What producers come to, by messages that go to no queue which is replicated."""
+        self.producers = producers
         self.displaced: dict[Queue, list[Entry]] = {}
         """What rings drop to make room."""
         self._reader = reader
@@ -67,9 +77,22 @@ class EnqueuePlan:
             # Whatever it was, what rings had set aside for it must not stay aside.
             self._abandon()
             raise
+        numbered = bool(message.producer and self.producers)
+        durable = message.durable or numbered  # its number outlives a crash: without it, it would be taken for there
         for (expires_at_ms, key, local), ids in joined.items():
-            event = Enqueued(tuple(ids), message.payload, message.durable, message.priority, expires_at_ms, key)
+            event = Enqueued(tuple(ids), message.payload, durable, message.priority, expires_at_ms, key)
             (self.local_events if local else self.events).append(event)
+        if numbered and joined:
+            only_local = all(local for _, _, local in joined)
+            (self.local_advances if only_local else self.advances)[message.producer] = message.sequence
+
+    def written_to(self, *, log_is_local: bool) -> Sequence[Enqueued | ProducerAdvanced]:
+        """What goes into that log: messages, and then how far their producers have come with them."""
+        events = self.local_events if log_is_local else self.events
+        advances = self.local_advances if log_is_local else self.advances
+        if not advances:
+            return events
+        return [*events, *(ProducerAdvanced(name, number, self.producers) for name, number in advances.items())]
 
     def _make_room(self, queue: Queue, size: int, key: str) -> None:
         if queue.deleted:
@@ -84,7 +107,7 @@ class EnqueuePlan:
             if dropped:
                 self.displaced.setdefault(queue, []).extend(dropped)
                 count -= len(dropped)
-                total -= sum(len(entry.content().payload) for entry in dropped)
+                total -= sum(size_of(entry.outline()) for entry in dropped)
         self._coming[queue] = (count + 1, total + size)
 
     def _replace(self, queue: Queue, size: int, key: str) -> None:
@@ -94,7 +117,7 @@ class EnqueuePlan:
         older = queue.displace_value(key) if planned is None else None
         if older is not None:
             self.displaced.setdefault(queue, []).append(older)
-            planned = len(older.content().payload)
+            planned = size_of(older.outline())
         if planned is not None:
             self._coming[queue] = count - 1, total - planned
         self._values[queue, key] = size
@@ -115,6 +138,8 @@ class EnqueuePlan:
         self._values.clear()
         self.events.clear()
         self.local_events.clear()
+        self.advances.clear()
+        self.local_advances.clear()
 
 
 def _expiry(queue: Queue, message: Message, now_ms: int) -> int:
@@ -124,13 +149,27 @@ def _expiry(queue: Queue, message: Message, now_ms: int) -> int:
     return min(message.expires_at_ms or now_ms + limit, now_ms + limit)
 
 
-def append_all(log: Log, events: Sequence[Enqueued], departures: Sequence[Departure]) -> list[int]:
-    """Write `events`, and what of `departures` is for `log`, in one unit; returns the LSNs of `events`."""
+def write(plan: EnqueuePlan, departures: Sequence[Departure], log: Log, local_log: Log) -> list[Written]:
+    """Write `plan`, and `departures`, one unit in each log; returns what of the plan was written, with its LSNs."""
+    # What a message moves to comes first: were only one of the units kept, it would be there twice, and not lost.
+    # For the same reason the unit comes last after which the numbers of its messages are known.
+    log_first = plan.events and (departures or not plan.advances)
+    order = (log, local_log) if log_first else (local_log, log)
+    written: list[Written] = []
+    for each in order:
+        written += _append_all(each, plan.written_to(log_is_local=each is local_log), departures)
+    return written
+
+
+def _append_all(
+    log: Log, events: Sequence[Enqueued | ProducerAdvanced], departures: Sequence[Departure]
+) -> list[Written]:
+    """Write `events`, and what of `departures` is for `log`, in one unit; returns `events` with their LSNs."""
     dequeued = [
         Dequeued(departure.queue.id, tuple(entry.id for entry in departure.entries), departure.reason)
         for departure in departures
         if departure.queue.log is log
     ]
     if dequeued or len(events) > 1:
-        return log.append_unit([*events, *dequeued])[: len(events)]
-    return [log.append(event) for event in events]
+        return list(zip(log.append_unit([*events, *dequeued]), events, strict=False))
+    return [(log.append(event), event) for event in events]

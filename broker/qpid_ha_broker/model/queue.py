@@ -6,7 +6,8 @@ It never writes to the log; the resource set does, and calls the methods under "
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from qpid_ha_broker.events.types import Enqueued
@@ -14,6 +15,7 @@ from qpid_ha_broker.model.errors import QueueFull
 from qpid_ha_broker.model.expiries import Expiries
 from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.orders import Order, Position, make_order
+from qpid_ha_broker.model.paged import Outline, PagedMessage, size_of
 from qpid_ha_broker.model.queue_arguments import FullPolicy, QueueArguments, Replicate
 from qpid_ha_broker.model.sequence import Entry, Holder
 
@@ -30,10 +32,12 @@ class Consumer(Holder):
     driver's link is a consumer: what is handed out to it, it sends.
     """
 
-    __slots__ = ("accepts", "browsing", "credit", "position", "window_bytes")
+    __slots__ = ("accepts", "after", "browsing", "credit", "position", "window_bytes")
 
-    def __init__(self, *, browsing: bool = False, accepts: Accepts | None = None) -> None:
+    def __init__(self, *, browsing: bool = False, accepts: Accepts | None = None, after: int | None = None) -> None:
         self.browsing = browsing
+        self.after = after
+        """Of a browser: it reads by ascending ids from this one on, also what others hold."""
         self.accepts = accepts
         self.credit = 0
         self.window_bytes = 0
@@ -48,6 +52,10 @@ class Handout(NamedTuple):
     lsn: int
 
 
+_NO_LIMIT = 1 << 64
+_payload, _holder, _expiry = attrgetter("payload"), attrgetter("holder"), attrgetter("expires_at_ms")
+
+
 class Queue:
     """Invariant: `count` and `size` cover every message that has not left, acquired ones too."""
 
@@ -60,6 +68,8 @@ class Queue:
         "_turn",
         "acquired",
         "arguments",
+        "awaits_bodies",
+        "awaits_commit",
         "consumers",
         "count",
         "deleted",
@@ -75,6 +85,7 @@ class Queue:
         "name",
         "needs_care",
         "owner",
+        "paged",
         "redelivered_below",
         "replication",
         "reserved_until_ms",
@@ -99,6 +110,10 @@ class Queue:
         self.deleted, self.locked = False, ""
         self.interrupted = False
         """The last `hand_out` stopped before a consumer had seen everything."""
+        self.awaits_bodies = False
+        """The last `hand_out` stopped before a message that is paged out: wake the queue when it is back."""
+        self.awaits_commit = False
+        """The last `hand_out` kept from a browser what is not committed: wake the queue when that has changed."""
         self.consumers: list[Consumer] = []
         self.exclusive_owner: object | None = None
         self.used = False
@@ -111,6 +126,8 @@ class Queue:
         """Messages up to this id may have been given to somebody by a primary before."""
         self.unused_since_ms: int | None = None
         self.count = self.size = self.acquired = 0
+        self.paged = 0
+        """Bytes of `size` that are on disk alone."""
         self.enqueued_total = self.dequeued_total = 0
         self.change_arguments(arguments)
 
@@ -141,13 +158,22 @@ class Queue:
 
     def prepend(self, entries: Sequence[Entry]) -> None:
         """Take in messages that are older than all that are here, by ascending id; last values displace nothing."""
-        for entry in entries:
-            event = entry.content()
-            self.count += 1
-            self.size += len(event.payload)
-            self.acquired += entry.holder is not None
-            if event.expires_at_ms:
-                self._expiries.note(event.expires_at_ms, entry, self.count)
+        # In passes over lists: a restart brings millions, and a method call for each is most of what it costs.
+        events = [entry.event for entry in entries if entry.event is not None]
+        if len(events) != len(entries):
+            raise LookupError(f"what comes into queue {self.name} has left another one")
+        self.count += len(entries)
+        if PagedMessage in set(map(type, events)):
+            paged = sum([event.size for event in events if type(event) is PagedMessage])
+            self.paged += paged
+            self.size += paged + sum([len(event.payload) for event in events if type(event) is Enqueued])
+        else:
+            self.size += sum(map(len, map(_payload, events)))
+        self.acquired += len(entries) - list(map(_holder, entries)).count(None)
+        if any(map(_expiry, events)):
+            for entry, event in zip(entries, events, strict=True):
+                if event.expires_at_ms:
+                    self._expiries.note(event.expires_at_ms, entry, self.count)
         self.enqueued_total += len(entries)
         self._order.prepend(entries)
         self._restart()
@@ -155,7 +181,7 @@ class Queue:
     def take_all(self) -> list[Entry]:
         """Empty the queue as if nothing had come; returns what it held, by ascending id."""
         self.enqueued_total -= self.count
-        self.count = self.size = self.acquired = 0
+        self.count = self.size = self.paged = self.acquired = 0
         self._expiries.clear()
         return self._order.take_all()
 
@@ -175,7 +201,11 @@ class Queue:
     def remove(self, entry: Entry) -> None:
         """Let a message go for good."""
         self.count -= 1
-        self.size -= len(entry.content().payload)
+        event = entry.event
+        if type(event) is Enqueued:
+            self.size -= len(event.payload)
+        else:
+            self._discount_paged(entry.outline())
         self.dequeued_total += 1
         if entry.holder is not None:
             self.acquired -= 1
@@ -196,7 +226,7 @@ class Queue:
         entry.delivery_count += failed
         for position in self._positions:
             position.rewind(entry)
-        expires_at_ms = entry.content().expires_at_ms
+        expires_at_ms = entry.outline().expires_at_ms
         if 0 < expires_at_ms <= self._expiries.popped_ms:
             self._expiries.note(expires_at_ms, entry, self.count)
 
@@ -212,6 +242,10 @@ class Queue:
         """Up to `limit` messages with the largest ids below `bound`, by ascending id."""
         return self._order.newest_before(bound, limit)
 
+    def newest_id(self, most: int) -> int:
+        """The largest id of a message that is here and not above `most`; 0: there is none."""
+        return self._order.newest_id(most)
+
     def entries(self) -> Iterable[Entry]:
         """All messages, in the order in which they would be given out."""
         return self._order
@@ -219,6 +253,42 @@ class Queue:
     def is_superseded(self, entry: Entry) -> bool:
         """Whether a newer value came while `entry` was away."""
         return self._order.is_superseded(entry)
+
+    # --- bodies on disk
+
+    @property
+    def resident(self) -> int:
+        """Bytes of payload that are in memory."""
+        return self.size - self.paged
+
+    def exchange(self, entry: Entry, event: Outline) -> None:
+        """Let `entry` have another form of the same message: paged out, or back, or with its record elsewhere."""
+        before = entry.outline()
+        self.paged += (type(event) is PagedMessage) * size_of(event) - (type(before) is PagedMessage) * size_of(before)
+        entry.event = event
+
+    def add_paged(self, entry: Entry, event: PagedMessage) -> Entry | None:
+        """`add` for what a restart leaves on disk."""
+        self.count += 1
+        self.size += event.size
+        self.paged += event.size
+        self.enqueued_total += 1
+        if event.expires_at_ms:
+            self._expiries.note(event.expires_at_ms, entry, self.count)
+        return self._order.append(entry)
+
+    def _discount_paged(self, event: Outline) -> None:
+        self.size -= size_of(event)
+        self.paged -= size_of(event)
+
+    def walk(self) -> Iterator[list[Entry]]:
+        """All messages, in no certain order, some at a time; between two steps anything may change."""
+        return self._order.walk()
+
+    def positions(self) -> list[Position]:
+        """Where consumers and browsers stand; where consumers would begin, if there are none."""
+        found = {consumer.position: None for consumer in self.consumers if consumer.position is not None}
+        return list(found) or [self._head]
 
     # --- room
 
@@ -239,7 +309,7 @@ class Queue:
             self.hold(entry, _DISPLACED)
             dropped.append(entry)
             over_count -= 1
-            over_size -= len(entry.content().payload)
+            over_size -= size_of(entry.outline())
         return dropped
 
     def displace_value(self, key: str) -> Entry | None:
@@ -273,7 +343,8 @@ class Queue:
     def subscribe(self, consumer: Consumer) -> None:
         """Serve `consumer` from now on, as soon as it has credit."""
         if consumer.browsing:
-            consumer.position = self._order.position()
+            after = consumer.after
+            consumer.position = self._order.position() if after is None else self._order.position_after(after)
         elif consumer.accepts is None:
             consumer.position = self._head
         else:
@@ -304,18 +375,20 @@ class Queue:
         `only_browsers`: nothing may be written, so nobody takes anything and nothing expires.
         """
         expired: list[Entry] = []
-        self.interrupted = False
+        self.interrupted = self.awaits_bodies = self.awaits_commit = False
+        # On a replica there is nothing else than what is committed.
+        certain = _NO_LIMIT if only_browsers else 0
         ready = [consumer for consumer in self.consumers if consumer.credit > 0 and consumer.window_bytes > 0]
         if only_browsers:
             now_ms, ready = 0, [consumer for consumer in ready if consumer.browsing]
         if len(ready) == 1:
-            given = {ready[0]: self._serve(ready[0], limit, now_ms, expired)}
+            given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, certain)}
         else:
-            given = self._serve_in_turn(ready, limit, now_ms, expired)
+            given = self._serve_in_turn(ready, limit, now_ms, expired, certain)
         return [(consumer, entries) for consumer, entries in given.items() if entries], expired
 
     def _serve_in_turn(
-        self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry]
+        self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry], certain: int
     ) -> dict[Consumer, list[Entry]]:
         given: dict[Consumer, list[Entry]] = {}
         if ready:
@@ -324,7 +397,7 @@ class Queue:
         for _ in range(limit):
             still_ready = []
             for consumer in ready:
-                entries = self._serve(consumer, 1, now_ms, expired)
+                entries = self._serve(consumer, 1, now_ms, expired, certain)
                 if entries:
                     given.setdefault(consumer, []).extend(entries)
                     still_ready.append(consumer)
@@ -336,20 +409,31 @@ class Queue:
                 break
         return given
 
-    def _serve(self, consumer: Consumer, limit: int, now_ms: int, expired: list[Entry]) -> list[Entry]:
+    def _serve(self, consumer: Consumer, limit: int, now_ms: int, expired: list[Entry], certain: int) -> list[Entry]:
         position, accepts, browsing = consumer.position, consumer.accepts, consumer.browsing
         if position is None:
             raise LookupError(f"a consumer that was never subscribed to {self.name}")
+        # Who takes a message has it until the end, whatever becomes of it; who only looks is told what will stay true.
+        last = (certain or self.log.whole_lsn()) if browsing else _NO_LIMIT
         wanted = min(limit, consumer.credit)
         window = consumer.window_bytes
         entries: list[Entry] = []
         passed = 0
         while len(entries) < wanted and window > 0 and (entry := position.peek()) is not None:
+            event = entry.event
+            if entry.id > last:
+                self.awaits_commit = True
+                break
+            if type(event) is not Enqueued:
+                if not 0 < entry.outline().expires_at_ms <= now_ms:
+                    self.awaits_bodies = True
+                    break
+                position.skip()
+                self._expire(entry, expired)
+                continue
             position.skip()
-            event = entry.content()
             if event.expires_at_ms and event.expires_at_ms <= now_ms:
-                self.hold(entry, _EXPIRED)
-                expired.append(entry)
+                self._expire(entry, expired)
             elif accepts is None or accepts(event):
                 if not browsing:
                     entry.holder = consumer
@@ -365,6 +449,12 @@ class Queue:
         consumer.window_bytes = window
         return entries
 
+    def _expire(self, entry: Entry, expired: list[Entry]) -> None:
+        """Its time is over. Whoever has it, may still accept it."""
+        if entry.holder is None:
+            self.hold(entry, _EXPIRED)
+            expired.append(entry)
+
     # --- time
 
     def next_expiry_ms(self) -> int | None:
@@ -373,7 +463,8 @@ class Queue:
 
     def expired(self, now_ms: int) -> list[Entry]:
         """What has expired and is nobody's: the caller dequeues it. What somebody has is noted when it returns."""
-        found = [entry for entry in self._expiries.pop(now_ms) if entry.holder is None]
+        # Once each: what came when its time was over already, and was held and given back since, is noted twice.
+        found = [entry for entry in dict.fromkeys(self._expiries.pop(now_ms)) if entry.holder is None]
         for entry in found:
             self.hold(entry, _EXPIRED)
         return found
@@ -387,10 +478,12 @@ class Queue:
     def check_invariants(self) -> None:
         """Raise AssertionError where the counters and the messages disagree; called after each step in tests."""
         entries = list(self._order)
-        size = sum(len(entry.content().payload) for entry in entries)
-        found = (len(entries), size, sum(entry.holder is not None for entry in entries))
-        if found != (self.count, self.size, self.acquired) or len(self._order) != self.count:
-            raise AssertionError(f"{self.name}: counted {found}, believed {(self.count, self.size, self.acquired)}")
+        size = sum(size_of(entry.outline()) for entry in entries)
+        paged = sum(size_of(entry.outline()) for entry in entries if type(entry.event) is PagedMessage)
+        found = (len(entries), size, paged, sum(entry.holder is not None for entry in entries))
+        believed = (self.count, self.size, self.paged, self.acquired)
+        if found != believed or len(self._order) != self.count:
+            raise AssertionError(f"{self.name}: counted {found}, believed {believed}")
 
 
 _DISPLACED = Holder()

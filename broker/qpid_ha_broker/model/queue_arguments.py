@@ -31,6 +31,15 @@ class Replicate(StrEnum):
     MESSAGES = "messages"
 
 
+class StoreError(StrEnum):
+    """What a backup does that cannot store what the primary sends (seed 000, "Inconsistent errors")."""
+
+    ABORT = "abort"
+    """End, and be started anew."""
+    CONTINUE = "continue"
+    """Go on with what is in memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueArguments:
     """A queue's settings. 0: "no limit" wherever a limit is counted; `given` is what was asked, as it was asked."""
@@ -52,6 +61,8 @@ class QueueArguments:
     auto_delete_delay_s: float = 0.0
     durable: bool = False
     replicate: Replicate | None = None
+    store_error: StoreError | None = None
+    """None: as the broker's settings say."""
     given: Mapping[str, Scalar] = field(default_factory=dict)
 
     @classmethod
@@ -160,6 +171,13 @@ def _replicate(value: Scalar) -> Replicate:
         raise ValueError("none, configuration or messages") from None
 
 
+def _store_error(value: Scalar) -> StoreError:
+    try:
+        return StoreError(str(value).lower())
+    except ValueError:
+        raise ValueError("abort or continue") from None
+
+
 _CONVERTERS = {
     "max_count": _count,
     "max_size": _count,
@@ -175,4 +193,5 @@ _CONVERTERS = {
     "auto_delete_delay_s": _seconds,
     "durable": _flag,
     "replicate": _replicate,
+    "store_error": _store_error,
 }

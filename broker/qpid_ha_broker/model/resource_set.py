@@ -6,43 +6,46 @@ for a witness comes back as an LSN; the caller tells the outcome once `log.commi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import Record
 from qpid_ha_broker.events.types import DequeueReason
-from qpid_ha_broker.model.errors import InUse, ModelError, NotFound
+from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange
-from qpid_ha_broker.model.following import check_reservation, safe_name, take_over_queues
+from qpid_ha_broker.model.following import check_owner, safe_name, take_over_queues
 from qpid_ha_broker.model.gate import Gate
-from qpid_ha_broker.model.log import LOCAL_BASE, Log
-from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader, append_all
+from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader, write
+from qpid_ha_broker.model.producers import Deduplication
 from qpid_ha_broker.model.queue import Consumer, Handout, Queue
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, State
 from qpid_ha_broker.model.transaction import Message, Transaction
+from qpid_ha_broker.model.two_logs import TwoLogs
 
 DEQUEUED_LENGTH = 65_536
 """Messages in one event at most: a purge of twenty million would not fit into one record."""
 
 
-class ResourceSet(Gate):
+class ResourceSet(Gate, TwoLogs):
     """The promise: whatever `state` holds was written to `log` first, and units are written whole."""
 
     def __init__(self, name: str, reader: MessageReader, *, log_acquisitions: bool = False) -> None:
-        super().__init__()
+        Gate.__init__(self)
+        TwoLogs.__init__(self)
         self.name = name
-        self.log = Log()
-        self.local_log = Log(LOCAL_BASE)
-        """What this broker keeps for itself; committed at once."""
         self.state = State(self.log, self.local_log)
         self._reader = reader
         self.log_acquisitions = log_acquisitions
         # Dictionaries, not sets: what is written in which order must follow from what was asked in which order.
         self._awake: dict[Queue, None] = {}
         self._timed: dict[Queue, None] = {}
+        self._uncommitted: dict[Queue, int] = {}
+        """Queues of which browsers may not see everything yet, and how far their log was committed then."""
         self._now_ms = 0
         self.deleted_queues = self.state.deleted_queues
+        self.deduplication = Deduplication(self.state.producers, self.state.local_producers)
         self.unroutable_total = 0
         self.dead_letters_dropped_total = 0
         """Messages that were rejected while a queue of their alternate exchange was full."""
@@ -98,65 +101,64 @@ class ResourceSet(Gate):
     # --- messages in
 
     def publish(self, queue: Queue, message: Message, now_ms: int) -> int:
-        """Enqueue; returns the LSN to wait for, 0 when that is not replicated.
+        """Enqueue; returns the LSN to wait for (see `is_certain`), 0 when nobody has to see it.
 
         Raises QueueFull, NotFound (deleted), NotPrimary or what `refusal` says, and then nothing has changed.
         """
-        if queue.needs_care or message.expires_at_ms or self._barred:
-            return self._publish_to((queue,), message, now_ms)
+        if queue.needs_care or message.expires_at_ms or self._barred or message.producer:
+            known_at = self._known_at(message)
+            return self._publish_to((queue,), message, now_ms) if known_at is None else known_at
         event = ev.Enqueued(queue.ids, message.payload, message.durable, message.priority, 0, "")
         lsn = queue.log.append(event)
         queue.add(Entry(lsn, event), event)
         self.state.memory_bytes += len(message.payload) + MESSAGE_OVERHEAD
         if queue.consumers:
             self._awake[queue] = None
-        return lsn if lsn < LOCAL_BASE else 0
+        return lsn if lsn < LOCAL_BASE else self.local_written_lsn
 
     def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> int:
         """Enqueue wherever the exchange says, everywhere or nowhere. Returns the LSN. Raises as `publish`."""
         self.check_writable()
+        known_at = self._known_at(message)
+        if known_at is not None:
+            return known_at
         queues = self.route(exchange, message.payload, key)
-        return self._publish_to(queues, message, now_ms) if queues else self.log.last_lsn
+        return self._publish_to(queues, message, now_ms) if queues else self.written_lsn
+
+    def _known_at(self, message: Message) -> int | None:
+        """Of a duplicate: what to wait for so that the original is certain. None: it is new. Raises NotPrimary."""
+        if not message.producer or not self.deduplication.knows(message):
+            return None
+        self.check_writable()
+        self.deduplication.dropped_total += 1
+        return self.written_lsn
 
     def route(self, exchange: Exchange, payload: bytes, key: str) -> tuple[Queue, ...]:
-        """The queues for a message; those of the alternate exchange when the exchange itself has none.
-
-        Raises NotFound for an exchange that was deleted after the caller had found it.
-        """
-        if exchange.id not in self.state.exchanges_by_id:
-            raise NotFound(f"exchange {exchange.name} was deleted")
-
-        def properties() -> Mapping[str, object]:
-            return self._reader.properties(payload)
-
-        ids = exchange.route(key, properties)
-        alternate = self.state.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
-        if not ids and alternate is not None:
-            ids = alternate.route(key, properties)
-        if not ids:
+        """The queues for a message; counts one for which there are none. Raises NotFound: see `State.route`."""
+        queues = self.state.route(exchange, key, lambda: self._reader.properties(payload))
+        if not queues:
             self.unroutable_total += 1
-        return tuple(self.state.queues_by_id[queue_id] for queue_id in ids)
+        return queues
 
     def _publish_to(self, queues: tuple[Queue, ...], message: Message, now_ms: int) -> int:
         self._now_ms = now_ms
         if self._barred:
             self._check_publish(queues)
-        plan = EnqueuePlan(self._reader)
+        plan = EnqueuePlan(self._reader, self.deduplication.producers)
         plan.add(queues, message, now_ms)
         return self._carry_out(plan, [])
 
     def _carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> int:
         """Write the plan, one unit in each log, and let it count. Returns the LSN to wait for."""
         before = self.log.last_lsn, self.local_log.last_lsn
-        lsns = append_all(self.log, plan.events, departures)
-        local_lsns = append_all(self.local_log, plan.local_events, departures)
+        written = write(plan, departures, self.log, self.local_log)
         only_local = self.log.last_lsn == before[0] and self.local_log.last_lsn != before[1]
-        lsn = 0 if only_local else self.log.last_lsn
+        lsn = self.local_written_lsn if only_local else self.written_lsn
         outdated: dict[Queue, list[Entry]] = {queue: list(entries) for queue, entries in plan.displaced.items()}
-        for event_lsn, event in (
-            *zip(lsns, plan.events, strict=True),
-            *zip(local_lsns, plan.local_events, strict=True),
-        ):
+        for event_lsn, event in written:
+            if isinstance(event, ev.ProducerAdvanced):
+                self.state.apply(event_lsn, event)
+                continue
             for queue, older in self.state.enqueued(event_lsn, event):
                 if older.holder is None:
                     outdated.setdefault(queue, []).append(older)
@@ -187,19 +189,13 @@ class ResourceSet(Gate):
         name = queue.owner
         if queue.arguments.exclusive and not consumer.browsing:
             name = safe_name(owner_name)
-            self._check_owner(queue, owner, name)
+            check_owner(queue, owner, name, self._now_ms)
             queue.exclusive_owner = owner
         queue.subscribe(consumer)
         if self._read_only:
             return
         if name != queue.owner or (queue.arguments.auto_delete and not queue.used):
             self._write_use(queue, name)
-
-    def _check_owner(self, queue: Queue, owner: object, name: str) -> None:
-        if queue.exclusive_owner not in (None, owner):
-            raise InUse(f"queue {queue.name} is exclusive, and another connection has it")
-        if queue.exclusive_owner is None:
-            check_reservation(queue, name, self._now_ms)
 
     def unsubscribe(self, queue: Queue, consumer: Consumer, now_ms: int) -> None:
         """Serve it no more; give back what it holds with `release` first."""
@@ -225,6 +221,8 @@ class ResourceSet(Gate):
         """Up to `limit` messages for each consumer that can take some. Call again while `has_work`."""
         handouts: list[Handout] = []
         self._now_ms = now_ms
+        if self._uncommitted:
+            self._wake_for_committed()
         awake, self._awake = self._awake, {}
         for queue in awake:
             if queue.deleted:
@@ -234,6 +232,8 @@ class ResourceSet(Gate):
                 self._dequeue(queue, expired, DequeueReason.EXPIRED)
             if queue.interrupted:
                 self._awake[queue] = None
+            if queue.awaits_commit:
+                self._uncommitted[queue] = queue.log.committed_lsn
             for consumer, entries in given:
                 if len(entries) == limit:
                     self._awake[queue] = None
@@ -243,7 +243,17 @@ class ResourceSet(Gate):
     @property
     def has_work(self) -> bool:
         """Whether `hand_out` may find something."""
+        if self._uncommitted:
+            self._wake_for_committed()
         return bool(self._awake)
+
+    def _wake_for_committed(self) -> None:
+        known, self._uncommitted = self._uncommitted, {}
+        for queue, committed_lsn in known.items():
+            if queue.log.committed_lsn == committed_lsn:
+                self._uncommitted[queue] = committed_lsn
+            else:
+                self._awake[queue] = None
 
     def _acquired(self, queue: Queue, consumer: Consumer, entries: list[Entry]) -> int:
         if consumer.browsing or not self.log_acquisitions:
@@ -253,7 +263,7 @@ class ResourceSet(Gate):
 
     def _certain_at(self, queue: Queue) -> int:
         """The LSN to wait for after something was written about messages of `queue`; 0: it is certain already."""
-        return self.log.last_lsn if queue.log is self.log else 0
+        return self.log.last_lsn if queue.log is self.log else self.local_written_lsn
 
     def accept(self, queue: Queue, entries: list[Entry]) -> int:
         """Consumers have done with `entries`: forget them. Returns the LSN to wait for.
@@ -261,7 +271,7 @@ class ResourceSet(Gate):
         Once this broker may not write, what was held here goes back to its place, here and in what follows.
         """
         if queue.deleted:
-            return self.log.last_lsn
+            return self.written_lsn
         if self._read_only:
             return self._give_back_unwritten(queue, entries)
         return self._dequeue(queue, entries, DequeueReason.CONSUMED)
@@ -269,7 +279,7 @@ class ResourceSet(Gate):
     def release(self, queue: Queue, entries: list[Entry], failed: bool) -> int:
         """Give `entries` back to their places; `failed` counts against the delivery limit."""
         if queue.deleted:
-            return self.log.last_lsn
+            return self.written_lsn
         if self._read_only:
             return self._give_back_unwritten(queue, entries)
         limit = queue.arguments.delivery_limit
@@ -292,12 +302,12 @@ class ResourceSet(Gate):
         for entry in entries:
             if entry.event is not None:
                 queue.give_back(entry, failed=False)
-        return self.log.last_lsn
+        return self.written_lsn
 
     def reject(self, queue: Queue, entries: list[Entry]) -> int:
         """Nobody wants `entries`: to the alternate exchange where the queue has one, else away."""
         if queue.deleted:
-            return self.log.last_lsn
+            return self.written_lsn
         if self._read_only:
             return self._give_back_unwritten(queue, entries)
         alternate = self.state.exchanges.get(queue.arguments.alternate_exchange)
@@ -306,7 +316,7 @@ class ResourceSet(Gate):
         for entry in entries:
             if alternate is None or not self._move(queue, entry, alternate):
                 self._dequeue(queue, [entry], DequeueReason.REJECTED)
-        return self.log.last_lsn  # dead letters may be replicated where the queue is not
+        return self.written_lsn  # dead letters may be replicated where the queue is not
 
     def _move(self, queue: Queue, entry: Entry, exchange: Exchange) -> bool:
         event = entry.content()
@@ -349,13 +359,14 @@ class ResourceSet(Gate):
         """Do all of it in one unit; returns the LSN to wait for. Raises as `publish`: then roll it back."""
         self._now_ms = now_ms
         self.check_writable()
+        new = self.deduplication.new_among(transaction.published)
         routed = [
             ((target,) if isinstance(target, Queue) else self.route(target, message.payload, key), message)
-            for target, message, key in transaction.published
+            for target, message, key in new
         ]
         if self._barred:
             self._check_publish(queue for queues, _ in routed for queue in queues)
-        plan = EnqueuePlan(self._reader)
+        plan = EnqueuePlan(self._reader, self.deduplication.producers)
         for queues, message in routed:
             plan.add(queues, message, now_ms)
         accepted: dict[Queue, list[Entry]] = {}
@@ -363,7 +374,10 @@ class ResourceSet(Gate):
             if not queue.deleted:
                 accepted.setdefault(queue, []).append(entry)
         departures = [Departure(queue, entries, DequeueReason.CONSUMED) for queue, entries in accepted.items()]
-        return self._carry_out(plan, departures)
+        lsn = self._carry_out(plan, departures)
+        duplicates = len(transaction.published) - len(new)
+        self.deduplication.dropped_total += duplicates
+        return self.written_lsn if duplicates else lsn
 
     def roll_back(self, transaction: Transaction) -> None:
         """Forget the publishes; what it had accepted is its consumer's again, or the queue's, as a failed delivery."""

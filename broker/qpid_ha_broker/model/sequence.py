@@ -13,8 +13,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
+from typing import cast
 
 from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.model.paged import Outline, PagedMessage
 
 BLOCK_LENGTH = 512
 THIN_LENGTH = 16
@@ -53,21 +55,30 @@ class Block:
 class Entry:
     """A message in one queue. Available while `holder` is None; `event` is None once it is gone.
 
+    `event` is a PagedMessage while the payload is on disk alone.
     `acquired_before`: somebody had it and gave it back, so whoever gets it next may see it for the second time.
     """
 
     __slots__ = ("acquired_before", "block", "delivery_count", "event", "holder", "id")
 
-    def __init__(self, message_id: int, event: Enqueued) -> None:
+    def __init__(self, message_id: int, event: Outline) -> None:
         self.id = message_id
-        self.event: Enqueued | None = event
+        self.event: Outline | None = event
         self.holder: Holder | None = None
         self.delivery_count = 0
         self.acquired_before = False
         self.block: Block | None = None
 
     def content(self) -> Enqueued:
-        """The message; raises LookupError when it is gone, which would be a bug of the caller."""
+        """The message; raises LookupError when it is gone, which would be a bug of the caller.
+
+        What is paged out is fetched from disk, now: raises BodyDamaged. Ask for the `outline` where that will do.
+        """
+        event = self.outline()
+        return event.whole() if type(event) is PagedMessage else cast(Enqueued, event)
+
+    def outline(self) -> Outline:
+        """All but the payload, at no cost; raises LookupError when it is gone."""
         if self.event is None:
             raise LookupError(f"message {self.id} has left its queue")
         return self.event
@@ -91,6 +102,13 @@ class MessageSequence:
         """Every entry that is still here, acquired or not."""
         for block in tuple(self._blocks):
             yield from [entry for entry in block.entries if entry.event is not None]
+
+    def walk(self) -> Iterator[list[Entry]]:
+        """Every entry that is still here, some at a time; between two steps the sequence may change in any way."""
+        block: Block | None = self._blocks[0]
+        while block is not None:
+            yield [entry for entry in block.entries if entry.event is not None]
+            block = block.next
 
     def append(self, entry: Entry) -> None:
         """Add the newest entry; its id is above all others."""
@@ -200,9 +218,25 @@ class MessageSequence:
             block.next = self._blocks[count]
         del self._blocks[:count]
 
+    def newest_id(self, most: int) -> int:
+        """The largest id that is still here and not above `most`; 0: there is none."""
+        for at in range(bisect_right(self._blocks, most, key=_first_id) - 1, -1, -1):
+            block = self._blocks[at]
+            if block.live:
+                stop = bisect_right(block.entries, most, key=_entry_id)
+                for index in range(stop - 1, -1, -1):
+                    if block.entries[index].event is not None:
+                        return block.entries[index].id
+        return 0
+
     def start(self) -> tuple[Block, int]:
         """The position before the first entry."""
         return self._blocks[0], 0
+
+    def after(self, message_id: int) -> tuple[Block, int]:
+        """The position before the first entry with a larger id; found without a walk, however long the sequence is."""
+        block = self._blocks[max(bisect_right(self._blocks, message_id, key=_first_id) - 1, 0)]
+        return block, bisect_right(block.entries, message_id, key=_entry_id)
 
     def _open_block(self, first_id: int) -> Block:
         block = Block(first_id)
@@ -284,6 +318,24 @@ class Cursor:
         """Pass the entry that `peek` gave."""
         self._index += 1
 
+    def ahead(self) -> Iterator[Entry]:
+        """The available entries from here on; the cursor stays. The sequence must not change meanwhile."""
+        block: Block | None = self._block
+        index = self._index
+        while block is not None:
+            for entry in block.entries[index:]:
+                if entry.holder is None:
+                    yield entry
+            block, index = block.next, 0
+
+    def has_passed(self, entry: Entry) -> bool:
+        """Whether `entry` lies behind, or nowhere any more."""
+        block = entry.block
+        if block is None:
+            return True
+        index = bisect_left(block.entries, entry.id, key=_entry_id)
+        return (block.first_id, index) < (self._block.first_id, self._index)
+
     def rewind(self, entry: Entry) -> None:
         """Go back so far that `peek` sees `entry`; nothing happens when it lies ahead."""
         block = entry.block
@@ -296,3 +348,39 @@ class Cursor:
     def restart(self) -> None:
         """Go back to the start."""
         self._block, self._index = self._sequence.start()
+
+
+class HistoryCursor(Cursor):
+    """Reads what is here, by ascending id from a given one on: also what somebody holds, who may yet give it back.
+
+    So a reader that notes the last id and comes back after it has missed nothing.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, sequence: MessageSequence, after: int) -> None:
+        super().__init__(sequence)
+        self._block, self._index = sequence.after(after)
+
+    def peek(self) -> Entry | None:
+        """The next entry that has not left, or None."""
+        block, index = self._block, self._index
+        while True:
+            entries = block.entries
+            for at in range(index, len(entries)):
+                if entries[at].event is not None:
+                    self._block, self._index = block, at
+                    return entries[at]
+            following = block.next
+            if following is None:
+                self._block, self._index = block, len(entries)
+                return None
+            block, index = following, 0
+
+    def ahead(self) -> Iterator[Entry]:
+        """Those that have not left, from here on; the cursor stays. The sequence must not change meanwhile."""
+        block: Block | None = self._block
+        index = self._index
+        while block is not None:
+            yield from [entry for entry in block.entries[index:] if entry.event is not None]
+            block, index = block.next, 0

@@ -7,14 +7,16 @@ by whoever wrote the event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import Record
-from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.errors import ModelError, NotFound
 from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
 from qpid_ha_broker.model.log import LOCAL_BASE, Log
+from qpid_ha_broker.model.paged import Outline, PagedMessage
+from qpid_ha_broker.model.producers import Producers
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.sequence import ELSEWHERE, Entry
@@ -38,10 +40,17 @@ class State:
         self.queues_by_id: dict[int, Queue] = {}
         self.exchanges_by_id: dict[int, Exchange] = {}
         self.memory_bytes = 0
-        """What the messages take, roughly: payloads and the overhead of each; in two queues it counts twice."""
+        """What the messages take, roughly: payloads but those on disk alone, and the overhead of each.
+
+        A message in two queues counts twice.
+        """
         self.generations: list[tuple[int, ev.GenerationStarted]] = []
         """By the LSN with which each began."""
         self.in_sync = ev.InSyncChanged(0, ())
+        self.producers, self.local_producers = Producers(), Producers()
+        """How far those have come that number their messages, by the replicated log and by the broker's own."""
+        self.transients_lost_lsn = 0
+        """The last LSN with which messages that are not durable were given up."""
         self.deleted_queues: list[Queue] = []
         """Gone while somebody used them: for the driver to take, whose links have to be told."""
         self.open_unit: list[Record] = []
@@ -58,11 +67,19 @@ class State:
             ev.ReplicationChanged: self._replication_changed,
             ev.GenerationStarted: self._generation_started,
             ev.InSyncChanged: self._in_sync_changed,
+            ev.TransientsLost: self._transients_lost,
             ev.Enqueued: self.enqueued,
+            PagedMessage: self._enqueued_on_disk,
             ev.Dequeued: self._dequeued,
             ev.Acquired: self._acquired,
             ev.Released: self._released,
+            ev.ProducerAdvanced: self._producer_advanced,
         }
+
+    @property
+    def log_ends(self) -> tuple[int, int]:
+        """The last LSNs of the replicated log and of the broker's own."""
+        return self._log.last_lsn, self._local_log.last_lsn
 
     def apply(self, lsn: int, event: ev.Event) -> None:
         """Let `event` count. Raises ReplayError when it does not fit."""
@@ -86,6 +103,19 @@ class State:
         else:
             self.apply(record.lsn, record.event)
 
+    def route(self, exchange: Exchange, key: str, properties: Callable[[], Mapping[str, object]]) -> tuple[Queue, ...]:
+        """The queues for a message; those of the alternate exchange when the exchange itself has none.
+
+        Raises NotFound for an exchange that was deleted after the caller had found it.
+        """
+        if exchange.id not in self.exchanges_by_id:
+            raise NotFound(f"exchange {exchange.name} was deleted")
+        ids = exchange.route(key, properties)
+        if not ids:
+            alternate = self.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
+            ids = alternate.route(key, properties) if alternate is not None else ids
+        return tuple(self.queues_by_id[queue_id] for queue_id in ids)
+
     def enqueued(self, lsn: int, event: ev.Enqueued) -> list[tuple[Queue, Entry]]:
         """Apply Enqueued; returns what the message takes the place of (last-value queues)."""
         displaced = []
@@ -97,22 +127,35 @@ class State:
         self.memory_bytes += (len(event.payload) + MESSAGE_OVERHEAD) * len(queues)
         return displaced
 
+    def _enqueued_on_disk(self, lsn: int, event: PagedMessage) -> None:
+        """The same for a message whose payload a restart leaves where it is; what it displaces, the log says."""
+        for queue_id in event.queues:
+            queue = self.queues_by_id[queue_id]
+            queue.add_paged(Entry(lsn, event), event)
+        self.memory_bytes += MESSAGE_OVERHEAD * len(event.queues)
+
     def removed(self, queue: Queue, entries: list[Entry]) -> None:
         """What applying Dequeued comes to once the messages are found."""
-        before = queue.size
+        before = queue.resident
         for entry in entries:
             queue.remove(entry)
-        self.memory_bytes -= before - queue.size + MESSAGE_OVERHEAD * len(entries)
+        self.memory_bytes -= before - queue.resident + MESSAGE_OVERHEAD * len(entries)
 
     def prepended(self, queue: Queue, entries: Sequence[Entry]) -> None:
         """Take older messages into `queue`: see `Queue.prepend`."""
-        before = queue.size
+        before = queue.resident
         queue.prepend(entries)
-        self.memory_bytes += queue.size - before + MESSAGE_OVERHEAD * len(entries)
+        self.memory_bytes += queue.resident - before + MESSAGE_OVERHEAD * len(entries)
+
+    def exchanged(self, queue: Queue, entry: Entry, event: Outline) -> None:
+        """Let a message be paged out, or back: see `Queue.exchange`."""
+        before = queue.paged
+        queue.exchange(entry, event)
+        self.memory_bytes -= queue.paged - before
 
     def emptied(self, queue: Queue) -> list[Entry]:
         """Take all messages out of `queue`, as if they had not come: see `Queue.take_all`."""
-        self.memory_bytes -= queue.size + MESSAGE_OVERHEAD * queue.count
+        self.memory_bytes -= queue.resident + MESSAGE_OVERHEAD * queue.count
         return queue.take_all()
 
     def forget_queue(self, queue: Queue) -> None:
@@ -120,7 +163,7 @@ class State:
         del self.queues_by_id[queue.id]
         del self.queues[queue.name]
         queue.mark_deleted()
-        self.memory_bytes -= queue.size + MESSAGE_OVERHEAD * queue.count
+        self.memory_bytes -= queue.resident + MESSAGE_OVERHEAD * queue.count
         for exchange in self.exchanges.values():
             exchange.unbind_queue(queue.id)
         self.deleted_queues.append(queue)
@@ -188,6 +231,13 @@ class State:
     def _in_sync_changed(self, lsn: int, event: ev.InSyncChanged) -> None:
         self.in_sync = event
 
+    def _transients_lost(self, lsn: int, event: ev.TransientsLost) -> None:
+        self.transients_lost_lsn = lsn
+        for queue in self.queues_by_id.values():
+            if queue.id < LOCAL_BASE and queue.replication is Replicate.MESSAGES:
+                lost = [each for each in queue.entries() if each.id < event.before and not each.outline().durable]
+                self.removed(queue, lost)
+
     def _exchange_declared(self, lsn: int, event: ev.ExchangeDeclared) -> None:
         self._claim_name("exchange", event.name, lsn)
         exchange = make_exchange(event.kind, lsn, event.name, event.arguments)
@@ -202,6 +252,9 @@ class State:
 
     def _unbound(self, lsn: int, event: ev.Unbound) -> None:
         self.exchanges_by_id[event.exchange].unbind(event.queue, event.key)
+
+    def _producer_advanced(self, lsn: int, event: ev.ProducerAdvanced) -> None:
+        (self.producers if lsn < LOCAL_BASE else self.local_producers).advanced(lsn, event)
 
     def _dequeued(self, lsn: int, event: ev.Dequeued) -> None:
         queue = self.queues_by_id[event.queue]

@@ -16,6 +16,9 @@ class Message(NamedTuple):
     durable: bool = False
     priority: int = 4
     expires_at_ms: int = 0
+    producer: bytes = b""
+    """Who numbers its messages, so that one which is sent twice is known; empty: nobody does."""
+    sequence: int = 0
 
 
 class Publish(NamedTuple):

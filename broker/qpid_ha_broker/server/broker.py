@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import time
 import uuid
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.container import Container, ContainerSettings
 from qpid_ha_broker.amqp.nodes import NodeSettings
 from qpid_ha_broker.model.log import Batch
-from qpid_ha_broker.server.administration import control_methods
+from qpid_ha_broker.server.administration import check_known, control_methods
+from qpid_ha_broker.server.broker_store import BrokerStore
 from qpid_ha_broker.server.client_protocol import ClientProtocol
 from qpid_ha_broker.server.cluster_control import cluster_methods
-from qpid_ha_broker.server.control import REFUSED, ControlError, ControlServer
+from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, ControlServer
 from qpid_ha_broker.server.engines import EngineFactory, SaslConfiguration
 from qpid_ha_broker.server.logs import configure_logging
 from qpid_ha_broker.server.membership import Membership
@@ -28,6 +29,7 @@ from qpid_ha_broker.server.membership_setup import make_membership
 from qpid_ha_broker.server.queue_copies import QueueCopies
 from qpid_ha_broker.server.remote_control import RemoteControl
 from qpid_ha_broker.server.settings import BrokerSettings, SettingsError
+from qpid_ha_broker.server.store import make_store
 
 log = logging.getLogger("broker")
 
@@ -54,7 +56,10 @@ class Broker:
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
         in_cluster = settings.ha.cluster
-        self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex, standalone=not in_cluster)
+        self.store = make_store(settings)
+        is_new = not in_cluster and self.store is None
+        self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex, standalone=is_new)
+        self.container.resources.deduplication.producers = settings.deduplication.producers
         self.witnesses: list[Witness] = []
         """Who is shown what each turn wrote: a store, a stream. Each answers through the log's `acknowledge`."""
         self.is_stopping = False
@@ -63,6 +68,9 @@ class Broker:
         self.failed = asyncio.Event()
         """The broker cannot go on, because of `failure`."""
         self.failure = ""
+        self.ended = asyncio.Event()
+        """This broker was told to end, through itself: whoever runs it has to call `stop`."""
+        self._clean = ""
         self._started = time.monotonic()
         self._protocols: dict[Connection, ClientProtocol] = {}
         self._deserted = asyncio.Event()
@@ -74,12 +82,16 @@ class Broker:
         self._ticker: asyncio.Task[None] | None = None
         self.copies = QueueCopies(self)
         common = control_methods(settings.name, self.container.administration, self, self.facts, self.wait_committed)
-        methods = {**common, "replicate": self.copies.replicate}
+        methods = {**common, "replicate": self.copies.replicate, "shutdown": self.shut_down}
         self.container.management.control = RemoteControl(self.current, self.schedule_turn)
         self.membership: Membership | None = None
         if in_cluster:
             self._set_replication()
-            self.membership = make_membership(self)
+        self.kept = None if self.store is None else BrokerStore(self, self.store)
+        """What is done with the store, if there is one."""
+        found = None if self.kept is None else self.kept.load()
+        if in_cluster:
+            self.membership = make_membership(self, self.store, found)
             self.container.peers = self.membership
             methods = cluster_methods(self, self.membership, methods)
         self._control = ControlServer(settings.control_socket, methods)
@@ -100,6 +112,7 @@ class Broker:
         self._settings = settings
         self.container.settings = container_settings(settings)
         self.container.nodes.settings = self.container.settings.nodes
+        self.container.resources.deduplication.producers = settings.deduplication.producers
         if self.membership is None:
             return []
         self.membership.change_settings(settings)
@@ -118,10 +131,14 @@ class Broker:
         if self._settings.sasl.users_db is not None:
             self._sasl = SaslConfiguration(self._settings.sasl.users_db.absolute())
         try:
+            if self.kept is not None:
+                self.kept.store.start(self.kept)
             await self._listen()
             await self._control.start()
         except BaseException:
             await self._close_listeners()
+            if self.store is not None and self.store.is_started:
+                await self.store.close("")
             raise
         self._ticker = asyncio.create_task(self._tick_forever())
         if self.membership is not None:
@@ -153,9 +170,9 @@ class Broker:
         for server in self._servers:
             server.close()
         self.turn()
-        if self.membership is not None and self.membership.is_serving and not self.failure:
+        if has_served and not self.failure:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.wait_committed(self.container.resources.log.last_lsn), LAST_ANSWERS_S)
+                await asyncio.wait_for(self.wait_committed(self.container.resources.written_lsn), LAST_ANSWERS_S)
         goodbye = AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} is stopping")
         self.end_clients(goodbye)
         self.turn()
@@ -171,7 +188,23 @@ class Broker:
             protocol.abort()
         await self._close_listeners()
         await self._control.close()
+        if self.kept is not None:
+            self.turn()
+            await self.kept.close(self._clean)
         log.info("stopped")
+
+    def end(self, clean: str) -> None:
+        """Stop as soon as possible; `clean`: the UUID under which the store is closed as one that is whole."""
+        self._clean = clean
+        self.ended.set()
+
+    async def shut_down(self, params: dict[str, object]) -> object:
+        """The control method `shutdown` of a broker that is in no cluster."""
+        check_known(params, ("cluster",))
+        if params.get("cluster"):
+            raise ControlError(INVALID_PARAMS, "this broker is in no cluster: leave --cluster out")
+        self.end("")
+        return {"name": self._settings.name, "text": f"{self._settings.name} ends"}
 
     def fail(self, reason: str) -> None:
         """Serve nobody any more: whoever runs this broker has to end it, and gets the reason."""
@@ -242,6 +275,8 @@ class Broker:
         if batch is not None:
             for witness in self.witnesses:
                 witness(batch)
+        if self.kept is not None:
+            self.kept.turn_ended(batch)
         if self.membership is not None:
             self.membership.turn_ended(batch)
         touched = self.container.take_touched()
@@ -253,6 +288,8 @@ class Broker:
             self._wake_waiters()
         for level, source, text in self.container.take_notices():
             logging.getLogger(source).log(logging.getLevelNamesMapping()[level.upper()], "%s", text)
+        if self.kept is not None:
+            self.kept.pager.turn()
         if self.container.has_work:
             self.schedule_turn()
 
@@ -272,9 +309,9 @@ class Broker:
                 waiter.set_exception(ControlError(REFUSED, text, {"reason": "not-primary"}))
 
     def _wake_waiters(self) -> None:
-        committed = self.container.resources.log.committed_lsn
+        is_certain = self.container.resources.is_certain
         for lsn, waiter in self._committed_waiters:
-            if lsn <= committed and not waiter.done():
+            if is_certain(lsn) and not waiter.done():
                 waiter.set_result(None)
         self._committed_waiters = [item for item in self._committed_waiters if not item[1].done()]
 
@@ -286,6 +323,8 @@ class Broker:
             now_ms = int(time.monotonic() * 1000)
             for connection in list(self._protocols):
                 connection.heartbeat(now_ms)
+            if self.kept is not None:
+                self.kept.tick()
             self.schedule_turn()
 
     # ---
@@ -299,6 +338,7 @@ class Broker:
             "name": self._settings.name,
             "version": self.container.settings.version,
             **cluster,
+            **({"store": "off"} if self.kept is None else self.kept.facts()),
             **self.copies.facts(),
             "listening": ", ".join(self.listening),
             "uptime_s": round(time.monotonic() - self._started, 1),
@@ -310,11 +350,12 @@ class Broker:
             "enqueued": sum(queue.enqueued_total for queue in queues),
             "dequeued": sum(queue.dequeued_total for queue in queues),
             "unroutable": self.container.resources.unroutable_total,
+            "duplicates_dropped": self.container.resources.deduplication.dropped_total,
             "dead_letters_dropped": self.container.resources.dead_letters_dropped_total,
             "last_lsn": log_.last_lsn,
             "committed_lsn": log_.committed_lsn,
             "memory_bytes": state.memory_bytes,
-            "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_resident_bytes": _peak_resident_bytes(),
         }
 
 
@@ -344,3 +385,12 @@ def product_version() -> str:
         return version("qpid-ha")
     except PackageNotFoundError:
         return "unknown"
+
+
+def _peak_resident_bytes() -> int:
+    """Of this program. What getrusage tells begins with the peak of whoever started it."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        name, _, value = line.partition(":")
+        if name == "VmHWM":
+            return int(value.split()[0]) * 1024
+    return 0

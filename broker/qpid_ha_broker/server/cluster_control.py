@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ def cluster_methods(broker: Broker, membership: Membership, others: Mapping[str,
         "promote": control.promote,
         "demote": control.demote,
         "switchover": control.switchover,
+        "shutdown": control.shutdown,
         "backups": control.backups,
         "history": control.history,
         "events": control.events,
@@ -123,6 +125,13 @@ class ClusterControl:
         if not isinstance(to, str):
             raise ControlError(INVALID_PARAMS, "to is the name of a backup; left out: the best")
         return await self._request(lambda number: fx.SwitchoverAsked(number, to))
+
+    async def shutdown(self, params: Params) -> object:
+        """End this broker, or with `cluster` all of them: level, and their stores marked with one UUID."""
+        if not _flags(params, "cluster")["cluster"]:
+            self._broker.end("")
+            return {**self._membership.summary(), "text": f"{self._membership.member.settings.name} ends"}
+        return await self._request(lambda number: fx.ShutdownAsked(number, uuid.uuid4().hex))
 
     async def _request(self, make: Callable[[int], fx.Input]) -> object:
         try:

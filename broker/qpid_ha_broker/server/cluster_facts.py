@@ -16,6 +16,8 @@ def summary(member: Member) -> dict[str, object]:
         "epoch": member.epoch,
         "members": list(member.members),
         "min_in_sync": member.settings.min_in_sync,
+        "restored": member.store.value or None,
+        "chosen": member.is_chosen,
         "primary": member.primary_name or None,
         "primary_address": member.primary_address or None,
     }

@@ -26,7 +26,7 @@ from qpid_ha_broker.server.ha_kinds import (
 )
 from qpid_ha_broker.server.listen_address import ListenAddress
 from qpid_ha_broker.server.setting_fields import SettingsError, described
-from qpid_ha_broker.server.setting_kinds import BOOLEAN, PATH, TEXT, count, duration, size
+from qpid_ha_broker.server.setting_kinds import BOOLEAN, PATH, TEXT, choice, count, duration, size
 
 KIB, MIB, TIB = 1024, 1024**2, 1024**4
 ALIASES = {"ha.link-heartbeat-interval": "link-heartbeat-interval", "ha.replication-rules": "replication-rules"}
@@ -75,6 +75,12 @@ class HaSettings:
     queue_replication: bool = field(default=False, metadata=described("ha.queue-replication", BOOLEAN))
     """Let `qpid-ha replicate` copy single queues from another broker to one that is in no cluster."""
     coordinator: str = field(default=NO_COORDINATOR, metadata=described("ha.coordinator", COORDINATOR))
+    store_error: str = field(default="abort", metadata=described("ha.store-error", choice("abort", "continue")))
+    """What a backup does when its store does not fit what the primary sends."""
+    dirty_store: str = field(default="rejoin", metadata=described("ha.dirty-store", choice("rejoin", "refuse")))
+    """What a broker does that finds a store which was not closed in order."""
+    auto_recover: bool = field(default=True, metadata=described("ha.auto-recover", BOOLEAN))
+    """After a crash of all, go on without an operator once every member of the last in-sync set is back."""
     tail_bytes: int = field(default=64 * MIB, metadata=described("ha.tail-size", size(64 * KIB, TIB)))
     """What a primary keeps of the stream, for backups that come back."""
 

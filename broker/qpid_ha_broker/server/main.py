@@ -19,6 +19,7 @@ from qpid_ha_broker.server.control import ControlError
 from qpid_ha_broker.server.data_directory import lock_data_directory
 from qpid_ha_broker.server.logs import configure_logging
 from qpid_ha_broker.server.settings import BrokerSettings, SettingsError
+from qpid_ha_broker.store.errors import StoreError
 
 log = logging.getLogger("broker")
 
@@ -59,7 +60,7 @@ def main(
     given = {key: value for key, value in flags.items() if value is not None}
     try:
         run(load_settings(config, given, os.environ))
-    except (SettingsError, OSError, ControlError, BrokerFailed) as error:
+    except (SettingsError, OSError, ControlError, BrokerFailed, StoreError) as error:
         click.echo(f"qpidd: {error}", err=True)
         sys.exit(1)
 
@@ -67,7 +68,7 @@ def main(
 def run(settings: BrokerSettings) -> None:
     """Run a broker until it is told to stop.
 
-    Raises SettingsError or OSError when it cannot start, BrokerFailed when it had to end by itself.
+    Raises SettingsError, StoreError or OSError when it cannot start, BrokerFailed when it had to end by itself.
     """
     configure_logging(settings.log_level, settings.log_file)
     lock = lock_data_directory(settings.data_dir) if settings.data_dir is not None else None
@@ -87,7 +88,7 @@ async def _serve(settings: BrokerSettings) -> None:
     await broker.start()
     _tame_garbage_collector()
     log.info("%s listens on %s, control socket %s", settings.name, ", ".join(broker.listening), settings.control_socket)
-    ends = [loop.create_task(event.wait()) for event in (stop, broker.failed)]
+    ends = [loop.create_task(event.wait()) for event in (stop, broker.failed, broker.ended)]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     await broker.stop()
     if broker.failure:

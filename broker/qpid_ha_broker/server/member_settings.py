@@ -27,4 +27,6 @@ def member_settings(settings: BrokerSettings, instance: str, own_address: str = 
         link_timeout_s=HEARTBEATS * ha.link_heartbeat_interval_s,
         tail_bytes=ha.tail_bytes,
         has_coordinator=ha.coordinator != NO_COORDINATOR,
+        has_store=settings.has_store,
+        auto_recover=ha.auto_recover,
     )

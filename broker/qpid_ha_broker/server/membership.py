@@ -24,15 +24,19 @@ from qpid_ha_broker.ha.frames import Answer, Batch, Frame, FrameError, Question,
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.log import Batch as LogBatch
+from qpid_ha_broker.model.queue_arguments import StoreError as Policy
 from qpid_ha_broker.server.cluster_clients import failover_servers, refusal
 from qpid_ha_broker.server.cluster_events import ClusterEvents
 from qpid_ha_broker.server.cluster_facts import facts, summary
 from qpid_ha_broker.server.discarded import DiscardedMessages
 from qpid_ha_broker.server.member_settings import member_settings
+from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.server.peer_asker import PeerAsker
 from qpid_ha_broker.server.peer_channels import Channel, Dialler, OutgoingChannel
 from qpid_ha_broker.server.record_requests import RecordRequests
 from qpid_ha_broker.server.settings import BrokerSettings
+from qpid_ha_broker.server.store import Store
+from qpid_ha_broker.store.errors import StoreError
 
 if TYPE_CHECKING:
     from qpid_ha_broker.server.broker import Broker
@@ -72,7 +76,13 @@ class Membership:
     """
 
     def __init__(
-        self, broker: Broker, member: Member, dialler: Dialler, coordinator: Coordinator, discarded: DiscardedMessages
+        self,
+        broker: Broker,
+        member: Member,
+        dialler: Dialler,
+        coordinator: Coordinator,
+        discarded: DiscardedMessages,
+        store: Store | None,
     ) -> None:
         self.member = member
         self.asker = PeerAsker(dialler)
@@ -81,6 +91,7 @@ class Membership:
         self._broker = broker
         self._dialler = dialler
         self._records = RecordRequests(coordinator, self.feed)
+        self._store = None if store is None else MemberStore(store, broker.container.resources.state, self.feed)
         self._links: dict[int, Link] = {}
         self._numbers: dict[Channel, int] = {}
         self._incoming = itertools.count(1)
@@ -96,6 +107,8 @@ class Membership:
         self._is_leaving = False
         """Clients are about to be ended, because the core wants to be primary no more."""
         self._is_stopped = False
+        self._is_shut_down = False
+        """This broker ends because its cluster does, which its manager must not undo."""
         self._actions: dict[type, Callable[[Any], None]] = {
             fx.Connect: self._connect,
             fx.Send: self._send,
@@ -111,7 +124,16 @@ class Membership:
             fx.Discarded: lambda effect: self.discarded.keep(*effect),
             fx.Notice: lambda effect: log.log(_LEVELS[effect.level.upper()], "%s", effect.text),
             fx.Stop: lambda effect: self._broker.fail(effect.reason),
+            fx.CleanEnd: self._end_with_cluster,
         }
+        if self._store is not None:
+            self._actions |= {
+                fx.Keep: self._store.keep,
+                fx.TakeBack: self._store.take_back,
+                fx.BeginBase: self._store.begin_base,
+                fx.DumpBase: self._store.dump_base,
+                fx.Remember: self._store.remember,
+            }
 
     # --- start and stop
 
@@ -171,6 +193,8 @@ class Membership:
             for each in self._inputs:  # grows meanwhile
                 for effect in self.member.handle(each, time.monotonic()):
                     self._actions[type(effect)](effect)
+        except StoreError as error:
+            self._broker.fail(str(error))
         except Exception as error:  # whatever state the core is in now, it must not speak for this broker any more
             log.exception("a bug: %s", error)
             self._broker.fail(f"a bug in the cluster's logic ({type(error).__name__}); the log has it")
@@ -185,7 +209,9 @@ class Membership:
         for channel in dirty:
             channel.flush()
         member = self.member
-        shown = (member.state, member.primary_name, member.primary_address)
+        if self._store is not None:
+            self._store.describe(member)
+        shown = (member.state, member.primary_name, member.primary_address, self.is_serving)
         if shown != self._shown:
             self._shown = shown
             self._show_clients_the_way()
@@ -195,9 +221,10 @@ class Membership:
         """The broker had a turn, and the log has nothing pending."""
         rest = self._broker.container.resources.log.take_batch()  # what the turn's last steps have written
         if rest is not None:
-            batch = rest if batch is None else LogBatch(batch.first_lsn, rest.last_lsn, batch.data + rest.data)
+            batch = rest if batch is None else _joined(batch, rest)
         self._is_in_turn = True
-        if self.member.has_work or (batch is not None and len(batch.data) > WATCHED_BYTES):
+        is_large = batch is not None and len(batch.data) > WATCHED_BYTES
+        if is_large or self.member.has_work or any(not link.writable for link in self._links.values()):
             self._watch_links()
         self.feed(fx.TurnEnded(batch))
         self._is_in_turn = False
@@ -260,6 +287,8 @@ class Membership:
 
     def _connect(self, effect: fx.Connect) -> None:
         channel = self._dialler.dial(effect.address, self, self.member.settings.link_timeout_s)
+        if self._store is not None:
+            channel.may_read = self._store.has_room
         self._numbers[channel] = effect.link
         self._links[effect.link] = Link(effect.link, channel, is_known=True)
 
@@ -374,6 +403,22 @@ class Membership:
         self._is_leaving = False
         self._show_clients_the_way()
 
+    def kept(self, number: int) -> None:
+        """The store holds what was asked for under that number."""
+        if self._store is not None:
+            self._store.kept(number)
+
+    def store_failed(self, text: str) -> None:
+        """Nothing more can be stored: a primary ends; a backup does as it was told. Raises StoreError."""
+        policy = Policy(self._broker.current().ha.store_error)
+        if self._store is None or self.member.state is State.PRIMARY:
+            raise StoreError(text)
+        self._store.go_on_without(text, policy)
+
+    def _end_with_cluster(self, effect: fx.CleanEnd) -> None:
+        self._is_shut_down = True
+        self._broker.end(effect.uuid)
+
     # --- what others see
 
     def _show_clients_the_way(self) -> None:
@@ -386,7 +431,7 @@ class Membership:
     @property
     def is_serving(self) -> bool:
         """Whether clients are served, and commands carried out."""
-        return self.member.state is State.PRIMARY and not self._is_leaving
+        return self.member.state is State.PRIMARY and not self._is_leaving and not self.member.is_closing
 
     def change_settings(self, settings: BrokerSettings) -> None:
         """Other settings are in force."""
@@ -401,4 +446,8 @@ class Membership:
 
     def summary(self) -> dict[str, object]:
         """What `status` tells."""
-        return summary(self.member)
+        return {**summary(self.member), "shut_down": self._is_shut_down}
+
+
+def _joined(batch: LogBatch, rest: LogBatch) -> LogBatch:
+    return LogBatch(batch.first_lsn, rest.last_lsn, batch.data + rest.data, batch.transient + rest.transient)

@@ -16,6 +16,11 @@ from qpid_ha_broker.amqp.peer_client import PeerClient
 from qpid_ha_broker.server.listen_address import ListenAddress
 from qpid_ha_broker.server.setting_fields import SettingsError
 
+MUCH_BYTES = 64 * 1024
+"""Read at once: after so much, everybody else gets a turn. libuv would go on reading as long as there is something, up
+to 8 MiB, and a backup that catches up would answer nobody for half a second."""
+ROOM_S = 0.05
+"""Between two looks whether there is room again for what a channel brings."""
 GOODBYE_S = 1.0
 """How long a peer may take to answer our goodbye."""
 
@@ -69,6 +74,8 @@ class OutgoingChannel:
         self._opening: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._is_reading = False
+        self.may_read: Callable[[], bool] = lambda: True
+        """Asked after each piece that was read. Until it says yes again, the other end has to wait."""
 
     @property
     def peer(self) -> str:
@@ -181,6 +188,19 @@ class OutgoingChannel:
         finally:
             self._is_reading = False
         self.flush()
+        if self._transport is None or self._transport.is_closing():
+            return
+        if len(data) >= MUCH_BYTES or not self.may_read():
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self.may_read():
+            self._transport.resume_reading()
+        else:
+            asyncio.get_running_loop().call_later(ROOM_S, self._read_on)
 
     def disconnected(self, error: Exception | None) -> None:
         """The connection is gone."""

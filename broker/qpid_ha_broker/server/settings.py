@@ -20,6 +20,7 @@ from qpid_ha_broker.events.codec import MAX_RECORD_BYTES
 from qpid_ha_broker.model.errors import InvalidArgument
 from qpid_ha_broker.model.queue_arguments import QueueArguments
 from qpid_ha_broker.server import defaults
+from qpid_ha_broker.server.deduplication_settings import DeduplicationSettings
 from qpid_ha_broker.server.ha_settings import ALIASES, HaSettings
 from qpid_ha_broker.server.listen_address import ListenAddress
 from qpid_ha_broker.server.setting_fields import Setting, SettingsError, described, shown
@@ -37,6 +38,7 @@ from qpid_ha_broker.server.setting_kinds import (
     duration,
     size,
 )
+from qpid_ha_broker.server.store_settings import StoreSettings
 
 __all__ = ["BrokerSettings", "HaSettings", "ListenAddress", "SaslSettings", "SettingsError", "TlsSettings", "nearest"]
 
@@ -70,7 +72,15 @@ class SaslSettings:
     allow_insecure_plain: bool = field(default=False, metadata=described("sasl.allow-insecure-plain", BOOLEAN))
 
 
-_SECTIONS: Final[Mapping[str, Any]] = MappingProxyType({"tls": TlsSettings, "sasl": SaslSettings, "ha": HaSettings})
+_SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "tls": TlsSettings,
+        "sasl": SaslSettings,
+        "store": StoreSettings,
+        "deduplication": DeduplicationSettings,
+        "ha": HaSettings,
+    }
+)
 """The field of `BrokerSettings`, and what is in it."""
 
 
@@ -127,6 +137,8 @@ class BrokerSettings:
 
     tls: TlsSettings = field(default_factory=TlsSettings)
     sasl: SaslSettings = field(default_factory=SaslSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    deduplication: DeduplicationSettings = field(default_factory=DeduplicationSettings)
     ha: HaSettings = field(default_factory=HaSettings)
 
     def __post_init__(self) -> None:
@@ -135,6 +147,11 @@ class BrokerSettings:
         for check in (_check_names, _check_limits, _check_auto_create, _check_tls, _check_logins):
             check(self)
         self.ha.check_beside(self.listen)
+
+    @property
+    def has_store(self) -> bool:
+        """Whether what is durable is kept on disk."""
+        return self.data_dir is not None and self.store.enabled
 
     @classmethod
     def from_values(cls, values: Mapping[str, object]) -> BrokerSettings:

@@ -1,0 +1,156 @@
+"""`qpid-ha store discarded`: messages that a broker dropped because its cluster does not have them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qpid_ha_agent.broker_address import AddressError, RemoteBroker, find_broker, read_config
+from qpid_ha_agent.cli.invocation import (
+    NO,
+    UNREACHABLE,
+    USAGE,
+    USUAL_TIMEOUT_S,
+    Command,
+    Failure,
+    Invocation,
+    common_options,
+)  # fmt: skip
+from qpid_ha_agent.cli.output import print_rows
+
+if TYPE_CHECKING:
+    from qpid_ha_agent.discarded_messages import DiscardedFile
+
+COLUMNS = ("queue", "messages", "bytes", "first-id", "last-id", "replayed", "file", "problem")
+
+
+@click.group()
+def discarded() -> None:
+    """Messages that this broker held and its cluster does not: kept in files, for you to decide."""
+
+
+def _common(command: Command) -> Command:
+    command = click.option("--queue", metavar="QUEUE", help="Only those of this queue.")(command)
+    command = click.option(
+        "--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Default: that of this machine's broker."
+    )(command)
+    return click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")(command)
+
+
+@discarded.command("list")
+@_common
+@common_options
+@click.pass_obj
+def list_discarded(invocation: Invocation, files: tuple[Path, ...], data_dir: Path | None, queue: str | None) -> None:
+    """What there is, a line for each file."""
+    rows = [_row(each) for each in _read(files, data_dir, queue, replayed=True)]
+    print_rows(rows, COLUMNS, invocation.format)
+
+
+@discarded.command()
+@_common
+@click.option("--raw", is_flag=True, help="Whole AMQP messages in base64, instead of their bodies.")
+@common_options
+def export(files: tuple[Path, ...], data_dir: Path | None, queue: str | None, raw: bool) -> None:
+    """Print messages, one JSON object on a line: queue, id, and body (body_base64 if it is no text)."""
+    from qpid_ha_agent.discarded_messages import as_document
+
+    found = _read(files, data_dir, queue, replayed=bool(files))
+    for file in found:
+        for message in file.messages:
+            click.echo(json.dumps(as_document(message, raw=raw), ensure_ascii=False))
+    _complain(found)
+
+
+@discarded.command()
+@_common
+@click.option("--to", metavar="QUEUE", help="Another queue than the one that each message was in.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common_options
+@click.pass_obj
+def replay(
+    invocation: Invocation, files: tuple[Path, ...], data_dir: Path | None, queue: str | None, to: str | None, yes: bool
+) -> None:
+    """Publish messages to the broker at -b amqp://[USER@]HOST:PORT, the primary. A file that is done is renamed.
+
+    They may have been published again, or consumed elsewhere, since: look at them (export) before.
+    """
+    from qpid_ha_agent.discarded_messages import DiscardedError, Replay
+    from qpid_ha_agent.login import find_login
+
+    broker = _broker(invocation)
+    found = [each for each in _read(files, data_dir, queue, replayed=False) if each.messages]
+    total = sum(len(each.messages) for each in found)
+    if not total:
+        click.echo("there is nothing to replay")
+        return
+    question = f"Publish {total} messages of {', '.join(sorted({each.queue for each in found}))} to {broker}?"
+    if not yes and not click.confirm(question):
+        raise Failure("nothing was sent", NO)
+    sent = 0
+
+    def count() -> None:
+        nonlocal sent
+        sent += 1
+
+    try:
+        login = find_login(broker, invocation.password_file, os.environ)
+        with Replay(broker, login, invocation.timeout_s or USUAL_TIMEOUT_S) as replaying:
+            for file in found:
+                click.echo(f"{len(file.messages)} messages of {file.queue}: {replaying.publish(file, to, count)}")
+    except (DiscardedError, AddressError) as error:
+        raise Failure(f"{sent} of {total} messages were sent: {error}", UNREACHABLE if not sent else NO) from None
+    _complain(found)
+
+
+def _broker(invocation: Invocation) -> RemoteBroker:
+    if not invocation.broker or ":" not in invocation.broker:
+        raise Failure("which broker? Give the AMQP address of the primary: -b amqp://[USER@]HOST:PORT", USAGE)
+    try:
+        broker = find_broker(invocation.broker)
+    except AddressError as error:
+        raise Failure(str(error), USAGE) from None
+    if not isinstance(broker, RemoteBroker):
+        raise Failure("messages go to an AMQP address: -b amqp://[USER@]HOST:PORT", USAGE)
+    return broker
+
+
+def _read(files: tuple[Path, ...], data_dir: Path | None, queue: str | None, *, replayed: bool) -> list[DiscardedFile]:
+    from qpid_ha_agent.discarded_messages import DiscardedError, discarded_paths, read_all
+
+    try:
+        paths = list(files) or discarded_paths(_data_directory(data_dir))
+        return [each for each in read_all(paths, queue) if replayed or not each.is_replayed]
+    except DiscardedError as error:
+        raise Failure(str(error), UNREACHABLE) from None
+
+
+def _data_directory(given: Path | None) -> Path:
+    if given is not None:
+        return given.expanduser()
+    try:
+        configured = read_config(os.environ).get("data-dir")
+    except AddressError as error:
+        raise Failure(str(error), USAGE) from None
+    if not isinstance(configured, str):
+        raise Failure("whose? Give --data-dir DIR, the data directory of the broker", USAGE)
+    return Path(configured).expanduser()
+
+
+def _row(file: DiscardedFile) -> dict[str, Any]:
+    ids = [message.id for message in file.messages]
+    return {
+        "queue": file.queue, "messages": len(ids), "bytes": file.bytes, "first-id": min(ids, default=0),
+        "last-id": max(ids, default=0), "replayed": file.is_replayed, "file": str(file.path), "problem": file.problem,
+    }  # fmt: skip
+
+
+def _complain(found: list[DiscardedFile]) -> None:
+    """A file that was cut short may have held more."""
+    problems = [f"{each.path}: {each.problem}" for each in found if each.problem]
+    if problems:
+        raise Failure("; ".join(problems), NO)

@@ -1,0 +1,275 @@
+"""`qpid-ha store`: stores at rest. Which one is best after a crash of everything, and what is wrong with one."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qpid_ha_agent.cli.discarded import discarded
+from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, Failure, Invocation, common_options
+from qpid_ha_agent.cli.output import cell, print_document, print_rows
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.store.facts import StoreFacts
+
+LIST_COLUMNS = ("store", "broker", "state", "generation", "lsn", "epoch", "in-sync", "messages", "bytes", "written")
+CHECK_COLUMNS = ("store", "what", "file", "offset", "found")
+_SLOW_S = 1.0
+"""After so long people want to see that something happens."""
+
+
+@click.group()
+def store() -> None:
+    """Stores of brokers at rest: after a crash of everything, or when a disk is doubtful.
+
+    DIR is a data directory, or its default/; HOST is host:/directory, looked at through your ssh.
+    """
+
+
+store.add_command(discarded)
+
+
+@store.command("list")
+@click.argument("sources", metavar="DIR|HOST...", nargs=-1, required=True)
+@common_options
+@click.pass_obj
+def list_stores(invocation: Invocation, sources: tuple[str, ...]) -> None:
+    """What each store is: whose, how far, in which in-sync set, clean or not."""
+    stores, problems = _find(invocation, sources)
+    if invocation.format == "table":
+        from qpid_ha_agent.cli.store_tables import row_of
+
+        print_rows([row_of(each) for each in stores], LIST_COLUMNS, invocation.format)
+    else:
+        print_document([each.to_json() for each in stores], invocation.format)
+    if problems:
+        raise Failure("; ".join(problems), UNREACHABLE)
+
+
+@store.command(hidden=True)
+@click.argument("directory", metavar="DIR")
+@common_options
+def facts(directory: str) -> None:
+    """What `list` and `best` ask another machine for: one JSON object."""
+    from qpid_ha_agent.store_sources import SourceError, facts_of_directory, store_directory
+
+    try:
+        click.echo(json.dumps(facts_of_directory(store_directory(directory)).to_json(), ensure_ascii=False))
+    except SourceError as error:
+        raise Failure(str(error), UNREACHABLE) from None
+
+
+@store.command()
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True)
+@common_options
+@click.pass_obj
+def check(invocation: Invocation, directories: tuple[str, ...]) -> None:
+    """Read every record of every file. 1 if anything is not as it was written.
+
+    A torn tail is what a crash leaves: it is shown, and is no damage.
+    """
+    from qpid_ha_agent.store_sources import SourceError, store_directory
+    from qpid_ha_broker.store.checking import check as check_store
+    from qpid_ha_broker.store.facts import Integrity
+    from qpid_ha_broker.store.files import LocalDisk
+
+    rows = []
+    for text in directories:
+        try:
+            path = store_directory(text)
+            flaws = check_store(LocalDisk(path), _progress(text))
+        except (SourceError, OSError) as error:
+            raise Failure(f"{text}: {error}", UNREACHABLE) from None
+        rows += [
+            {
+                "store": str(path),
+                "what": str(each.integrity),
+                "file": each.file,
+                "offset": each.offset,
+                "found": each.text,
+            }
+            for each in flaws
+        ]
+    if invocation.format != "table" or rows:
+        print_rows(rows, CHECK_COLUMNS, invocation.format)
+    else:
+        click.echo("ok")
+    if any(row["what"] != Integrity.TORN for row in rows):
+        damaged = " ".join(dict.fromkeys(str(row["store"]) for row in rows if row["what"] != Integrity.TORN))
+        raise Failure(f"a broker refuses this store. Once its cluster runs: qpid-ha store set-aside {damaged}", NO)
+
+
+@store.command()
+@click.argument("sources", metavar="DIR|HOST...", nargs=-1, required=True)
+@common_options
+@click.pass_context
+def best(context: click.Context, sources: tuple[str, ...]) -> None:
+    """Which store a cluster may begin with again, why, and the next command.
+
+    0: a winner, or several that are equal, and nothing that was confirmed is lost. 1: somebody has to decide.
+    """
+    invocation: Invocation = context.obj
+    from qpid_ha_agent.cli.store_tables import print_verdict
+    from qpid_ha_broker.store.best import Admin
+    from qpid_ha_broker.store.best import best as judge
+
+    stores, problems = _find(invocation, sources)
+    for problem in problems:
+        click.echo(problem, err=True)
+    if not stores:
+        raise Failure("no store could be looked at", UNREACHABLE)
+    verdict = judge(stores)
+    print_verdict(verdict, stores, invocation.format)
+    context.exit(NO if isinstance(verdict, Admin) else 0)
+
+
+@store.command("set-aside")
+@click.argument("directory", metavar="DIR")
+@common_options
+def set_store_aside(directory: str) -> None:
+    """Rename a store, so that its broker starts empty and joins its cluster anew. Nothing is deleted."""
+    from qpid_ha_agent.store_sources import SourceError, StoreBusy, locked, set_aside, store_directory
+
+    try:
+        path = store_directory(directory)
+        with locked(path):
+            click.echo(f"{path} is now {set_aside(path)}")
+    except StoreBusy as error:
+        raise Failure(str(error), NO) from None
+    except SourceError as error:
+        raise Failure(str(error), UNREACHABLE) from None
+
+
+@store.command()
+@click.argument("sources", metavar="DIR|HOST...", nargs=-1, required=True)
+@click.option("--winner", metavar="NAME", help="The broker whose store it shall be.")
+@click.option("--position", metavar="GENERATION:LSN", help="Of the winner, as `best` printed it for all stores.")
+@click.option("--force", is_flag=True, help="--winner it is, even if confirmed messages may be lost.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--erase-others", is_flag=True, help="Set the other stores named here aside (renamed, not deleted).")
+@common_options
+@click.pass_obj
+def recover(
+    invocation: Invocation, sources: tuple[str, ...], winner: str | None, position: str | None, force: bool,
+    dry_run: bool, erase_others: bool,
+) -> None:  # fmt: skip
+    """Mark the store with which the cluster shall begin again: its broker may then be promoted.
+
+    The winner has to be on this machine; others are only looked at. Without --winner it is the one that `best` finds.
+    """
+    if (force or position is not None) and winner is None:
+        raise Failure("--force and --position are about a --winner: name it", USAGE)
+    stores, problems = _find(invocation, sources)
+    for problem in problems:
+        click.echo(problem, err=True)
+    chosen, reason = _choose(stores, winner, position, force, invocation.format)
+    others = [each for each in stores if each is not chosen] if erase_others else []
+    _act(chosen, reason, others, dry_run)
+    from qpid_ha_broker.store.advice import start_commands
+    from qpid_ha_broker.store.best import Admin, Doubt
+    from qpid_ha_broker.store.best import best as judge
+
+    verdict = judge(stores)
+    is_objected = isinstance(verdict, Admin) and verdict.doubt is not Doubt.MISSING
+    click.echo("Then:")
+    for command in start_commands(stores, chosen, force=is_objected):
+        click.echo(f"  {command}")
+
+
+def _choose(
+    stores: list[StoreFacts], winner: str | None, position: str | None, force: bool, format_name: str
+) -> tuple[StoreFacts, str]:
+    """The store to mark, and what to write beside the mark. Ends the program when there is none."""
+    from qpid_ha_agent.cli.store_tables import print_verdict
+    from qpid_ha_broker.store.best import Equal, Winner, choose
+    from qpid_ha_broker.store.best import best as judge
+
+    verdict = judge(stores)
+    safe = verdict.stores if isinstance(verdict, Equal) else (verdict.store,) if isinstance(verdict, Winner) else ()
+    named = [each for each in safe if winner in (None, each.broker) and not each.is_empty]
+    if named:
+        return next(
+            (each for each in named if _is_here(each)), named[0]
+        ), "safe: every member of the in-sync set is here"
+    forced = choose(stores, winner, "") if winner is not None else None
+    if forced is None and winner is not None:
+        raise Failure(f"none of these is a store of {winner} that a broker could load", NO)
+    if forced is not None and position is not None:
+        found = f"{forced.store.generation}:{forced.store.last_lsn}"
+        if found != position:
+            raise Failure(f"the store of {winner} is at {found}, not at {position}: ask `qpid-ha store best` again", NO)
+        return forced.store, "found best among all stores elsewhere"
+    if forced is not None and force:
+        return forced.store, "an operator chose it by force"
+    print_verdict(verdict, stores, format_name)
+    raise Failure("nothing was changed: these stores alone do not say that it is safe", NO)
+
+
+def _is_here(facts: StoreFacts) -> bool:
+    from qpid_ha_broker.store.advice import host_of
+
+    return not host_of(facts.where)[0]
+
+
+def _act(chosen: StoreFacts, reason: str, others: Sequence[StoreFacts], dry_run: bool) -> None:
+    """Mark one, set others aside; all locks first, so that all of it happens or nothing."""
+    from qpid_ha_agent.store_sources import SourceError, StoreBusy, locked, mark_chosen, set_aside
+    from qpid_ha_broker.store.advice import choose_commands
+
+    if not _is_here(chosen):
+        raise Failure(f"the store of {chosen.broker} is elsewhere: {choose_commands((chosen,), chosen)[0]}", NO)
+    here = [each for each in others if _is_here(each) and Path(each.where).exists()]
+    would = "would be " if dry_run else ""
+    try:
+        with ExitStack() as locks:
+            for data_directory in dict.fromkeys(Path(each.where).parent for each in (chosen, *here)):
+                locks.enter_context(locked(data_directory / "default"))
+            for each in here:
+                aside = "set aside" if dry_run else f"now {set_aside(Path(each.where))}"
+                click.echo(f"{each.where} ({each.label}) {would or 'is '}{aside}")
+            if not dry_run:
+                mark_chosen(Path(chosen.where), chosen, reason)
+    except StoreBusy as error:
+        raise Failure(str(error), NO) from None
+    except SourceError as error:
+        raise Failure(str(error), UNREACHABLE) from None
+    text = f"at generation {chosen.generation}, LSN {chosen.last_lsn} ({reason})"
+    click.echo(f"{chosen.where} ({chosen.label}) {would or 'is '}marked as the one to begin with, {text}.")
+    for each in others:
+        if not _is_here(each):
+            click.echo(f"{each.where} is elsewhere and stays as it is")
+
+
+# --- asking and printing
+
+
+def _find(invocation: Invocation, sources: Sequence[str]) -> tuple[list[StoreFacts], list[str]]:
+    from qpid_ha_agent.store_sources import find_all
+
+    return find_all(sources, invocation.timeout_s, _progress)
+
+
+def _progress(name: str) -> Callable[[int, int], None]:
+    """A line on the terminal, for what takes long; nothing for programs."""
+    from qpid_ha_broker.store.inspection import nobody_watches
+
+    if not sys.stderr.isatty():
+        return nobody_watches
+    began = told = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - began > _SLOW_S and (now - told > 0.1 or done >= total):
+            told = now
+            end = "\n" if done >= total else ""
+            click.echo(f"\rreading {cell(name)}: {done * 100 // max(total, 1)} %{end}", err=True, nl=False)
+
+    return tell

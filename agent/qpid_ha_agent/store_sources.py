@@ -1,0 +1,197 @@
+"""Where stores are: a directory of this machine, or `host:/directory` of another one, asked through the operator's ssh.
+
+Facts are read without touching anything. Whoever changes something holds the lock that a broker would hold.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+from typing import NamedTuple
+
+from qpid_ha_broker.store.advice import host_of
+from qpid_ha_broker.store.facts import FactsError, StoreFacts
+from qpid_ha_broker.store.files import LocalDisk
+from qpid_ha_broker.store.inspection import Progress, examine, nobody_watches, read_status
+from qpid_ha_broker.store.status import STATUS_FILE, Status
+
+SET = "default"
+LOCK_FILE = "LOCK"
+READ_TIMEOUT_S = 600.0
+"""A large store takes minutes to read."""
+_CONNECT_TIMEOUT_S = 10
+
+
+class SourceError(Exception):
+    """A store that cannot be looked at: where, and why."""
+
+
+class StoreBusy(Exception):
+    """A broker works on the store."""
+
+
+class Found(NamedTuple):
+    """What came of asking."""
+
+    stores: list[StoreFacts]
+    problems: list[str]
+
+
+def find_all(
+    sources: Sequence[str],
+    timeout_s: float | None = None,
+    watch: Callable[[str], Progress] = lambda _name: nobody_watches,
+) -> Found:
+    """The facts of all stores, in the order given; remote ones are asked at the same time."""
+    wanted = list(dict.fromkeys(sources))
+
+    def ask(source: str) -> StoreFacts | str:
+        try:
+            if host_of(source)[0]:
+                return ask_host(source, timeout_s or READ_TIMEOUT_S)
+            return facts_of_directory(store_directory(source), watch(source))
+        except SourceError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(max_workers=max(1, len(wanted))) as pool:
+        remote = {source: pool.submit(ask, source) for source in wanted if host_of(source)[0]}
+        answers = [remote[source].result() if source in remote else ask(source) for source in wanted]
+    return Found(
+        [each for each in answers if isinstance(each, StoreFacts)], [each for each in answers if isinstance(each, str)]
+    )
+
+
+# --- here
+
+
+def store_directory(text: str) -> Path:
+    """Of a data directory, or of the store itself. Raises SourceError."""
+    path = Path(text).expanduser().absolute()
+    if not path.is_dir():
+        raise SourceError(f"{text}: there is no such directory")
+    if path.name.partition(".")[0] == SET or any((path / name).exists() for name in (STATUS_FILE, "journal")):
+        return path
+    return path / SET
+
+
+def facts_of_directory(store: Path, progress: Progress = nobody_watches) -> StoreFacts:
+    """What is in it; a directory that is not there is an empty store. Raises SourceError."""
+    try:
+        facts = examine(LocalDisk(store), str(store), progress, is_running=is_running(store))
+        return replace(facts, modified_ms=_modified_ms(store))
+    except OSError as error:
+        raise SourceError(f"{error.filename or store}: {error.strerror or error}") from None
+
+
+def _modified_ms(store: Path) -> int:
+    times = [0.0]
+    for path in (store / STATUS_FILE, *store.glob("journal/*.log")):
+        with suppress(FileNotFoundError):
+            times.append(path.stat().st_mtime)
+    return int(max(times) * 1000)
+
+
+def is_running(store: Path) -> bool:
+    """Whether a broker holds the lock of the data directory."""
+    try:
+        descriptor = os.open(store.parent / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+@contextmanager
+def locked(store: Path) -> Iterator[None]:
+    """No broker can start on it meanwhile. Raises StoreBusy, SourceError."""
+    path = store.parent / LOCK_FILE
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            raise StoreBusy(f"a broker (pid {pid}) works on {store}: stop it first") from None
+        _give_to_owner(path, store.parent)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def mark_chosen(store: Path, facts: StoreFacts, reason: str) -> None:
+    """Write into STATUS that this one may be promoted as it is. Hold the lock. Raises SourceError."""
+    disk = LocalDisk(store)
+    history = tuple((each.generation, each.primary, each.first_lsn) for each in facts.history)
+    try:
+        status = read_status(disk) or Status(facts.cluster, facts.broker, facts.set)
+        # STATUS is written after the log: after a crash it may be behind it, and the mark is about the log's end.
+        level = replace(status, history=history, epoch=facts.epoch, members=facts.members)
+        disk.replace(STATUS_FILE, replace(level, chosen=(facts.generation, facts.last_lsn, reason)).encode())
+        _give_to_owner(store / STATUS_FILE, store)
+    except OSError as error:
+        raise SourceError(f"{store / STATUS_FILE}: {error.strerror or error}") from None
+
+
+def set_aside(store: Path) -> Path:
+    """Give the store another name, under which no broker looks for it. Hold the lock. Raises SourceError."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    aside = store.with_name(f"{store.name}.set-aside-{stamp}")
+    try:
+        if aside.exists():
+            raise SourceError(f"{aside} is there already: try again")
+        store.rename(aside)
+        LocalDisk(store.parent).sync_directory("")
+    except OSError as error:
+        raise SourceError(f"{store}: {error.strerror or error}") from None
+    return aside
+
+
+def _give_to_owner(path: Path, directory: Path) -> None:
+    """What root writes must stay the broker's."""
+    if os.geteuid() == 0:
+        owner = directory.stat()
+        os.chown(path, owner.st_uid, owner.st_gid)
+
+
+# --- elsewhere
+
+
+def ask_host(source: str, timeout_s: float) -> StoreFacts:
+    """The facts of the store at `host:/directory`, which `qpid-ha store facts` finds there. Raises SourceError."""
+    host, directory = host_of(source)
+    connect_s = max(1, min(_CONNECT_TIMEOUT_S, math.ceil(timeout_s)))
+    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect_s}"]
+    command = ["ssh", *options, "--", host, f"qpid-ha store facts {quote(directory)}"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise SourceError(f"{source}: no answer through ssh within {timeout_s:g} s") from None
+    except OSError as error:
+        raise SourceError(f"{source}: cannot start ssh: {error.strerror}") from None
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"ssh ended with {done.returncode}"])[-1]
+        raise SourceError(f"{source}: {said}")
+    try:
+        return StoreFacts.from_json(json.loads(done.stdout)).seen_from(host)
+    except (ValueError, FactsError) as error:
+        raise SourceError(f"{source}: its answer cannot be understood: {error}") from None

@@ -1,0 +1,115 @@
+"""What a primary knows of one backup that is connected: how far it is, and what it still owes."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+
+from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.browser import Browsers
+
+
+class Progress(Enum):
+    """How far a backup's resynchronisation is."""
+
+    HOLDINGS = auto()
+    """It tells what it holds."""
+    DUE = auto()
+    """The objects go out at the end of this turn."""
+    BROWSING = auto()
+    """It is sent what it lacks, beside the live stream."""
+    REPLAYING = auto()
+    """It is sent the stream from where it was, piece by piece; what is written meanwhile comes after that."""
+    FOLLOWING = auto()
+    """All that it lacks is in the stream."""
+
+
+class BackupLink:
+    """One backup that is connected. `acknowledged`: what it holds, by its own word."""
+
+    def __init__(self, link: int, hello: fr.Hello, clock_s: float) -> None:
+        self.link = link
+        self.name = hello.name
+        self.instance = hello.instance
+        self.acknowledged = 0
+        self.compared_lsn = 0
+        """What it holds up to there is compared with what is here; the stream goes on from there."""
+        self.progress = Progress.FOLLOWING
+        self.has_memory = hello.remembers and bool(hello.history)
+        """It remembers what it confirmed for whom, if ever it did."""
+        self.is_doubtful = False
+        self.sent_lsn = 0
+        """The stream was sent up to there."""
+        self.level_lsn = 0
+        """Having acknowledged this far after CaughtUp, it is level."""
+        self.holdings: dict[int, tuple[tuple[int, int], ...]] = {}
+        self.browsers: Browsers | None = None
+        self.writable = True
+        self._full_since_s: float | None = None
+        self.heard_s = clock_s
+        self.sent_s = clock_s
+        self.told_committed = 0
+        self.sent: deque[tuple[int, int, float]] = deque()
+        """Not yet acknowledged: last LSN, bytes, time."""
+        self.unacknowledged_bytes = 0
+
+    @property
+    def is_level(self) -> bool:
+        """Whether it holds all that it was to fetch."""
+        return self.progress is Progress.FOLLOWING and self.acknowledged >= self.level_lsn
+
+    @property
+    def streams(self) -> bool:
+        """Whether live batches go to it."""
+        return self.progress in (Progress.BROWSING, Progress.FOLLOWING)
+
+    @property
+    def is_sent_batches(self) -> bool:
+        """Whether there is something for it to acknowledge."""
+        return self.streams or self.progress is Progress.REPLAYING
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether it is in the middle of being sent what it lacks."""
+        return self.browsers is not None or self.progress is Progress.REPLAYING
+
+    @property
+    def could_take_more(self) -> bool:
+        """Whether there is more of that which could be sent now."""
+        return self.is_fetching and self.writable and (self.browsers is None or self.browsers.has_window)
+
+    def set_writable(self, writable: bool, clock_s: float) -> None:
+        """Whether there is room on its channel for more than the live stream."""
+        self.writable = writable
+        self._full_since_s = None if writable else clock_s
+
+    def replay_from(self, lsn: int) -> None:
+        """It holds all up to `lsn`, and is sent the stream from there."""
+        self.progress, self.sent_lsn, self.acknowledged = Progress.REPLAYING, lsn, lsn
+
+    def note_sent(self, frame: fr.Batch, clock_s: float) -> None:
+        """A batch goes to it."""
+        self.sent_lsn = frame.last_lsn
+        self.sent.append((frame.last_lsn, len(frame.data), clock_s))
+        self.unacknowledged_bytes += len(frame.data)
+        self.told_committed = frame.committed_lsn
+        self.sent_s = clock_s
+
+    def acknowledge(self, lsn: int) -> None:
+        """It holds everything up to `lsn`."""
+        self.acknowledged = max(self.acknowledged, lsn)
+        while self.sent and self.sent[0][0] <= lsn:
+            self.unacknowledged_bytes -= self.sent.popleft()[1]
+
+    def owes_since_s(self) -> float | None:
+        """Since when it owes an acknowledgement."""
+        return self.sent[0][2] if self.sent else None
+
+    def waited_for_since_s(self, in_sync: bool) -> float:
+        """Since when there is no sign that it goes on.
+
+        Publishers wait for the acknowledgements of one that is in sync. Before that it may need long for what it lacks,
+        and has only to say that it lives, and to read what it is sent.
+        """
+        stuck_since_s = self.owes_since_s() if in_sync else self._full_since_s
+        return self.heard_s if stuck_since_s is None else min(stuck_since_s, self.heard_s)

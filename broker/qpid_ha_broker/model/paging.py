@@ -1,0 +1,303 @@
+"""Which payloads leave memory for the disk, and which come back before somebody asks for them.
+
+Like a kitchen with a small counter and a cold store: what the next orders need lies on the counter, the rest is fetched
+in boxes a little before its turn, and what a box holds goes back when the counter is full. A cook never walks to the
+cold store for one egg.
+
+What leaves: payloads of durable messages whose records have been seen on disk, beyond what the consumers of their queue
+take next; those of the oldest file first. What comes back: what lies ahead of a consumer or a browser, as long as
+less than half of the usual lead is left. Pure: the driver reads files and gives turns; see `server.pager`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from qpid_ha_broker.events.bodies import Kind
+from qpid_ha_broker.events.codec import PART as PART_FLAG
+from qpid_ha_broker.events.codec import VERSION, encode
+from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.model.orders import Position
+from qpid_ha_broker.model.paged import BodyDamaged, BodySource, PagedMessage, Shapes, size_of
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.state import State
+
+AHEAD_BYTES: Final = 4 * 1024 * 1024
+"""What a consumer finds in memory ahead of it."""
+AHEAD_BYTES_MIN: Final = 128 * 1024
+AHEAD_MESSAGES: Final = 8192
+"""The same for small messages: looking at them takes time, too."""
+ON_THE_WAY_BYTES: Final = 64 * 1024 * 1024
+"""Of all queues together, asked for and not here yet."""
+POSITIONS_KEPT: Final = 16
+"""So many places in one queue are spared when payloads leave; whoever stands elsewhere gets them back."""
+STEP: Final = 128
+"""Records between two chances to stop."""
+ENOUGH: Final = 0.95
+"""Down to this share of the memory that may be used."""
+PART: Final = 1 << 32
+"""In a seal: the record is part of a unit, which its checksum covers."""
+
+
+_PLAIN_HEAD: Final = Struct("<QBBHBBQHHQ")
+"""What the checksum of nearly every record covers before the payload: docs/protocol.md."""
+
+
+class Records(NamedTuple):
+    """Messages of one queue in a file, in the order of the file: LSN, offset, and checksum with PART."""
+
+    lsns: array[int]
+    offsets: array[int]
+    seals: array[int]
+
+
+class Piece(NamedTuple):
+    """What a file, or a part of it, holds of durable messages, by queue."""
+
+    source: BodySource
+    records: Mapping[int, Records]
+
+
+class Ordered(NamedTuple):
+    """A payload that should come back."""
+
+    queue: Queue
+    entry: Entry
+    message: PagedMessage
+
+
+@dataclass
+class Tally:
+    """What a walk over one file came to, in bytes of payload."""
+
+    freed: int = 0
+    moved: int = 0
+    left: int = 0
+    """Could leave another time: enough had left, it was kept for a consumer, or somebody has it."""
+
+
+class Paging:
+    """The promise: it changes where payloads are, and nothing that anybody could see of a message or a queue.
+
+    A payload leaves memory only for a record that was found whole on disk and has the checksum that the message in
+    memory gives. What cannot be read back stays in its place, and is told once.
+    """
+
+    def __init__(self, state: State, memory_bytes: int) -> None:
+        self.memory_bytes = memory_bytes
+        """What `state.memory_bytes` should stay below."""
+        self._state = state
+        self._shapes = Shapes()
+        self._ahead: dict[Queue, _ReadAhead] = {}
+        self._on_the_way: dict[Entry, PagedMessage] = {}
+        self._on_the_way_bytes = 0
+        self._unreadable: dict[Entry, PagedMessage] = {}
+
+    # --- how it stands
+
+    @property
+    def is_over(self) -> bool:
+        """Whether payloads should leave."""
+        return self._state.memory_bytes > self.memory_bytes
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether enough has left, once it was too much."""
+        return self._state.memory_bytes <= self.memory_bytes * ENOUGH
+
+    @property
+    def paged_bytes(self) -> int:
+        """On disk alone."""
+        return sum([queue.paged for queue in self._ahead])
+
+    @property
+    def has_paged(self) -> bool:
+        """Whether `wanted` may find something."""
+        return bool(self._ahead)
+
+    @property
+    def unreadable(self) -> int:
+        """Messages that wait in their places because their records are damaged."""
+        return len(self._unreadable)
+
+    def find_queues(self) -> None:
+        """Look which queues hold something that is paged out: now and then, and after a restart."""
+        paged = [queue for queue in self._state.queues_by_id.values() if queue.paged]
+        self._ahead = {queue: self._ahead.get(queue) or _ReadAhead(queue) for queue in paged}
+        self._unreadable = {entry: message for entry, message in self._unreadable.items() if entry.event is message}
+
+    # --- back
+
+    def wanted(self) -> list[Ordered]:
+        """What has to be read now; it counts as on its way from here on. Ask at the end of each turn."""
+        found: list[Ordered] = []
+        for queue, ahead in self._ahead.items():
+            if not queue.consumers or queue.deleted or self._on_the_way_bytes >= ON_THE_WAY_BYTES:
+                continue
+            for entry, message in ahead.due(self._is_known):
+                if not self._is_known(entry):
+                    self._on_the_way[entry] = message
+                    self._on_the_way_bytes += message.size
+                    found.append(Ordered(queue, entry, message))
+        return found
+
+    def _is_known(self, entry: Entry) -> bool:
+        """Whether there is nothing to be done for a message that is paged out but wait."""
+        return entry in self._on_the_way or (bool(self._unreadable) and self._unreadable.get(entry) is entry.event)
+
+    def brought(self, ordered: Sequence[Ordered], results: Sequence[Enqueued | BodyDamaged]) -> list[BodyDamaged]:
+        """Take in what `read_back` gave; returns what could not be read. Wake those of `waiting` after it."""
+        damaged = []
+        for (queue, entry, message), result in zip(ordered, results, strict=True):
+            del self._on_the_way[entry]
+            self._on_the_way_bytes -= message.size
+            if isinstance(result, BodyDamaged):
+                self._unreadable[entry] = message
+                damaged.append(result)
+            elif type(entry.event) is PagedMessage and entry.event.lsn == message.lsn and not queue.deleted:
+                self._state.exchanged(queue, entry, result)
+        return damaged
+
+    def waiting(self) -> list[Queue]:
+        """Queues that stopped before a message which may be back now."""
+        return [queue for queue in self._ahead if queue.awaits_bodies]
+
+    # --- out
+
+    def visit(self, piece: Piece, outdated: Container[str], tally: Tally) -> Iterator[None]:
+        """Let payloads leave that `piece` has, as long as it is too much, and point to it from `outdated` files.
+
+        Stops now and then for the caller to decide whether to go on; between two steps anything may change.
+        """
+        for queue_id, records in piece.records.items():
+            queue = self._state.queues_by_id.get(queue_id)
+            if queue is None or not queue.count:
+                continue
+            kept: Container[int] | None = None
+            for start in range(0, len(records.lsns), STEP):
+                ids = records.lsns[start : start + STEP].tolist()
+                places = dict(zip(ids, range(start, start + len(ids)), strict=True))
+                entries = queue.find_all(ids)
+                if outdated:
+                    self._move(queue, entries, piece.source, records, places, outdated, tally)
+                here = [entry for entry in entries if type(entry.event) is Enqueued]
+                if here and self.is_enough:
+                    tally.left += sum([size_of(entry.outline()) for entry in here])
+                elif here:
+                    kept = self._kept(queue) if kept is None else kept
+                    self._let_go(queue, here, piece.source, records, places, kept, tally)
+                yield
+            if queue.paged and queue not in self._ahead:
+                self._ahead[queue] = _ReadAhead(queue)
+
+    def _move(
+        self, queue: Queue, entries: Sequence[Entry], source: BodySource, records: Records, places: Mapping[int, int],
+        outdated: Container[str], tally: Tally,
+    ) -> None:  # fmt: skip
+        for entry in entries:
+            event = entry.event
+            if type(event) is PagedMessage and event.source.name in outdated:
+                moved = PagedMessage(entry.id, event.shape, source, records.offsets[places[entry.id]])
+                self._state.exchanged(queue, entry, moved)
+                tally.moved += moved.size
+
+    def _let_go(
+        self, queue: Queue, entries: Sequence[Entry], source: BodySource, records: Records, places: Mapping[int, int],
+        kept: Container[int], tally: Tally,
+    ) -> None:  # fmt: skip
+        exchanged, shape_of = self._state.exchanged, self._shapes.of
+        for entry in entries:
+            event = entry.event
+            if type(event) is not Enqueued:
+                continue
+            size = len(event.payload)
+            if entry.holder is not None or entry.id in kept:
+                tally.left += size
+                continue
+            at = places[entry.id]
+            if _seal(entry.id, event, records.seals[at] >= PART) != records.seals[at]:
+                continue  # the record was taken back, and its LSN is another one's now
+            exchanged(queue, entry, PagedMessage(entry.id, shape_of(event), source, records.offsets[at]))
+            tally.freed += size
+
+    def _kept(self, queue: Queue) -> set[int]:
+        """What the consumers of `queue` take next, in a memory that all queues share."""
+        bound = lead_bytes(self.memory_bytes, len(self._state.queues_by_id))
+        kept: set[int] = set()
+        for position in queue.positions()[:POSITIONS_KEPT]:
+            kept.update(entry.id for entry in _lead(position, bound, AHEAD_MESSAGES))
+        return kept
+
+
+def _seal(lsn: int, event: Enqueued, part: bool) -> int:
+    """What `Records` has for this message, if the record there is its own."""
+    queues, payload, durable, priority, expires_at_ms, key = event
+    if len(queues) == 1 and not key:
+        head = _PLAIN_HEAD.pack(
+            lsn, Kind.ENQUEUED, PART_FLAG if part else 0, VERSION, durable, priority, expires_at_ms, 1, 0, queues[0]
+        )
+        found = crc32(payload, crc32(head))
+    else:
+        found = int.from_bytes(encode(lsn, event, part)[4:8], "little")
+    return found | PART if part else found
+
+
+def lead_bytes(memory_bytes: int, queues: int) -> int:
+    """What each of so many queues keeps in memory for its consumers: a quarter of it together."""
+    return min(memory_bytes // (4 * max(queues, 1)), AHEAD_BYTES)
+
+
+def _lead(position: Position, bytes_max: int, messages_max: int) -> list[Entry]:
+    """What is ahead of `position`, up to so much."""
+    found: list[Entry] = []
+    size = 0
+    for entry in position.ahead():
+        found.append(entry)
+        size += size_of(entry.outline())
+        if size >= bytes_max or len(found) >= messages_max:
+            break
+    return found
+
+
+class _ReadAhead:
+    """Who takes from a queue, and how far ahead of each one looked: up to the mark nobody need look again."""
+
+    __slots__ = ("_marks", "_queue")
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._marks: dict[Position, Entry] = {}
+
+    def due(self, is_known: Callable[[Entry], bool]) -> list[tuple[Entry, PagedMessage]]:
+        """What is paged out of the messages ahead of those who have passed half of what they had ahead of them."""
+        found: list[tuple[Entry, PagedMessage]] = []
+        positions = self._queue.positions()
+        if len(self._marks) > len(positions):
+            self._marks = {position: mark for position, mark in self._marks.items() if position in positions}
+        bound = max(AHEAD_BYTES_MIN, AHEAD_BYTES // max(1, len(positions) // 4))
+        for position in positions:
+            mark = self._marks.get(position)
+            if mark is not None and not position.has_passed(mark):
+                entry = position.peek()
+                if entry is None or type(entry.event) is not PagedMessage or is_known(entry):
+                    continue
+            entries = _lead(position, bound, AHEAD_MESSAGES)
+            if entries:
+                self._marks[position] = _middle(entries, bound)
+                found += [(entry, entry.event) for entry in entries if type(entry.event) is PagedMessage]
+        return found
+
+
+def _middle(entries: Sequence[Entry], bytes_max: int) -> Entry:
+    size = 0
+    for at, entry in enumerate(entries):
+        size += size_of(entry.outline())
+        if 2 * size >= bytes_max or 2 * at >= AHEAD_MESSAGES:
+            return entry
+    return entries[-1]

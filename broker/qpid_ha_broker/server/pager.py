@@ -1,0 +1,257 @@
+"""Gives paging its turns: files are read in threads, what it does to messages is cut into slices of a few milliseconds.
+
+Wanted: a broker whose backlog is larger than its memory, and clients that notice nothing of it but that a consumer of
+old messages waits for the disk now and then. So the loop itself never reads a payload, and never works on paging for
+longer than a slice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.model.paged import BodyDamaged, read_back
+from qpid_ha_broker.model.paging import Ordered, Paging, Piece, Tally
+from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.store.bodies import Bodies, is_before
+from qpid_ha_broker.store.errors import StoreError
+from qpid_ha_broker.store.layout import snapshot_path
+
+log = logging.getLogger("store")
+
+SLICE_S: Final = 0.002
+FAR: Final = 1.25
+"""Times the memory that may be used: beyond it publishers are outrunning us, and a slice is four times as long."""
+PAUSE_S: Final = 1.0
+PAUSE_S_MAX: Final = 60.0
+"""When going through a file gained little, nothing is gone through again for a while, and then for a longer one."""
+WORTHWHILE_BYTES: Final = 64 * 1024
+"""For less than this no file is read again."""
+
+
+class Pager:
+    """The promise: the loop never waits for a payload, and no message is given out before its payload is here.
+
+    Everything is called on the loop's thread. `damaged` hears of each message that cannot be read back: that one stays
+    in its place, and with it all that is behind it, so whoever hears should see to it that another broker takes over.
+    """
+
+    def __init__(
+        self,
+        resources: ResourceSet,
+        bodies: Bodies,
+        memory_bytes: int,
+        schedule_turn: Callable[[], None],
+        damaged: Callable[[BodyDamaged], None],
+    ) -> None:
+        self.paging = Paging(resources.state, memory_bytes)
+        self._resources = resources
+        self._bodies = bodies
+        self._schedule_turn = schedule_turn
+        self._damaged = damaged
+        self._threads = ThreadPoolExecutor(2, "pager")
+        self._replaced = 0
+        """Files before that number are no more."""
+        self._known: set[str] = set()
+        """Files that were told of and not replaced since."""
+        self._fresh: deque[str] = deque()
+        self._left: dict[str, int] = {}
+        """Bytes that may leave another time, by file that was gone through."""
+        self._outdated: set[str] = set()
+        """Files that were replaced: what points to them should point to a newer one."""
+        self._to_move: deque[str] = deque()
+        self._visit: _Visit | None = None
+        self._pause_s, self._not_before_s = PAUSE_S, 0.0
+        self._is_stopped = False
+        self.freed_total = self.returned_total = 0
+
+    # --- what the store tells
+
+    def start(self, number: int) -> None:
+        """The store was loaded, and segment `number` is the first that is written now."""
+        self.paging.find_queues()
+        self.closed(self._bodies.files_before(number))
+
+    def closed(self, names: Iterable[str]) -> None:
+        """These are written no more, and all of them is on disk; the oldest first. Known ones may be among them."""
+        new = [name for name in names if name not in self._known and not is_before(name, self._replaced)]
+        self._known.update(new)
+        self._fresh.extend(new)
+
+    def replaced(self, number: int) -> frozenset[str]:
+        """Snapshot `number` is on disk; what is older may be deleted when this has returned. Raises OSError.
+
+        Returns those files that are still read from: delete them, too, but write over none of them, as it would be done
+        to a segment that is used again.
+        """
+        old = {name for name in (*self._known, *self._bodies.names) if is_before(name, number)}
+        self._replaced = number
+        self._bodies.hold(old)
+        self._known -= old
+        self._outdated |= old
+        self._fresh = deque(name for name in self._fresh if name not in old)
+        self._left = {name: left for name, left in self._left.items() if name not in old}
+        if self._visit is not None and self._visit.name in old:
+            self._end_visit()
+        self._to_move = deque([snapshot_path(number)])
+        self._known.add(snapshot_path(number))
+        return frozenset(old.intersection(self._bodies.names))
+
+    def stop(self) -> None:
+        """Do nothing more."""
+        self._is_stopped = True
+        self._end_visit()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def facts(self) -> dict[str, object]:
+        """What `qpid-ha query` shows."""
+        return {
+            "paged_bytes": self.paging.paged_bytes,
+            "paged_out_total": self.freed_total,
+            "paged_in_total": self.returned_total,
+            "unreadable_messages": self.paging.unreadable,
+        }
+
+    # --- turns
+
+    def tick(self) -> None:
+        """Four times a second or so."""
+        self.paging.find_queues()
+        self._outdated &= set(self._bodies.names)
+        self._begin_visit()
+
+    def turn(self) -> None:
+        """After each turn of the broker: order what consumers come to, and let payloads leave when it is too much."""
+        if self.paging.has_paged and not self._is_stopped:
+            ordered = self.paging.wanted()
+            if ordered:
+                self._order(ordered)
+        if self._visit is None and self.paging.is_over:
+            self._begin_visit()
+
+    def _order(self, ordered: list[Ordered]) -> None:
+        messages = [each.message for each in ordered]
+        reading = asyncio.get_running_loop().run_in_executor(self._threads, read_back, messages)
+        reading.add_done_callback(lambda done: self._arrived(ordered, done))
+
+    def _arrived(self, ordered: list[Ordered], done: asyncio.Future[list[Enqueued | BodyDamaged]]) -> None:
+        if self._is_stopped or done.cancelled():
+            return
+        results = done.result()
+        for each in ordered:
+            self._note_left(each.message.source.name, each.message.size)
+        damaged = self.paging.brought(ordered, results)
+        self.returned_total += sum([len(result.payload) for result in results if isinstance(result, Enqueued)])
+        for queue in self.paging.waiting():
+            self._resources.wake(queue)
+        for problem in damaged:
+            log.error("%s; check the store with: qpid-ha store check", problem)
+            self._damaged(problem)
+        self._schedule_turn()
+
+    # --- going through files
+
+    def _begin_visit(self) -> None:
+        """Go through a file, if there is a reason, and one that promises something."""
+        if self._is_stopped:
+            return
+        if self._visit is not None:
+            if self._visit.is_paused and (self.paging.is_over or self._to_move):
+                self._visit.is_paused = False
+                self._read_piece(self._visit)
+            return
+        is_move = bool(self._to_move)
+        name = self._next_file()
+        if name is not None:
+            self._left.pop(name, None)
+            self._visit = _Visit(name, self._bodies.pieces(name), is_move=is_move)
+            self._read_piece(self._visit)
+
+    def _next_file(self) -> str | None:
+        if self._to_move:
+            return self._to_move.popleft()
+        if not self.paging.is_over:
+            return None
+        if self._fresh:
+            return self._fresh.popleft()
+        if time.monotonic() < self._not_before_s:
+            return None
+        name = max(self._left, key=self._left.__getitem__, default=None)
+        return name if name is not None and self._left[name] >= WORTHWHILE_BYTES else None
+
+    def _note_left(self, name: str, size: int) -> None:
+        """So much of a file is in memory and may leave another time."""
+        if name not in self._outdated:
+            self._left[name] = self._left.get(name, 0) + size
+
+    def _read_piece(self, visit: _Visit) -> None:
+        reading = asyncio.get_running_loop().run_in_executor(self._threads, next, visit.pieces, None)
+        reading.add_done_callback(lambda done: self._piece_read(visit, done))
+
+    def _piece_read(self, visit: _Visit, done: asyncio.Future[Piece | None]) -> None:
+        if visit is not self._visit or done.cancelled():
+            return
+        problem = done.exception()
+        if isinstance(problem, OSError | StoreError):
+            log.warning("messages in %s stay in memory, because it cannot be read: %s", visit.name, problem)
+            self._end_visit()
+        elif problem is not None:
+            raise problem
+        elif (piece := done.result()) is None:
+            self._finish_visit(visit)
+        else:
+            visit.steps = self.paging.visit(piece, self._outdated, visit.tally)
+            self._work(visit)
+
+    def _work(self, visit: _Visit) -> None:
+        """A slice; the next one comes after whatever else the loop has to do."""
+        if visit is not self._visit:
+            return
+        is_far = self._resources.state.memory_bytes > FAR * self.paging.memory_bytes
+        until = time.perf_counter() + (4 * SLICE_S if is_far else SLICE_S)
+        for _ in visit.steps:
+            if time.perf_counter() >= until:
+                asyncio.get_running_loop().call_soon(self._work, visit)
+                return
+        visit.is_paused = self.paging.is_enough and not visit.is_move and not self._to_move
+        if not visit.is_paused:
+            self._read_piece(visit)
+
+    def _finish_visit(self, visit: _Visit) -> None:
+        tally = visit.tally
+        log.debug("%s: %s", visit.name, tally)
+        self._note_left(visit.name, tally.left)
+        if tally.freed >= WORTHWHILE_BYTES:
+            self._pause_s, self._not_before_s = PAUSE_S, 0.0
+        elif not self._fresh:
+            self._not_before_s = time.monotonic() + self._pause_s
+            self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
+        self._end_visit()
+        if self.paging.is_over or self._to_move:
+            self._begin_visit()
+
+    def _end_visit(self) -> None:
+        if self._visit is not None:
+            self.freed_total += self._visit.tally.freed
+            self._visit = None
+
+
+class _Visit:
+    """One way through a file."""
+
+    __slots__ = ("is_move", "is_paused", "name", "pieces", "steps", "tally")
+
+    def __init__(self, name: str, pieces: Iterator[Piece], *, is_move: bool) -> None:
+        self.name = name
+        self.is_move = is_move
+        """What pointed to older files is to point to this one: it is gone through to its end."""
+        self.is_paused = False
+        self.pieces = pieces
+        self.steps: Iterator[None] = iter(())
+        self.tally = Tally()

@@ -1,0 +1,115 @@
+"""A base for the journal, made of the living state: a little in each turn, so that no client waits for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.store.blocks import FileHeader
+from qpid_ha_broker.store.dump import Dump
+from qpid_ha_broker.store.snapshot import SnapshotWriter
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.server.store import Store
+
+AHEAD_BYTES: Final = 4 * 1024 * 1024
+"""What may wait for the disk, so that a dump does not fill the memory that it is meant to save."""
+
+
+class BaseDump:
+    """The promise: `done` is called once the snapshot for the segment that was open at the start is on disk.
+
+    `call_soon`: asyncio's.
+    """
+
+    slice_bytes = 64 * 1024
+    turn_s = 0.002
+    """Of each turn; after it the loop serves everybody else."""
+
+    def __init__(
+        self,
+        store: Store,
+        resources: ResourceSet,
+        done: Callable[[], None],
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._store = store
+        self._call_soon = call_soon
+        self._done = done
+        log, local_log = resources.log, resources.local_log
+        self._dump = Dump(resources.state, log.last_lsn, local_log.last_lsn)
+        self._first_lsns = log.last_lsn + 1, local_log.last_lsn + 1
+        self._snapshot: SnapshotWriter | None = None
+        self.number = 0
+        """Of the segment before which it is, once that is known."""
+        self._ahead_bytes = 0
+        self._is_waiting = False
+        self._is_abandoned = False
+
+    def start(self) -> None:
+        """Begin; the loop must not be inside a turn that has not given us all that it wrote."""
+        self._store.writer.run(self._open)
+        self._call_soon(self._give)
+
+    def abandon(self) -> None:
+        """The state has become another one: what was not given yet cannot be told any more."""
+        self._is_abandoned = True
+        self._store.writer.run(self._drop)
+
+    def _give(self) -> None:
+        if self._is_abandoned:
+            return
+        until = time.monotonic() + self.turn_s
+        while True:
+            records = self._dump.next(self.slice_bytes)
+            if records is None:
+                break
+            self._ahead_bytes += len(records)
+            self._store.writer.run(partial(self._add, records), partial(self._added, len(records)))
+            if self._ahead_bytes > AHEAD_BYTES:
+                self._is_waiting = True
+                return
+            if time.monotonic() >= until:
+                self._call_soon(self._give)
+                return
+        if self._store.reach(self._dump.end()):
+            self._store.writer.run(self._finish, self._done)
+        else:
+            self._call_soon(self._give)  # what it has counted last is handed over at the end of this turn
+
+    def _added(self, size: int) -> None:
+        self._ahead_bytes -= size
+        if self._is_waiting and self._ahead_bytes <= AHEAD_BYTES // 2:
+            self._is_waiting = False
+            self._call_soon(self._give)
+
+    # --- on the writer's thread, where all that was given before is on disk
+
+    def _open(self) -> None:
+        store, status = self._store, self._store.status
+        first_lsn, first_local_lsn = self._first_lsns
+        self.number = store.journal.number
+        self._snapshot = SnapshotWriter(
+            store.disk,
+            FileHeader(
+                "snapshot", status.cluster, status.broker, status.set, self.number, status.generation,
+                first_lsn, first_local_lsn, int(time.time() * 1000), 0, False,
+            ),
+        )  # fmt: skip
+
+    def _add(self, records: bytes) -> None:
+        if self._snapshot is not None:
+            self._snapshot.add(records)
+
+    def _finish(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.finish(self._dump.end())
+            self._snapshot = None
+
+    def _drop(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.abandon()
+            self._snapshot = None

@@ -1,0 +1,57 @@
+"""The exact next command after a verdict over stores: to be copied at three in the morning, and not to be made up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from shlex import quote
+from typing import NamedTuple
+
+from qpid_ha_broker.store.facts import StoreFacts
+
+
+class Option(NamedTuple):
+    """What an operator may choose, and how to do it."""
+
+    text: str
+    commands: tuple[str, ...]
+
+
+def host_of(where: str) -> tuple[str, str]:
+    """("", directory) of a store here, (host, directory) of one at `host:/directory`."""
+    host, separator, path = where.partition(":")
+    return (host, path) if separator and host and "/" not in host else ("", where)
+
+
+def on(store: StoreFacts, command: str) -> str:
+    """`command` with the store's directory, on the machine that has it."""
+    host, directory = host_of(store.where)
+    text = f"qpid-ha store {command.replace('DIR', quote(directory), 1)}"
+    return f"ssh {quote(host)} {text}" if host else text
+
+
+def start_commands(stores: Sequence[StoreFacts], chosen: StoreFacts, *, force: bool = False) -> tuple[str, ...]:
+    """Start all brokers, and let the chosen one be primary. Where a resource manager starts them, it does both.
+
+    `force`: others, or the coordinator, know of a newer in-sync set, and would have it refused.
+    """
+    remote = dict.fromkeys(host for host in (host_of(store.where)[0] for store in stores) if host)
+    local = [store.label for store in stores if not host_of(store.where)[0]]
+    starts = [f"ssh {quote(host)} systemctl start qpidd" for host in remote]
+    if local:
+        starts.append(f"systemctl start qpidd   # on each node: {', '.join(local)}")
+    host = host_of(chosen.where)[0]
+    promote = "qpid-ha promote --force" if force else "qpid-ha promote"
+    return (*starts, f"{promote} -b amqp://{host}:5672" if host else f"{promote}   # on {chosen.label}")
+
+
+def choose_commands(stores: Sequence[StoreFacts], chosen: StoreFacts) -> tuple[str, ...]:
+    """Mark the store that a safe verdict found. Its position is the proof that it is still the one that was seen."""
+    position = f"{chosen.generation}:{chosen.last_lsn}"
+    mark = on(chosen, f"recover DIR --winner {quote(chosen.broker)} --position {position}")
+    return (mark, *start_commands(stores, chosen))
+
+
+def forced_option(stores: Sequence[StoreFacts], chosen: StoreFacts, loss: str, *, is_member: bool) -> Option:
+    """Go on with that one, whatever it costs. `is_member`: of the last in-sync set, so that no broker objects."""
+    mark = on(chosen, f"recover DIR --winner {quote(chosen.broker)} --force")
+    return Option(f"Go on with {chosen.label}: {loss}", (mark, *start_commands(stores, chosen, force=not is_member)))

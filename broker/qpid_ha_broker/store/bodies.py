@@ -1,0 +1,203 @@
+"""Where in the store's files each message lies, and reading it there.
+
+A file that was replaced by a snapshot stays readable for as long as somebody points into it: its descriptor is kept,
+and the system frees its room when the last of them has gone or has been pointed elsewhere.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+import weakref
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from threading import Lock
+from typing import Final
+
+from qpid_ha_broker.events.bodies import Kind
+from qpid_ha_broker.model.paged import PagedMessage, Shape, Shapes
+from qpid_ha_broker.model.paging import PART, Piece, Records
+
+from .blocks import BLOCK_HEADER_BYTES, BlockKind
+from .files import Disk, File
+from .layout import SNAPSHOTS, segment_numbers, segment_path, snapshot_numbers, snapshot_path
+from .reading import read_blocks, read_header
+
+_RECORD: Final = struct.Struct("<IIQBBHBBQHHQ")
+"""A record that is an Enqueued, with the first of its queues: docs/protocol.md."""
+_SHORT: Final = struct.Struct("<IIQBB")
+"""Any record: size, checksum, LSN, kind, flags."""
+_QUEUES_AT: Final = _RECORD.size - 8
+_ENQUEUED: Final = int(Kind.ENQUEUED)
+_BREATH: Final = 256
+"""Records between two moments at which other threads may run: a server waits for this one otherwise."""
+PIECE_RECORDS: Final = 65_536
+"""So many are told of at a time, and a few more: 24 bytes each."""
+
+
+class BodyFile:
+    """A segment or a snapshot from which payloads are read. Opened at the first reading, or by `hold`."""
+
+    __slots__ = ("__weakref__", "_disk", "_file", "_lock", "name")
+
+    def __init__(self, disk: Disk, name: str) -> None:
+        self.name = name
+        self._disk = disk
+        self._file: File | None = None
+        self._lock = Lock()
+
+    def hold(self) -> None:
+        """Keep it readable after it is deleted. Raises OSError."""
+        self._opened()
+
+    def read(self, offset: int, length: int) -> bytes:
+        """From any thread. Raises OSError."""
+        return self._opened().read(offset, length)
+
+    def _opened(self) -> File:
+        with self._lock:
+            if self._file is None:
+                self._file = self._disk.open(self.name)
+                weakref.finalize(self, self._file.close)
+            return self._file
+
+
+class Bodies:
+    """The promise: as long as a PagedMessage points to a file, that is readable, also after it was deleted.
+
+    For deleted files this takes a word before: `hold`.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._shapes = Shapes()
+        self._files: weakref.WeakValueDictionary[str, BodyFile] = weakref.WeakValueDictionary()
+        self._lock = Lock()
+
+    @property
+    def names(self) -> list[str]:
+        """The files that are pointed to."""
+        with self._lock:
+            return sorted(self._files.keys())
+
+    def file(self, name: str) -> BodyFile:
+        """The file with that path: the same one as long as anybody points to it."""
+        with self._lock:
+            found = self._files.get(name)
+            if found is None:
+                found = self._files[name] = BodyFile(self._disk, name)
+            return found
+
+    def files_before(self, number: int) -> list[str]:
+        """The newest snapshot, and the segments from it up to before `number`: all that a store needs, oldest first."""
+        snapshots = [each for each in snapshot_numbers(self._disk) if each <= number][-1:]
+        first = snapshots[0] if snapshots else 0
+        segments = [each for each in segment_numbers(self._disk) if first <= each < number]
+        return [*map(snapshot_path, snapshots), *map(segment_path, segments)]
+
+    def hold(self, names: Iterable[str]) -> None:
+        """These are about to be deleted: open those that are still pointed to. Raises OSError."""
+        with self._lock:
+            held = [file for name in names if (file := self._files.get(name)) is not None]
+        for file in held:
+            file.hold()
+
+    def paged(
+        self, file: BodyFile, offset: int, lsn: int, queues: tuple[int, ...], durable: bool, priority: int,
+        expires_at_ms: int, key: str, size: int,
+    ) -> PagedMessage:  # fmt: skip
+        """What a restart makes of a record that it leaves on disk. `offset`: of the record in the file."""
+        shape = self._shapes.get(Shape(queues, durable, priority, expires_at_ms, key, size))
+        return PagedMessage(lsn, shape, file, offset)
+
+    def pieces(self, name: str) -> Iterator[Piece]:
+        """What a file that is written no more holds, up to the first damage; every byte of it is checked.
+
+        Takes a while, and is made for another thread. Raises OSError, BlockError or NewerFormat.
+        """
+        file = self._disk.open(name)
+        try:
+            source, found = self.file(name), _Found()
+            for block in read_blocks(file, read_header(file)):
+                if block.kind is BlockKind.EVENTS:
+                    for part in found.add(block.data, block.offset + BLOCK_HEADER_BYTES):
+                        yield Piece(source, part)
+            if found.records:
+                yield Piece(source, found.records)
+        finally:
+            file.close()
+
+
+def records_in(data: bytes, base: int) -> Iterator[Mapping[int, Records]]:
+    """The durable messages among the records of `data`, which begin at `base` of their file, by queue."""
+    found = _Found()
+    yield from found.add(data, base)
+    yield found.records
+
+
+class _Found:
+    """Gathers the durable messages of a file."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, Records] = {}
+        self._count = 0
+
+    def add(self, data: bytes, base: int) -> Iterator[dict[int, Records]]:
+        """Go through the records of a block whose data begin at `base`; yields what is enough for a piece."""
+        at, end, count, last = 0, len(data), 0, len(data) - _RECORD.size
+        unpack = _RECORD.unpack_from
+        current, records = -1, _none()
+        while at < end:
+            if at > last:
+                at += self._add_short(data, at)
+                continue
+            size, seal, lsn, kind, flags, _, durable, _, _, queues, _, queue = unpack(data, at)
+            if kind == _ENQUEUED and durable:
+                if queue != current:
+                    current, records = queue, self._of(queue)
+                records.lsns.append(lsn)
+                records.offsets.append(base + at)
+                records.seals.append(seal | PART if flags else seal)
+                if queues > 1:
+                    self._add_to_others(data, at, base, seal | PART if flags else seal)
+            at += max(size, _SHORT.size)
+            count += 1
+            if not count % _BREATH:
+                time.sleep(0)
+                if self._count + count >= PIECE_RECORDS:
+                    yield self.records
+                    self.records, self._count, current = {}, -count, -1
+        self._count += count
+
+    def _of(self, queue: int) -> Records:
+        records = self.records.get(queue)
+        if records is None:
+            records = self.records[queue] = _none()
+        return records
+
+    def _add_to_others(self, data: bytes, at: int, base: int, seal: int) -> None:
+        """A message in several queues is told of for each of them."""
+        _, _, lsn, _, _, _, _, _, _, queues, _, first = _RECORD.unpack_from(data, at)
+        for queue in struct.unpack_from(f"<{queues}Q", data, at + _QUEUES_AT):
+            if queue != first:
+                records = self._of(queue)
+                records.lsns.append(lsn)
+                records.offsets.append(base + at)
+                records.seals.append(seal)
+
+    @staticmethod
+    def _add_short(data: bytes, at: int) -> int:
+        """The last record of a block, shorter than a message of a queue can be; returns how long it is."""
+        if len(data) - at < _SHORT.size:
+            return len(data) - at
+        return max(int(_SHORT.unpack_from(data, at)[0]), _SHORT.size)
+
+
+def _none() -> Records:
+    return Records(array("Q"), array("Q"), array("Q"))
+
+
+def is_before(name: str, number: int) -> bool:
+    """Whether it is a segment or a snapshot that snapshot `number` replaces: their names have numbers of one length."""
+    last = snapshot_path(number) if name.startswith(SNAPSHOTS) else segment_path(number)
+    return name < last

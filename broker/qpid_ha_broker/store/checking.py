@@ -1,0 +1,103 @@
+"""Reading every record of every file of a store: what is not as it was written, and where. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+from qpid_ha_broker.events.codec import decode
+from qpid_ha_broker.store.blocks import Block, BlockKind, FileHeader
+from qpid_ha_broker.store.errors import NewerFormat, StoreError
+from qpid_ha_broker.store.facts import Integrity
+from qpid_ha_broker.store.files import Disk, File
+from qpid_ha_broker.store.inspection import Flaw, Progress, nobody_watches, refusal
+from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
+from qpid_ha_broker.store.reading import Ending, classify, read_blocks, read_header
+from qpid_ha_broker.store.snapshot import read_end
+
+
+def check(disk: Disk, progress: Progress = nobody_watches) -> list[Flaw]:
+    """Every flaw of every file, those first for which a broker refuses the store. Raises OSError."""
+    refused = refusal(disk)
+    checker = _Checker(disk, progress)
+    found = [flaw for flaw in checker.flaws() if refused is None or flaw[:3] != refused[:3]]
+    return found if refused is None else [refused, *found]
+
+
+class _Checker:
+    """Goes through all files, also those that no broker would read any more."""
+
+    def __init__(self, disk: Disk, progress: Progress) -> None:
+        self._disk = disk
+        self._progress = progress
+        self._segments = segment_numbers(disk)
+        self._snapshots = snapshot_numbers(disk)
+        self._done = 0
+        self._total = sum(map(self._size, self._paths()))
+
+    def _paths(self) -> list[str]:
+        return [*map(segment_path, self._segments), *map(snapshot_path, self._snapshots)]
+
+    def _size(self, path: str) -> int:
+        with closing(self._disk.open(path)) as file:
+            return file.size
+
+    def flaws(self) -> Iterator[Flaw]:
+        """File by file. What is wrong with STATUS and with names, the survey says."""
+        for number in self._snapshots:
+            yield from self._file(snapshot_path(number), number)
+        for number in self._segments:
+            yield from self._file(segment_path(number), number)
+
+    def _file(self, path: str, number: int) -> Iterator[Flaw]:
+        with closing(self._disk.open(path)) as file:
+            try:
+                header = read_header(file)
+            except NewerFormat as error:
+                yield Flaw(Integrity.NEWER, path, 0, str(error))
+                return
+            except StoreError as error:
+                # The last segment may have been made when the machine went down: the survey knows whether it was.
+                if number != max(self._segments, default=0):
+                    yield Flaw(Integrity.DAMAGED, path, 0, str(error))
+                return
+            yield from self._blocks(path, file, header)
+        self._done += self._size(path)
+        self._progress(self._done, self._total)
+
+    def _blocks(self, path: str, file: File, header: FileHeader) -> Iterator[Flaw]:
+        reader = read_blocks(file, header)
+        for block in reader:
+            yield from self._records(path, block, header.kind == "snapshot")
+            self._progress(min(self._done + block.end, self._total), self._total)
+        if header.kind == "snapshot":
+            if not reader.closed:
+                text = "expected a block, found none" if reader.problem is None else reader.problem.text
+                yield Flaw(Integrity.DAMAGED, path, reader.end, text)
+            return
+        found = classify(file, header, reader, previous_bytes=self._previous_bytes(header.number + 1))
+        if found.ending is Ending.DAMAGED:
+            yield Flaw(Integrity.DAMAGED, path, found.offset, found.text)
+        elif found.ending is Ending.TORN and header.number == self._segments[-1]:
+            yield Flaw(Integrity.TORN, path, found.offset, found.text)
+
+    def _previous_bytes(self, number: int) -> int:
+        """What segment `number` says of the one before it."""
+        if number not in self._segments:
+            return 0
+        with closing(self._disk.open(segment_path(number))) as file:
+            try:
+                return read_header(file).previous_bytes
+            except StoreError:
+                return 0  # its own line says so
+
+    def _records(self, path: str, block: Block, is_snapshot: bool) -> Iterator[Flaw]:
+        if block.kind is BlockKind.END:
+            try:
+                if is_snapshot:
+                    read_end(block)
+            except StoreError as error:
+                yield Flaw(Integrity.DAMAGED, path, block.offset, str(error))
+        elif block.kind is BlockKind.EVENTS and (problem := decode(block.data).problem) is not None:
+            offset = block.end - block.length + problem.offset
+            yield Flaw(Integrity.DAMAGED, path, offset, f"{problem.fault}: {problem.text}")

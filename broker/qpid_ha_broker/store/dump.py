@@ -1,0 +1,133 @@
+"""A snapshot of a state that goes on changing: some of it at a time, so that nobody waits for the whole.
+
+Like counting the stock of a shop that stays open: the count of each shelf is right for the moment at which it was made,
+and the till's roll from the beginning of the count on tells the rest. The journal is that roll. What was removed while
+the dump went on may or may not be in it; what came is not; and the journal says both again.
+
+Failed deliveries can be counted twice, so after each piece of a queue a mark says up to which LSN they are in it: a
+Released that did not fail, of the piece's oldest message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.codec import Record, encode_all
+from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.model.paged import BodyDamaged, PagedMessage, read_back, size_of
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.state import State
+
+from .snapshot import SnapshotEnd, configuration_events
+
+PIECE_LENGTH: Final = 512
+"""Messages, or queues, that are looked at in one call at most: that takes a millisecond or two."""
+
+
+class Dump:
+    """The promise: what `next` gave, and the journal after the two LSNs given here, make the state of `State`.
+
+    Make it between two turns of the loop, with the LSNs up to which the state goes, and call `next` in later ones.
+    """
+
+    def __init__(self, state: State, last_lsn: int, local_lsn: int) -> None:
+        self._state = state
+        self._last_lsn, self._local_lsn = last_lsn, local_lsn
+        self._configuration = deque(configuration_events(state, last_lsn, local_lsn))
+        self._queues = deque((queue_id, queue) for queue_id, queue in state.queues_by_id.items() if queue.count)
+        self._places = {queue_id: place for place, (queue_id, _) in enumerate(self._queues)}
+        self._bound = local_lsn + 1
+        self._log_ends = last_lsn, local_lsn
+        self._messages = self._transient = 0
+
+    def next(self, max_bytes: int) -> bytes | None:
+        """The next records, of hardly more than `max_bytes` unless one message is larger; None: that was all."""
+        self._log_ends = self._state.log_ends
+        if self._configuration:
+            count = min(PIECE_LENGTH, len(self._configuration))
+            return encode_all([Record(*self._configuration.popleft(), False) for _ in range(count)])
+        while self._queues:
+            queue_id, queue = self._queues[0]
+            entries = self._piece(queue_id, queue, max_bytes)
+            if entries:
+                self._bound = entries[0].id
+                return encode_all(self._records(queue_id, queue, entries))
+            self._queues.popleft()
+            self._bound = self._local_lsn + 1
+        return None
+
+    def end(self) -> SnapshotEnd:
+        """The last words, once `next` has given all."""
+        return SnapshotEnd(self._last_lsn, self._local_lsn, *self._log_ends, self._messages, self._transient)
+
+    def _piece(self, queue_id: int, queue: Queue, max_bytes: int) -> list[Entry]:
+        """The newest messages that were not looked at; none when there are no more, or the journal tells their end."""
+        if queue.deleted or queue.id != queue_id:
+            return []
+        while True:
+            entries = queue.newest_before(self._bound, PIECE_LENGTH)
+            known = [entry for entry in entries if entry.id <= self._last_lsn or entry.id >= LOCAL_BASE]
+            if known or not entries:
+                return _newest(known, max_bytes)
+            self._bound = min(entries[0].id, self._last_lsn + 1)
+
+    def _records(self, queue_id: int, queue: Queue, entries: list[Entry]) -> list[Record]:
+        records: list[Record] = []
+        durable = [entry for entry in entries if entry.outline().durable]
+        self._transient += len(entries) - len(durable)
+        for entry, event in zip(durable, _contents(durable), strict=True):
+            if len(event.queues) > 1:
+                queues = self._shared(queue_id, entry.id, event)
+                if not queues:
+                    continue
+                event = event._replace(queues=queues)
+            elif event.queues[0] != queue_id:
+                event = event._replace(queues=(queue_id,))
+            records.append(Record(entry.id, event, False))
+            self._messages += 1
+        failed = [entry for entry in durable if entry.delivery_count]
+        now = queue.log.last_lsn
+        for count in range(1, max((entry.delivery_count for entry in failed), default=0) + 1):
+            ids = tuple([entry.id for entry in failed if entry.delivery_count >= count])
+            records.append(Record(now, ev.Released(queue_id, ids, True), False))
+        records.append(Record(now, ev.Released(queue_id, (entries[0].id,), False), False))
+        return records
+
+    def _shared(self, queue_id: int, message_id: int, event: ev.Enqueued) -> tuple[int, ...]:
+        """Those of its queues for which this record speaks: none if one that was dumped before spoke for it."""
+        place = self._places[queue_id]
+        queues = [queue_id]
+        for other_id in event.queues:
+            other, other_place = self._state.queues_by_id.get(other_id), self._places.get(other_id)
+            if other_id == queue_id or other is None or other_place is None or other.find(message_id) is None:
+                continue
+            if other_place < place:
+                return ()
+            queues.append(other_id)
+        return tuple(queues)
+
+
+def _newest(entries: list[Entry], max_bytes: int) -> list[Entry]:
+    """As many of the newest as fit, at least one."""
+    size = 0
+    for at in range(len(entries) - 1, -1, -1):
+        size += size_of(entries[at].outline())
+        if size > max_bytes and at < len(entries) - 1:
+            return entries[at + 1 :]
+    return entries
+
+
+def _contents(entries: list[Entry]) -> list[ev.Enqueued]:
+    """The messages; those whose payload is on disk alone are read together. Raises BodyDamaged."""
+    paged = [event for entry in entries if isinstance(event := entry.outline(), PagedMessage)]
+    if not paged:
+        return [entry.content() for entry in entries]
+    read: dict[PagedMessage, ev.Enqueued] = {}
+    for message, found in zip(paged, read_back(paged), strict=True):
+        if isinstance(found, BodyDamaged):
+            raise found
+        read[message] = found
+    return [event if isinstance(event := entry.outline(), ev.Enqueued) else read[event] for entry in entries]

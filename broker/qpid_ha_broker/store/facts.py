@@ -1,0 +1,137 @@
+"""What a store says of itself: what `inspection` finds out, `best` judges, and one machine tells another as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Any
+
+from qpid_ha_broker.ha.frames import GenerationEntry, Position
+
+
+class Integrity(StrEnum):
+    """Whether a broker could load it."""
+
+    OK = "ok"
+    TORN = "torn tail"
+    """The last write was cut off: what it held was never confirmed. A broker drops it, and goes on."""
+    DAMAGED = "damaged"
+    """Bytes that were once on disk are not what was written: a broker refuses."""
+    NEWER = "newer format"
+    """Written by a newer release than this one."""
+
+
+class FactsError(Exception):
+    """Not the facts of a store; the text says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """One store, as it was found. Of a damaged one: what can still be read, which may be less than it once held."""
+
+    where: str
+    """A directory, or `host:/directory`."""
+    broker: str = ""
+    cluster: str = ""
+    set: str = ""
+    history: tuple[GenerationEntry, ...] = ()
+    """Empty: it never belonged to a cluster with a primary."""
+    epoch: int = 0
+    members: tuple[str, ...] = ()
+    """The newest in-sync set in it."""
+    epoch_lsn: int = 0
+    """Of the event that formed that set; 0 when only STATUS tells of it."""
+    members_before: tuple[str, ...] = ()
+    """Of earlier sets that may have been in force still: the newest is not known to have been agreed on."""
+    last_lsn: int = 0
+    committed_lsn: int = 0
+    """The last LSN of which its journal says that every member held it: a lower bound."""
+    role: str = ""
+    """The state of the broker when it last wrote STATUS."""
+    clean: str = ""
+    """UUID of the shutdown; empty: dirty."""
+    integrity: Integrity = Integrity.OK
+    detail: str = ""
+    """Of what is not ok: file, offset, and what was found there."""
+    messages: int = 0
+    bytes: int = 0
+    """Of files on disk."""
+    transient: int = 0
+    """Copies in queues of messages that were not durable: no recovery brings them back."""
+    format: int = 0
+    promised: int = 0
+    """The newest generation that the broker has promised to a candidate."""
+    promised_to: str = ""
+    modified_ms: int = 0
+    """When it was last written, by its machine's clock."""
+    is_running: bool = False
+    """A broker works on it now: the facts are of a moment ago."""
+
+    @property
+    def generation(self) -> int:
+        """The newest one in it."""
+        return self.history[-1].generation if self.history else 0
+
+    @property
+    def position(self) -> Position:
+        """Where its log ends."""
+        return Position(self.generation, self.last_lsn)
+
+    @property
+    def confirmed_lsn(self) -> int:
+        """Up to here its own log was confirmed, at least. Who is catching up hears of more than it holds."""
+        return min(self.committed_lsn, self.last_lsn)
+
+    @property
+    def is_set_confirmed(self) -> bool:
+        """Its newest set is the one of its generation, and every member is known to have acknowledged it."""
+        began = self.history[-1].first_lsn if self.history else 0
+        return 0 < self.epoch_lsn <= self.confirmed_lsn and self.epoch_lsn >= began
+
+    @property
+    def is_readable(self) -> bool:
+        """A broker can load it."""
+        return self.integrity in (Integrity.OK, Integrity.TORN)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nobody ever wrote into it; of a damaged store that cannot be said."""
+        return self.is_readable and not (self.history or self.last_lsn or self.messages)
+
+    @property
+    def label(self) -> str:
+        """How to speak of it."""
+        return self.broker or self.where
+
+    def seen_from(self, host: str) -> StoreFacts:
+        """The same, as another machine names it."""
+        return replace(self, where=f"{host}:{self.where}")
+
+    def to_json(self) -> dict[str, Any]:
+        """The shape that `from_json` takes."""
+        facts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**facts, "integrity": str(self.integrity), "history": [list(each) for each in self.history],
+                "members": list(self.members), "members_before": list(self.members_before)}  # fmt: skip
+
+    @classmethod
+    def from_json(cls, document: object) -> StoreFacts:
+        """Facts that another machine found. Unknown names are left out. Raises FactsError."""
+        if not isinstance(document, Mapping) or not isinstance(document.get("where"), str):
+            raise FactsError("expected an object with the facts of a store")
+        known = {field.name for field in fields(cls)}
+        given = {name: value for name, value in document.items() if name in known}
+        try:
+            history = tuple(GenerationEntry(int(g), str(p), int(lsn)) for g, p, lsn in given.pop("history", ()))
+            members = tuple(str(member) for member in given.pop("members", ()))
+            before = tuple(str(member) for member in given.pop("members_before", ()))
+            integrity = Integrity(given.pop("integrity", Integrity.OK))
+        except (ValueError, TypeError) as error:
+            raise FactsError(f"these are no facts of a store: {error}") from None
+        for name, value in given.items():
+            if type(value) is not type(_DEFAULTS[name]):
+                raise FactsError(f"{name}: expected {type(_DEFAULTS[name]).__name__}, found {value!r}")
+        return cls(**given, history=history, members=members, members_before=before, integrity=integrity)
+
+
+_DEFAULTS = {field.name: ("" if field.name == "where" else field.default) for field in fields(StoreFacts)}

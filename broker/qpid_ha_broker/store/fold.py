@@ -1,0 +1,353 @@
+"""Old segments of the journal into one snapshot, without making a message of any record.
+
+Like weeding a file cabinet: first a walk through all the drawers to note what was cancelled, then a second one that
+moves what is left, in handfuls, without reading it. What moves are runs of bytes; a record is written anew only where
+it does not stay as it is: one of a transaction, or a message that some of its queues do not have any more.
+
+The same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from struct import Struct
+from typing import Final, NamedTuple, TypeVar
+from zlib import crc32
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.bodies import Kind
+from qpid_ha_broker.events.codec import decode, encode
+from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.model.state import State
+
+from .blocks import Block, BlockKind, FileHeader
+from .errors import StoreError
+from .files import Disk
+from .journal import Identity
+from .layout import segment_path, snapshot_path
+from .loader import DEQUEUED, ENQUEUED, PLAIN, PLAIN_BYTES, Contents, Loader, LoadError, select
+from .reading import read_blocks, read_header
+from .snapshot import SnapshotEnd, SnapshotWriter, configuration_events, read_end
+from .survey import Survey, damaged, survey
+
+_HEAD: Final = Struct("<IIQI")
+"""Size, checksum, LSN, then kind, flags and version in one."""
+_ENQUEUED_KIND: Final = int(Kind.ENQUEUED)
+_IDS_PER_EVENT: Final = 65_536
+
+T = TypeVar("T")
+
+
+class FoldError(StoreError):
+    """These segments cannot be folded now; nothing is wrong with them."""
+
+
+class Folded(NamedTuple):
+    """What came of it."""
+
+    path: str
+    messages: int
+    bytes_read: int
+    bytes_written: int
+    last_lsn: int
+    local_lsn: int
+
+
+def fold(disk: Disk, upto: int, identity: Identity) -> Folded:
+    """Make snapshot `upto` of the newest snapshot before it and the closed segments in between.
+
+    The caller has seen to it that all of these are committed, and that no later segment takes anything of them back.
+    Changes nothing else. Raises FoldError, StoreDamaged, NewerFormat, OSError.
+    """
+    if disk.exists(snapshot_path(upto)):
+        raise FoldError(f"{snapshot_path(upto)} is there already")
+    if not disk.exists(segment_path(upto)):
+        raise FoldError(f"{segment_path(upto)} is not there: only what comes before a segment can be folded")
+    found = survey(disk, upto)
+    if found.dropped or not found.segments:
+        raise FoldError(f"there is nothing to fold before {segment_path(upto)}")
+    return _Fold(disk, found, upto, identity).run()
+
+
+class _Fold:
+    """One run: `_parts` gives the same twice."""
+
+    def __init__(self, disk: Disk, found: Survey, upto: int, identity: Identity) -> None:
+        self._disk = disk
+        self._found = found
+        self._upto = upto
+        self._identity = identity
+        self._base = SnapshotEnd(0, LOCAL_BASE, 0, LOCAL_BASE, 0, 0)
+        self._read = 0
+
+    def run(self) -> Folded:
+        state = State()
+        gathered = Gatherer(state)
+        for path, block, data in self._parts(gathered):
+            with_place(path, block, gathered.load, data)
+        last = self._found.segments[-1]
+        last_lsn, local_lsn = last.last_lsn or self._base.last_lsn, last.local_lsn
+        if self._base.counts_lsn > last_lsn or self._base.local_counts_lsn > local_lsn:
+            raise FoldError(f"{last.path} ends before all that went into the snapshot is in the journal: fold more")
+        writer = SnapshotWriter(self._disk, self._header(last_lsn, local_lsn))
+        try:
+            for lsn, event in configuration_events(state, last_lsn, local_lsn):
+                writer.add(encode(lsn, event))
+            sieve = Sieve(gathered)
+            for path, block, data in self._parts(None):
+                for piece in with_place(path, block, sieve.sift, data):
+                    writer.add(piece)
+            for records in sieve.failures(last_lsn, local_lsn):
+                writer.add(records)
+            transient = self._base.transient + self._found.left_out + gathered.transient - sieve.unmatched
+            writer.finish(SnapshotEnd(last_lsn, local_lsn, last_lsn, local_lsn, sieve.messages, max(transient, 0)))
+        except BaseException:
+            writer.abandon()
+            raise
+        path = snapshot_path(self._upto)
+        return Folded(path, sieve.messages, self._read, writer.size, last_lsn, local_lsn)
+
+    def _header(self, last_lsn: int, local_lsn: int) -> FileHeader:
+        """Its time is that of the segment which follows: a clock would make each run another one."""
+        with closing(self._disk.open(segment_path(self._upto))) as file:
+            following = read_header(file)
+        generation = self._found.segments[-1].header.generation
+        return FileHeader(
+            "snapshot", *self._identity, self._upto, generation, last_lsn + 1, local_lsn + 1,
+            following.created_ms, 0, False,
+        )  # fmt: skip
+
+    def _parts(self, gathered: Gatherer | None) -> Iterator[tuple[str, Block, bytes]]:
+        """The records that count, by blocks. `gathered` is told where the snapshot ends."""
+        if self._found.snapshot is not None:
+            yield from self._snapshot_parts(self._found.snapshot, gathered)
+        base, limit_of = self._base, self._found.limits()
+        for segment in self._found.segments:
+            with closing(self._disk.open(segment.path)) as file:
+                reader = read_blocks(file, segment.header, limit=segment.end)
+                for block in reader:
+                    if block.kind is BlockKind.EVENTS:
+                        is_local = block.first_lsn >= LOCAL_BASE
+                        after = base.local_lsn if is_local else base.last_lsn
+                        limit = block.last_lsn if is_local else limit_of((segment.number, block.offset))
+                        yield segment.path, block, with_place(segment.path, block, select, block, after, limit)
+                if reader.end != segment.end:
+                    raise _ends_early(segment.path, reader.end)
+                self._read += reader.end if gathered is not None else 0
+
+    def _snapshot_parts(self, header: FileHeader, gathered: Gatherer | None) -> Iterator[tuple[str, Block, bytes]]:
+        path = snapshot_path(header.number)
+        if gathered is not None:
+            gathered.begin_snapshot()
+        with closing(self._disk.open(path)) as file:
+            reader = read_blocks(file, header)
+            for block in reader:
+                if block.kind is BlockKind.EVENTS:
+                    yield path, block, block.data
+                elif block.kind is BlockKind.END:
+                    self._base = read_end(block)
+            if not reader.closed:
+                raise _ends_early(path, reader.end)
+            self._read += reader.end if gathered is not None else 0
+        if gathered is not None:
+            gathered.end_snapshot(self._base)
+
+
+class Gatherer(Loader):
+    """A loader that loads no messages, but notes which of them are gone."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self.state = state
+        self.removed: dict[int, set[int]] = {queue_id: set() for queue_id in state.queues_by_id}
+        self.doubtful: dict[int, set[int]] = {}
+        """Those of them that may have been gone before anybody counted, unless a record tells of them."""
+        self._doubtful_upto = 0
+        self.is_fuzzy = False
+        """The snapshot was made while the broker went on."""
+        self.emptied: dict[int, tuple[int, int]] = {}
+        """Queues that were emptied: in which block, and with which LSN."""
+        self._block = 0
+
+    def failures_of(self, queue_id: int) -> dict[int, int]:
+        """Failed deliveries, of messages that may be gone."""
+        return self._contents[queue_id].failures
+
+    def load(self, data: bytes) -> None:
+        """As `Loader.load`."""
+        unpack, durable_at = _HEAD.unpack_from, _HEAD.size
+        offset, end = 0, len(data)
+        last = end - PLAIN_BYTES
+        self._block += 1
+        while offset < end:
+            if offset <= last:
+                size, checksum, lsn, what = unpack(data, offset)
+                stop = offset + size
+                if what == ENQUEUED and data[offset + durable_at]:
+                    if size >= PLAIN_BYTES and stop <= end and crc32(data[offset + 8 : stop]) == checksum:
+                        offset = stop
+                        continue
+                elif what == DEQUEUED and stop <= end and self._load_dequeued(lsn, data, offset, size, checksum):
+                    offset = stop
+                    continue
+            offset = self._load_others(data, offset)
+
+    def _enqueued(self, lsn: int, event: ev.Enqueued) -> None:
+        if not event.durable:
+            self.transient += len(event.queues)
+
+    def _dequeued(self, lsn: int, contents: Contents, ids: tuple[int, ...]) -> None:
+        queue_id = contents.ids[0]
+        self.removed[queue_id].update(ids)
+        if lsn <= self._doubtful_upto or lsn >= LOCAL_BASE or contents.was_emptied:
+            doubtful = [message_id for message_id in ids if self.is_doubtful(lsn, contents, message_id)]
+            self.doubtful.setdefault(queue_id, set()).update(doubtful)
+
+    def end_snapshot(self, end: SnapshotEnd) -> None:
+        """As `Loader.end_snapshot`."""
+        super().end_snapshot(end)
+        self._doubtful_upto = end.counts_lsn
+        self.is_fuzzy = end.counts_lsn > end.last_lsn or end.local_counts_lsn > end.local_lsn
+
+    def _configured(self, lsn: int, event: ev.Event) -> None:
+        super()._configured(lsn, event)
+        if isinstance(event, ev.QueueDeclared):
+            self.removed[lsn] = set()
+        elif isinstance(event, ev.ReplicationChanged):
+            self.emptied[event.queue] = self._block, lsn
+        for queue_id in [each for each in self.removed if each not in self._contents]:
+            del self.removed[queue_id]
+            self.doubtful.pop(queue_id, None)
+
+
+class Sieve:
+    """Lets through the records of messages that are still there."""
+
+    def __init__(self, gathered: Gatherer) -> None:
+        self._gathered = gathered
+        self._removed = gathered.removed
+        self._doubtful = gathered.doubtful
+        self._shared: set[tuple[int, int]] = set()
+        """Queue and LSN of what was removed, and of which a snapshot made beside the broker may tell once more."""
+        self._failed: dict[int, dict[int, int]] = {}
+        self._block = 0
+        self._matched = 0
+        self.messages = 0
+        for queue_id in sorted(self._removed):
+            if failures := gathered.failures_of(queue_id):
+                self._failed[queue_id] = dict.fromkeys(failures, 0)
+
+    @property
+    def unmatched(self) -> int:
+        """Removals of messages that no record tells of: they were not durable."""
+        certain = sum(map(len, self._removed.values())) - sum(map(len, self._doubtful.values()))
+        return certain - self._matched
+
+    def sift(self, data: bytes) -> list[bytes]:
+        """What stays of the records of a block, whose checksums were looked at before."""
+        unpack, view, end, shared = PLAIN.unpack_from, memoryview(data), len(data), self._shared
+        pieces: list[bytes] = []
+        last = end - PLAIN_BYTES
+        offset, start = 0, -1
+        self._block += 1
+        current, gone, failed, special, doubtful = -1, None, None, False, None
+        passed = 0
+        while offset < end:
+            shape = durable = queue = 0
+            if offset <= last:
+                size, _, lsn, what, durable, _, _, shape, queue = unpack(data, offset)
+            else:
+                size, _, lsn, what = _HEAD.unpack_from(data, offset)
+            if what == ENQUEUED and shape == 1:
+                if queue != current:
+                    current, gone, failed = queue, self._removed.get(queue), self._failed.get(queue)
+                    special, doubtful = queue in self._gathered.emptied, self._doubtful.get(queue)
+                if gone is not None and lsn in gone:
+                    if doubtful or shared:
+                        self._match(queue, lsn)
+                    else:
+                        self._matched += 1
+                elif gone is not None and durable and not (special and self._is_emptied(queue, lsn)):
+                    passed += 1
+                    if failed is not None and lsn in failed:
+                        failed[lsn] = 1
+                    if start < 0:
+                        start = offset
+                    offset += size
+                    continue
+            if start >= 0:
+                pieces.append(bytes(view[start:offset]))
+                start = -1
+            if what & 0xFF == _ENQUEUED_KIND and (what != ENQUEUED or shape != 1):
+                pieces += self._other(bytes(view[offset : offset + size]))
+            offset += size
+        if start >= 0:
+            pieces.append(bytes(view[start:]))
+        self.messages += passed
+        return pieces
+
+    def _other(self, record: bytes) -> list[bytes]:
+        """A message of several queues, with a key, or of a transaction."""
+        (lsn, event, part), *_ = decode(record).records
+        if not isinstance(event, ev.Enqueued) or not event.durable:
+            return []
+        queues = tuple([queue_id for queue_id in event.queues if self._is_there(queue_id, lsn)])
+        if not queues:
+            return []
+        self.messages += 1
+        if queues == event.queues and not part:
+            return [record]
+        return [encode(lsn, event._replace(queues=queues))]
+
+    def _is_there(self, queue_id: int, lsn: int) -> bool:
+        gone = self._removed.get(queue_id)
+        if gone is None:
+            return False
+        if lsn in gone:
+            self._match(queue_id, lsn)
+            if self._gathered.is_fuzzy:
+                self._shared.add((queue_id, lsn))
+            return False
+        if self._is_emptied(queue_id, lsn):
+            return False
+        failed = self._failed.get(queue_id)
+        if failed is not None and lsn in failed:
+            failed[lsn] = 1
+        return True
+
+    def _match(self, queue_id: int, lsn: int) -> None:
+        """A record tells of what was removed from that queue."""
+        if (queue_id, lsn) not in self._shared:
+            self._matched += 1
+            self._doubtful.get(queue_id, set()).discard(lsn)
+
+    def _is_emptied(self, queue_id: int, lsn: int) -> bool:
+        """Whether its queue was emptied after that. Each log has its own blocks."""
+        emptied = self._gathered.emptied.get(queue_id)
+        if emptied is None:
+            return False
+        return self._block < emptied[0] if lsn >= LOCAL_BASE else lsn < emptied[1]
+
+    def failures(self, last_lsn: int, local_lsn: int) -> Iterator[bytes]:
+        """Records that tell how often messages which are still there were delivered in vain."""
+        for queue_id, failed in self._failed.items():
+            counts = self._gathered.failures_of(queue_id)
+            ids = sorted(message_id for message_id, is_there in failed.items() if is_there)
+            for count in range(1, max((counts[each] for each in ids), default=0) + 1):
+                often = [each for each in ids if counts[each] >= count]
+                now = local_lsn if often[0] >= LOCAL_BASE else last_lsn
+                for at in range(0, len(often), _IDS_PER_EVENT):
+                    yield encode(now, ev.Released(queue_id, tuple(often[at : at + _IDS_PER_EVENT]), True))
+
+
+def with_place(path: str, block: Block, read: Callable[..., T], *args: object) -> T:
+    """Say in which file, and where, what `read` finds wrong."""
+    try:
+        return read(*args)
+    except LoadError as error:
+        raise damaged(path, block.end - block.length + error.offset, str(error)) from error
+
+
+def _ends_early(path: str, offset: int) -> StoreError:
+    return damaged(path, offset, "expected a block, found none that is whole")

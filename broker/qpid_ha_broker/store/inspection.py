@@ -1,0 +1,259 @@
+"""Looking at a store without touching it: which broker's, how far, whose in-sync set, and whether it is whole.
+
+What recovery would say of it is said by the same survey. But where recovery refuses, this reads on as far as it can:
+also a damaged store is a witness of what there was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import NamedTuple
+
+from qpid_ha_broker.ha.frames import GenerationEntry
+from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.store.blocks import FORMAT_VERSION, Block, BlockKind, FileHeader
+from qpid_ha_broker.store.errors import NewerFormat, StoreDamaged, StoreError
+from qpid_ha_broker.store.evidence import NO_LIMIT, Evidence, EvidenceError
+from qpid_ha_broker.store.facts import Integrity, StoreFacts
+from qpid_ha_broker.store.files import Disk
+from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
+from qpid_ha_broker.store.reading import Ending, classify, read_blocks, read_header
+from qpid_ha_broker.store.snapshot import read_end
+from qpid_ha_broker.store.status import STATUS_FILE, Status
+from qpid_ha_broker.store.survey import survey
+
+Progress = Callable[[int, int], None]
+"""Bytes read so far, and bytes in all."""
+
+_ATTEMPTS = 5
+_GRAVITY = (Integrity.NEWER, Integrity.DAMAGED, Integrity.TORN)
+
+
+def nobody_watches(_done: int, _total: int) -> None:
+    """A progress that nobody wants to see."""
+
+
+class Flaw(NamedTuple):
+    """What is not as it should be in a file."""
+
+    integrity: Integrity
+    file: str
+    offset: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}, offset {self.offset}: {self.text}"
+
+
+def examine(disk: Disk, where: str, progress: Progress = nobody_watches, *, is_running: bool = False) -> StoreFacts:
+    """The facts of the store on `disk`. Never writes. Raises OSError.
+
+    Beside a running broker files come and go: then it looks again, and takes a half written end for what it is.
+    """
+    for attempt in range(_ATTEMPTS):
+        names = _names(disk)
+        try:
+            facts = _Examination(disk, progress).facts(where)
+        except FileNotFoundError:
+            if not is_running or attempt == _ATTEMPTS - 1:
+                raise
+            continue
+        if not is_running or facts.is_readable or names == _names(disk):
+            break
+    if is_running and facts.integrity is Integrity.TORN:
+        facts = replace(facts, integrity=Integrity.OK, detail="")
+    return replace(facts, is_running=is_running)
+
+
+def read_status(disk: Disk) -> Status | None:
+    """What STATUS says; None: there is none. Raises StatusError, NewerFormat."""
+    if not disk.exists(STATUS_FILE):
+        return None
+    with closing(disk.open(STATUS_FILE)) as file:
+        return Status.decode(file.read(0, file.size))
+
+
+def refusal(disk: Disk) -> Flaw | None:
+    """What a broker would say that refuses to load the store, from headers alone; None: nothing."""
+    try:
+        survey(disk)
+    except NewerFormat as error:
+        return Flaw(Integrity.NEWER, STATUS_FILE, 0, str(error))
+    except StoreDamaged as error:
+        return Flaw(Integrity.DAMAGED, error.file, error.offset, error.text.partition("; run ")[0])
+    return None
+
+
+def _names(disk: Disk) -> tuple[list[int], list[int]]:
+    return segment_numbers(disk), snapshot_numbers(disk)
+
+
+class _Examination:
+    """One look at one store. Stops silently where nothing more can be read: `refusal` says why."""
+
+    def __init__(self, disk: Disk, progress: Progress) -> None:
+        self._disk = disk
+        self._progress = progress
+        self._evidence = Evidence()
+        self._flaws: list[Flaw] = []
+        self._identity: Status | FileHeader | None = None
+        self._last_lsn = self._committed_lsn = self._end_bytes = self._done = self._total = 0
+
+    def facts(self, where: str) -> StoreFacts:
+        """Read all of it."""
+        refused = refusal(self._disk)
+        self._flaws += [refused] if refused is not None else []
+        try:
+            status = read_status(self._disk)
+        except StoreError:
+            status = None
+        segments, snapshots = _names(self._disk)
+        self._total = sum(map(self._size, [*map(segment_path, segments), *map(snapshot_path, snapshots)]))
+        base = snapshots[-1] if snapshots else 0
+        if base:
+            self._read_snapshot(base)
+        headers = dict(self._headers(base, segments))
+        self._read_segments(headers, status)
+        self._identity = status or self._identity
+        facts = self._summary(where)
+        return facts if status is None else _with_status(facts, status, (max(headers, default=0), self._end_bytes))
+
+    def _size(self, path: str) -> int:
+        with closing(self._disk.open(path)) as file:
+            return file.size
+
+    def _advance(self, block: Block) -> None:
+        self._done = min(self._total, self._done + block.length)
+        self._progress(self._done, self._total)
+
+    def _damaged(self, path: str, offset: int, text: str) -> None:
+        self._flaws.append(Flaw(Integrity.DAMAGED, path, offset, text))
+
+    def _open_header(self, path: str) -> FileHeader | None:
+        with closing(self._disk.open(path)) as file:
+            try:
+                self._identity = read_header(file)
+            except StoreError:
+                return None
+            return self._identity
+
+    def _read_snapshot(self, number: int) -> None:
+        path = snapshot_path(number)
+        header = self._open_header(path)
+        if header is None:
+            return
+        is_whole = False
+        with closing(self._disk.open(path)) as file:
+            reader = read_blocks(file, header)
+            for block in reader:
+                self._advance(block)
+                try:
+                    if block.kind is BlockKind.END:
+                        end = read_end(block)
+                        self._evidence.transient = end.transient
+                        self._last_lsn = self._committed_lsn = end.last_lsn
+                        is_whole = True
+                    else:
+                        self._evidence.read(block.data)
+                except (StoreError, EvidenceError) as error:
+                    self._damaged(path, block.offset, str(error))
+            if not is_whole:
+                found = "expected a block, found none" if reader.problem is None else reader.problem.text
+                self._damaged(path, reader.end, found)
+
+    def _headers(self, base: int, numbers: list[int]) -> Iterator[tuple[int, FileHeader]]:
+        """Of the segments that count, in order, up to the first gap."""
+        expected = base or (numbers[0] if numbers else 0)
+        for number in numbers:
+            if number < expected:
+                continue
+            header = self._open_header(segment_path(number)) if number == expected else None
+            if header is None or header.number != number or (header.needs_base and number != base):
+                return
+            yield number, header
+            expected += 1
+
+    def _limits(self, headers: dict[int, FileHeader]) -> dict[tuple[int, int], int]:
+        """Up to which LSN a block counts, where a later one takes some of it back: {(segment, offset): LSN}."""
+        blocks: list[tuple[int, Block]] = []
+        for number, header in headers.items():
+            with closing(self._disk.open(segment_path(number))) as file:
+                blocks += [(number, block) for block in read_blocks(file, header, headers_only=True)]
+        limits: dict[tuple[int, int], int] = {}
+        limit = NO_LIMIT
+        for number, block in reversed(blocks):
+            if block.kind is BlockKind.TAKEN_BACK:
+                limit = min(limit, block.last_lsn)
+            elif limit < block.last_lsn < LOCAL_BASE:
+                limits[number, block.offset] = limit
+        return limits
+
+    def _read_segments(self, headers: dict[int, FileHeader], status: Status | None) -> None:
+        limits = self._limits(headers)
+        clean = status.journal_end if status is not None and status.clean else None
+        for number, header in headers.items():
+            path, after = segment_path(number), headers.get(number + 1)
+            limit = None if after is None else after.previous_bytes
+            with closing(self._disk.open(path)) as file:
+                reader = read_blocks(file, header, limit=limit)
+                for block in reader:
+                    self._advance(block)
+                    self._take(path, block, limits.get((number, block.offset), NO_LIMIT))
+                clean_bytes = clean[1] if clean is not None and clean[0] == number else 0
+                found = classify(file, header, reader, previous_bytes=limit or 0, clean_bytes=clean_bytes)
+            self._end_bytes = reader.end
+            if found.ending is Ending.DAMAGED:
+                self._damaged(path, found.offset, found.text)
+                return
+            if found.ending is Ending.TORN and after is None:
+                self._flaws.append(Flaw(Integrity.TORN, path, found.offset, found.text))
+
+    def _take(self, path: str, block: Block, limit: int) -> None:
+        self._committed_lsn = max(self._committed_lsn, block.committed_lsn)
+        if block.kind is BlockKind.TAKEN_BACK:
+            self._last_lsn = min(self._last_lsn, block.last_lsn)
+        elif block.kind is BlockKind.EVENTS:
+            if block.last_lsn < LOCAL_BASE:
+                self._last_lsn = max(self._last_lsn, block.last_lsn)
+            self._evidence.transient += block.left_out
+            try:
+                self._evidence.read(block.data, limit)
+            except EvidenceError as error:
+                self._damaged(path, block.end - block.length + error.offset, str(error))
+
+    def _summary(self, where: str) -> StoreFacts:
+        identity, evidence = self._identity, self._evidence
+        flaw = min(self._flaws, key=lambda each: _GRAVITY.index(each.integrity), default=None)
+        return StoreFacts(
+            where,
+            broker=identity.broker if identity else "",
+            cluster=(identity.cluster if identity else "") or evidence.cluster,
+            set=identity.set if identity else "",
+            history=tuple(evidence.history),
+            epoch=evidence.in_sync.epoch,
+            members=evidence.in_sync.members,
+            epoch_lsn=evidence.epoch_lsn,
+            members_before=evidence.members_before(self._committed_lsn),
+            last_lsn=self._last_lsn,
+            committed_lsn=self._committed_lsn,
+            integrity=Integrity.OK if flaw is None else flaw.integrity,
+            detail="" if flaw is None else str(flaw),
+            messages=evidence.messages,
+            bytes=self._total,
+            transient=evidence.transient,
+            format=FORMAT_VERSION,
+        )
+
+
+def _with_status(facts: StoreFacts, status: Status, end: tuple[int, int]) -> StoreFacts:
+    """STATUS knows what no log tells: the role, promises, the shutdown. Of a damaged log it may know more."""
+    clean = status.clean if status.journal_end in (None, end) else ""
+    facts = replace(facts, role=status.role, clean=clean, promised=status.promised, promised_to=status.promised_to)
+    if (status.generation, status.epoch) <= (facts.generation, facts.epoch):
+        return facts
+    history = tuple(GenerationEntry(*each) for each in status.history)
+    before = tuple(sorted({*facts.members, *facts.members_before} - set(status.members)))
+    known = replace(facts, history=history, epoch=status.epoch, members=status.members)
+    return replace(known, members_before=before, epoch_lsn=0)

@@ -1,0 +1,365 @@
+"""The journal: what must not be lost is written down before anybody is told that it happened.
+
+Like a ferry: whoever comes while it is away waits at the pier, and all cross together. `stage` is the pier, `flush` one
+crossing: one write, one `fdatasync`, however many blocks have gathered. Source: group commit, as databases have it
+since DeWitt et al., "Implementation techniques for main memory database systems" (1984).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from qpid_ha_broker.model.log import LOCAL_BASE
+
+from .blocks import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, BlockKind, Buffer, FileHeader
+from .errors import JournalDead, StoreError
+from .files import FULL, Disk, File
+from .layout import SEGMENTS, SNAPSHOTS, SPARE, segment_numbers, segment_path, snapshot_numbers, snapshot_path
+from .reading import read_blocks, read_header
+from .segment import END_ROOM_BYTES, Segment, SegmentEnd, Staged
+
+SEGMENT_BYTES: Final = 64 * 1024 * 1024
+_COPY_BYTES: Final = 4 * 1024 * 1024
+
+
+class Identity(NamedTuple):
+    """Whose journal it is."""
+
+    cluster: str
+    broker: str
+    set: str
+
+
+class ClosedSegment(NamedTuple):
+    """A segment that will not change. It may be folded once `last_lsn` is committed."""
+
+    number: int
+    bytes: int
+    last_lsn: int
+
+
+def tied(closed: Sequence[ClosedSegment], taken_back: Iterable[tuple[int, int]]) -> list[ClosedSegment]:
+    """`closed`, such that none is folded without the later one that takes some of its records back.
+
+    `taken_back`: the number of a segment of them that has a TAKEN_BACK, and its LSN. A snapshot made without that
+    segment would hold for good what is void. Where the later one goes is where they go: how far they went themselves is
+    void, and the log that went on instead may come that far, or not.
+    """
+    segments = list(closed)
+    for number, lsn in taken_back:
+        ready_at = max((each.last_lsn for each in segments if each.number == number), default=0)
+        segments = [
+            each._replace(last_lsn=ready_at) if each.number < number and each.last_lsn > lsn else each
+            for each in segments
+        ]
+    return segments
+
+
+class Journal:
+    """The promise: once `flush` has returned, all that was staged survives a power cut, in the order of staging.
+
+    Use from one thread at a time. A full disk is no failure: `flush` and `roll` raise OSError with one of
+    `files.FULL`, what was staged stays staged, and the same call may be made again. After any other OSError, and after
+    a sync that failed for whatever reason, the journal is dead and every call raises JournalDead.
+    """
+
+    def __init__(
+        self, disk: Disk, identity: Identity, segment_bytes: int, clock: Callable[[], int], end: SegmentEnd
+    ) -> None:
+        """Use `begin`."""
+        self.generation = 0
+        """What the headers of segments to come say; to be set when a generation starts."""
+        self.staged_bytes = 0
+        self.identity = identity
+        """Whose they are; the cluster may become known later."""
+        self._disk = disk
+        self._segment_bytes = segment_bytes
+        self._clock = clock
+        self._staged: list[Staged] = []
+        self._end = end
+        self._closed: list[ClosedSegment] = []
+        self._taken_back: int | None = None
+        self._spare: File | None = None
+        self._segment: Segment
+        self._dead = ""
+
+    @classmethod
+    def begin(
+        cls,
+        disk: Disk,
+        identity: Identity,
+        number: int,
+        *,
+        generation: int,
+        first_lsn: int,
+        first_local_lsn: int,
+        previous_bytes: int,
+        clock: Callable[[], int],
+        segment_bytes: int = SEGMENT_BYTES,
+        needs_base: bool = False,
+        closed: Sequence[ClosedSegment] = (),
+    ) -> Journal:
+        """Start segment `number`, which must not be there. `clock`: milliseconds since the Unix epoch.
+
+        `previous_bytes`: where the good blocks of segment number - 1 end; 0: there is none. What recovery read of it
+        may have been in the system's memory only; it is put on disk first, so that what is built on it stands.
+        `closed`: segments of earlier lives, for `closed_segments`; this life may take back some of what they hold.
+        """
+        for directory in (SEGMENTS, SNAPSHOTS):
+            disk.make_directory(directory)
+        disk.sync_directory("")
+        if previous_bytes:
+            _settle(disk, number - 1, previous_bytes)
+        if disk.exists(SPARE):
+            disk.remove(SPARE)  # of an earlier life: what is in it is anybody's guess
+        journal = cls(disk, identity, segment_bytes, clock, SegmentEnd(first_lsn - 1, first_local_lsn - 1, 0))
+        journal.generation = generation
+        journal._closed = list(closed)
+        try:
+            journal._start_segment(number, previous_bytes, needs_base, 0)
+        except OSError:
+            journal._drop_spare()
+            raise
+        return journal
+
+    @property
+    def number(self) -> int:
+        """Of the segment that is being written."""
+        return self._segment.number
+
+    @property
+    def position(self) -> int:
+        """How many bytes of it are on disk."""
+        return self._segment.position
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether nothing can be kept any more."""
+        return bool(self._dead)
+
+    def stage(
+        self, kind: BlockKind, first_lsn: int, last_lsn: int, committed_lsn: int, left_out: int, data: Buffer
+    ) -> None:
+        """Have a block go with the next `flush`. `data` must not change until then. No I/O."""
+        self._check()
+        self._staged.append(Staged(kind, first_lsn, last_lsn, committed_lsn, left_out, data, self._clock()))
+        self.staged_bytes += BLOCK_HEADER_BYTES + len(data)
+
+    def flush(self) -> int:
+        """Put all that is staged on disk; returns how many bytes that were. One write and one sync, if it has room."""
+        with self._writing():
+            length = self.staged_bytes
+            if not length:
+                return 0
+            if not self._segment.has_room(length):
+                self._next_segment(False, length)
+            self._segment.write_group(self._staged)
+        for block in self._staged:
+            self._note(block)
+        self._staged = []
+        self.staged_bytes = 0
+        return length
+
+    def mark(self, committed_lsn: int = 0) -> bool:
+        """When there is nothing to do: note that all is on disk, so that damage to the last group shows as such.
+
+        `committed_lsn`: as far as is known by now, of the replicated log; it counts for what comes after it too.
+        Whether there was need. No sync: it costs nothing but a write to memory.
+        """
+        self._note_committed(committed_lsn)
+        with self._writing():
+            return not self._staged and self._segment.write_mark(self._end)
+
+    def roll(self, needs_base: bool = False, generation: int | None = None, last_lsn: int | None = None) -> int:
+        """Flush, close the segment in order and begin the next; its number. `needs_base`: it counts only with its
+        snapshot, because the state was changed outside of the log; the replicated log then ends at `last_lsn`."""
+        self.flush()
+        if generation is not None:
+            self.generation = generation
+        with self._writing():
+            self._next_segment(needs_base, 0, last_lsn)
+        return self.number
+
+    def end(self, committed_lsn: int = 0) -> tuple[int, int]:
+        """Flush and close in order: number of the last segment, and its bytes, for STATUS. Nothing can follow.
+
+        `committed_lsn`: see `mark`.
+        """
+        self.flush()
+        self._note_committed(committed_lsn)
+        with self._writing():
+            self._segment.write_end(self._end)
+        last = (self._segment.number, self._segment.position)
+        self.close()
+        return last
+
+    def close(self) -> None:
+        """Let go of the files as they are; what is staged is dropped. Every later call raises."""
+        self._dead = self._dead or "the journal was closed"
+        self._segment.close()
+        self._drop_spare()
+
+    def prepare_spare(self) -> bool:
+        """Have a segment ready for when this one is full; whether there was need. To be called when idle.
+
+        A full disk is no error here: it will show when the segment is needed.
+        """
+        with self._writing():
+            if self._spare is not None:
+                return False
+            try:
+                self._spare = self._disk.create(SPARE, self._segment_bytes)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                return False
+            return True
+
+    def closed_segments(self) -> list[ClosedSegment]:
+        """What was closed, in this life or as `begin` was told, and is not dropped yet; oldest first.
+
+        A segment of which a later one takes records back goes only together with that one: its `last_lsn` is then that
+        of the later one, and while that is still open, it is not listed.
+        """
+        limit = self._taken_back
+        return [closed for closed in self._closed if limit is None or closed.last_lsn <= limit]
+
+    def drop_before(self, number: int, in_use: Container[str] = ()) -> None:
+        """Delete segments and snapshots before `number`: snapshot `number` is on disk and has it all.
+
+        One of the segments is kept as the spare: to write over it is quicker than to fill a new file. None of `in_use`,
+        from which somebody still reads: those are deleted, and the system keeps them for that one.
+        """
+        self._check()
+        for old in snapshot_numbers(self._disk):
+            if old < number:
+                self._disk.remove(snapshot_path(old))
+        self._disk.sync_directory(SNAPSHOTS)
+        spare: File | None = None
+        for old in segment_numbers(self._disk):
+            if old >= min(number, self.number):
+                continue
+            if spare is None and self._spare is None and segment_path(old) not in in_use:
+                spare = self._reuse(old)
+                if spare is not None:
+                    continue
+            self._disk.remove(segment_path(old))
+        self._disk.sync_directory(SEGMENTS)
+        self._spare = self._spare or spare
+        self._closed = [closed for closed in self._closed if closed.number >= number]
+
+    def _reuse(self, number: int) -> File | None:
+        """That segment as the spare, if it is of the usual size. Not to be written to before the names are synced."""
+        file = self._disk.open(segment_path(number), writable=True)
+        if file.size != self._segment_bytes:
+            file.close()
+            return None
+        self._disk.rename(segment_path(number), SPARE)
+        return file
+
+    def _next_segment(self, needs_base: bool, length: int, last_lsn: int | None = None) -> None:
+        """The room first: when there is none, the old segment goes on."""
+        self._take_spare(length)
+        old = self._segment
+        old.write_end(self._end)
+        closed = ClosedSegment(old.number, old.position, self._end.last_lsn)
+        if last_lsn is not None:
+            self._end = self._end._replace(last_lsn=last_lsn, committed_lsn=0)
+        self._start_segment(old.number + 1, old.position, needs_base, length)
+        old.close()
+        self._note_closed(closed)
+
+    def _start_segment(self, number: int, previous_bytes: int, needs_base: bool, length: int) -> None:
+        """Only a file whose header is on disk gets the name of a segment."""
+        path = segment_path(number)
+        if self._disk.exists(path):
+            raise StoreError(f"{path} is there already, but should be the next segment: run qpid-ha store check")
+        spare = self._take_spare(length)
+        header = FileHeader(
+            "journal", *self.identity, number, self.generation, self._end.last_lsn + 1, self._end.local_lsn + 1,
+            self._clock(), previous_bytes, needs_base,
+        )  # fmt: skip
+        segment = Segment(spare, header)
+        self._disk.rename(SPARE, path)
+        self._spare = None
+        self._segment = segment
+        self._sync_names()
+
+    def _take_spare(self, length: int) -> File:
+        """The spare, with room for a group of so many bytes. Raises OSError when the disk is full."""
+        needed = FILE_HEADER_BYTES + length + END_ROOM_BYTES
+        if self._spare is not None and self._spare.size < needed:
+            self._drop_spare()
+            self._disk.remove(SPARE)
+        if self._spare is None:
+            self._spare = self._disk.create(SPARE, max(self._segment_bytes, needed))
+        return self._spare
+
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+
+    def _sync_names(self) -> None:
+        try:
+            self._disk.sync_directory(SEGMENTS)
+        except OSError as error:
+            self._dead = f"cannot sync {SEGMENTS}: {error}"
+            raise
+
+    def _note(self, block: Staged) -> None:
+        last, local, _ = self._end
+        if block.kind is BlockKind.TAKEN_BACK:
+            last = block.last_lsn
+            self._taken_back = last if self._taken_back is None else min(last, self._taken_back)
+        elif block.kind is BlockKind.EVENTS and block.first_lsn >= LOCAL_BASE:
+            local = block.last_lsn
+        elif block.kind is BlockKind.EVENTS:
+            last = block.last_lsn
+        self._end = SegmentEnd(last, local, block.committed_lsn)
+
+    def _note_committed(self, lsn: int) -> None:
+        self._end = self._end._replace(committed_lsn=max(self._end.committed_lsn, lsn))
+
+    def _note_closed(self, closed: ClosedSegment) -> None:
+        limit, self._taken_back = self._taken_back, None
+        self._closed = tied([*self._closed, closed], () if limit is None else ((closed.number, limit),))
+
+    def _check(self) -> None:
+        if self._dead:
+            raise JournalDead(f"the journal is not written any more: {self._dead}")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """The one place that tells a full disk from a failed one."""
+        self._check()
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in FULL:
+                self._dead = self._dead or str(error)
+            raise
+
+
+def _settle(disk: Disk, number: int, length: int) -> None:
+    """Put the first `length` bytes of an old segment on disk for certain.
+
+    Its last group may have been written and never synced before the process died. Where a sync had failed, the system
+    takes the data for written although they are not: therefore they are written again, not only synced.
+    """
+    file = disk.open(segment_path(number), writable=True)
+    try:
+        known = FILE_HEADER_BYTES
+        for block in read_blocks(file, read_header(file), headers_only=True, limit=length):
+            known = max(known, block.synced)
+        while known < length:
+            data = file.read(known, min(_COPY_BYTES, length - known))
+            if not data:
+                raise StoreError(f"{segment_path(number)}: expected {length} bytes, found {known}")
+            file.write(known, data)
+            known += len(data)
+        file.sync()
+    finally:
+        file.close()

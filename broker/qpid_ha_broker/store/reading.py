@@ -1,0 +1,192 @@
+"""From a file to its blocks, and why they end where they end: a crash, or damage?
+
+Groups of blocks are written and synced one after the other. So bytes that any later block, segment or STATUS knows to
+have been on disk cannot have been torn by a crash: if they are bad now, the disk or somebody changed them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from .blocks import (
+    BLOCK_HEADER_BYTES,
+    FILE_HEADER_BYTES,
+    Block,
+    BlockFault,
+    BlockKind,
+    BlockProblem,
+    FileHeader,
+    block_mark,
+    decode_header,
+    read_block,
+)
+from .errors import BlockError
+from .files import File
+
+_WINDOW_BYTES: Final = 4 * 1024 * 1024
+_HEADERS_WINDOW_BYTES: Final = 16 * 1024
+"""Small, because of a large block nothing but its header is wanted; not smaller, because most are small."""
+
+
+def read_header(file: File) -> FileHeader:
+    """Raises BlockError or NewerFormat."""
+    return decode_header(file.read(0, FILE_HEADER_BYTES))
+
+
+def end_data(facts: Mapping[str, Any]) -> bytes:
+    """The data of an END block."""
+    return json.dumps(facts, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+
+
+def end_facts(block: Block) -> dict[str, Any]:
+    """The inverse. Raises BlockError."""
+    try:
+        facts = json.loads(block.data)
+    except ValueError as error:
+        raise BlockError(f"expected JSON in the last block: {error}") from None
+    if not isinstance(facts, dict):
+        raise BlockError("expected a JSON object in the last block")
+    return facts
+
+
+class BlockReader(Iterator[Block]):
+    """The blocks of a file, in order, up to the first that is not right. Reads large pieces, front to back.
+
+    Once it has ended: `end` is where the last good block ends, `problem` what was found there instead of a block
+    (None: nothing, the blocks end), `closed` whether the last one was END. `classify` says what that means.
+    """
+
+    def __init__(self, file: File, header: FileHeader, *, headers_only: bool = False, limit: int | None = None) -> None:
+        self.end = FILE_HEADER_BYTES
+        self.problem: BlockProblem | None = None
+        self.closed = False
+        self._file = file
+        self._number = header.number
+        self._headers_only = headers_only
+        self._limit = limit
+        self._base = self.end
+        self._window = b""
+        self._is_over = False
+
+    def __iter__(self) -> BlockReader:
+        return self
+
+    def __next__(self) -> Block:
+        if self._is_over or (self._limit is not None and self.end >= self._limit):
+            raise StopIteration
+        found = self._read()
+        if isinstance(found, Block):
+            self.end = found.end
+            self.closed = self._is_over = found.kind is BlockKind.END
+            return found
+        self._is_over = True
+        self.problem = found
+        raise StopIteration
+
+    def _read(self) -> Block | BlockProblem | None:
+        if self._headers_only:
+            return self._read_header_only()
+        if self.end + BLOCK_HEADER_BYTES > self._base + len(self._window):
+            self._fill(_WINDOW_BYTES)
+        found = self._look()
+        if isinstance(found, BlockProblem) and found.fault is BlockFault.SHORT:
+            header = self._look(headers_only=True)
+            if isinstance(header, Block) and header.end <= self._file.size:
+                self._fill(max(_WINDOW_BYTES, header.end - header.offset))
+                return self._look()
+        return found
+
+    def _read_header_only(self) -> Block | BlockProblem | None:
+        if self.end + BLOCK_HEADER_BYTES > self._base + len(self._window):
+            self._fill(_HEADERS_WINDOW_BYTES)
+        found = self._look(headers_only=True)
+        if isinstance(found, Block) and found.end > self._file.size:
+            return BlockProblem(BlockFault.SHORT, found.offset, f"expected {found.length} bytes of data, found fewer")
+        return found
+
+    def _look(self, *, headers_only: bool = False) -> Block | BlockProblem | None:
+        return read_block(self._window, self.end - self._base, self._number, base=self._base, headers_only=headers_only)
+
+    def _fill(self, length: int) -> None:
+        self._base = self.end
+        self._window = self._file.read(self.end, length)
+
+
+def read_blocks(file: File, header: FileHeader, *, headers_only: bool = False, limit: int | None = None) -> BlockReader:
+    """The blocks of `file`. `headers_only`: without their data, which is then not checked. `limit`: end there."""
+    return BlockReader(file, header, headers_only=headers_only, limit=limit)
+
+
+class Ending(StrEnum):
+    """What the end of a segment's blocks means."""
+
+    CLEAN = "clean"
+    """Nothing is missing."""
+    TORN = "torn"
+    """A crash cut the last group short: nobody was ever told that it is kept."""
+    DAMAGED = "damaged"
+    """What had been on disk for certain is not there any more."""
+
+
+class Verdict(NamedTuple):
+    """`offset`: where the good blocks end; `text`: how that is known."""
+
+    ending: Ending
+    offset: int
+    text: str
+
+
+def classify(
+    file: File, header: FileHeader, reader: BlockReader, *, previous_bytes: int = 0, clean_bytes: int = 0
+) -> Verdict:
+    """What the end at which `reader` has arrived means.
+
+    `previous_bytes`: what the header of the next segment says of this one; `clean_bytes`: the end of the journal of
+    which a clean STATUS tells, if this is its segment; 0: there is no such witness.
+    """
+    at = reader.end
+    what = reader.problem.text if reader.problem is not None else "expected a block, found none"
+    if previous_bytes > at:
+        return Verdict(Ending.DAMAGED, at, f"{what}; the next segment says that {previous_bytes} bytes were written")
+    if clean_bytes > at:
+        return Verdict(Ending.DAMAGED, at, f"{what}; STATUS says that {clean_bytes} bytes were written")
+    if reader.closed:
+        return Verdict(Ending.CLEAN, at, "closed in order")
+    witness = _later_witness(file, header, at)
+    if witness is not None:
+        if _is_whole_by_now(file, header, at):
+            return Verdict(Ending.CLEAN, at, "the blocks ended when they were read; more have come since")
+        text = f"{what}; the block at offset {witness.offset} says that {witness.synced} bytes were on disk"
+        return Verdict(Ending.DAMAGED, at, text)
+    if reader.problem is not None:
+        return Verdict(Ending.TORN, at, what)
+    return Verdict(Ending.CLEAN, at, "the blocks end")
+
+
+def _is_whole_by_now(file: File, header: FileHeader, at: int) -> bool:
+    """A reader beside a running broker may have read the end just before it was written."""
+    again = read_blocks(file, header)
+    again.end = at
+    return next(again, None) is not None
+
+
+def _later_witness(file: File, header: FileHeader, after: int) -> Block | None:
+    """A whole block header behind `after` that was written when more than that was on disk. Blocks begin anywhere."""
+    mark, size, base = block_mark(header.number), file.size, after
+    while base < size:
+        window = file.read(base, _WINDOW_BYTES)
+        if not window:
+            return None
+        found = window.find(mark)
+        while found >= 0 and found + BLOCK_HEADER_BYTES <= len(window):
+            block = read_block(window, found, header.number, base=base, headers_only=True)
+            if isinstance(block, Block) and after < block.synced <= block.offset:
+                return block
+            found = window.find(mark, found + 1)
+        if base + len(window) >= size:
+            return None
+        base += len(window) - BLOCK_HEADER_BYTES + 1
+    return None

@@ -1,0 +1,299 @@
+"""From files to a state: what a broker knows when it starts.
+
+The promise: the state is the one that follows from what was kept, or an error says which file is not as it was written
+and where. A crash leaves a torn end, which nobody was promised anything about; that is noted and left out.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Final, NamedTuple
+
+from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.model.resource_set import ResourceSet
+
+from .blocks import Block, BlockKind, FileHeader
+from .errors import BlockError
+from .files import Disk
+from .layout import SEGMENTS, snapshot_path
+from .loader import Loader, LoadError, select
+from .reading import read_blocks
+from .snapshot import SnapshotEnd, read_end
+from .status import Status
+from .survey import SegmentFound, Survey, TakenBack, damaged, survey
+from .unloading import Unloading
+
+Progress = Callable[[int, int], None]
+"""Is told how many bytes are done, and of how many."""
+
+
+_PROGRESS_BYTES: Final = 4 * 1024 * 1024
+_FREEZE_MESSAGES: Final = 50_000
+
+
+class HeldBatch(NamedTuple):
+    """What was kept, but is not known to be committed: the primary, whoever that will be, says whether it counts."""
+
+    first_lsn: int
+    last_lsn: int
+    records: list[Record]
+
+
+class Recovered(NamedTuple):
+    """What was found, besides the state."""
+
+    status: Status | None
+    was_clean: str
+    """UUID of the shutdown that was the last that happened to the store; empty: it did not end in order."""
+    is_empty: bool
+    """There is no journal, and no snapshot."""
+    last_lsn: int
+    """Of the replicated log, as far as it is applied."""
+    journal_lsn: int
+    """Of the replicated log, with what is held: the next segment begins after it."""
+    local_lsn: int
+    held: tuple[HeldBatch, ...]
+    committed_lsn: int
+    messages: int
+    """In all queues; one in two queues counts twice."""
+    lost_transient: int
+    """Messages that were not durable and were still there: at most so many."""
+    notes: tuple[str, ...]
+    """What an operator may want to know."""
+    segments: tuple[SegmentFound, ...]
+    snapshot_number: int
+    """0: there is none."""
+    next_number: int
+    previous_bytes: int
+    bytes_read: int
+    taken_back: tuple[TakenBack, ...] = ()
+    """What of the segments is void: see `store.journal.tied`."""
+
+
+def recover(
+    disk: Disk,
+    resources: ResourceSet,
+    *,
+    apply_all: bool,
+    progress: Progress = lambda done, total: None,
+    read_only: bool = False,
+    unloading: Unloading | None = None,
+) -> Recovered:
+    """Fill `resources`, which is new, from what is on `disk`. Deletes segments that cannot count, unless `read_only`.
+
+    `unloading`: leaves payloads on disk for which there is no room in memory.
+    `apply_all`: also what is not known to be committed, for who is alone to decide. Otherwise that comes as `held`.
+    Raises StoreDamaged, NewerFormat, OSError; `resources` is then of no use.
+    """
+    found = survey(disk)
+    if found.dropped and not read_only:
+        for path in found.dropped:
+            disk.remove(path)
+        disk.sync_directory(SEGMENTS)
+    with _without_collections():
+        return _Recovery(disk, resources, found, apply_all, progress, unloading).run()
+
+
+class _Recovery:
+    """One run."""
+
+    def __init__(
+        self, disk: Disk, resources: ResourceSet, found: Survey, apply_all: bool, progress: Progress,
+        unloading: Unloading | None,
+    ) -> None:  # fmt: skip
+        self._disk = disk
+        self._resources = resources
+        self._survey = found
+        self._apply_all = apply_all
+        self._progress = progress
+        self._unloading = unloading
+        self._loader = Loader(resources.state)
+        self._base = SnapshotEnd(0, LOCAL_BASE, 0, LOCAL_BASE, 0, 0)
+        self._held: list[HeldBatch] = []
+        self._done = self._told = 0
+        self._last_lsn = 0
+
+    def run(self) -> Recovered:
+        if self._survey.snapshot is not None:
+            self._load_snapshot(self._survey.snapshot)
+        self._last_lsn = self._base.last_lsn
+        committed = max(self._survey.committed_lsn, self._base.last_lsn, self._base.counts_lsn)
+        limit_of = self._survey.limits()
+        for segment in self._survey.segments:
+            self._load_segment(segment, limit_of, LOCAL_BASE - 1 if self._apply_all else committed)
+        self._check_ends()
+        messages = self._loader.finish()
+        _spare_the_collector(messages)
+        return self._recovered(messages, committed)
+
+    def _load_snapshot(self, header: FileHeader) -> None:
+        path = snapshot_path(header.number)
+        self._loader.begin_snapshot()
+        with closing(self._disk.open(path)) as file:
+            reader = read_blocks(file, header)
+            end: SnapshotEnd | None = None
+            for block in reader:
+                if block.kind is BlockKind.EVENTS:
+                    self._load_part(path, block, -1, block.last_lsn)
+                else:
+                    end = _end_of(path, block)
+                self._advance(block)
+            if end is None:
+                text = reader.problem.text if reader.problem is not None else "expected a block, found none"
+                raise damaged(path, reader.end, text)
+            if reader.end != file.size:
+                raise damaged(path, reader.end, f"expected the file to end there, found {file.size} bytes")
+        if end.messages != self._loader.enqueued:
+            raise damaged(path, reader.end, f"expected {end.messages} messages, found {self._loader.enqueued}")
+        self._base = end
+        self._loader.end_snapshot(end)
+
+    def _load_segment(self, segment: SegmentFound, limit_of: Callable[[tuple[int, int]], int], upto: int) -> None:
+        number, base = segment.number, self._base
+        with closing(self._disk.open(segment.path)) as file:
+            reader = read_blocks(file, segment.header, limit=segment.end)
+            for block in reader:
+                if block.kind is BlockKind.EVENTS:
+                    if block.first_lsn >= LOCAL_BASE:
+                        self._load_part(segment.path, block, base.local_lsn, block.last_lsn)
+                    else:
+                        self._load_replicated(segment.path, block, limit_of((number, block.offset)), upto)
+                self._advance(block)
+            if reader.end != segment.end:
+                text = reader.problem.text if reader.problem is not None else "expected a block, found none"
+                raise damaged(segment.path, reader.end, text)
+
+    def _load_replicated(self, path: str, block: Block, limit: int, upto: int) -> None:
+        """`limit`: what has a larger LSN is void; `upto`: what has a larger one is held."""
+        if limit > upto >= block.first_lsn and upto < block.last_lsn:
+            upto = _before_unit(_records(path, block), upto)
+        after = min(limit, upto)
+        if self._base.last_lsn < block.last_lsn and block.first_lsn <= after:
+            if block.first_lsn > self._last_lsn + 1:
+                text = f"expected events after LSN {self._last_lsn}, found LSNs {block.first_lsn} to {block.last_lsn}"
+                raise damaged(path, block.offset, text)
+            self._load_part(path, block, self._base.last_lsn, after)
+            self._last_lsn = max(self._last_lsn, min(block.last_lsn, after))
+        first, last = max(block.first_lsn, upto + 1, self._base.last_lsn + 1), min(block.last_lsn, limit)
+        if first <= last:
+            records = [record for record in _records(path, block) if first <= record.lsn <= last]
+            self._held.append(HeldBatch(first, last, records))
+
+    def _load_part(self, path: str, block: Block, after: int, upto: int) -> None:
+        """Those records of `block` that are in neither the snapshot nor void nor held."""
+        try:
+            self._loader.load(select(block, after, upto))
+            if self._unloading is not None:
+                self._unloading.loaded(path, block, after, upto, self._loader.messages)
+        except LoadError as error:
+            raise damaged(path, block.end - block.length + error.offset, str(error)) from error
+
+    def _check_ends(self) -> None:
+        """The journal must reach as far as what was built on it, and begin where that ends."""
+        segments, status, base = self._survey.segments, self._survey.status, self._base
+        if not segments:
+            return
+        first, last = segments[0].header, segments[-1]
+        begins = (1 if first.needs_base else first.first_lsn, first.first_local_lsn)
+        if begins[0] > base.last_lsn + 1 or begins[1] > base.local_lsn + 1:
+            text = f"begins at LSNs {begins}, but what came before ends at {base.last_lsn}, {base.local_lsn}"
+            raise damaged(segments[0].path, 0, text)
+        ends = (last.last_lsn or base.last_lsn, last.local_lsn)
+        if ends[0] < base.counts_lsn or ends[1] < base.local_counts_lsn:
+            text = f"ends at LSNs {ends}, but {snapshot_path(segments[0].number)} was made of {base}"
+            raise damaged(last.path, last.end, text)
+        is_clean = status is not None and status.clean and status.journal_end == (last.number, last.end)
+        if is_clean and status is not None and ends != (status.last_lsn, status.local_lsn):
+            text = f"ends at LSNs {ends}, STATUS says {status.last_lsn}, {status.local_lsn}"
+            raise damaged(last.path, last.end, text)
+
+    def _recovered(self, messages: int, committed: int) -> Recovered:
+        found, resources, base = self._survey, self._resources, self._base
+        local_lsn = max(base.local_lsn, found.segments[-1].local_lsn) if found.segments else base.local_lsn
+        journal_lsn = (found.segments[-1].last_lsn if found.segments else 0) or base.last_lsn
+        resources.log.reset(self._last_lsn)
+        resources.local_log.reset(local_lsn)
+        for queue in resources.state.queues.values():
+            queue.redelivered_below = queue.log.last_lsn
+        status, notes = found.status, list(found.notes)
+        was_clean = ""
+        if status is not None and status.clean:
+            if status.journal_end == (found.next_number - 1, found.previous_bytes):
+                was_clean = status.clean
+            else:
+                notes.append("STATUS says that the store was closed in order, but the journal goes on after that")
+        if self._loader.misfits:
+            notes.append(f"{self._loader.misfits} events of this broker's own log were about things that are not here")
+        transient = base.transient + found.left_out + self._loader.transient - self._loader.unknown
+        return Recovered(
+            status=status,
+            was_clean=was_clean,
+            is_empty=not found.segments and found.snapshot is None,
+            last_lsn=self._last_lsn,
+            journal_lsn=journal_lsn,
+            local_lsn=local_lsn,
+            held=tuple(self._held),
+            committed_lsn=min(committed, journal_lsn),
+            messages=messages,
+            lost_transient=max(transient, 0),
+            notes=tuple(notes),
+            segments=found.segments,
+            snapshot_number=found.snapshot.number if found.snapshot is not None else 0,
+            next_number=found.next_number,
+            previous_bytes=found.previous_bytes,
+            bytes_read=self._done,
+            taken_back=found.taken_back,
+        )
+
+    def _advance(self, block: Block) -> None:
+        self._done += block.end - block.offset
+        if self._done >= self._told + _PROGRESS_BYTES:
+            self._told = self._done
+            self._progress(self._done, max(self._survey.bytes, self._done))
+
+
+def _end_of(path: str, block: Block) -> SnapshotEnd:
+    if block.kind is not BlockKind.END:
+        raise damaged(path, block.offset, f"expected events or the end of a snapshot, found {block.kind.name}")
+    try:
+        return read_end(block)
+    except BlockError as error:
+        raise damaged(path, block.offset, str(error)) from error
+
+
+def _records(path: str, block: Block) -> list[Record]:
+    records, _, problem = decode(block.data)
+    if problem is not None:
+        raise damaged(path, block.end - block.length + problem.offset, problem.text)
+    return records
+
+
+def _before_unit(records: list[Record], upto: int) -> int:
+    """`upto`, or what comes before the unit that it would cut in two."""
+    first_part = 0
+    for lsn, _, part in records:
+        if lsn > upto:
+            break
+        first_part = (first_part or lsn) if part else 0
+    return first_part - 1 if first_part else upto
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """The collector would look through millions of new objects again and again, and find no garbage."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _spare_the_collector(messages: int) -> None:
+    """What was loaded is no garbage: without this, the first rounds of the collector look through all of it."""
+    if messages >= _FREEZE_MESSAGES:
+        gc.freeze()

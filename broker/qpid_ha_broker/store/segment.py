@@ -1,0 +1,119 @@
+"""One file of the journal while it is written."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from .blocks import (
+    BLOCK_HEADER_BYTES,
+    FILE_HEADER_BYTES,
+    BlockKind,
+    Buffer,
+    FileHeader,
+    encode_block,
+    encode_header,
+)
+from .files import FULL, File
+from .reading import end_data
+
+END_ROOM_BYTES: Final = 512
+"""Kept free at the end of each segment, so that it can be closed in order however full the disk is."""
+
+_STOP: Final = bytes(BLOCK_HEADER_BYTES)
+"""Behind the last block: where the blocks end is then plain in a file that was another one before, too."""
+
+
+class Staged(NamedTuple):
+    """A block that waits for its place."""
+
+    kind: BlockKind
+    first_lsn: int
+    last_lsn: int
+    committed_lsn: int
+    left_out: int
+    data: Buffer
+    at_ms: int
+    """When it was handed over; milliseconds since the Unix epoch."""
+
+
+class SegmentEnd(NamedTuple):
+    """What END says of a segment: the ends of both logs as of its last block, and what was committed of the first."""
+
+    last_lsn: int
+    local_lsn: int
+    committed_lsn: int
+
+
+def sync(file: File) -> None:
+    """Sync, where "no room" is as bad as any other error: what the system kept of the data is unknown."""
+    try:
+        file.sync()
+    except OSError as error:
+        if error.errno in FULL:
+            raise OSError(errno.EIO, f"cannot sync: {error.strerror}") from error
+        raise
+
+
+class Segment:
+    """The promise: all before `position` is on disk, and nothing there is ever written again.
+
+    What a write left behind that failed, and a MARK, lie behind `position`: the next write goes over them.
+    """
+
+    __slots__ = ("_created_ms", "_file", "_marked", "has_ended", "number", "position", "size")
+
+    def __init__(self, file: File, header: FileHeader) -> None:
+        """Takes a file over that nobody can find yet; `header` is on disk once this returns."""
+        self.number = header.number
+        self.position = FILE_HEADER_BYTES
+        self.has_ended = False
+        self._created_ms = header.created_ms
+        self._file = file
+        self._marked: SegmentEnd | None = None
+        file.write(0, encode_header(header), _STOP)
+        sync(file)
+        self.size = file.size
+
+    def has_room(self, length: int) -> bool:
+        """Whether a group of so many bytes fits, headers included."""
+        return not self.has_ended and self.position + length + END_ROOM_BYTES <= self.size
+
+    def write_group(self, blocks: Sequence[Staged]) -> None:
+        """One write, one sync. When the write fails nothing has changed, and the same may be tried again."""
+        number, synced, length = self.number, self.position, 0
+        pieces: list[Buffer] = []
+        created_ms = self._created_ms
+        for kind, first, last, committed, left_out, data, at_ms in blocks:
+            age_ms = at_ms - created_ms
+            pieces.append(encode_block(number, kind, first, last, committed, left_out, synced, data, age_ms))
+            pieces.append(data)
+            length += BLOCK_HEADER_BYTES + len(data)
+        pieces.append(_STOP)
+        self._file.write(synced, *pieces)
+        sync(self._file)
+        self.position = synced + length
+        self._marked = None
+
+    def write_mark(self, end: SegmentEnd) -> bool:
+        """Say behind the last block that it is on disk. Not synced: once it is there, it is true."""
+        if self.has_ended or self._marked == end:
+            return False
+        mark = encode_block(
+            self.number, BlockKind.MARK, end.last_lsn, end.last_lsn, end.committed_lsn, 0, self.position
+        )
+        self._file.write(self.position, mark, _STOP)
+        self._marked = end
+        return True
+
+    def write_end(self, end: SegmentEnd) -> None:
+        """Close in order. Once is enough."""
+        if not self.has_ended:
+            data = end_data(end._asdict())
+            self.write_group((Staged(BlockKind.END, end.last_lsn, end.last_lsn, end.committed_lsn, 0, data, 0),))
+            self.has_ended = True
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()

@@ -1,0 +1,134 @@
+"""A snapshot: the state before a segment of the journal, as events. Written beside, and there as a whole or not at all.
+
+It is written under another name, synced and only then renamed, and its last block says that it is whole: what lies
+under `snapshots/` with the right name was finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.model.queue_arguments import Replicate
+from qpid_ha_broker.model.state import State
+
+from .blocks import FILE_HEADER_BYTES, Block, BlockKind, FileHeader, encode_block, encode_header
+from .errors import BlockError
+from .files import Disk
+from .layout import SNAPSHOTS, snapshot_path
+from .reading import end_data, end_facts
+
+BLOCK_BYTES: Final = 1024 * 1024
+
+
+class SnapshotEnd(NamedTuple):
+    """The last words of a snapshot."""
+
+    last_lsn: int
+    """Of the replicated log: what comes after it is in the journal."""
+    local_lsn: int
+    counts_lsn: int
+    """Where the replicated log ended when the last message was looked at: the journal must reach that far."""
+    local_counts_lsn: int
+    messages: int
+    """How many records of messages there are; one in several queues may have several."""
+    transient: int
+    """Copies in queues of messages that were in the state but not durable, and are not in the snapshot."""
+
+    def ends_of(self, lsn: int) -> tuple[int, int]:
+        """Last LSN, and that of the failed deliveries, of the log to which `lsn` belongs."""
+        if lsn >= LOCAL_BASE:
+            return self.local_lsn, self.local_counts_lsn
+        return self.last_lsn, self.counts_lsn
+
+
+def read_end(block: Block) -> SnapshotEnd:
+    """Raises BlockError."""
+    facts: dict[str, Any] = end_facts(block)
+    try:
+        end = SnapshotEnd(**facts)
+    except TypeError as error:
+        raise BlockError(f"expected the facts that end a snapshot: {error}") from None
+    if any(type(value) is not int for value in end):
+        raise BlockError(f"expected numbers at the end of a snapshot, found {facts!r}")
+    return end
+
+
+def configuration_events(state: State, last_lsn: int, local_lsn: int) -> Iterator[tuple[int, ev.Event]]:
+    """All but the messages, in an order in which it can be applied; each with its LSN, or that of now."""
+    yield from state.generations
+    yield last_lsn, state.in_sync
+    for exchange_id in sorted(state.exchanges_by_id):
+        exchange = state.exchanges_by_id[exchange_id]
+        yield exchange_id, ev.ExchangeDeclared(exchange.name, exchange.kind.value, exchange.arguments)
+    for queue_id in sorted(state.queues_by_id):
+        queue = state.queues_by_id[queue_id]
+        now = local_lsn if queue_id >= LOCAL_BASE else last_lsn
+        yield queue_id, ev.QueueDeclared(queue.name, queue.arguments.given)
+        if queue_id < LOCAL_BASE and queue.replication is not Replicate.MESSAGES:
+            yield now, ev.ReplicationChanged(queue_id, False)
+        if queue.used:
+            yield now, ev.QueueUsed(queue_id, queue.owner)
+    for exchange_id in sorted(state.exchanges_by_id):
+        for binding in state.exchanges_by_id[exchange_id].bindings():
+            # Of the broker's own log if one end is; a binding may be so without that, which no state tells.
+            local = max(exchange_id, binding.queue) >= LOCAL_BASE
+            event = ev.Bound(exchange_id, binding.queue, binding.key, binding.arguments)
+            yield local_lsn if local else last_lsn, event
+    yield from state.producers.events()
+    yield from state.local_producers.events()
+
+
+class SnapshotWriter:
+    """Writes one snapshot. Ends with `finish`, or with `abandon`, after which there is nothing of it.
+
+    Raises OSError as the disk gives it; then, too, `abandon`.
+    """
+
+    def __init__(self, disk: Disk, header: FileHeader) -> None:
+        self._disk = disk
+        self._header = header
+        self._path = snapshot_path(header.number)
+        self._temporary = f"{self._path}.tmp"
+        self._pieces: list[bytes] = []
+        self._waiting = 0
+        disk.make_directory(SNAPSHOTS)
+        if disk.exists(self._temporary):
+            disk.remove(self._temporary)
+        self._file = disk.create(self._temporary)
+        self._file.write(0, encode_header(header))
+        self.size = FILE_HEADER_BYTES
+        """Bytes written so far."""
+
+    def add(self, records: bytes) -> None:
+        """Whole records, as many as there happen to be."""
+        if self._waiting and self._waiting + len(records) > BLOCK_BYTES:
+            self._write(BlockKind.EVENTS)
+        self._pieces.append(records)
+        self._waiting += len(records)
+
+    def finish(self, end: SnapshotEnd) -> None:
+        """Let it count. Whoever calls this knows that the journal is on disk, and committed, up to `counts_lsn`."""
+        if self._waiting:
+            self._write(BlockKind.EVENTS)
+        self._pieces = [end_data(end._asdict())]
+        self._write(BlockKind.END)
+        self._file.sync()
+        self._file.close()
+        self._disk.rename(self._temporary, self._path)
+        self._disk.sync_directory(SNAPSHOTS)
+
+    def abandon(self) -> None:
+        """Leave nothing behind."""
+        self._file.close()
+        if self._disk.exists(self._temporary):
+            self._disk.remove(self._temporary)
+
+    def _write(self, kind: BlockKind) -> None:
+        data = b"".join(self._pieces)
+        head = encode_block(self._header.number, kind, 0, 0, 0, 0, 0, data)
+        self._file.write(self.size, head, data)
+        self.size += len(head) + len(data)
+        self._pieces, self._waiting = [], 0

@@ -1,0 +1,144 @@
+"""STATUS: the one small file that says what a store is, before anybody reads the journal.
+
+It is replaced as a whole (`Disk.replace`), so it is always one that somebody meant. People may read it; who edits it is
+found out by its checksum, because a wrong promise or generation could cost messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+from zlib import crc32
+
+from .errors import NewerFormat, StatusError
+
+STATUS_FORMAT: Final = 1
+STATUS_FILE: Final = "STATUS"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a broker knows of itself when it starts. `clean`: UUID of the shutdown; "": it did not end in order."""
+
+    cluster: str
+    broker: str
+    set: str
+    history: tuple[tuple[int, str, int], ...] = ()
+    """Generation, primary and first LSN of each, oldest first."""
+    role: str = ""
+    """The last state, in the words of `ha.states.State`."""
+    epoch: int = 0
+    members: tuple[str, ...] = ()
+    clean: str = ""
+    journal_end: tuple[int, int] | None = None
+    """When clean: number of the last segment, and how many bytes of it count."""
+    last_lsn: int = 0
+    """When clean: the end of the replicated log."""
+    local_lsn: int = 0
+    """When clean: the end of the broker's own log."""
+    promised: int = 0
+    """The highest generation that was promised to somebody, and to whom."""
+    promised_to: str = ""
+    chosen: tuple[int, int, str] | None = None
+    """After a crash of all, this store was found to be the one to begin with: generation and LSN of its end, and by
+    whom. It is permission to be promoted, for as long as the store still ends there."""
+
+    @property
+    def generation(self) -> int:
+        """The newest generation that the history tells of; 0: none."""
+        return self.history[-1][0] if self.history else 0
+
+    def encode(self) -> bytes:
+        """As JSON for people and programs."""
+        fields = {"format": STATUS_FORMAT, **asdict(self)}
+        return json.dumps({**fields, "crc32": _checksum(fields)}, indent=2, ensure_ascii=False).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes) -> Status:
+        """The inverse. Raises NewerFormat, or StatusError for whatever `encode` did not write just so."""
+        fields = _fields_of(data)
+        try:
+            status = cls(**{name: _READERS[name](value) for name, value in fields.items()})
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise StatusError(f"expected the fields of format {STATUS_FORMAT}: {error!r}") from None
+        if status.encode() != data:
+            raise StatusError("its text is not the one that was written")
+        return status
+
+
+def _fields_of(data: bytes) -> dict[str, Any]:
+    """The checksum is made in the same way in all formats: damage never passes for a newer one."""
+    try:
+        fields = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise StatusError(f"expected JSON: {error}") from None
+    if not isinstance(fields, dict) or "format" not in fields or "crc32" not in fields:
+        raise StatusError("expected a JSON object with format and crc32")
+    sealed = fields.pop("crc32")
+    try:
+        found = _checksum(fields)
+    except ValueError as error:
+        raise StatusError(f"expected JSON of text and numbers: {error}") from None
+    if sealed != found:
+        raise StatusError(f"expected CRC-32 {sealed!r}, found {found}")
+    version = fields.pop("format")
+    if type(version) is int and version > STATUS_FORMAT:
+        raise NewerFormat(version, STATUS_FORMAT)
+    if version != STATUS_FORMAT:
+        raise StatusError(f"expected format {STATUS_FORMAT}, found {version!r}")
+    return fields
+
+
+def _checksum(fields: dict[str, Any]) -> int:
+    return crc32(json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8"))
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"expected text, found {value!r:.80}")
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        raise TypeError(f"expected a number of 64 bits, found {value!r:.80}")
+    return value
+
+
+def _generation(value: Any) -> tuple[int, str, int]:
+    generation, primary, first_lsn = value
+    return _number(generation), _text(primary), _number(first_lsn)
+
+
+def _end(value: Any) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    number, length = value
+    return _number(number), _number(length)
+
+
+def _choice(value: Any) -> tuple[int, int, str] | None:
+    if value is None:
+        return None
+    generation, lsn, reason = value
+    return _number(generation), _number(lsn), _text(reason)
+
+
+_READERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "cluster": _text,
+    "broker": _text,
+    "set": _text,
+    "history": lambda value: tuple(_generation(each) for each in value),
+    "role": _text,
+    "epoch": _number,
+    "members": lambda value: tuple(_text(each) for each in value),
+    "clean": _text,
+    "journal_end": _end,
+    "last_lsn": _number,
+    "local_lsn": _number,
+    "promised": _number,
+    "promised_to": _text,
+    "chosen": _choice,
+}

@@ -1,0 +1,189 @@
+"""Journals on Spark, beside Spark's own Parquet and plain Arrow on the same rows, in one run."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from bench.figures import Measurement
+from bench.load_client import BenchError
+from bench.pipeline_growth import measure_growth, worked_s
+from bench.scenario import Scenario
+from bench.store import MB, disk_directory
+from bench.store_filling import IDENTITY, fill_journal
+from qpid_ha_broker.amqp.sections import MessageSections
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.codec import Record, encode_all
+from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.store.blocks import BlockKind
+from qpid_ha_broker.store.files import LocalDisk
+from qpid_ha_broker.store.journal import SEGMENT_BYTES, Journal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CORES, QUEUES, TURN, GROUP = 2, 10, 250, 16
+WANTED = "queue-3"
+_COUNTED = f"queue = '{WANTED}'"
+
+
+class Times(NamedTuple):
+    """Of several runs, in seconds. `worked_s`: of processors, by all processes, in the run that took least of them."""
+
+    best_s: float
+    median_s: float
+    worked_s: float
+    runs: int
+
+    def __str__(self) -> str:
+        clock = f"best {self.best_s:.2f} s, median {self.median_s:.2f} s of {self.runs}"
+        return f"{clock}; {self.worked_s:.2f} s of processors"
+
+
+def timed(count: Callable[[], int], expected: int, runs: int) -> Times:
+    """Run it some times; the first one warms up and does not count. Raises BenchError for a wrong count."""
+    times, work = [], []
+    for _ in range(runs + 1):
+        began, worked = time.perf_counter(), worked_s()
+        found = count()
+        times.append(time.perf_counter() - began)
+        work.append(worked_s() - worked)
+        if found != expected:
+            raise BenchError(f"{found} rows were counted, of {expected}")
+    return Times(min(times[1:]), statistics.median(times[1:]), min(work[1:]), runs)
+
+
+def _runs(scenario: Scenario) -> int:
+    return 5 if scenario.folded_mb >= 100 else 1
+
+
+def fill(directory: Path, total_bytes: int, size: int) -> tuple[int, int]:
+    """A journal of one broker with messages of `size` bytes on ten queues; its bytes, and messages on one queue."""
+    directory.mkdir(parents=True)
+    payloads = [_message(size - size // 4 + number * size // 1000) for number in range(500)]
+    journal = Journal.begin(
+        LocalDisk(directory), IDENTITY, 1, generation=1, first_lsn=1, first_local_lsn=LOCAL_BASE + 1, previous_bytes=0,
+        clock=lambda: int(time.time() * 1000), segment_bytes=SEGMENT_BYTES,
+    )  # fmt: skip
+    records = [Record(number + 1, ev.QueueDeclared(f"queue-{number}", {}), False) for number in range(QUEUES)]
+    written = turn = wanted = 0
+    lsn = QUEUES
+    while written < total_bytes:
+        data = encode_all(records)
+        journal.stage(BlockKind.EVENTS, records[0].lsn, records[-1].lsn, records[0].lsn - 1, 0, data)
+        if not turn % GROUP:
+            journal.flush()
+        written += len(data)
+        turn += 1
+        records = []
+        for _ in range(TURN):
+            lsn += 1
+            queue = lsn * 7919 // 13 % QUEUES + 1
+            records.append(Record(lsn, ev.Enqueued((queue,), payloads[lsn * 31 % 500], True, 4, 0, ""), False))
+        wanted += sum(record.event.queues == (4,) for record in records if isinstance(record.event, ev.Enqueued))
+    wanted -= sum(record.event.queues == (4,) for record in records if isinstance(record.event, ev.Enqueued))
+    journal.end()
+    return written, wanted
+
+
+def _message(size: int) -> bytes:
+    from proton import Message
+
+    payload = bytes(Message(os.urandom(size), inferred=True, durable=True, subject="bench").encode())
+    MessageSections().header(payload)
+    return payload
+
+
+def measure_reading(scenario: Scenario) -> Iterator[Measurement]:
+    """Counting the messages of one queue: a journal, and the same rows as Parquet."""
+    from qpid_ha_pipeline.session import session
+
+    spark = session(f"local[{CORES}]", name="bench", spark_sql_shuffle_partitions=str(CORES))
+    try:
+        for size in (1024, 100):
+            with disk_directory() as directory:
+                yield from _measure_size(spark, directory, scenario.folded_mb * MB, size, _runs(scenario))
+    finally:
+        spark.stop()
+
+
+def _measure_size(
+    spark: SparkSession, directory: Path, total_bytes: int, size: int, runs: int
+) -> Iterator[Measurement]:
+    written, wanted = fill(directory / "data" / "default", total_bytes, size)
+    source = spark.read.format("qpid-journal")
+    rows = source.option("event", "enqueued").load(str(directory / "data"))
+    kept = rows.select("lsn", "event", "queue", "message_id", "size", "durable", "priority", "body")
+    kept.write.option("compression", "none").parquet(str(directory / "parquet"))
+
+    def journal(checksums: str = "true") -> int:
+        table = spark.read.format("qpid-journal").option("columns", "queue").option("event", "enqueued")
+        table = table.option("checksums", checksums).option("queue", WANTED)
+        return int(table.load(str(directory / "data")).count())
+
+    def parquet() -> int:
+        return int(spark.read.parquet(str(directory / "parquet")).where(_COUNTED).count())
+
+    def whole_parquet() -> int:
+        table = spark.read.parquet(str(directory / "parquet")).where(_COUNTED)
+        return int(table.selectExpr("count(nullif(length(body), -1)) as bodies").collect()[0].bodies)
+
+    counts = (journal, parquet, whole_parquet, lambda: _alone(directory / "data"), lambda: journal("false"))
+    ours, theirs, whole, plain, unchecked = (timed(count, wanted, runs) for count in counts)
+    key = f"journal_count_{size}"
+    yield Measurement(key, f"journal to count of one queue, {size} B", written / MB / ours.best_s, "MB/s", str(ours))
+    yield Measurement(f"{key}_share", "the same beside Parquet, which reads the queue's column alone",
+                      100 * theirs.best_s / ours.best_s, "%", f"Parquet: {theirs}")  # fmt: skip
+    yield Measurement(f"{key}_work_share", "the same in processor time", 100 * theirs.worked_s / ours.worked_s, "%")
+    yield Measurement(f"{key}_unchecked_share", "without checksums, which Parquet does not look at either",
+                      100 * theirs.best_s / unchecked.best_s, "%", f"journal: {unchecked}")  # fmt: skip
+    yield Measurement(f"{key}_whole_share", "beside Parquet that has to look at the bodies, too",
+                      100 * whole.best_s / ours.best_s, "%", f"Parquet: {whole}")  # fmt: skip
+    yield Measurement(f"{key}_alone", "without Spark, one core", written / MB / plain.best_s, "MB/s", str(plain))
+
+
+def _alone(path: Path) -> int:
+    """The data source's own work, in this process."""
+    from qpid_ha_pipeline.journal_source import JournalReader
+    from qpid_ha_pipeline.options import JournalOptions
+    from qpid_ha_pipeline.schema import schema_of
+
+    options = JournalOptions.parse({"path": str(path), "queue": WANTED, "event": "enqueued", "columns": "queue"})
+    reader = JournalReader(options, schema_of(options.columns))
+    return sum(len(batch) for part in reader.partitions() for batch in reader.read(part))
+
+
+def measure_consolidating(scenario: Scenario) -> Iterator[Measurement]:
+    """Several stores into snapshots, one task for each."""
+    from qpid_ha_pipeline.jobs.consolidate import snapshots
+    from qpid_ha_pipeline.session import session
+
+    spark = session(f"local[{CORES}]", name="bench")
+    try:
+        with disk_directory() as directory:
+            paths: list[str] = []
+            for number in range(CORES):
+                events = 3 * scenario.folded_mb * MB // (2 * (1024 + 60) + 40) // CORES
+                store = directory / f"broker{number}" / "default"
+                fill_journal(store, events, 1024, consumed=0.5, segment_bytes=scenario.folded_mb * MB // 16)
+                paths.append(str(store.parent))
+            snapshots(spark, paths[:1], str(directory / "warm"))
+            began, worked = time.perf_counter(), worked_s()
+            found = snapshots(spark, paths, str(directory / "out"))
+            elapsed = time.perf_counter() - began
+            read = sum(each.bytes_read for each in found)
+            note = f"{elapsed:.2f} s, {worked_s() - worked:.2f} s of processors; {read / MB:,.0f} MB"
+            yield Measurement("pipeline_consolidate", "consolidate on Spark", read / MB / elapsed, "MB/s", note)
+    finally:
+        spark.stop()
+
+
+PIPELINE_MEASURES = {
+    "journal-count": measure_reading,
+    "journal-growth": measure_growth,
+    "journal-consolidate": measure_consolidating,
+}

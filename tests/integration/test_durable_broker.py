@@ -1,0 +1,453 @@
+"""A broker with a data directory: what it confirmed survives its death, and what it cannot keep it does not confirm."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+from proton import Delivery, Message, ProtonException, Timeout
+
+from blocking_client import BlockingClient, LocalTransaction, Management, SettleSecond, bodies
+from failover_load import FailoverLoad
+from kept_journal import last_block
+from qpid_ha_broker.server.store import SET
+from qpid_ha_broker.store.files import LocalDisk
+from running_agent import wait_until
+from running_broker import RunningBroker
+
+Start = Callable[..., RunningBroker]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a broker on the test's data directory, again and again on the same port; all have ended in the end."""
+    ports: list[int] = []
+    with ExitStack() as stack:
+
+        def begin(data_dir: Path = tmp_path, **settings: object) -> RunningBroker:
+            listen = f"amqp://127.0.0.1:{ports[0] if ports else 0}"
+            broker = RunningBroker({"data-dir": str(data_dir), "listen": listen, "stop-timeout": "1s", **settings})
+            stack.enter_context(broker)
+            ports.append(broker.port)
+            return broker
+
+        yield begin
+
+
+def kill(broker: RunningBroker, client: BlockingClient | None = None) -> None:
+    """SIGKILL, and wait until it is gone, and `client` knows."""
+    os.kill(broker.pid, signal.SIGKILL)
+    assert broker.process is not None
+    broker.process.wait()
+    if client is not None:
+        with suppress(ProtonException):
+            client.wait(lambda: client.connection.disconnected)
+
+
+def complaint(data_dir: Path, *arguments: str) -> str:
+    """What a broker says that must not start on `data_dir`, and ends with 1."""
+    command = [sys.executable, "-m", "qpid_ha_broker.server.main", "--data-dir", str(data_dir)]
+    command += ["--listen", "amqp://127.0.0.1:0", "--control-socket", str(data_dir.parent / "second.sock"), *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert found.returncode == 1
+    assert "Traceback" not in found.stderr
+    return found.stderr.splitlines()[-1]
+
+
+def durable(body: Any, **fields: Any) -> Message:
+    return Message(body, durable=True, **fields)
+
+
+def confirmed(outcomes: list[Any]) -> int:
+    return sum(outcome.state == Delivery.ACCEPTED for outcome in outcomes)
+
+
+def facts(broker: RunningBroker) -> dict[str, Any]:
+    """What `qpid-ha query` tells."""
+    command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", "query", "--format", "json"]
+    environment = {**os.environ, "QPID_HA_SOCKET": str(broker.control_socket)}
+    found = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=True)
+    return dict(json.loads(found.stdout))
+
+
+def wait_for_fact(broker: RunningBroker, client: BlockingClient, value: str) -> None:
+    """Until the fact `store` is `value`; meanwhile `client` goes on sending."""
+    deadline = time.monotonic() + 15
+    while (found := facts(broker)["store"]) != value:
+        with suppress(Timeout):
+            client.connection.wait(lambda: False, timeout=0.1)
+        assert time.monotonic() < deadline, f"the store is {found}, not {value}: {broker.log()}"
+
+
+# --- killed
+
+
+def test_killed_again_and_again_under_load_it_loses_nothing_that_it_confirmed(start: Start) -> None:
+    broker = start()
+    with FailoverLoad([broker.url], rate=2000, durable=True) as load:
+        for _ in range(4):
+            load.wait_confirmed(700)
+            kill(broker)
+            broker = start()
+        load.wait_confirmed(100)
+        audit = load.finish()
+
+    assert audit.lost == ()
+    assert audit.duplicates_unmarked == ()
+    assert audit.confirmed >= 2900
+    assert "Traceback" not in broker.log()
+
+
+def test_what_a_consumer_was_told_is_settled_does_not_come_back(start: Start) -> None:
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        client.send("q", *(durable(f"m{number}") for number in range(20)))
+        receiver = client.receiver("q", 20, SettleSecond())
+        deliveries = []
+        for _ in range(8):
+            client.wait(lambda: receiver.fetcher.has_message)
+            receiver.fetcher.pop()
+            delivery = receiver.fetcher.unsettled.popleft()
+            delivery.update(Delivery.ACCEPTED)
+            deliveries.append(delivery)
+        client.wait(lambda: all(delivery.settled for delivery in deliveries))
+        kill(broker, client)
+
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        left = client.browse("q")
+    assert bodies(left) == [f"m{number}" for number in range(8, 20)]
+    assert not any(message.first_acquirer for message in left)
+
+
+def test_failed_deliveries_are_still_counted(start: Start) -> None:
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        client.send("q", durable("poison"))
+        for _ in range(2):
+            receiver = client.receiver("q", 1)
+            client.fetch(receiver, 1, None)
+            receiver.fetcher.unsettled[0].local.failed = True
+            receiver.settle(Delivery.MODIFIED)
+            receiver.close()
+        client.send("q", durable("what was written before it is on disk, too"))
+        kill(broker, client)
+
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        (poison, _) = client.browse("q")
+    assert poison.delivery_count == 2
+
+
+def test_objects_and_the_rules_of_queues_come_back(start: Start) -> None:
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        manage = Management(client)
+        manage.create_queue("ring", {"qpid.max_count": 2, "qpid.policy_type": "ring"})
+        manage.create_queue("last", {"qpid.last_value_queue_key": "key"})
+        manage.create_queue("first", {"x-max-priority": 10, "qpid.priorities": 10})
+        manage.create_exchange("news", "topic")
+        manage.bind("news", "ring", "a.#")
+        client.send("ring", *(durable(body) for body in "abc"))
+        client.send("last", *(durable(f"{key}{n}", properties={"key": key}) for n in range(3) for key in "xy"))
+        client.send("first", durable("low", priority=1), durable("high", priority=9))
+        kill(broker, client)
+
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        assert bodies(client.browse("ring")) == ["b", "c"]
+        assert sorted(bodies(client.browse("last"))) == ["x2", "y2"]
+        assert bodies(client.browse("first")) == ["high", "low"]
+        client.send("news/a.b", durable("d"))
+        assert bodies(client.browse("ring")) == ["c", "d"]
+        client.send("last", durable("x3", properties={"key": "x"}))
+        assert sorted(bodies(client.browse("last"))) == ["x3", "y2"]
+
+
+def test_a_message_expires_while_nobody_runs(start: Start) -> None:
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        client.send("q", durable("short", ttl=0.3), durable("long", ttl=600))
+        kill(broker, client)
+    sent_at_s = time.monotonic()
+
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        while time.monotonic() - sent_at_s < 0.6:
+            client.browse("q")
+        assert bodies(client.consume("q")) == ["long"]
+
+
+def test_a_transaction_is_there_whole_or_not_at_all(start: Start) -> None:
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        client.send("in", durable("work"))
+        sender, receiver = client.sender("out"), client.receiver("in", 1)
+        client.fetch(receiver, 1, None)
+        done = LocalTransaction(client)
+        done.accept(receiver)
+        for number in range(3):
+            done.send(sender, durable(f"done{number}"))
+        assert done.commit() == "committed"
+        left = LocalTransaction(client)
+        left.send(sender, durable("never discharged"))
+        kill(broker, client)
+
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        assert bodies(client.browse("out")) == ["done0", "done1", "done2"]
+        assert client.browse("in") == []
+
+
+def test_what_is_not_durable_is_gone_and_costs_no_sync(start: Start) -> None:
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        assert confirmed(client.send("q", "passing", durable("staying"), "passing too")) == 3
+        assert len(client.browse("q")) == 3
+        kill(broker, client)
+
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        assert bodies(client.consume("q")) == ["staying"]
+        assert confirmed(client.send("q", durable("next"))) == 1
+        assert bodies(client.browse("q")) == ["next"]
+
+
+def test_queues_of_the_brokers_own_log_come_back_with_their_messages(start: Start) -> None:
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        manage = Management(client)
+        manage.create_queue("own", {"qpid.replicate": "none"})
+        manage.create_queue("half", {"qpid.replicate": "configuration"})
+        client.send("own", durable("a"), durable("b"))
+        client.send("half", durable("c"))
+        kill(broker, client)
+
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        assert bodies(client.consume("own")) == ["a", "b"]
+        assert bodies(client.browse("half")) == ["c"]
+        kill(broker, client)
+
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        assert bodies(client.browse("half")) == ["c"]
+
+
+# --- what the journal tells others
+
+
+def test_whoever_reads_the_journal_learns_that_the_last_message_is_certain(start: Start, tmp_path: Path) -> None:
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        client.send("q", durable("a"), durable("b"))
+        wait_until(lambda: is_all_committed(tmp_path), lambda: "nothing says that the last message is certain")
+        client.send("q", durable("c"))
+    assert broker.stop() == 0
+    assert is_all_committed(tmp_path)
+
+
+def is_all_committed(data_dir: Path) -> bool:
+    block = last_block(LocalDisk(data_dir / SET))
+    return block.committed_lsn >= block.last_lsn > 0
+
+
+# --- stopped
+
+
+def test_a_clean_stop_is_told_and_leaves_everything(start: Start) -> None:
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        client.send("q", durable("a"), durable("b"))
+    assert broker.stop() == 0
+
+    broker = start()
+    assert "it was closed in order" in broker.log()
+    with BlockingClient(broker.url) as client:
+        assert bodies(client.browse("q")) == ["a", "b"]
+    kill(broker)
+    assert "it was not closed in order" in start().log()
+
+
+def test_qpid_ha_shutdown_ends_it_in_order(start: Start) -> None:
+    broker = start()
+    command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", "shutdown"]
+    environment = {**os.environ, "QPID_HA_SOCKET": str(broker.control_socket)}
+    found = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=True)
+
+    assert found.stdout == "test ends\n"
+    assert broker.process is not None
+    assert broker.process.wait(15) == 0
+    assert "it was closed in order" in start().log()
+
+
+def test_without_a_store_a_data_directory_keeps_nothing(start: Start, tmp_path: Path) -> None:
+    broker = start(**{"store.enabled": False})
+    with BlockingClient(broker.url) as client:
+        assert confirmed(client.send("q", durable("a"))) == 1
+    assert facts(broker)["store"] == "off"
+    assert not (tmp_path / "default").exists()
+
+
+def test_old_files_become_a_snapshot_while_it_runs(start: Start, tmp_path: Path) -> None:
+    broker = start(**{"store.segment-size": "256KiB", "store.consolidate-at": "1MiB"})
+    with BlockingClient(broker.url) as client:
+        sender = client.sender("q")
+        sent = 0
+        deadline = time.monotonic() + 30
+        while not list((tmp_path / "default" / "snapshots").glob("*.snap")):
+            assert time.monotonic() < deadline, broker.log()
+            client.offer(sender, durable("x" * 50_000))
+            sent += 1
+        while len(list((tmp_path / "default" / "journal").glob("*.log"))) > 8:
+            assert time.monotonic() < deadline, broker.log()
+            client.offer(sender, durable("x" * 1000))
+            sent += 1
+        kill(broker, client)
+
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        assert Management(client).messages("q") == sent
+
+
+# --- faults
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(place)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("a file system of its own needs the right to mount one")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=False)
+
+
+def test_on_a_full_disk_everything_waits_and_goes_on_when_there_is_room(start: Start, small_disk: Path) -> None:
+    (small_disk / "ballast").write_bytes(bytes(1_500_000))
+    broker = start(small_disk, **{"store.segment-size": "256KiB"})
+    with BlockingClient(broker.url) as client:
+        sender = client.sender("q")
+        deliveries = [sender.link.send(durable(bytes([number]) * 50_000)) for number in range(40)]
+        client.wait(lambda: any(delivery.settled for delivery in deliveries))
+        wait_for_fact(broker, client, "full")
+        assert not all(delivery.settled for delivery in deliveries)
+        assert "no room for the store" in broker.log()
+        (small_disk / "ballast").unlink()
+        client.wait(lambda: all(delivery.settled for delivery in deliveries))
+        assert all(delivery.remote_state == Delivery.ACCEPTED for delivery in deliveries)
+        wait_for_fact(broker, client, "ok")
+        assert "there is room again" in broker.log()
+        kill(broker, client)
+
+    broker = start(small_disk, **{"store.segment-size": "64KiB"})
+    with BlockingClient(broker.url) as client:
+        assert [bytes(body)[0] for body in bodies(client.browse("q"))] == list(range(40))
+
+
+def test_a_disk_that_is_full_at_the_end_does_not_hold_the_broker(start: Start, small_disk: Path) -> None:
+    broker = start(small_disk, **{"store.segment-size": "256KiB"})
+    with BlockingClient(broker.url) as client:
+        deliveries = [client.sender("q").link.send(durable(bytes(100_000))) for _ in range(60)]
+        wait_for_fact(broker, client, "full")
+        confirmed_count = sum(delivery.settled for delivery in deliveries)
+        assert confirmed_count < 60
+        assert broker.stop(40) == 0
+        assert "could not be closed in order" in broker.log()
+
+
+def test_a_directory_that_cannot_be_written_is_named(small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+
+    line = complaint(small_disk)
+
+    assert str(small_disk) in line
+    assert "Read-only file system" in line
+
+
+def test_a_failing_disk_ends_the_broker_with_a_clear_text(start: Start, small_disk: Path) -> None:
+    broker = start(small_disk, **{"store.segment-size": "256KiB"})
+    with BlockingClient(broker.url) as client, suppress(ProtonException):
+        assert confirmed(client.send("q", durable("a"))) == 1
+        # The next file of the journal cannot be made: an error that no waiting helps against.
+        journal = small_disk / "default" / "journal"
+        journal.rename(small_disk / "default" / "elsewhere")
+        client.send("q", *(durable(bytes(100_000)) for _ in range(20)))
+    assert broker.process is not None
+    assert broker.process.wait(15) == 1
+    assert "cannot be written" in broker.log()
+    assert "Traceback" not in broker.log()
+
+
+def test_two_brokers_never_share_a_directory(start: Start, tmp_path: Path) -> None:
+    broker = start()
+
+    assert f"in use by another broker (pid {broker.pid})" in complaint(tmp_path)
+
+
+def written_segment(start: Start, data_dir: Path) -> Path:
+    """The journal of a broker that confirmed two messages, one after the other, and was stopped."""
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        client.send("q", durable("first" * 100))
+        client.send("q", durable("second" * 100))
+    broker.stop()
+    (segment,) = (data_dir / "default" / "journal").glob("*.log")
+    return segment
+
+
+def test_damage_is_named_with_file_and_offset(start: Start, tmp_path: Path) -> None:
+    segment = written_segment(start, tmp_path)
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"firstfirst")] ^= 0x20
+    segment.write_bytes(data)
+
+    line = complaint(tmp_path)
+
+    assert segment.name in line
+    assert "offset" in line
+    assert "qpid-ha store check" in line
+
+
+def test_a_newer_format_asks_for_an_upgrade(start: Start, tmp_path: Path) -> None:
+    written_segment(start, tmp_path)
+    status_path = tmp_path / "default" / "STATUS"
+    status = json.loads(status_path.read_text(encoding="utf-8"))
+    del status["crc32"]
+    status["format"] = 99
+    sealed = json.dumps(status, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    status_path.write_text(json.dumps({**status, "crc32": crc32(sealed)}), encoding="utf-8")
+
+    assert "newer release" in complaint(tmp_path)
+
+
+def test_a_torn_end_is_left_out(start: Start, tmp_path: Path) -> None:
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        client.send("q", durable("first"))
+        client.send("q", durable("last" * 10))
+        kill(broker, client)
+    (segment,) = (tmp_path / "default" / "journal").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[data.rindex(b"lastlast") :] = bytes(len(data) - data.rindex(b"lastlast"))
+    segment.write_bytes(data)
+
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        assert bodies(client.browse("q")) == ["first"]

@@ -1,0 +1,366 @@
+"""A node's store: the broker's own, on a simulated disk, with a writer that works on the virtual clock.
+
+What is given to the writer while it is under way goes with its next round, as with the real one. What a process leaves
+behind when it dies in the middle of a round is for the disk to say.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.keeping import Restored
+from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.server.member_store import MemberStore
+from qpid_ha_broker.server.restored import restored_from
+from qpid_ha_broker.server.store import Store, StoreListener
+from qpid_ha_broker.server.store_base import BaseDump
+from qpid_ha_broker.server.store_settings import StoreSettings
+from qpid_ha_broker.server.store_writer import Job, Piece
+from qpid_ha_broker.store.errors import StoreError
+from qpid_ha_broker.store.files import FULL
+from qpid_ha_broker.store.fold import FoldError, fold
+from qpid_ha_broker.store.journal import Identity, Journal
+from qpid_ha_broker.store.recovery import Recovered, recover
+from simulated_disk import PowerCut, SimulatedDisk
+from simulation.virtual_time import Schedule
+
+SET = "default"
+WITNESS = "store"
+TRY_AGAIN_S = 0.5
+"""When the disk is full."""
+FLUSH_S = 0.0001, 0.02
+STALLS = 0.003
+STALL_S = 0.5, 4.0
+SLICE_BYTES = 400
+SLICE_WITHIN_S = 0.004
+IDLE_WORK = 0.1
+FOLDS = 0.3
+"""Of the times when nothing is to do."""
+
+
+class ProcessEnds(Exception):
+    """The store cannot go on, and the broker without it neither."""
+
+
+@dataclass
+class Machine:
+    """What outlives a process: the disk, and how fast it is."""
+
+    disk: SimulatedDisk
+    draw: random.Random
+    segment_bytes: int
+    slow_s: float = 0.0
+    has_stalls: bool = True
+    operations: int = 0
+    """Write-like operations on disks of earlier processes."""
+    cut_at: int = 0
+    """The power goes at this operation, counted from the beginning; 0: it does not."""
+    kinds: list[str] = field(default_factory=list)
+    """What those operations were."""
+
+    @property
+    def operations_total(self) -> int:
+        return self.operations + self.disk.operations
+
+    def replace_disk(self, disk: SimulatedDisk) -> None:
+        """As the next process finds it."""
+        self.operations += self.disk.operations
+        self.kinds += self.disk.trace
+        self.disk = disk
+        if self.cut_at > self.operations:
+            disk.crash_at(self.cut_at - self.operations)
+
+    def flush_s(self) -> float:
+        """How long a write and its sync take."""
+        stall_s = self.draw.uniform(*STALL_S) if self.has_stalls and self.draw.random() < STALLS else 0.0
+        return self.draw.uniform(*FLUSH_S) + stall_s + self.slow_s * self.draw.random()
+
+
+class Process(NamedTuple):
+    """What a store needs of the process around it."""
+
+    schedule: Schedule
+    resources: ResourceSet
+    run: Callable[[Callable[[], None]], None]
+    """Between two inputs, if the process still lives."""
+    feed: Callable[[fx.Input], None]
+    tail_bytes: int
+    note: Callable[[str], None]
+
+
+class SimulatedWriter:
+    """The same promise as `StoreWriter`: `synced` names only pieces that are on disk, and with each all before it."""
+
+    def __init__(self, journal: Journal, listener: SimulatedStore, machine: Machine, process: Process) -> None:
+        self._journal = journal
+        self._listener = listener
+        self._machine = machine
+        self._process = process
+        self._items: deque[Piece | Job] = deque()
+        self._news: list[Callable[[], None]] = []
+        self._ticket = 0
+        self._has_failed = False
+        self.is_busy = False
+
+    def append(self, piece: Piece) -> None:
+        self._items.append(piece)
+        self._go_on()
+
+    def run(self, action: Callable[[], object], done: Callable[[], None] = lambda: None) -> None:
+        self._items.append(Job(action, done))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self.is_busy and self._items:
+            self.is_busy = True
+            self._later(self._machine.flush_s(), self._round)
+
+    def _later(self, delay_s: float, command: Callable[[], None]) -> None:
+        self._process.schedule.after(delay_s, lambda: self._process.run(command))
+
+    def _round(self) -> None:
+        with ending_process():
+            try:
+                self.write()
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                self._process.note(f"FULL: {error}")
+                self._later(TRY_AGAIN_S, self._round)
+                return
+        self._later(self._machine.flush_s() / 5, self._report)
+
+    def _report(self) -> None:
+        self.is_busy = False
+        news, self._news = self._news, []
+        for tell in news:
+            tell()
+        self._go_on()
+        if not self.is_busy and self._machine.draw.random() < IDLE_WORK:
+            with ending_process():
+                self._listener.idle()
+
+    def write(self) -> None:
+        """All that was given; of a full disk's error, what is left can be tried again. After any other, nothing."""
+        if self._has_failed:
+            return
+        try:
+            self._write()
+        except (OSError, StoreError) as error:
+            self._has_failed = not isinstance(error, OSError) or error.errno not in FULL
+            raise
+
+    def _write(self) -> None:
+        while self._items:
+            item = self._items[0]
+            if isinstance(item, Piece):
+                self._journal.stage(*item[1:])
+                self._ticket = item.ticket
+            else:
+                self._sync()
+                item.action()
+                self._news.append(item.done)
+            self._items.popleft()
+        self._sync()
+
+    def _sync(self) -> None:
+        ticket = self._ticket
+        if not self._journal.is_dead and self._journal.flush():
+            self._news.append(lambda: self._listener.synced(ticket))
+
+
+class NoFolding:
+    """Folding is for `SimulatedStore.idle`: no process, no thread."""
+
+    def __init__(self, drop_before: Callable[[int], None]) -> None:
+        self.drop_before = drop_before
+
+    def count(self, size: int) -> None:
+        """So much was given to the journal."""
+
+
+class SimulatedStore(Store):
+    """The broker's store, but for threads, processes and the loop."""
+
+    def __init__(self, machine: Machine, process: Process, name: str) -> None:
+        super().__init__(Path(name), StoreSettings(segment_bytes=machine.segment_bytes), name, machine.disk)
+        self._machine = machine
+        self._process = process
+
+    def load(self) -> Recovered:
+        """Recover, and begin a segment. Raises OSError as it comes, StoreError."""
+        disk, resources = self._machine.disk, self._process.resources
+        found = recover(disk, resources, apply_all=False)
+        self._state_of = resources
+        self._begin(disk, found)
+        return found
+
+    def start(self, listener: StoreListener) -> None:
+        self.is_started = True
+        self._listener = listener
+        self.simulated_writer = SimulatedWriter(self._journal, self, self._machine, self._process)
+        self._writer = self.simulated_writer  # type: ignore[assignment]
+        self._folding = NoFolding(self._drop_before)  # type: ignore[assignment]
+
+    # --- bases, in slices
+
+    def _make_dump(self, done: Callable[[], None]) -> BaseDump:
+        return SimulatedBaseDump(self, self._state_of, done, self._soon)
+
+    def note(self, text: str) -> None:
+        """For the trace."""
+        self._process.note(text)
+
+    def _soon(self, command: Callable[[], None]) -> None:
+        delay_s = SLICE_WITHIN_S * self._machine.draw.random()
+        self._process.schedule.after(delay_s, lambda: self._process.run(command))
+
+    # --- what is done beside
+
+    def idle(self) -> None:
+        """Mark, prepare, and now and then fold what is closed and committed, as the process beside the broker does."""
+        journal, draw = self._journal, self._machine.draw
+        journal.mark()
+        journal.prepare_spare()
+        if draw.random() < FOLDS:
+            self._fold()
+
+    def _fold(self) -> None:
+        upto = 0
+        for segment in self._journal.closed_segments():
+            if segment.last_lsn > self._committed_lsn:
+                break
+            upto = segment.number + 1
+        if not upto:
+            return
+        try:
+            fold(self._machine.disk, upto, Identity(self.status.cluster, self._name, SET))
+        except FoldError as error:
+            self._process.note(f"not folded: {error}")
+            return
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            return
+        self._process.note(f"FOLDED up to {upto}")
+        self._drop_before(upto)
+
+    def _drop_before(self, number: int) -> None:
+        self._writer.run(lambda: self._journal.drop_before(number))
+
+    def end_at_once(self, clean: str) -> None:
+        """What `close` does, in one go."""
+        self._settle()
+        self.simulated_writer.write()
+        self._end(clean)
+
+
+class SimulatedBaseDump(BaseDump):
+    """In small slices, so that much happens between them."""
+
+    slice_bytes = SLICE_BYTES
+    turn_s = 0.0
+
+    def _finish(self) -> None:
+        super()._finish()
+        self._store.note(f"BASE {self._store.journal.number} of {self._dump.end()}")  # type: ignore[attr-defined]
+
+
+class NodeStore:
+    """The promise: nothing is reported as kept before the sync that covers it has returned."""
+
+    def __init__(self, machine: Machine, process: Process, name: str) -> None:
+        self._machine = machine
+        self._process = process
+        self._store = SimulatedStore(machine, process, name)
+        self._member_store = MemberStore(self._store, process.resources.state, process.feed)
+
+    def open(self) -> Restored:
+        """Recover, and begin a new segment. Raises OSError, StoreError."""
+        resources, store = self._process.resources, self._store
+        found = store.load()
+        restored = restored_from(self._machine.disk, found, self._process.tail_bytes)
+        resources.local_log.add_witness(WITNESS)
+        store.start(self)
+        self._process.note(
+            f"RECOVERED lsn={found.last_lsn} journal={found.journal_lsn} committed={found.committed_lsn}"
+            f" transient={found.lost_transient} clean={found.was_clean!r}"
+            f" promised={restored.promised} {restored.promised_to} {found.notes}"
+        )
+        return restored
+
+    # --- see server.store.StoreListener
+
+    def kept(self, lsn: int, local_lsn: int, number: int) -> None:
+        """On disk up to there."""
+        if local_lsn:
+            self._process.resources.local_log.acknowledge(WITNESS, local_lsn)
+        if number:
+            self._member_store.kept(number)
+
+    def store_failed(self, text: str) -> None:
+        """Nothing is kept any more."""
+        raise ProcessEnds(text)
+
+    # --- what the core wants
+
+    def carry_out(self, effect: fx.Effect) -> None:
+        """Raises PowerCut or ProcessEnds."""
+        store = self._member_store
+        with ending_process():
+            match effect:
+                case fx.Keep():
+                    store.keep(effect)
+                case fx.TakeBack():
+                    store.take_back(effect)
+                case fx.BeginBase():
+                    store.begin_base(effect)
+                case fx.DumpBase():
+                    store.dump_base(effect)
+                case fx.Remember():
+                    store.remember(effect)
+
+    def describe(self, member: Member) -> None:
+        """STATUS says what the broker is."""
+        self._member_store.describe(member)
+
+    def keep_local(self) -> None:
+        """The broker's own log, before the turn's batch of the other one is handed over."""
+        self._store.keep_local(self._process.resources.local_log.take_parts())
+
+    def clean_end(self, uuid: str) -> None:
+        """Write all that is left, and close in order. Raises PowerCut or ProcessEnds."""
+        with ending_process():
+            self.keep_local()
+            self._store.end_at_once(uuid)
+
+    # --- the end
+
+    def died(self, has_power: bool) -> SimulatedDisk:
+        """The process is gone, perhaps in the middle of a write; the disk that the next one finds."""
+        draw, disk = self._machine.draw, self._machine.disk
+        store = self._store
+        if store.is_started and not disk.is_off and store.simulated_writer.is_busy and draw.random() < 0.5:
+            disk.crash_at(draw.randrange(1, 4))
+            with suppress(PowerCut, OSError, StoreError):
+                store.simulated_writer.write()
+        return disk.after_kill() if has_power else disk.after_power_cut()
+
+
+@contextmanager
+def ending_process() -> Iterator[None]:
+    """An error of the disk ends the broker."""
+    try:
+        yield
+    except (OSError, StoreError) as error:
+        code = errno.errorcode.get(error.errno or 0, "") if isinstance(error, OSError) else ""
+        raise ProcessEnds(f"{code} {error}") from error

@@ -1,0 +1,262 @@
+"""A core whose logs are kept on a disk, somebody who gives it all kinds of commands, and pictures of its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+
+from model_support import NOW_MS, WITNESS, Core, TextReader, message
+from qpid_ha_broker.events.codec import Record, decode, encode_all
+from qpid_ha_broker.events.types import GenerationStarted, InSyncChanged, Scalar
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.exchanges import Exchange
+from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.model.queue import Consumer, Queue
+from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.transaction import Message, Publish, Transaction
+from qpid_ha_broker.store.blocks import BlockKind, FileHeader
+from qpid_ha_broker.store.dump import Dump
+from qpid_ha_broker.store.files import Disk
+from qpid_ha_broker.store.filtering import durable_only
+from qpid_ha_broker.store.journal import Identity, Journal
+from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
+from qpid_ha_broker.store.recovery import Recovered, recover
+from qpid_ha_broker.store.snapshot import SnapshotWriter
+from simulated_disk import SimulatedDisk
+
+IDENTITY = Identity("the cluster", "alpha", "default")
+SEGMENT_BYTES = 1 << 16
+
+QUEUES: dict[str, dict[str, Scalar]] = {
+    "a": {},
+    "b": {"qpid.priorities": 3},
+    "c": {"qpid.last_value_queue_key": "k"},
+    "d": {"qpid.max_count": 4, "qpid.policy_type": "ring"},
+    "e": {"qpid.delivery_limit": 3, "qpid.alternate_exchange": "x"},
+}
+LEVELS = ["messages", "configuration", "none"]
+
+
+class KeptCore(Core):
+    """The promise: after `keep`, all that was written is in `journal`, in the order in which it was written."""
+
+    def __init__(self, disk: Disk | None = None, *, log_acquisitions: bool = False) -> None:
+        super().__init__(log_acquisitions=log_acquisitions)
+        self.resources.local_log.add_witness(WITNESS)
+        self.disk: Disk = disk or SimulatedDisk(Random(1))
+        self.committed_lsn: int | None = None
+        """What blocks say; None: that all before them is committed."""
+        self.journal = Journal.begin(
+            self.disk, IDENTITY, 1, generation=1, first_lsn=1, first_local_lsn=LOCAL_BASE + 1, previous_bytes=0,
+            clock=lambda: NOW_MS, segment_bytes=SEGMENT_BYTES,
+        )  # fmt: skip
+        self.resources.write(GenerationStarted(1, "alpha", "the cluster", NOW_MS, False, "the first start"))
+        self.resources.write(InSyncChanged(1, ("alpha",)))
+        self.keep()
+
+    def keep(self) -> None:
+        """What one turn wrote: blocks of both logs, cut where the other one was written in between."""
+        batch = self.log.take_batch()
+        records = decode(batch.data).records if batch is not None else []
+        for part in self.resources.local_log.take_parts():
+            before = [record for record in records if record.lsn <= part.after_lsn]
+            records = records[len(before) :]
+            self._stage(before)
+            self._stage(decode(part.batch.data).records)
+        self._stage(records)
+        self.journal.flush()
+
+    def _stage(self, records: list[Record]) -> None:
+        if not records:
+            return
+        first, last = records[0].lsn, records[-1].lsn
+        committed = self.committed_lsn
+        if committed is None:
+            committed = first - 1 if first < LOCAL_BASE else self.log.last_lsn
+        data, left_out = durable_only(encode_all(records))
+        self.journal.stage(BlockKind.EVENTS, first, last, committed, left_out, data)
+
+    def begin_dump(self) -> tuple[Dump, int]:
+        """Roll, and begin a dump of the state before the new segment."""
+        self.keep()
+        number = self.journal.roll()
+        return Dump(self.state, *self.state.log_ends), number
+
+    def write_dump(self, dump: Dump, number: int, pieces: list[bytes]) -> None:
+        """Make a snapshot of all pieces of a dump."""
+        header = FileHeader("snapshot", *IDENTITY, number, 1, 0, 0, NOW_MS, 0, False)
+        writer = SnapshotWriter(self.disk, header)
+        for piece in pieces:
+            writer.add(piece)
+        writer.finish(dump.end())
+
+
+class AnyCommands:
+    """Does one thing after the other to a core, chosen by `random`: whatever comes must be written and come back."""
+
+    def __init__(self, core: KeptCore, random: Random, durable: float = 0.8) -> None:
+        self.core = core
+        self.random = random
+        self.durable = durable
+        """How many of the messages are."""
+        self.held: list[tuple[Queue, Entry]] = []
+        self._consumers: dict[Queue, Consumer] = {}
+        self._count = 0
+        common = [self.publish] * 6 + [self.take] * 4 + [self.settle] * 4
+        rare = [self.declare, self.delete, self.bind, self.unbind, self.level, self.purge, self.tick, self.transaction]
+        self._commands: list[Callable[[], object]] = [*common, *rare, self.declare, self.bind, self.transaction]
+        core.resources.deduplication.producers = random.choice([2, 3, 10_000])
+        core.configuration.declare_exchange("x", "fanout", {})
+        core.configuration.declare_exchange("y", "topic", {})
+        for name in QUEUES:
+            core.configuration.declare_queue(name, QUEUES[name])
+        self.bind()
+
+    def step(self) -> None:
+        """One command; refused is fine."""
+        with suppress(ModelError):
+            self.random.choice(self._commands)()
+
+    def publish(self) -> None:
+        for _ in range(self.random.randint(1, 5)):
+            self.core.publish(self._target(), self._message())
+
+    def take(self) -> None:
+        queue = self._queue()
+        if queue not in self._consumers:
+            self._consumers[queue] = self.core.consumer(queue)
+        entries = self.core.take(queue, self._consumers[queue], self.random.randint(1, 4))
+        self.held += [(queue, entry) for entry in entries]
+
+    def settle(self) -> None:
+        self.random.shuffle(self.held)
+        for _ in range(min(len(self.held), self.random.randint(1, 4))):
+            queue, entry = self.held.pop()
+            how = self.random.choice(["accept", "accept", "fail", "fail", "release", "reject"])
+            if how in ("accept", "reject"):
+                getattr(self.core.resources, how)(queue, [entry])
+            else:
+                self.core.resources.release(queue, [entry], failed=how == "fail")
+
+    def transaction(self) -> None:
+        transaction = Transaction()
+        for _ in range(self.random.randint(1, 3)):
+            transaction.publish(Publish(self._target(), self._message(), "red"))
+        for _ in range(min(len(self.held), 2)):
+            queue, entry = self.held.pop()
+            if not queue.deleted:
+                transaction.accept(queue, entry, None)
+        try:
+            self.core.resources.commit(transaction, self.core.now_ms)
+        except ModelError:
+            self.core.resources.roll_back(transaction)
+
+    def declare(self) -> None:
+        name = self.random.choice(list(QUEUES))
+        level: dict[str, Scalar] = self.random.choice([{}, {}, {"qpid.replicate": self.random.choice(LEVELS)}])
+        self.core.configuration.declare_queue(name, {**QUEUES[name], **level})
+        self.core.configuration.declare_exchange(
+            self.random.choice("xy"), self.random.choice(["fanout", "topic"]), level
+        )
+
+    def delete(self) -> None:
+        if self.random.random() < 0.3:
+            self.core.configuration.delete_exchange(self.random.choice("xy"))
+        else:
+            self.core.configuration.delete_queue(self._queue().name)
+
+    def bind(self) -> None:
+        for name in self.random.sample(sorted(QUEUES), 3):
+            level = self.random.choice([{}, {}, {"qpid.replicate": "none"}])
+            self.core.configuration.bind(self.random.choice("xxy"), name, self.random.choice(["red", "#"]), level)
+
+    def unbind(self) -> None:
+        self.core.configuration.unbind("x", self._queue().name, "red")
+
+    def level(self) -> None:
+        self.core.configuration.update_queue(self._queue().name, {"qpid.replicate": self.random.choice(LEVELS)})
+
+    def purge(self) -> None:
+        self.core.resources.purge(self._queue())
+
+    def tick(self) -> None:
+        self.core.tick(self.random.choice([0, 1000]))
+
+    def _message(self) -> Message:
+        self._count += 1
+        random = self.random
+        plain = message(
+            f"{self._count}", "red", priority=random.randint(0, 9), ttl_ms=random.choice([0, 0, 0, 3000]),
+            durable=random.random() < self.durable, k=random.choice("123"),
+        )  # fmt: skip
+        if random.random() < 0.7:
+            return plain
+        number = self._count - random.choice([0, 0, 0, 3, 20])  # at times an old one
+        return plain._replace(producer=random.choice([b"p", b"q", b"r", b"\xff"]), sequence=max(number, 0))
+
+    def _queue(self) -> Queue:
+        queues = list(self.core.state.queues.values())
+        return self.random.choice(queues) if queues else self.core.queue("a")
+
+    def _target(self) -> Queue | Exchange:
+        targets: list[Queue | Exchange] = [*self.core.state.queues.values(), *self.core.state.exchanges.values()]
+        return self.random.choice(targets) if targets else self.core.queue("a")
+
+
+def recovered(disk: Disk, *, apply_all: bool = True) -> tuple[ResourceSet, Recovered]:
+    """What a broker knows that starts with what is on `disk`; the books balance."""
+    resources = ResourceSet("default", TextReader())
+    facts = recover(disk, resources, apply_all=apply_all)
+    memory = 0
+    for queue in resources.state.queues.values():
+        queue.check_invariants()
+        memory += queue.size + 300 * queue.count
+    assert resources.state.memory_bytes == memory
+    assert facts.messages == sum(queue.count for queue in resources.state.queues.values())
+    return resources, facts
+
+
+def durable_picture(state: State) -> dict[str, object]:
+    """All of a state that a restart must bring back."""
+    return {
+        "queues": {queue.name: _queue_picture(queue) for queue in state.queues.values()},
+        "exchanges": {
+            each.name: (each.id, each.kind, dict(each.arguments), each.bindings()) for each in state.exchanges.values()
+        },
+        "generations": state.generations,
+        "in sync": state.in_sync,
+        "producers": (state.producers.items(), state.local_producers.items()),
+    }
+
+
+def check_transient(facts: Recovered, core: KeptCore, commands: AnyCommands) -> None:
+    """Who comes back knows when it lacks messages that are not durable, and whose messages all are lacks none."""
+    entries = [entry for queue in core.state.queues.values() for entry in queue.entries()]
+    assert facts.lost_transient >= sum(not entry.content().durable for entry in entries)
+    if commands.durable == 1:
+        assert facts.lost_transient == 0
+
+
+def _queue_picture(queue: Queue) -> tuple[object, ...]:
+    messages = [
+        (entry.id, event.payload, event.priority, event.expires_at_ms, event.key, entry.delivery_count)
+        for entry in queue.entries()
+        if (event := entry.content()).durable
+    ]
+    return queue.id, dict(queue.arguments.given), queue.replication, queue.used, queue.owner, messages
+
+
+def copied(disk: Disk, *, without: tuple[str, ...] = ()) -> SimulatedDisk:
+    """The same files on another disk."""
+    copy = SimulatedDisk(Random(1))
+    paths = [segment_path(each) for each in segment_numbers(disk)]
+    paths += [snapshot_path(each) for each in snapshot_numbers(disk)]
+    for path in [*paths, "STATUS"]:
+        if disk.exists(path) and path not in without:
+            file = disk.open(path)
+            copy.put(path, file.read(0, file.size))
+            file.close()
+    return copy

@@ -1,0 +1,81 @@
+"""A small journal whose blocks say which LSN they are, and what a broker that starts finds of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.store.blocks import Block, BlockKind
+from qpid_ha_broker.store.files import Disk
+from qpid_ha_broker.store.journal import ClosedSegment, Identity, Journal
+from qpid_ha_broker.store.layout import segment_numbers, segment_path
+from qpid_ha_broker.store.reading import Verdict, classify, read_blocks, read_header
+
+IDENTITY = Identity("cluster", "alpha", "default")
+SEGMENT_BYTES = 8 * 1024
+
+
+def begin(
+    disk: Disk, number: int = 1, first_lsn: int = 1, previous_bytes: int = 0, closed: Sequence[ClosedSegment] = ()
+) -> Journal:
+    return Journal.begin(
+        disk,
+        IDENTITY,
+        number,
+        generation=1,
+        first_lsn=first_lsn,
+        first_local_lsn=LOCAL_BASE,
+        previous_bytes=previous_bytes,
+        segment_bytes=SEGMENT_BYTES,
+        clock=lambda: 1_700_000_000_000,
+        closed=closed,
+    )
+
+
+def stage(journal: Journal, lsn: int, length: int = 100) -> None:
+    journal.stage(BlockKind.EVENTS, lsn, lsn, max(0, lsn - 1), 0, content(lsn, length))
+
+
+def content(lsn: int, length: int) -> bytes:
+    return (b"%d " % lsn * length)[:length]
+
+
+def keep(journal: Journal, *lsns: int, length: int = 100) -> None:
+    for lsn in lsns:
+        stage(journal, lsn, length)
+    journal.flush()
+
+
+class Read(NamedTuple):
+    """What a broker that starts finds: blocks of events, and how the last segment ends."""
+
+    blocks: list[Block]
+    verdicts: list[Verdict]
+    number: int
+
+    @property
+    def lsns(self) -> list[int]:
+        return [block.first_lsn for block in self.blocks]
+
+
+def read_journal(disk: Disk) -> Read:
+    blocks, verdicts, number = [], [], 0
+    numbers = segment_numbers(disk)
+    headers = {each: read_header(disk.open(segment_path(each))) for each in numbers}
+    for number in numbers:
+        file = disk.open(segment_path(number))
+        assert headers[number].number == number
+        reader = read_blocks(file, headers[number])
+        blocks += [block for block in reader if block.kind is BlockKind.EVENTS]
+        following = headers.get(number + 1)
+        previous_bytes = following.previous_bytes if following is not None else 0
+        verdicts.append(classify(file, headers[number], reader, previous_bytes=previous_bytes))
+    return Read(blocks, verdicts, number)
+
+
+def last_block(disk: Disk) -> Block:
+    """The last of the journal, a MARK or an END too."""
+    file = disk.open(segment_path(segment_numbers(disk)[-1]))
+    *_, last = read_blocks(file, read_header(file))
+    return last

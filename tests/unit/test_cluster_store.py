@@ -1,0 +1,138 @@
+"""Clusters with stores, story by story: what comes back after the power, a process, or room on a disk went."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+from qpid_ha_broker.ha.effects import ShutdownAsked
+from qpid_ha_broker.ha.frames import Store
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.transaction import Message
+from simulation.cluster import Cluster
+from simulation.node import Node
+from simulation.power_cuts import SCENARIO
+
+QUIET = replace(SCENARIO, nodes=3, min_in_sync=2, faults=(), faults_end_s=1_000.0, transient=0.0)
+
+
+def working_cluster() -> Cluster:
+    """Three brokers, one of them primary, and clients that go about their work."""
+    cluster = Cluster(QUIET, False)
+    for node in cluster.nodes:
+        node.start()
+    cluster.schedule.run_until(5.0)
+    assert sorted(node.member.state for node in cluster.nodes) == [State.PRIMARY, State.READY, State.READY]
+    return cluster
+
+
+def wait(cluster: Cluster, for_s: float) -> None:
+    cluster.schedule.run_until(cluster.schedule.now_s + for_s)
+
+
+def primary_of(cluster: Cluster) -> Node:
+    return next(node for node in cluster.nodes if node.is_primary)
+
+
+def backup_of(cluster: Cluster) -> Node:
+    return next(node for node in cluster.nodes if node.is_up and node.member.state is State.READY)
+
+
+def confirmed(cluster: Cluster) -> int:
+    return len(cluster.ledger.confirmations)
+
+
+def test_everything_that_was_confirmed_is_there_after_all_lost_their_power() -> None:
+    cluster = working_cluster()
+    before = confirmed(cluster)
+    assert before > 5
+    for node in cluster.nodes:
+        cluster.faults.crash(node, 0.5, has_power=False)
+
+    wait(cluster, 10.0)
+
+    cluster.ledger.check_end(primary_of(cluster))
+    assert confirmed(cluster) > before
+    assert cluster.forced == 0
+
+
+def test_a_restarted_backup_says_where_its_messages_come_from_until_it_is_level() -> None:
+    cluster = working_cluster()
+    backup = backup_of(cluster)
+    generation = backup.member.generation
+    for node in cluster.nodes:
+        node.kill(is_silent=False)
+    backup.start()
+
+    assert (backup.member.status().store, backup.member.generation) == (Store.DIRTY, generation)
+
+    for node in cluster.nodes:
+        if node is not backup:
+            node.start()
+    wait(cluster, 10.0)
+    assert backup.member.status().store is Store.MEMORY
+
+
+def test_a_full_disk_stops_confirmations_until_there_is_room() -> None:
+    cluster = working_cluster()
+    machine = primary_of(cluster).machine
+    assert machine is not None
+    machine.disk.capacity = 0
+    wait(cluster, 3.0)  # what was on its way, and what fits into the segment that is open
+    stuck = confirmed(cluster)
+    wait(cluster, 3.0)
+    assert confirmed(cluster) == stuck
+
+    machine.disk.capacity = None
+    wait(cluster, 10.0)
+
+    assert confirmed(cluster) > stuck
+    cluster.ledger.check_end(primary_of(cluster))
+
+
+def test_a_sync_that_fails_ends_the_process_and_the_next_one_catches_up() -> None:
+    cluster = working_cluster()
+    backup = backup_of(cluster)
+    process = backup.process
+    assert backup.machine is not None
+    backup.machine.disk.fail(1, errno.EIO, ("sync",))
+
+    wait(cluster, 10.0)
+
+    assert backup.process > process
+    assert backup.member.state in (State.READY, State.PRIMARY)
+    cluster.ledger.check_end(primary_of(cluster))
+
+
+def test_a_cluster_that_was_shut_down_in_order_says_so_when_it_starts_again() -> None:
+    cluster = working_cluster()
+    answers: list[bool] = []
+    primary = primary_of(cluster)
+    primary.ask_for(lambda request: ShutdownAsked(request, "u-1"), lambda done, text: answers.append(done))
+    stores: set[Store] = set()
+    for _ in range(200):
+        wait(cluster, 0.01)
+        stores |= {node.member.status().store for node in cluster.nodes if node.is_up and node.process == 2}
+
+    assert answers == [True]
+    assert Store.CLEAN in stores
+    assert Store.DIRTY not in stores
+
+
+def test_what_is_in_no_store_is_lost_only_with_all_who_held_it() -> None:
+    cluster = working_cluster()
+    primary = primary_of(cluster)
+    queue = primary.configuration.declare_queue("passing", {})
+    primary.resources.publish(queue, Message(b"?", durable=False), 0)
+    primary.resources.publish(queue, Message(b"?", durable=True), 0)
+    primary.written()
+    wait(cluster, 1.0)
+    cluster.faults.crash(primary, 0.3, has_power=False)
+    wait(cluster, 10.0)
+    assert primary_of(cluster).resources.state.queues["passing"].count == 2
+
+    for node in cluster.nodes:
+        cluster.faults.crash(node, 0.3, has_power=False)
+    wait(cluster, 10.0)
+
+    assert primary_of(cluster).resources.state.queues["passing"].count == 1

@@ -1,0 +1,158 @@
+"""Stories about whom the resource agent promotes, and what it says when it does not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ocf_resource import IN_SYNC, LOST, Resource, resource_here, says_first
+from qpid_ha_agent.ocf import memory as memory_module
+from qpid_ha_agent.ocf.agent import OcfAgent
+from qpid_ha_agent.ocf.codes import Code
+from qpid_ha_agent.ocf.parameters import read_parameters
+from qpid_ha_agent.pacemaker import attributes
+from scripted_broker import ScriptedBroker
+from scripted_pacemaker import NODE
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the agent wants to be root, as Pacemaker's agents are")
+
+
+@pytest.fixture
+def resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Resource]:
+    with resource_here(tmp_path, monkeypatch, capfd) as resource:
+        yield resource
+
+
+# --- who is promoted
+
+
+def test_a_candidate_makes_way_for_a_better_one_and_raises_its_score(resource: Resource) -> None:
+    resource.up(**LOST)
+    resource.pacemaker.publish("n2", "3:8:90:connecting:in-sync ")
+    found = resource.promote(NODE, "n2")
+    assert found.code is Code.ERR_GENERIC
+    assert says_first(found, "n2 is the better choice", "epoch 8")
+    assert int(resource.pacemaker.score("n2")) > int(resource.pacemaker.score())
+    assert resource.do("monitor").code is Code.SUCCESS
+
+
+def test_what_a_node_published_that_is_gone_does_not_count(resource: Resource) -> None:
+    resource.up(**LOST)
+    resource.pacemaker.publish("n2", "3:8:90:connecting:in-sync ")
+    resource.broker.says(**LOST)
+    found = resource.promote(NODE, "n3")
+    assert "promoting this broker" in found.log
+    assert found.code is Code.SUCCESS
+
+
+def test_a_move_is_refused_while_the_old_primary_has_more(resource: Resource) -> None:
+    resource.up(**IN_SYNC)
+    resource.pacemaker.publish("n2", "3:7:101:ready:in-sync 3:101")
+    found = resource.promote(NODE, "n2")
+    assert found.code is Code.ERR_GENERIC
+    assert says_first(found, "n2", "handed over at 101")
+
+
+def test_a_lag_within_max_lag_does_not_count(resource: Resource) -> None:
+    resource.up(**LOST)
+    resource.pacemaker.publish("n2", "3:7:105:connecting:in-sync ")
+    resource.set(max_lag="5")
+    assert resource.promote(NODE, "n2").code is Code.SUCCESS
+    resource.set(max_lag="4")
+    assert resource.promote(NODE, "n2").code is Code.ERR_GENERIC
+
+
+def test_after_a_crash_of_everybody_only_the_furthest_store_may_lead(resource: Resource) -> None:
+    """The broker would refuse, and its score would rise with the next monitor only."""
+    resource.up(**LOST | {"restored": "dirty"})
+    resource.pacemaker.publish("n2", "3:7:101:connecting:in-sync:restored")
+    found = resource.promote(NODE, "n2")
+    assert (found.code, resource.pacemaker.score("n2")) == (Code.ERR_GENERIC, "800")
+    assert says_first(found, "n2", "at 101")
+    resource.pacemaker.publish("n2", "3:7:100:connecting:in-sync:restored")
+    assert resource.promote(NODE, "n2").code is Code.SUCCESS
+
+
+def test_a_refused_broker_is_held_back_whatever_pacemaker_makes_of_it_and_nobody_makes_way_for_it(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It demotes or restarts it, monitors it anew, and would choose it again; two could send each other ahead."""
+    resource.up(**LOST | {"restored": "dirty"})
+    assert resource.pacemaker.score() == "100"
+    assert published(resource) == "3:7:100:connecting:in-sync:restored "
+    OcfAgent(read_parameters(resource.environment), resource.environment)._refuse("n3 cannot be asked")
+    for action in ("demote", "monitor", "stop", "start", "monitor"):
+        resource.do(action)
+        assert resource.pacemaker.score() in ("-INFINITY", "")
+    assert published(resource) == ""
+
+    monkeypatch.setattr(memory_module, "HELD_BACK_S", 0.0)
+    resource.do("monitor")
+    assert resource.pacemaker.score() == "100"
+    assert published(resource) == "3:7:100:connecting:in-sync:restored ", "it was not primary, and handed nothing over"
+
+
+def published(resource: Resource) -> str:
+    """What others read of it before a promotion."""
+    resource.do("notify", notify_type="pre", notify_operation="promote")
+    return resource.pacemaker.position()
+
+
+def test_the_store_that_was_chosen_leads_whatever_others_hold(resource: Resource) -> None:
+    resource.up(**LOST | {"restored": "dirty", "chosen": True})
+    assert resource.pacemaker.score() == "800"
+    resource.pacemaker.publish("n2", "3:7:101:connecting:in-sync")
+    assert resource.promote(NODE, "n2").code is Code.SUCCESS
+
+
+def test_garbage_that_was_published_is_passed_over(resource: Resource) -> None:
+    resource.up(**LOST)
+    resource.pacemaker.publish("n2", "²:1:2:ready:in-sync ²:9")
+    assert resource.promote(NODE, "n2").code is Code.SUCCESS
+
+
+@pytest.mark.parametrize("trouble", ["fail", "hang"])
+def test_nobody_is_promoted_while_the_others_cannot_be_heard(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    monkeypatch.setattr(attributes, "TOOL_TIMEOUT_S", 0.2)
+    resource.up(**LOST)
+    getattr(resource.pacemaker, trouble)()
+    found = resource.promote(NODE, "n2")
+    assert (found.code, says_first(found, "attrd_updater")) == (Code.ERR_GENERIC, True)
+
+
+def test_a_refused_promotion_gives_the_brokers_sentence_and_is_not_tried_again_at_once(
+    tmp_path: Path, resource: Resource
+) -> None:
+    with ScriptedBroker("b", refuse="n2 has what this broker lacks: start it") as broker:
+        refused = Resource(broker, resource.pacemaker, resource._capfd)
+        refused.up(**LOST)
+        found = refused.promote(NODE)
+        assert (found.code, found.reason) == (Code.ERR_GENERIC, "n2 has what this broker lacks: start it")
+        assert resource.pacemaker.score() == "-INFINITY"
+
+        assert refused.do("demote").code is Code.SUCCESS, "Pacemaker clears up"
+        refused.do("monitor")
+        assert resource.pacemaker.score() == "200"
+        assert published(refused) == "3:7:100:connecting:in-sync ", "it was not primary, and handed nothing over"
+
+
+def test_where_there_is_no_broker_a_promotion_says_so_and_a_demotion_has_nothing_to_do(resource: Resource) -> None:
+    assert resource.promote(NODE).code is Code.NOT_RUNNING
+    assert resource.do("demote").code is Code.SUCCESS
+
+
+def test_an_operator_can_force_a_promotion_once(resource: Resource) -> None:
+    resource.up(**LOST | {"members": ["n2"]})
+    resource.pacemaker.publish("n2", "3:7:900:connecting:in-sync ")
+    assert resource.promote(NODE, "n2").code is Code.ERR_GENERIC
+    with resource.memory.changed() as memory:
+        memory.is_forced = True
+    resource.do("monitor")
+    assert resource.pacemaker.score() == "800"
+    assert resource.promote(NODE, "n2").code is Code.SUCCESS
+    assert not resource.memory.read().is_forced

@@ -1,0 +1,157 @@
+"""Stories about payloads on disk whose files come, go, or are damaged, and what a message there costs."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from random import Random
+
+import pytest
+
+from model_support import bodies, body, message
+from paged_core import PagedCore, filled, numbers, paged
+from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.model.paged import BodyDamaged, PagedMessage, Shapes, read_back
+from qpid_ha_broker.model.queue import Queue
+
+# --- files come and go
+
+
+def test_messages_move_to_the_file_that_replaces_theirs() -> None:
+    core = PagedCore()
+    queue = filled(core)
+    old = core.bodies.names
+    core.write([Record(entry.id, entry.content(), False) for entry in queue.entries()])
+    new = core.close_file()
+    tally = core.page_out(new, outdated=tuple(old))
+    assert tally.moved == queue.paged
+    gc.collect()
+    assert core.bodies.names == [new]
+    assert core.consume(queue) == numbers(20)
+
+
+def test_a_file_that_was_deleted_is_read_as_long_as_it_is_needed() -> None:
+    core = PagedCore()
+    queue = filled(core)
+    (name,) = core.bodies.names
+    core.bodies.hold([name])
+    core.disk.remove(name)
+    assert core.consume(queue) == numbers(20)
+
+
+def test_a_record_that_was_taken_back_never_stands_for_its_successor() -> None:
+    """After a failover the same LSN is another message's, of the same length, in the same queue."""
+    core = PagedCore()
+    queue = core.queue("q")
+    core.publish(queue, message("1", durable=True), message("2", durable=True))
+    void = [Record(entry.id, entry.content()._replace(payload=b";;X"), False) for entry in queue.entries()]
+    core.write(void)
+    core.journal.roll()
+    core.page_out()
+    assert paged(queue) == []
+    core.published_and_paged_out()
+    assert paged(queue) == [1]
+    assert core.consume(queue) == ["1", "2"]
+
+
+# --- damage
+
+
+def damage(core: PagedCore, queue: Queue, at: int, into: int = 40) -> PagedMessage:
+    """Flip a bit of the record of that message."""
+    found = list(queue.entries())[at].event
+    assert isinstance(found, PagedMessage)
+    data = bytearray(core.disk.peek(found.source.name))  # type: ignore[attr-defined]
+    data[found.offset + into] ^= 1
+    core.disk.put(found.source.name, bytes(data))  # type: ignore[attr-defined]
+    return found
+
+
+def test_a_damaged_message_is_told_with_its_place_and_not_skipped() -> None:
+    core = PagedCore()
+    queue = filled(core)
+    hurt = damage(core, queue, 12)
+    consumer = core.consumer(queue)
+    assert bodies(core.take(queue, consumer)) == numbers(12)
+    (problem,) = core.damaged
+    assert (problem.file, problem.offset, problem.lsn) == (hurt.source.name, hurt.offset, hurt.lsn)
+    assert "CRC-32" in str(problem)
+    assert core.paging.unreadable == 1
+    assert core.take(queue, consumer) == []
+    assert queue.count == 20
+    assert len(core.damaged) == 1, "it is told once"
+    with pytest.raises(BodyDamaged):
+        next(entry for entry in queue.entries() if entry.id == hurt.lsn).content()
+
+
+@pytest.mark.parametrize("into", range(38))
+def test_no_bit_of_a_record_can_change_unnoticed(into: int) -> None:
+    core = PagedCore()
+    queue = filled(core, 3)
+    message_ = damage(core, queue, 2, into)
+    (result,) = read_back([message_])
+    assert isinstance(result, BodyDamaged)
+
+
+def test_another_message_in_its_place_is_no_message() -> None:
+    core = PagedCore()
+    queue = filled(core, 3)
+    _, one, two = (entry.event for entry in queue.entries())
+    assert isinstance(one, PagedMessage)
+    assert isinstance(two, PagedMessage)
+    (result,) = read_back([PagedMessage(one.lsn, one.shape, one.source, two.offset)])
+    assert isinstance(result, BodyDamaged)
+    assert "another record" in str(result)
+
+
+def test_a_disk_that_fails_is_told_as_what_it_is() -> None:
+    core = PagedCore()
+    queue = filled(core)
+    (name,) = core.bodies.names
+    core.disk.remove(name)
+    core.take(queue, core.consumer(queue))
+    assert len(core.damaged) == 19
+    assert "No such file" in str(core.damaged[0])
+    assert queue.count == 20
+
+
+# --- what it costs
+
+
+def test_a_message_on_disk_takes_far_less_than_its_size() -> None:
+    core = PagedCore()
+    queue = core.queue("q")
+    core.publish(queue, *(message("x" * 1020, durable=True) for _ in range(200)))
+    name = core.close_file()
+    entries = list(queue.entries())
+    source, shapes = core.bodies.file(name), Shapes()
+    shapes.of(entries[0].content())
+    tracemalloc.start()
+    made = [PagedMessage(entry.id, shapes.of(entry.content()), source, 300_000 + 7 * entry.id) for entry in entries]
+    each = tracemalloc.get_traced_memory()[0] / len(made)
+    tracemalloc.stop()
+    assert each < 120
+
+
+def test_neighbours_are_read_together() -> None:
+    core = PagedCore()
+    queue = filled(core, 1000)
+    events = [entry.event for entry in queue.entries() if isinstance(entry.event, PagedMessage)]
+    source = _Counting(events[0])
+    moved = [PagedMessage(event.lsn, event.shape, source, event.offset) for event in events]
+    Random(1).shuffle(moved)
+    results = read_back(moved)
+    assert sorted(body(each.payload) for each in results if isinstance(each, Enqueued)) == sorted(numbers(1000)[1:])
+    assert source.reads == 1
+
+
+class _Counting:
+    def __init__(self, message_: PagedMessage) -> None:
+        self.name = message_.source.name
+        self._source = message_.source
+        self.reads = 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        self.reads += 1
+        return self._source.read(offset, length)

@@ -1,0 +1,251 @@
+"""Stories about producers that number their messages: what is sent twice is queued once."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_support import WITNESS, Core, bodies, transaction_of
+from numbered import dropped, known, numbered
+from qpid_ha_broker.events.types import Enqueued, ProducerAdvanced, TransactionCommitted
+from qpid_ha_broker.model.errors import NotEnoughReplicas, NotPrimary, QueueFull
+from qpid_ha_broker.model.producers import Producers
+
+# --- one message
+
+
+def test_what_is_sent_twice_is_queued_once_and_counted() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, numbered(1), numbered(2), numbered(2), numbered(1), numbered(5))
+    assert bodies(queue.entries()) == ["p1", "p2", "p5"]
+    assert dropped(core) == 2
+    core.check()
+
+
+def test_numbers_need_not_be_dense_and_begin_anywhere_even_at_zero() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, numbered(0), numbered(0), numbered(2**63 - 1), numbered(7))
+    assert bodies(queue.entries()) == ["p0", f"p{2**63 - 1}"]
+
+
+def test_each_producer_has_numbers_of_its_own_whatever_queue_it_sends_to() -> None:
+    core = Core()
+    q, r = core.queue("q"), core.queue("r")
+    core.publish(q, numbered(1, "a"), numbered(1, "b"))
+    core.publish(r, numbered(1, "a"), numbered(2, "a"))
+    assert bodies(q.entries()) == ["a1", "b1"]
+    assert bodies(r.entries()) == ["a2"]
+
+
+def test_a_message_and_the_number_of_its_producer_are_one_unit() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.read()
+    core.publish(queue, numbered(3))
+    enqueued, advanced, committed = core.read()
+    assert isinstance(enqueued, Enqueued)
+    assert advanced == ProducerAdvanced(b"p", 3, 10_000)
+    assert committed == TransactionCommitted(2)
+    assert [record.part for record in core.records[-3:]] == [True, True, False]
+
+
+def test_a_message_without_a_number_writes_what_it_always_did() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.read()
+    core.publish(queue, "m", "m")
+    assert [type(event) for event in core.read()] == [Enqueued, Enqueued]
+
+
+def test_a_duplicate_waits_for_the_original_and_for_all_before_it() -> None:
+    core = Core()
+    queue = core.queue("q")
+    original = core.publish(queue, numbered(1))
+    assert core.publish(queue, numbered(1)) == original == core.log.last_lsn
+    core.publish(queue, "another")
+    again = core.publish(queue, numbered(1))
+    assert not core.resources.is_certain(again)
+    core.log.acknowledge(WITNESS, core.log.last_lsn)
+    assert core.resources.is_certain(again)
+    assert dropped(core) == 2
+
+
+def test_a_numbered_message_is_kept_like_a_durable_one_and_another_as_it_says() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, numbered(1), "plain")
+    assert [entry.content().durable for entry in queue.entries()] == [True, False]
+
+
+# --- exchanges
+
+
+def test_a_duplicate_is_not_routed() -> None:
+    core = Core()
+    q, r = core.queue("q"), core.queue("r")
+    exchange = core.exchange("e", "fanout", q)
+    core.publish(exchange, numbered(1))
+    core.configuration.bind("e", "r", "", {})
+    core.configuration.unbind("e", "q", "")
+    core.publish(exchange, numbered(1))
+    assert (q.count, r.count, core.resources.unroutable_total, dropped(core)) == (1, 0, 0, 1)
+
+
+def test_what_no_queue_takes_is_not_remembered() -> None:
+    core = Core()
+    exchange, queue = core.exchange("e"), core.queue("q")
+    lsn = core.log.last_lsn
+    core.publish(exchange, numbered(1))
+    assert (core.log.last_lsn, known(core)) == (lsn, {})
+    core.configuration.bind("e", "q", "", {})
+    core.publish(exchange, numbered(1), numbered(1))
+    assert bodies(queue.entries()) == ["p1"]
+
+
+# --- refusals
+
+
+def test_what_is_refused_is_not_remembered() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=1, policy_type="reject")
+    core.publish(queue, numbered(1))
+    with pytest.raises(QueueFull):
+        core.publish(queue, numbered(2))
+    assert known(core) == {"p": 1}
+    core.consume(queue)
+    core.publish(queue, numbered(2))
+    assert bodies(queue.entries()) == ["p2"]
+
+
+def test_a_duplicate_is_not_refused_for_what_would_refuse_a_new_message() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=1, policy_type="reject")
+    core.publish(queue, numbered(1))
+    core.publish(queue, numbered(1))
+    core.resources.refusal = NotEnoughReplicas("one is missing")
+    core.publish(queue, numbered(1))
+    core.publish(core.exchange("e", "fanout", queue), numbered(1))
+    assert dropped(core) == 3
+    core.configuration.delete_queue("q")
+    core.publish(queue, numbered(1))
+    assert dropped(core) == 4
+
+
+def test_who_may_not_write_accepts_no_duplicate_either() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, numbered(1))
+    exchange = core.exchange("e", "fanout", queue)
+    core.resources.read_only = "a backup"
+    for target in (queue, exchange):
+        with pytest.raises(NotPrimary):
+            core.publish(target, numbered(1))
+    assert dropped(core) == 0
+
+
+# --- transactions
+
+
+def test_a_transaction_brings_what_is_new_of_it_and_advances_with_its_commit() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, numbered(1))
+    core.read()
+    work = transaction_of((queue, numbered(1)), (queue, numbered(2)), (queue, numbered(2)), (queue, numbered(3)))
+    assert known(core) == {"p": 1}
+    core.resources.commit(work, core.now_ms)
+    assert bodies(queue.entries()) == ["p1", "p2", "p3"]
+    assert (known(core), dropped(core)) == ({"p": 3}, 2)
+    assert [type(event) for event in core.read()] == [Enqueued, Enqueued, ProducerAdvanced, TransactionCommitted]
+    core.check()
+
+
+def test_a_rollback_advances_nothing() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.resources.roll_back(transaction_of((queue, numbered(1))))
+    assert known(core) == {}
+    core.publish(queue, numbered(1))
+    assert bodies(queue.entries()) == ["p1"]
+
+
+def test_a_transaction_that_is_refused_advances_and_counts_nothing() -> None:
+    core = Core()
+    queue, small = core.queue("q"), core.queue("small", max_count=1, policy_type="reject")
+    core.publish(small, numbered(1))
+    work = transaction_of((queue, numbered(1)), (queue, numbered(2)), (small, numbered(3)))
+    with pytest.raises(QueueFull):
+        core.resources.commit(work, core.now_ms)
+    assert (known(core), dropped(core), queue.count) == ({"p": 1}, 0, 0)
+
+
+def test_what_others_sent_while_a_transaction_was_open_is_known_at_its_commit() -> None:
+    core = Core()
+    queue = core.queue("q")
+    work = transaction_of((queue, numbered(1)))
+    core.publish(queue, numbered(1))
+    lsn = core.log.last_lsn
+    assert core.resources.commit(work, core.now_ms) == lsn == core.log.last_lsn
+    assert (bodies(queue.entries()), dropped(core)) == (["p1"], 1)
+
+
+def test_a_commit_with_a_duplicate_waits_for_the_original_whatever_else_it_writes() -> None:
+    core = Core()
+    core.resources.local_log.add_witness(WITNESS)
+    queue, local = core.queue("q"), core.queue("local", replicate="none")
+    core.publish(queue, numbered(1))
+    lsn = core.resources.commit(transaction_of((queue, numbered(1)), (local, "new")), core.now_ms)
+    core.resources.local_log.acknowledge(WITNESS, core.resources.local_log.last_lsn)
+    assert not core.resources.is_certain(lsn)
+    core.log.acknowledge(WITNESS, core.log.last_lsn)
+    assert core.resources.is_certain(lsn)
+
+
+# --- how many are remembered
+
+
+def test_who_was_idle_longest_is_forgotten_first() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.resources.deduplication.producers = 2
+    core.publish(queue, numbered(1, "a"), numbered(1, "b"), numbered(2, "a"), numbered(1, "c"))
+    assert known(core) == {"a": 2, "c": 1}
+    core.publish(queue, numbered(1, "b"))
+    assert queue.count == 5
+    core.check()
+
+
+def test_the_one_who_writes_decides_how_many_are_remembered_by_all() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, *[numbered(1, name) for name in "abcde"])
+    core.resources.deduplication.producers = 2
+    core.publish(queue, numbered(1, "f"))
+    backup = core.followed()
+    backup.deduplication.producers = 50
+    assert backup.state.producers.items() == core.state.producers.items()
+    assert known(core) == {"e": 1, "f": 1}
+
+
+def test_with_none_to_remember_numbers_mean_nothing() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.resources.deduplication.producers = 0
+    core.read()
+    core.publish(queue, numbered(1), numbered(1))
+    core.resources.commit(transaction_of((queue, numbered(1)), (queue, numbered(1))), core.now_ms)
+    assert (queue.count, dropped(core), known(core)) == (4, 0, {})
+    assert [entry.content().durable for entry in queue.entries()] == [False] * 4
+
+
+def test_a_table_that_does_not_follow_from_a_log_is_noticed() -> None:
+    producers = Producers()
+    producers.advanced(7, ProducerAdvanced(b"a", 1, 10))
+    producers.advanced(5, ProducerAdvanced(b"b", 1, 10))
+    with pytest.raises(AssertionError, match="order"):
+        producers.check_invariants(7)
+    producers.forget_after(5)
+    producers.check_invariants(5)
+    with pytest.raises(AssertionError, match="up to 4"):
+        producers.check_invariants(4)

@@ -1,0 +1,220 @@
+"""Stories about what a broker says of itself that has its log from a store: whom it has to ask before it leads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from model_support import TextReader
+from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.types import (
+    Dequeued,
+    DequeueReason,
+    Event,
+    GenerationStarted,
+    InSyncChanged,
+    QueueDeclared,
+    TransientsLost,
+)
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.frames import Store
+from qpid_ha_broker.ha.keeping import Held, Restored
+from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.resource_set import ResourceSet
+
+SETTINGS = MemberSettings("a", "a-2", ("a:5672", "b:5672", "c:5672"), "a:5672", has_store=True)
+BEGAN = GenerationStarted(1, "a", "uuid", 0, False, "first start")
+ALL = InSyncChanged(1, ("a", "b", "c"))
+ALONE = InSyncChanged(2, ("a",))
+
+
+def member(
+    *held: Event, store: Store = Store.DIRTY, settings: MemberSettings = SETTINGS, promised: int = 0, to: str = "",
+    left_out: int = 0,
+) -> Member:  # fmt: skip
+    """One whose log goes up to LSN 2 for certain: all three were in sync. `left_out`: messages after `held`."""
+    resources = ResourceSet("default", TextReader())
+    for event in (BEGAN, ALL):
+        resources.write(event)
+    resources.log.reset(2)
+    records = [Record(lsn, event, False) for lsn, event in enumerate(held, start=3)]
+    end = 2 + len(records) + left_out
+    batches = (Held(end, records),) if end > 2 else ()
+    restored = Restored(store, batches, lost_transient=left_out, promised=promised, promised_to=to)
+    return Member(settings, resources, lambda: 0.5, restored)
+
+
+def test_who_was_left_out_may_not_know_so_is_asked_while_that_is_not_certain() -> None:
+    """A primary that was cut off wrote that it is alone; the others had gone on without it."""
+    found = member(ALONE)
+    assert (found.epoch, found.members) == (2, ("a", "b", "c"))
+    assert (found.status().members, found.status().newest_members) == (("a", "b", "c"), ("a",))
+
+
+def test_a_generation_that_began_by_a_verdict_needs_no_more_than_its_own_set() -> None:
+    found = member(GenerationStarted(2, "a", "uuid", 0, False, "b died"), InSyncChanged(2, ("a", "c")))
+    assert (found.generation, found.members) == (2, ("a", "c"))
+
+
+def test_but_what_that_generation_changed_later_may_not_have_been_agreed_on() -> None:
+    began = GenerationStarted(2, "a", "uuid", 0, False, "b died")
+    found = member(began, InSyncChanged(2, ("a", "c")), InSyncChanged(3, ("a",)))
+    assert found.members == ("a", "c")
+
+
+@pytest.mark.parametrize("store", [Store.MEMORY, Store.CLEAN])
+def test_without_a_crash_the_newest_set_is_the_one(store: Store) -> None:
+    assert member(ALONE, store=store).members == ("a",)
+
+
+def test_what_it_has_on_disk_it_holds() -> None:
+    assert member(ALONE).position.lsn == 3
+
+
+@pytest.mark.parametrize("held", [(), (ALONE,)])
+def test_what_a_store_left_out_was_written_all_the_same(held: tuple[Event, ...]) -> None:
+    """Its LSNs are taken, and are not given to anything else."""
+    found = member(*held, left_out=3, settings=replace(SETTINGS, addresses=("a:5672",)))
+    end = found.position.lsn
+    assert end == 2 + len(held) + 3
+    waking = Waking(found)
+    waking.promote(force=True)
+    assert found.state is State.PRIMARY
+    assert [line["first_lsn"] for line in found.history()] == [1, end + 1]
+
+
+@pytest.mark.parametrize("common", [3, 4, 5])
+def test_a_part_of_what_a_store_left_out_may_be_taken_back(common: int) -> None:
+    waking = Waking(member(left_out=3))
+    assert waking.is_welcome(common)
+    assert waking.member.position.lsn == common
+
+
+def with_held(records: list[Record], lost_transient: int) -> Member:
+    """As `member`, of a log with gaps, where the store left something out."""
+    resources = ResourceSet("default", TextReader())
+    for event in (BEGAN, ALL):
+        resources.write(event)
+    resources.log.reset(2)
+    held = (Held(records[-1].lsn, records),)
+    return Member(SETTINGS, resources, lambda: 0.5, Restored(Store.DIRTY, held, lost_transient=lost_transient))
+
+
+QUEUE = 3
+LOST_BEFORE_AND_AFTER = [
+    Record(QUEUE, QueueDeclared("q", {}), False),
+    Record(5, TransientsLost(5), False),
+    Record(7, Dequeued(QUEUE, (6,), DequeueReason.CONSUMED), False),
+]
+"""Messages 4 and 6 were not durable."""
+
+
+@pytest.mark.parametrize(
+    ("lost_transient", "state", "is_complete"),
+    [
+        pytest.param(2, State.CATCHUP, True, id="it knows what it lacks: that others remove it is no error"),
+        pytest.param(0, State.CONNECTING, False, id="it should know, and does not: it compares, and is not promoted"),
+    ],
+)
+def test_messages_that_were_lost_later_than_others_were_given_up_are_still_missed(
+    lost_transient: int, state: State, is_complete: bool
+) -> None:
+    """Those who did not lose their memory have them, and tell when they go."""
+    waking = Waking(with_held(LOST_BEFORE_AND_AFTER, lost_transient))
+    assert waking.is_welcome(7)
+    waking.commit(7)
+    assert waking.member.state is state
+    assert waking.says_of_itself() == (is_complete, lost_transient > 0)
+
+
+COORDINATED = replace(SETTINGS, has_coordinator=True)
+LED_BY_B = fx.Record("uuid", 1, "b", 1, ("a", "b", "c"))
+LED_BY_A = fx.Record("uuid", 2, "a", 2, ("a",))
+
+
+class Waking:
+    """A member that starts, and that the primary of generation 1 welcomes again and again."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.now_s = 1000.0
+        self.asked = 0
+        """Number of the last question for the record."""
+        self._link = self._asked_peers = 0
+        self._hello: fr.Hello | None = None
+        self._handle(fx.Started())
+
+    def _handle(self, what: fx.Input) -> None:
+        for effect in self.member.handle(what, self.now_s):
+            if isinstance(effect, fx.ReadRecord):
+                self.asked = effect.number
+            elif isinstance(effect, fx.Connect):
+                self._link = effect.link
+            elif isinstance(effect, fx.Send) and isinstance(effect.frame, fr.Hello):
+                self._hello = effect.frame
+            elif isinstance(effect, fx.Ask):
+                self._asked_peers = effect.question.number
+
+    def promote(self, *, force: bool) -> None:
+        """An operator says so; nobody else answers."""
+        self._handle(fx.PromoteAsked(1, force))
+        self._handle(fx.PeersAnswered(self._asked_peers, (), ()))
+        self._handle(fx.PeersAnswered(self._asked_peers, (), ()))
+
+    def is_welcome(self, common: int = 2) -> bool:
+        """Whether it follows that primary, which has the log up to `common`."""
+        self.now_s += 5.0
+        self._handle(fx.Ticked())
+        self._handle(fx.LinkOpened(self._link))
+        history = (fr.GenerationEntry(1, "a", 1),)
+        welcome = fr.Welcome("b", "uuid", 1, history, common, fr.Resync.TAIL, "", 10.0)
+        self._handle(fx.FrameReceived(self._link, welcome))
+        return self.member.state is State.CATCHUP
+
+    def commit(self, lsn: int) -> None:
+        """The primary says that all up to `lsn` is certain."""
+        self._handle(fx.FrameReceived(self._link, fr.Heartbeat(1, lsn, lsn)))
+
+    def says_of_itself(self) -> tuple[bool, bool]:
+        """In its next Hello: whether it is complete, and whether it lacks transient messages."""
+        self._handle(fx.LinkLost(self._link, "connection reset"))
+        self.now_s += 5.0
+        self._handle(fx.Ticked())
+        self._handle(fx.LinkOpened(self._link))
+        assert self._hello is not None
+        return self._hello.complete, self._hello.lacks_transient
+
+    def read(self, record: fx.Record | None) -> None:
+        """The coordinator answers; None: it cannot be reached."""
+        assert self.asked
+        self._handle(fx.RecordRead(self.asked, record, "" if record else "unreachable"))
+        self.asked = 0
+
+
+def test_who_died_while_it_wanted_to_lead_follows_nobody_older_before_it_has_seen_the_record() -> None:
+    """The record may name it by now: then its log is the one, and a comparison with another would take from it."""
+    waking = Waking(member(settings=COORDINATED, promised=2, to="a"))
+    assert not waking.is_welcome()
+    waking.read(None)
+    assert not waking.is_welcome()
+    waking.read(LED_BY_B)
+    assert waking.is_welcome()
+
+
+def test_and_follows_nobody_older_at_all_once_it_has_seen_that_the_record_names_it() -> None:
+    waking = Waking(member(settings=COORDINATED, promised=2, to="a"))
+    assert not waking.is_welcome()
+    waking.read(LED_BY_A)
+    assert not waking.is_welcome()
+    assert not waking.asked
+
+
+@pytest.mark.parametrize(("settings", "promised"), [(COORDINATED, 1), (COORDINATED, 0), (SETTINGS, 2)])
+def test_whoever_has_nothing_to_ask_the_coordinator_follows_at_once(settings: MemberSettings, promised: int) -> None:
+    """Its log has begun what it wanted, or it never wanted to lead, or there is no record."""
+    waking = Waking(member(settings=settings, promised=promised, to="a" if promised else ""))
+    assert waking.is_welcome()

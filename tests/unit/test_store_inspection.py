@@ -1,0 +1,171 @@
+"""Looking at stores: what is found, that nothing is changed by it, and that damage is told with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from model_support import TextReader
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.types import DequeueReason
+from qpid_ha_broker.ha.frames import GenerationEntry, Position
+from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES
+from qpid_ha_broker.store.checking import check
+from qpid_ha_broker.store.errors import StoreError
+from qpid_ha_broker.store.facts import Integrity
+from qpid_ha_broker.store.files import LocalDisk
+from qpid_ha_broker.store.inspection import examine
+from qpid_ha_broker.store.layout import segment_path
+from qpid_ha_broker.store.recovery import recover
+from store_writing import CLUSTER, QUEUE, StoreWriter, message, opening
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> LocalDisk:
+    return LocalDisk(tmp_path)
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def used_bytes(path: Path) -> int:
+    """Up to the zeros of the room that was taken in advance."""
+    return len(path.read_bytes().rstrip(b"\0"))
+
+
+def test_an_empty_directory_is_an_empty_store(disk: LocalDisk) -> None:
+    facts = examine(disk, "here")
+    assert facts.is_empty
+    assert (facts.integrity, facts.position) == (Integrity.OK, Position(0, 0))
+
+
+def test_the_facts_are_what_the_log_says(disk: LocalDisk) -> None:
+    writer = StoreWriter(disk, "node2").write(opening()).write([message(), message(), message(durable=False)], 3)
+    gone = ev.Dequeued(QUEUE, (4,), DequeueReason.CONSUMED)
+    writer.write([gone, ev.InSyncChanged(2, ("node2",))], 6).kill()
+    facts = examine(disk, "here")
+    assert (facts.broker, facts.cluster, facts.set) == ("node2", CLUSTER, "default")
+    assert facts.history == (GenerationEntry(1, "node1", 1),)
+    assert (facts.epoch, facts.members, facts.epoch_lsn) == (2, ("node2",), 8)
+    assert (facts.position, facts.committed_lsn) == (Position(1, 8), 6)
+    assert (facts.messages, facts.transient, facts.clean) == (1, 1, "")
+
+
+def test_nothing_is_written_and_the_progress_ends_at_the_end(disk: LocalDisk, tmp_path: Path) -> None:
+    StoreWriter(disk).write(opening()).write([message()]).status(role="primary").kill()
+    before, seen = content(tmp_path), []
+    examine(disk, "here", lambda done, total: seen.append((done, total)))
+    check(disk)
+    assert content(tmp_path) == before
+    assert seen == sorted(seen)
+
+
+def test_what_was_taken_back_is_not_there(disk: LocalDisk) -> None:
+    """A generation that never was must not make this store the newest."""
+    writer = StoreWriter(disk).write(opening())
+    writer.write([message(), ev.GenerationStarted(2, "node1", CLUSTER, 0, False, ""), ev.InSyncChanged(2, ("node1",))])
+    writer.take_back(4).write([message()]).kill()
+    facts = examine(disk, "here")
+    assert (facts.position, facts.epoch, facts.messages) == (Position(1, 5), 1, 2)
+
+
+def test_a_shutdown_counts_only_when_nothing_came_after_it(disk: LocalDisk) -> None:
+    writer = StoreWriter(disk).write(opening())
+    end = writer.journal.end()
+    writer.status(clean="u-1", journal_end=end, last_lsn=3, local_lsn=1 << 63)
+    assert examine(disk, "here").clean == "u-1"
+    StoreWriter(disk, number=2, first_lsn=4, previous=end[1]).write([message()]).kill()
+    assert examine(disk, "here").clean == ""
+
+
+def test_promises_and_the_role_are_those_of_status(disk: LocalDisk) -> None:
+    StoreWriter(disk).write(opening()).status(role="ready", promised=4, promised_to="node3").kill()
+    facts = examine(disk, "here")
+    assert (facts.role, facts.promised, facts.promised_to) == ("ready", 4, "node3")
+
+
+def test_a_damaged_store_still_tells_of_a_set_that_only_its_status_knows(disk: LocalDisk, tmp_path: Path) -> None:
+    StoreWriter(disk).write(opening()).write([message()]).write([message()]).status(
+        history=((1, "node1", 1), (2, "node1", 5)), epoch=7, members=("node1",)
+    ).kill()
+    path = tmp_path / segment_path(1)
+    data = bytearray(path.read_bytes())
+    data[FILE_HEADER_BYTES + 100] ^= 1
+    path.write_bytes(data)
+    facts = examine(disk, "here")
+    assert facts.integrity is Integrity.DAMAGED
+    assert (facts.generation, facts.epoch, facts.members) == (2, 7, ("node1",))
+
+
+def test_a_torn_tail_is_no_damage(disk: LocalDisk, tmp_path: Path) -> None:
+    StoreWriter(disk).write(opening()).write([message(b"x" * 100)]).kill()
+    path = tmp_path / segment_path(1)
+    size = used_bytes(path)
+    with path.open("r+b") as file:
+        file.seek(size - 50)
+        file.write(bytes(50))
+    facts = examine(disk, "here")
+    assert (facts.integrity, facts.last_lsn) == (Integrity.TORN, 3)
+    assert [flaw.integrity for flaw in check(disk)] == [Integrity.TORN]
+    assert examine(disk, "here", is_running=True).integrity is Integrity.OK
+
+
+def test_a_missing_segment_is_damage_that_names_the_file(disk: LocalDisk, tmp_path: Path) -> None:
+    writer = StoreWriter(disk).write(opening())
+    writer.journal.roll()
+    writer.write([message()])
+    writer.journal.roll()
+    writer.write([message()]).kill()
+    (tmp_path / segment_path(2)).unlink()
+    facts = examine(disk, "here")
+    assert facts.integrity is Integrity.DAMAGED
+    assert segment_path(2) in facts.detail
+    assert facts.last_lsn == 3
+
+
+def test_a_newer_format_is_told_from_damage(disk: LocalDisk, tmp_path: Path) -> None:
+    StoreWriter(disk).write(opening()).kill()
+    path = tmp_path / segment_path(1)
+    data = bytearray(path.read_bytes())
+    data[8:10] = (2).to_bytes(2, "little")
+    data[12:16] = crc32(bytes(data[16:512]), crc32(bytes(data[:12]))).to_bytes(4, "little")
+    path.write_bytes(data)
+    assert examine(disk, "here").integrity is Integrity.NEWER
+
+
+def flips(path: Path) -> Iterator[int]:
+    """Each byte of the part that is in use, wrong and then right again."""
+    data = path.read_bytes()
+    for offset in range(used_bytes(path)):
+        wrong = bytearray(data)
+        wrong[offset] ^= 0x10
+        path.write_bytes(wrong)
+        yield offset
+    path.write_bytes(data)
+
+
+def test_whatever_recovery_refuses_is_found_and_nothing_else(disk: LocalDisk, tmp_path: Path) -> None:
+    """Every byte of a small journal: where the broker would start, the facts are those with which it would."""
+    writer = StoreWriter(disk).write(opening()).write([message(), message()], 3)
+    writer.journal.roll()
+    writer.write([ev.Dequeued(QUEUE, (4,), DequeueReason.CONSUMED)], 5).write([message()], 6).kill()
+    for number in (1, 2):
+        path = tmp_path / segment_path(number)
+        for offset in flips(path):
+            resources = ResourceSet("default", TextReader())
+            try:
+                found = recover(disk, resources, apply_all=True)
+            except StoreError:
+                facts = examine(disk, "here")
+                assert not facts.is_readable, (number, offset)
+                assert check(disk), (number, offset)
+                continue
+            facts = examine(disk, "here")
+            assert facts.is_readable, (number, offset, facts.detail)
+            assert (facts.last_lsn, facts.messages) == (found.last_lsn, found.messages), (number, offset)
+            assert all(flaw.integrity is Integrity.TORN for flaw in check(disk)), (number, offset)

@@ -1,0 +1,474 @@
+"""What is handed to a store comes to be on disk, in order, and is told only then: on a disk that can be broken."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.codec import Record, decode, encode_all
+from qpid_ha_broker.ha.keeping import transient_count
+from qpid_ha_broker.model.log import LOCAL_BASE, Batch
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.server.store import Store
+from qpid_ha_broker.server.store_settings import StoreSettings
+from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES
+from qpid_ha_broker.store.files import Disk
+from qpid_ha_broker.store.filtering import cut_after, durable_only
+from qpid_ha_broker.store.recovery import Recovered, recover
+from qpid_ha_broker.store.status import STATUS_FILE, Status
+from simulated_disk import SimulatedDisk
+
+LIMIT_S = 10.0
+SEGMENT_BYTES = 64 * 1024
+
+
+class Reader:
+    """What the model asks of a message; none of these has properties."""
+
+    def properties(self, payload: bytes) -> dict[str, object]:
+        return {}
+
+    def routing_key(self, payload: bytes) -> str:
+        return ""
+
+
+class Held:
+    """A disk whose syncs wait until `let_go`, which is as slow as a disk can be."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        self.syncs = 0
+        self.is_open = threading.Event()
+        self.is_open.set()
+        self.arrived = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.disk, name)
+
+    def create(self, path: str, size: int = 0) -> Any:
+        return _HeldFile(self, self.disk.create(path, size))
+
+
+class _HeldFile:
+    def __init__(self, held: Held, file: Any) -> None:
+        self._held = held
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def sync(self) -> None:
+        self._held.syncs += 1
+        self._held.arrived.set()
+        if not self._held.is_open.wait(LIMIT_S):
+            raise TimeoutError("nobody let go")
+        self._file.sync()
+
+
+class WatchedStore(Store):
+    """Its owner hears of a full disk, too."""
+
+    def __init__(self, owner: Owner, directory: Path) -> None:
+        super().__init__(directory, StoreSettings(segment_bytes=SEGMENT_BYTES), "node1", owner.disk)
+        self._owner = owner
+
+    def filled(self, is_full: bool) -> None:
+        super().filled(is_full)
+        self._owner.news.set()
+
+
+class Owner:
+    """A broker as the store knows it: writes to both logs, hands over, and notes what it hears."""
+
+    def __init__(self, directory: Path, disk: Any = None) -> None:
+        self.disk = SimulatedDisk(Random(1)) if disk is None else disk
+        self.resources = ResourceSet("default", Reader())
+        self.store = WatchedStore(self, directory)
+        self.found = self.store.recover(self.resources, apply_all=True)
+        for log in (self.resources.log, self.resources.local_log):
+            log.add_witness("store")
+        self.failure = ""
+        self.told: list[int] = []
+        self.news = asyncio.Event()
+
+    def start(self) -> None:
+        self.store.start(self)
+
+    def turn(self) -> bool:
+        """Hand over what was written; whether all of the replicated log is certain at once."""
+        self.store.keep_local(self.resources.local_log.take_parts())
+        batch = self.resources.log.take_batch()
+        if batch is None:
+            return True
+        is_kept = self.store.keep(batch, self.resources.log.committed_lsn)
+        if is_kept:
+            self.kept(batch.last_lsn, 0, 0)
+        return is_kept
+
+    def kept(self, lsn: int, local_lsn: int, number: int) -> None:
+        if lsn:
+            self.told.append(lsn)
+            self.resources.log.acknowledge("store", lsn)
+        if local_lsn:
+            self.resources.local_log.acknowledge("store", local_lsn)
+        self.news.set()
+
+    def store_failed(self, text: str) -> None:
+        self.failure = text
+        self.news.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not condition():
+                self.news.clear()
+                await self.news.wait()
+
+    async def certain(self, lsn: int) -> None:
+        await self.until(lambda: self.resources.is_certain(lsn) or self.failure)
+        assert not self.failure
+
+    # --- what is written
+
+    def queue(self, name: str, local: bool = False) -> Queue:
+        log = self.resources.local_log if local else self.resources.log
+        event = ev.QueueDeclared(name, {})
+        self.resources.state.apply(log.append(event), event)
+        return self.resources.state.queues[name]
+
+    def publish(self, queue: Queue, body: bytes, durable: bool = True) -> int:
+        return self.resources.publish(queue, Message(body, durable, 4, 0), 0)
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(story(), 3 * LIMIT_S))
+
+
+def after_power_cut(disk: SimulatedDisk) -> tuple[ResourceSet, Recovered]:
+    """What a broker finds when the machine is on again."""
+    resources = ResourceSet("default", Reader())
+    found = recover(disk.after_power_cut(), resources, apply_all=True)
+    return resources, found
+
+
+def payloads(resources: ResourceSet, name: str) -> list[bytes]:
+    return [entry.content().payload for entry in resources.state.queues[name].entries()]
+
+
+def test_what_was_told_survives_a_power_cut(tmp_path: Path) -> None:
+    async def story() -> None:
+        owner = Owner(tmp_path)
+        owner.start()
+        queue = owner.queue("q")
+        for number in range(50):
+            lsn = owner.publish(queue, b"%d" % number)
+            assert not owner.turn()
+            await owner.certain(lsn)
+
+            resources, _ = after_power_cut_copy(owner.disk)
+            assert payloads(resources, "q")[-1] == b"%d" % number
+        await owner.store.close("")
+
+    run(story)
+
+
+def after_power_cut_copy(disk: SimulatedDisk) -> tuple[ResourceSet, Recovered]:
+    """As `after_power_cut`, of a disk that goes on."""
+    try:
+        return after_power_cut(disk)
+    finally:
+        disk.is_off = False
+
+
+def test_what_gathers_during_a_sync_goes_with_the_next_one(tmp_path: Path) -> None:
+    async def story() -> None:
+        held = Held(SimulatedDisk(Random(1)))
+        owner = Owner(tmp_path, held)
+        owner.start()
+        queue = owner.queue("q")
+        held.is_open.clear()
+        held.arrived.clear()
+        owner.turn()
+        await asyncio.to_thread(held.arrived.wait, LIMIT_S)
+        before = held.syncs
+        for number in range(100):
+            owner.publish(queue, b"%d" % number)
+            owner.turn()
+        assert owner.told == []
+        assert owner.store.writer.waiting_bytes > 100 * BLOCK_HEADER_BYTES
+        held.is_open.set()
+        await owner.certain(owner.resources.log.last_lsn)
+
+        assert owner.store.writer.waiting_bytes == 0
+        assert held.syncs == before + 1
+        assert len(owner.told) == 2
+        await owner.store.close("")
+
+    run(story)
+
+
+def test_what_nobody_asked_to_keep_waits_only_for_what_came_before(tmp_path: Path) -> None:
+    async def story() -> None:
+        held = Held(SimulatedDisk(Random(1)))
+        owner = Owner(tmp_path, held)
+        owner.start()
+        queue = owner.queue("q")
+        owner.turn()
+        await owner.certain(owner.resources.log.last_lsn)
+        syncs = held.syncs
+
+        owner.publish(queue, b"passing", durable=False)
+        assert owner.turn()
+        assert held.syncs == syncs
+
+        held.is_open.clear()
+        owner.publish(queue, b"staying")
+        assert not owner.turn()
+        lsn = owner.publish(queue, b"passing too", durable=False)
+        assert not owner.turn()
+        assert not owner.resources.is_certain(lsn)
+        held.is_open.set()
+        await owner.certain(lsn)
+        await owner.store.close("")
+
+        resources, found = after_power_cut(held.disk)
+        assert payloads(resources, "q") == [b"staying"]
+        assert found.last_lsn == lsn
+        assert found.lost_transient == 2
+
+    run(story)
+
+
+def test_both_logs_are_kept_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
+    async def story() -> None:
+        owner = Owner(tmp_path)
+        owner.start()
+        for number in range(3):  # each log speaks of what the other one has just said, all in one turn
+            shared = owner.queue(f"shared{number}")
+            event = ev.ReplicationChanged(shared.id, False)
+            owner.resources.state.apply(owner.resources.log.append(event), event)
+            owner.publish(shared, b"half")
+            owner.publish(owner.queue(f"own{number}", local=True), b"own")
+        owner.turn()
+        assert owner.resources.written_lsn > LOCAL_BASE
+        await owner.certain(owner.resources.written_lsn)
+        await owner.store.close("")
+
+        resources, found = after_power_cut(owner.disk)
+        assert found.notes == ()
+        for number in range(3):
+            assert payloads(resources, f"shared{number}") == [b"half"]
+            assert payloads(resources, f"own{number}") == [b"own"]
+
+    run(story)
+
+
+@pytest.mark.parametrize("transient_first", [True, False])
+def test_what_is_durable_is_kept_however_a_turn_is_cut(tmp_path: Path, transient_first: bool) -> None:
+    """The broker's own log has its place in the middle of a turn, with as many messages of each kind on either side."""
+
+    async def story() -> None:
+        owner = Owner(tmp_path)
+        owner.start()
+        shared, own = owner.queue("shared"), owner.queue("own", local=True)
+        owner.turn()
+        for durable in (not transient_first, transient_first):
+            for number in range(2):
+                owner.publish(shared, f"{durable} {number}".encode(), durable)
+            owner.publish(own, b"own")
+        owner.turn()
+        await owner.certain(owner.resources.written_lsn)
+        await owner.store.close("")
+
+        resources, found = after_power_cut(owner.disk)
+        assert payloads(resources, "shared") == [b"True 0", b"True 1"]
+        assert payloads(resources, "own") == [b"own", b"own"]
+        assert found.lost_transient == 2
+
+    run(story)
+
+
+def test_a_number_that_stands_for_both_logs_is_certain_when_both_are(tmp_path: Path) -> None:
+    resources = ResourceSet("default", Reader())
+    for log in (resources.log, resources.local_log):
+        log.add_witness("store")
+    resources.local_log.append(ev.QueueDeclared("own", {}))
+    only_local = resources.local_written_lsn
+    resources.log.append(ev.QueueDeclared("shared", {}))
+    both = resources.written_lsn
+
+    assert not resources.is_certain(only_local)
+    resources.log.acknowledge("store", 1)
+    assert resources.is_certain(1)
+    assert not resources.is_certain(both)
+    resources.local_log.acknowledge("store", LOCAL_BASE + 1)
+    assert resources.is_certain(only_local)
+    assert resources.is_certain(both)
+    assert resources.written_lsn == 1
+
+
+def test_on_a_full_disk_it_waits_says_so_once_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        owner = Owner(tmp_path)
+        owner.start()
+        queue = owner.queue("q")
+        owner.turn()
+        await owner.certain(1)
+        owner.disk.capacity = 0
+        lsn = owner.publish(queue, bytes(SEGMENT_BYTES))
+        owner.turn()
+        await owner.until(lambda: owner.store.health == "full")
+        assert not owner.resources.is_certain(lsn)
+        owner.disk.capacity = None
+        await owner.certain(lsn)
+        assert owner.store.health == "ok"
+        await owner.store.close("")
+
+        resources, _ = after_power_cut(owner.disk)
+        assert payloads(resources, "q") == [bytes(SEGMENT_BYTES)]
+
+    run(story)
+    assert len([line for line in caplog.messages if line.startswith("no room")]) == 1
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_a_disk_that_fails_is_told_and_nothing_is_certain_any_more(tmp_path: Path, kind: str) -> None:
+    async def story() -> None:
+        owner = Owner(tmp_path)
+        owner.start()
+        queue = owner.queue("q")
+        owner.turn()
+        await owner.certain(1)
+        owner.disk.fail(1, errno.EIO, of=(kind,))
+        lsn = owner.publish(queue, b"lost")
+        owner.turn()
+        await owner.until(lambda: owner.failure)
+        owner.turn()
+
+        assert "cannot be written" in owner.failure
+        assert "start this broker again" in owner.failure
+        assert owner.store.health == "failed"
+        assert not owner.resources.is_certain(lsn)
+        assert await owner.store.close("uuid") is False
+
+    run(story)
+
+
+def test_status_is_dirty_while_it_runs_and_clean_after_a_close(tmp_path: Path) -> None:
+    async def story() -> None:
+        owner = Owner(tmp_path)
+        owner.start()
+        owner.publish(owner.queue("q"), b"passing", durable=False)
+        owner.turn()
+        assert Status.decode(owner.disk.peek(STATUS_FILE)).clean == ""
+        owner.store.remember(7, "node2")
+        assert Status.decode(owner.disk.peek(STATUS_FILE)).promised == 7
+        assert await owner.store.close("uuid") is True
+
+        _, found = after_power_cut(owner.disk)
+        assert found.was_clean == "uuid"
+        assert found.status is not None
+        assert (found.status.promised_to, found.last_lsn) == ("node2", 2)
+
+    run(story)
+
+
+def test_a_base_is_the_state_of_its_moment_and_counts_once_it_is_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        owner = Owner(tmp_path)
+        owner.start()
+        queue = owner.queue("q")
+        for number in range(2000):
+            owner.publish(queue, b"%d" % number)
+        owner.turn()
+        await owner.certain(owner.resources.log.last_lsn)
+        owner.store.begin_base()
+        done = asyncio.Event()
+        owner.store.dump_base(done.set)
+        owner.publish(queue, b"meanwhile")
+        owner.turn()
+        async with asyncio.timeout(LIMIT_S):
+            await done.wait()
+        await owner.certain(owner.resources.log.last_lsn)
+        await owner.store.close("")
+
+        resources, found = after_power_cut(owner.disk)
+        assert found.snapshot_number == found.next_number - 1
+        assert payloads(resources, "q") == [*(b"%d" % number for number in range(2000)), b"meanwhile"]
+
+    run(story)
+
+
+# --- what goes into the journal
+
+
+def records(*durable: bool) -> list[Record]:
+    return [
+        Record(lsn, ev.Enqueued((1,), b"x" * lsn, is_durable, 4, 0, ""), False)
+        for lsn, is_durable in enumerate(durable, start=1)
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["", "t", "d", "td", "dt", "ttddtd", "ddd", "ttt"])
+def test_only_what_is_durable_is_left(pattern: str) -> None:
+    given = records(*(each == "d" for each in pattern))
+
+    data, left_out = durable_only(encode_all(given))
+
+    assert decode(data).records == [record for record in given if record.event.durable]  # type: ignore[union-attr]
+    assert left_out == pattern.count("t")
+
+
+def test_parts_of_a_unit_stay_whole() -> None:
+    message = ev.Enqueued((1, 2), b"x", False, 4, 0, "key")
+    given = [
+        Record(1, message, True),
+        Record(2, ev.TransactionCommitted(1), False),
+        Record(3, message, False),
+        Record(4, ev.Dequeued(1, (3,), ev.DequeueReason.CONSUMED), False),
+    ]
+
+    data, left_out = durable_only(encode_all(given))
+
+    assert [record.lsn for record in decode(data).records] == [1, 2, 4]
+    assert left_out == 2
+
+
+def test_a_batch_counts_what_a_store_leaves_out() -> None:
+    resources = ResourceSet("default", Reader())
+    resources.log.add_witness("store")
+    for record in records(True, False, False):
+        resources.log.append(record.event)
+    resources.log.append_unit([records(False)[0].event])
+    resources.log.append(ev.Enqueued((1, 2, 3), b"x", False, 4, 0, ""))
+
+    batch = resources.log.take_batch()
+
+    assert isinstance(batch, Batch)
+    assert batch.transient == transient_count(decode(batch.data).records) == durable_only(batch.data)[1] == 2 + 3
+
+
+@pytest.mark.parametrize("lsn", range(5))
+def test_a_batch_is_cut_after_an_lsn_and_each_piece_counts_what_it_has(lsn: int) -> None:
+    given = records(True, False, False, True)
+
+    before, after = cut_after(Batch(1, 4, encode_all(given), 2), lsn)
+
+    assert decode(before.data).records == given[:lsn]
+    assert decode(after.data).records == given[lsn:]
+    assert (before.first_lsn, before.last_lsn, after.first_lsn, after.last_lsn) == (1, lsn, lsn + 1, 4)
+    assert (before.transient, after.transient) == ([0, 0, 1, 2, 2][lsn], [2, 2, 1, 0, 0][lsn])
+
+
+def test_a_disk_is_all_that_the_store_needs() -> None:
+    disk: Disk = SimulatedDisk(Random(1))
+    assert disk.names("journal") == []
