@@ -1,0 +1,1 @@
+"""A client for live queues: blocking, over the broker's own AMQP engine."""

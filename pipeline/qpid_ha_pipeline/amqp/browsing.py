@@ -1,0 +1,213 @@
+"""Messages between two positions of a queue, from whoever is primary."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import proton
+
+from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.engine import Delivery
+from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LinkRefused
+from qpid_ha_pipeline.amqp.primary import Primary
+from qpid_ha_pipeline.amqp.queues import Management, NoSuchQueue, QueueFacts
+from qpid_ha_pipeline.errors import PipelineError
+
+_AFTER: Final = "qpid-ha.org:after:ulong"
+_ROUND: Final = 20_000
+"""Messages that are asked for at a time."""
+_CHUNK_BYTES: Final = 8 * 1024 * 1024
+_GONE: Final = ("amqp:resource-deleted", "amqp:not-found")
+_PAUSE_S: Final = 0.05
+_NO_END: Final = 1 << 64
+
+
+class Place(NamedTuple):
+    """Behind a message of a queue. `broker`: whose ids these are, where they are of one broker only; else empty."""
+
+    queue_id: int
+    message_id: int
+    broker: str = ""
+
+    @classmethod
+    def at(cls, facts: QueueFacts, message_id: int) -> Place:
+        """A place in the queue as it is now."""
+        return cls(facts.queue_id, message_id, facts.broker if facts.is_local else "")
+
+
+class Chunk(NamedTuple):
+    """Messages with their ids, ascending."""
+
+    ids: list[int]
+    payloads: list[bytes]
+
+
+class PlaceLost(Exception):
+    """What a place was in is no more: what was behind it cannot be told."""
+
+
+class LiveQueue:
+    """One queue, whoever is primary; it may be another one for each call."""
+
+    def __init__(self, primary: Primary, name: str) -> None:
+        self.primary = primary
+        self.name = name
+        self._asked: BrokerConnection | None = None
+        self._management: Management | None = None
+
+    def facts(self) -> QueueFacts:
+        """As they are now. Raises NoSuchQueue, PipelineError."""
+        return self.primary.run(self._facts)
+
+    def _facts(self, connection: BrokerConnection) -> QueueFacts:
+        try:
+            if self._asked is not connection or self._management is None:
+                self._management = Management(connection)
+                self._asked = connection
+            return self._management.queue(self.name)
+        except LinkRefused as error:
+            raise PipelineError(f"{connection.broker} does not tell of queue {self.name}: {error}") from None
+
+    def facts_for(self, place: Place) -> QueueFacts:
+        """As they are once the log has come to `place`, which a new primary may still have to make certain.
+
+        Raises PlaceLost when it never does, or the queue is another one, NoSuchQueue, PipelineError.
+        """
+        deadline = time.monotonic() + self.primary.cluster.failover_timeout_s
+        while True:
+            facts = self.facts()
+            self._check(place, facts)
+            if facts.log_position >= place.message_id:
+                return facts
+            if time.monotonic() > deadline:
+                raise PlaceLost(
+                    f"the log of {facts.broker} ends at {facts.log_position}, before the position {place.message_id}:"
+                    " it has lost what was read before, or is another one"
+                )
+            time.sleep(_PAUSE_S)
+
+    def _check(self, place: Place, facts: QueueFacts) -> None:
+        if place.queue_id != facts.queue_id:
+            raise PlaceLost(f"queue {self.name} was deleted and declared again, or its qpid.replicate was changed")
+        if facts.is_local != bool(place.broker) or (place.broker and place.broker != facts.broker):
+            raise PlaceLost(
+                f"the messages of queue {self.name} are not replicated: those at {place.broker or 'another broker'} are"
+                f" not those at {facts.broker}"
+            )
+
+    def first_after(self, place: Place) -> int | None:
+        """The id of the first message behind `place` that is there and committed; None when there is none."""
+
+        def look(connection: BrokerConnection) -> int | None:
+            window = _Window(connection, self.name, place.message_id, 1, _NO_END)
+            return next((chunk.ids[0] for chunk in window.read()), None)
+
+        try:
+            return self.primary.run(look)
+        except LinkRefused as error:
+            raise self._explained(error) from None
+
+    def between(self, begin: Place, end: int) -> Iterator[Chunk]:
+        """What is there behind `begin` and up to the id `end`. Raises as `facts_for`."""
+        last, timeout_s = begin.message_id, self.primary.cluster.failover_timeout_s
+        deadline = time.monotonic() + timeout_s
+        while last < end:
+            # Asked before reading: only then is what does not come until the queue has no more really not there.
+            self.facts_for(begin._replace(message_id=end))
+            try:
+                window = _Window(self.primary.connection(), self.name, last, _ROUND, end)
+                for chunk in window.read():
+                    last, deadline = chunk.ids[-1], time.monotonic() + timeout_s
+                    yield chunk
+                if window.is_exhausted:
+                    return
+            except BrokerLost as error:
+                self.primary.lost(error)
+                if time.monotonic() > deadline:
+                    raise self.primary.unreachable() from None
+            except LinkRefused as error:
+                raise self._explained(error) from None
+
+    def _explained(self, error: LinkRefused) -> NoSuchQueue | PipelineError:
+        if error.condition in _GONE:
+            return NoSuchQueue(self.name)
+        return PipelineError(f"queue {self.name} cannot be read: {error}")
+
+
+class _Window:
+    """One link's worth of messages: until `end` is reached, `count` have come, or the queue has no more."""
+
+    def __init__(self, connection: BrokerConnection, queue: str, after: int, count: int, end: int) -> None:
+        self.is_exhausted = False
+        """There is no more up to `end`."""
+        self._connection = connection
+        self._queue, self._after, self._missing, self._end = queue, after, count, end
+        self._ids: list[int] = []
+        self._payloads: list[bytes] = []
+        self._size = 0
+        self._part = b""
+
+    def read(self) -> Iterator[Chunk]:
+        """Also what had come when it ends with BrokerLost or LinkRefused."""
+        link = self._connection.receiver(
+            self._queue,
+            self,
+            distribution_mode=proton.Terminus.DIST_MODE_COPY,
+            filters={
+                proton.symbol("qpid.after"): proton.Described(proton.symbol(_AFTER), proton.ulong(self._after)),
+            },
+        )
+        engine.drain(link, self._missing)
+        try:
+            yield from self._chunks(link)
+        finally:
+            self._connection.end(link)
+
+    def _chunks(self, link: proton.Link) -> Iterator[Chunk]:
+        lost: BrokerLost | LinkRefused | None = None
+        is_over = False
+        while not is_over and lost is None:
+            try:
+                self._connection.wait(lambda: self._size >= _CHUNK_BYTES or self._is_over(link))
+                is_over = self._is_over(link)
+                self.is_exhausted = self._is_past_end or (is_over and self._missing > 0)
+            except (BrokerLost, LinkRefused) as error:
+                lost = error
+            if self._ids:
+                yield self._take()
+        if lost is not None:
+            raise lost
+
+    def _is_over(self, link: proton.Link) -> bool:
+        return self._is_past_end or engine.credit(link) == 0
+
+    @property
+    def _is_past_end(self) -> bool:
+        return bool(self._ids) and self._ids[-1] >= self._end
+
+    def _take(self) -> Chunk:
+        """What has come, without what lies behind the end."""
+        count = bisect_right(self._ids, self._end)
+        chunk = Chunk(self._ids[:count], self._payloads[:count])
+        self._ids, self._payloads, self._size = [], [], 0
+        return chunk
+
+    # --- see engine.Receiving
+
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        whole = self._part + payload if self._part else payload
+        self._part = b""
+        self._ids.append(engine.number_of(delivery))
+        self._payloads.append(whole)
+        self._size += len(whole)
+        self._missing -= 1
+        engine.forget(delivery)
+
+    def partial(self, delivery: Delivery, data: bytes) -> None:
+        self._part += data
+
+    def aborted(self, delivery: Delivery) -> None:
+        self._part = b""

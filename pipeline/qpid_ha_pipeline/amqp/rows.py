@@ -1,0 +1,69 @@
+"""Live messages as Arrow batches: the columns of a journal's messages, made in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import DataType, StructType
+
+from qpid_ha_pipeline.amqp.browsing import Chunk
+from qpid_ha_pipeline.errors import PipelineError
+from qpid_ha_pipeline.journal.messages import Messages
+from qpid_ha_pipeline.journal.text import binaries
+from qpid_ha_pipeline.schema import BY_NAME, MESSAGE_COLUMNS, near_name, struct_of
+
+COLUMNS: Final = (
+    "queue", "queue_id", "message_id", "durable", "priority", "size", "ttl_ms", "delivery_count", "amqp_message_id",
+    "to", "subject", "reply_to", "correlation_id", "content_type", "created_at", "message_annotations",
+    "application_properties", "body", "body_text",
+)  # fmt: skip
+ON_DEMAND: Final = ("payload",)
+_LOOKED_INTO: Final = MESSAGE_COLUMNS | {"durable", "priority"}
+
+
+def live_schema(names: Iterable[str] = ()) -> StructType:
+    """Of these columns, else of all. Raises PipelineError for a name that is none."""
+    wanted = tuple(names) or COLUMNS
+    for name in wanted:
+        _type(name)
+    return struct_of(BY_NAME[name] for name in wanted)
+
+
+def check_live_schema(schema: StructType) -> None:
+    """Raises PipelineError unless a user's own schema has only columns of ours, with their types."""
+    for field in schema.fields:
+        if field.dataType != _type(field.name):
+            expected, found = _type(field.name).simpleString(), field.dataType.simpleString()
+            raise PipelineError(f"column {field.name}: expected {expected}, found {found}")
+
+
+def _type(name: str) -> DataType:
+    if name not in (*COLUMNS, *ON_DEMAND):
+        raise PipelineError(f"a queue has no column {name!r}{near_name(name, (*COLUMNS, *ON_DEMAND))}")
+    return BY_NAME[name].type
+
+
+def batch_of(chunk: Chunk, queue: str, queue_id: int, schema: pa.Schema) -> pa.RecordBatch:
+    """One row for each message."""
+    data = b"".join(chunk.payloads)
+    ends = np.cumsum(np.fromiter(map(len, chunk.payloads), np.int64, len(chunk.payloads)))
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    messages = Messages(data, starts, ends)
+    count = len(chunk.ids)
+    makers: dict[str, Callable[[], pa.Array]] = {
+        "queue": lambda: pa.repeat(pa.scalar(queue, pa.string()), count),
+        "queue_id": lambda: pa.repeat(pa.scalar(_signed(queue_id), pa.int64()), count),
+        "message_id": lambda: pa.array(np.array(chunk.ids, np.uint64).view(np.int64)),
+        "size": lambda: pa.array(ends - starts),
+        "payload": lambda: binaries(data, starts, ends),
+    }
+    arrays = [messages.column(name) if name in _LOOKED_INTO else makers[name]() for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _signed(number: int) -> int:
+    """Spark has no unsigned numbers: see `schema`."""
+    return number - (1 << 64) if number >= 1 << 63 else number

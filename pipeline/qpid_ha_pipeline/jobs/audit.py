@@ -1,0 +1,169 @@
+"""Did every confirmed message arrive, once and in order? Clients' histories and journals, laid side by side.
+
+The terms are those of Jepsen's total-queue checker. A history is rows of what a client did and saw, in any format that
+Spark reads; it knows nothing of brokers, so it cannot be kind to them:
+
+| column | |
+| --- | --- |
+| `op` | `sent`, `accepted`, `rejected`, `unknown` (of a publisher), `received` (of a consumer) |
+| `id` | of the message: its AMQP message-id, which the journal has, too |
+| `client`, `queue` | who, and where |
+| `number` | of a publisher's messages, ascending; null of a consumer |
+| `at_ms` | when, by the client's clock |
+| `marked` | of `received`: the broker said that somebody may have had it before |
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sql
+
+HISTORY_COLUMNS: Final = ("op", "id", "client", "queue", "number", "at_ms", "marked")
+JOURNAL_COLUMNS: Final = (
+    "cluster", "broker", "set", "lsn", "event", "queue", "queue_id", "message_id", "reason", "amqp_message_id", "file",
+    "offset",
+)  # fmt: skip
+BROKEN: Final = ("lost", "duplicated", "unexpected", "disordered")
+"""Each of these is a broken promise."""
+
+
+class Audit(NamedTuple):
+    """Counts of messages; `evidence` has a row for each broken promise and each place in a journal that tells of it."""
+
+    attempts: int
+    confirmed: int
+    rejected: int
+    delivered: int
+    waiting: int
+    """Confirmed, and still in a queue."""
+    recovered: int
+    """Delivered, although nobody was told that it is safe."""
+    redelivered: int
+    """Copies that the broker itself said may be copies."""
+    lost: int
+    duplicated: int
+    """Copies of which nobody warned."""
+    unexpected: int
+    """Delivered, and never sent."""
+    disordered: int
+    """Delivered after a later one of the same publisher on the same queue."""
+    evidence: DataFrame
+
+    @property
+    def is_flawless(self) -> bool:
+        """No promise is broken."""
+        return not any(getattr(self, name) for name in BROKEN)
+
+    def counts(self) -> dict[str, int]:
+        """All but the evidence."""
+        return {name: value for name, value in self._asdict().items() if name != "evidence"}
+
+
+def audit(history: DataFrame, journal: DataFrame) -> Audit:
+    """`history` has HISTORY_COLUMNS, `journal` JOURNAL_COLUMNS. To the driver come the counts alone.
+
+    Cost: a shuffle of the history and of the messages' rows in the journal, by message id.
+    """
+    history = history.select(*HISTORY_COLUMNS)
+    messages = _by_message(history).join(_waiting(journal), "id", "left").join(_disordered(history), "id", "left")
+    judged = messages.select("*", *(condition.alias(name) for name, condition in _verdicts().items())).persist()
+    try:
+        counts = judged.agg(*(
+            sql.coalesce(sql.sum(sql.col(name).cast("long")), sql.lit(0)).alias(name)
+            for name in Audit._fields if name != "evidence"
+        )).collect()[0]  # fmt: skip
+        return Audit(**counts.asDict(), evidence=_evidence(judged, journal))
+    finally:
+        judged.unpersist()
+
+
+def _is(op: str) -> Column:
+    return sql.col("op") == op
+
+
+def _by_message(history: DataFrame) -> DataFrame:
+    """One row for each message; of each receipt it is known which one it was."""
+    receipts = Window.partitionBy("id", "op").orderBy("at_ms")
+    marked = sql.coalesce(sql.col("marked"), sql.lit(False))
+    is_copy = _is("received") & (sql.col("place") > 1)
+    return (
+        history.withColumn("place", sql.row_number().over(receipts))
+        .groupBy("id")
+        .agg(
+            sql.max(sql.when(_is("sent"), sql.col("client"))).alias("publisher"),
+            sql.max("queue").alias("queue"),
+            sql.count_if(_is("sent")).alias("sendings"),
+            sql.count_if(_is("accepted")).alias("acceptances"),
+            sql.count_if(_is("rejected")).alias("rejections"),
+            sql.count_if(_is("received")).alias("receipts"),
+            sql.count_if(is_copy & marked).alias("redelivered"),
+            sql.count_if(is_copy & ~marked).alias("copies"),
+        )
+        .withColumn("duplicated", sql.when(sql.col("sendings") <= 1, sql.col("copies")).otherwise(0))
+    )
+
+
+def _waiting(journal: DataFrame) -> DataFrame:
+    """Messages that some queue still has, by their AMQP message-id: in each journal, and in all that have a message."""
+    key = ["cluster", "set", "broker", "queue_id", "message_id"]
+    enqueued = journal.where("event = 'enqueued' and amqp_message_id is not null")
+    gone = journal.where("event = 'dequeued'").select(*key).distinct().withColumn("is_gone", sql.lit(True))
+    # Queues that were deleted took their messages with them.
+    deleted = (
+        journal.where("event = 'queue_deleted'").select(*key[:4]).distinct().withColumn("is_deleted", sql.lit(True))
+    )
+    left = enqueued.join(gone, key, "left").join(sql.broadcast(deleted), key[:4], "left")
+    is_here = sql.col("is_gone").isNull() & sql.col("is_deleted").isNull()
+    return left.groupBy(sql.col("amqp_message_id").alias("id")).agg(sql.bool_or(is_here).alias("is_here"))
+
+
+def _disordered(history: DataFrame) -> DataFrame:
+    """Messages whose first receipt came after that of a later one. One that was refused first may well be late."""
+    sent = history.where(_is("sent")).groupBy("id").agg(
+        sql.min("number").alias("number"), sql.max("client").alias("publisher")
+    )  # fmt: skip
+    refused = history.where(_is("rejected")).select("id").distinct()
+    received = history.where(_is("received")).groupBy("id", "queue").agg(sql.min("at_ms").alias("at_ms"))
+    first = received.join(sent, "id").join(refused, "id", "left_anti").where("number is not null")
+    before = Window.partitionBy("publisher", "queue").orderBy("at_ms", "number").rowsBetween(
+        Window.unboundedPreceding, -1
+    )  # fmt: skip
+    late = first.withColumn("highest", sql.max("number").over(before)).where("number < highest")
+    return late.select("id").distinct().withColumn("is_late", sql.lit(True))
+
+
+def _verdicts() -> dict[str, Column]:
+    attempted, confirmed = sql.col("sendings") > 0, sql.col("acceptances") > 0
+    delivered, here = sql.col("receipts") > 0, sql.coalesce(sql.col("is_here"), sql.lit(False))
+    return {
+        "attempts": attempted,
+        "confirmed": confirmed,
+        "rejected": (sql.col("rejections") > 0) & ~confirmed,
+        "delivered": delivered,
+        "waiting": confirmed & ~delivered & here,
+        "recovered": attempted & ~confirmed & delivered,
+        "lost": confirmed & ~delivered & ~here,
+        "unexpected": ~attempted & delivered,
+        "disordered": sql.coalesce(sql.col("is_late"), sql.lit(False)),
+    }
+
+
+def _evidence(judged: DataFrame, journal: DataFrame) -> DataFrame:
+    """What each journal says about the messages of which a promise is broken."""
+    broken = sql.concat_ws(", ", *(
+        sql.when(sql.col(name).cast("long") > 0, sql.lit(name)) for name in BROKEN
+    ))  # fmt: skip
+    bad = judged.withColumn("verdict", broken).where("verdict <> ''").select(
+        "verdict", "id", "publisher", sql.col("queue").alias("sent_to"), "sendings", "acceptances", "receipts"
+    )  # fmt: skip
+    enqueued = journal.where("event = 'enqueued'").select(
+        "cluster", "broker", "set", "queue", "queue_id", "message_id", "file", "offset",
+        sql.col("amqp_message_id").alias("id"),
+    )  # fmt: skip
+    dequeued = journal.where("event = 'dequeued'").select(
+        "cluster", "broker", "set", "queue_id", "message_id", sql.col("lsn").alias("dequeued_lsn"), "reason"
+    )
+    told = enqueued.join(dequeued, ["cluster", "broker", "set", "queue_id", "message_id"], "left")
+    return bad.join(told, "id", "left").orderBy("verdict", "id", "broker")

@@ -1,0 +1,61 @@
+"""Messages of a journal, sent again to a cluster: at least once, in the order of the log for each queue.
+
+Several brokers' journals hold the same messages; each is sent once, to the queue of its name or to one address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import proton
+from pyspark.sql import DataFrame, Row
+
+from qpid_ha_pipeline.amqp.encoding import PRODUCER, SEQUENCE
+from qpid_ha_pipeline.amqp.options import WriteOptions
+from qpid_ha_pipeline.amqp.primary import Primary
+from qpid_ha_pipeline.amqp.publishing import Publisher, chunks_of
+
+COLUMNS = ("cluster", "set", "lsn", "event", "queue", "queue_id", "payload")
+_MARK = PRODUCER.encode()
+
+
+def replay(journal: DataFrame, options: WriteOptions) -> int:
+    """Send the messages of `journal`, which has COLUMNS, to the `target`, else to their queues; returns how many.
+
+    One task sends one queue. Raises PipelineError within what Spark makes of it, see `errors.reason_of`.
+    """
+    messages = journal.select(*COLUMNS).where("event = 'enqueued' and queue is not null")
+    once = messages.dropDuplicates(["cluster", "set", "lsn", "queue_id"])
+    ordered = once.repartition("queue_id").sortWithinPartitions("queue_id", "lsn")
+    total = ordered.sparkSession.sparkContext.accumulator(0)
+
+    def send(rows: Iterator[Row]) -> None:
+        for queue, of_queue in groupby(rows, key=lambda row: str(row.queue)):
+            total.add(_send(of_queue, options.target or queue, options))
+
+    ordered.foreachPartition(send)
+    return int(total.value)
+
+
+def _send(rows: Iterator[Row], target: str, options: WriteOptions) -> int:
+    """A chunk is taken as a whole or not at all: were only its middle refused, the order would be another one."""
+    count = 0
+    with Primary(options.cluster) as primary:
+        publisher = Publisher(primary, target, together=True)
+        for chunk in chunks_of(unnumbered(bytes(row.payload)) for row in rows):
+            publisher.deliver(chunk)
+            count += len(chunk)
+    return count
+
+
+def unnumbered(payload: bytes) -> bytes:
+    """The message without the number that its producer gave it: a broker would take it for a duplicate of itself."""
+    if _MARK not in payload:
+        return payload
+    message = proton.Message()
+    message.decode(payload)
+    for name in (PRODUCER, SEQUENCE):
+        if message.annotations:
+            message.annotations.pop(proton.symbol(name), None)
+    return bytes(message.encode())

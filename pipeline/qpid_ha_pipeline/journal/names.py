@@ -1,0 +1,99 @@
+"""From a queue's id to its name.
+
+An id is the LSN of the event that declared the queue, so it also says where to look: first among the queues that the
+newest snapshot knows, and then in the one block of the journal that has this LSN. Nobody has to read all of a journal
+for its names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, suppress
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.store.blocks import BlockKind, FileHeader
+from qpid_ha_broker.store.errors import StoreError
+from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
+from qpid_ha_broker.store.reading import read_blocks, read_header
+
+from .stores import Directory
+from .survey import TakenBack, limit_at
+
+_SIGN = 1 << 64
+
+
+class QueueNames:
+    """Looks names up, and keeps them. A queue of which nothing is left to read has no name."""
+
+    def __init__(self, directory: Directory, taken_back: TakenBack) -> None:
+        self._directory = directory
+        self._disk = directory.disk
+        self._taken_back = taken_back
+        self._names: dict[int, str | None] = {}
+        self._has_snapshot = False
+        self._headers: list[FileHeader] | None = None
+
+    def learn(self, lsn: int, event: ev.QueueDeclared) -> None:
+        """It was just read."""
+        self._names[lsn] = event.name
+
+    def name(self, queue_id: int) -> str | None:
+        """`queue_id` as in the column: negative in the broker's own log."""
+        if queue_id not in self._names and not self._has_snapshot:
+            self._has_snapshot = True
+            for lsn, event in self._in_snapshot():
+                self._names.setdefault(lsn if lsn < LOCAL_BASE else lsn - _SIGN, event.name)
+        if queue_id not in self._names:
+            self._names[queue_id] = self._in_journal(queue_id if queue_id >= 0 else queue_id + _SIGN)
+        return self._names[queue_id]
+
+    def _in_snapshot(self) -> Iterator[tuple[int, ev.QueueDeclared]]:
+        """The queues stand before all messages."""
+        numbers = snapshot_numbers(self._disk)
+        if not numbers:
+            return
+        with suppress(StoreError, FileNotFoundError), closing(self._disk.open(snapshot_path(numbers[-1]))) as file:
+            for block in read_blocks(file, read_header(file)):
+                if block.kind is not BlockKind.EVENTS:
+                    return
+                for record in decode(block.data).records:
+                    if isinstance(record.event, ev.QueueDeclared):
+                        yield record.lsn, record.event
+                    elif isinstance(record.event, ev.Enqueued):
+                        return
+
+    def _in_journal(self, lsn: int) -> str | None:
+        for header in reversed(self._segment_headers()):
+            if self._first(header, lsn) <= lsn:
+                record = self._record(header, lsn)
+                if record is not None:
+                    return record.event.name if isinstance(record.event, ev.QueueDeclared) else None
+        return None
+
+    def _first(self, header: FileHeader, lsn: int) -> int:
+        """The first LSN that it can have of the log to which `lsn` belongs: what it takes back, it writes anew."""
+        if lsn >= LOCAL_BASE:
+            return header.first_local_lsn
+        anew = [last + 1 for number, _, last in self._taken_back if number == header.number]
+        return min(header.first_lsn, *anew) if anew else header.first_lsn
+
+    def _segment_headers(self) -> list[FileHeader]:
+        if self._headers is None:
+            self._headers = []
+            for number in segment_numbers(self._disk):
+                with suppress(StoreError, FileNotFoundError), closing(self._disk.open(segment_path(number))) as file:
+                    self._headers.append(read_header(file))
+        return self._headers
+
+    def _record(self, header: FileHeader, lsn: int) -> Record | None:
+        """The record with that number, if this segment has it and it counts."""
+        with suppress(FileNotFoundError), closing(self._disk.open(segment_path(header.number))) as file:
+            for block in read_blocks(file, header, headers_only=True):
+                if block.kind is BlockKind.EVENTS and block.first_lsn <= lsn <= block.last_lsn:
+                    if lsn < LOCAL_BASE and lsn > limit_at(self._taken_back, header.number, block.offset):
+                        continue
+                    data = file.read(block.end - block.length, block.length)
+                    return next((record for record in decode(data).records if record.lsn == lsn), None)
+        return None

@@ -1,0 +1,163 @@
+"""How far a stream has come in a store, and how far it may go.
+
+The promise: what a stream has given is never taken back, and nothing of it is given twice or left out: it goes no
+further than the journal itself says is committed (unless asked to), in the order in which the broker wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any, NamedTuple
+
+from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, Block, read_block
+from qpid_ha_pipeline.errors import PipelineError
+
+from .stores import Directory
+from .survey import Known, Piece, Segment, Store, Wanted, limit_at, look
+
+
+class Place(NamedTuple):
+    """Everything before `offset` in `segment` was read. `generation` and `lsn` say it in the terms of the log.
+
+    `created_ms`: of the segment, so that another one with its number is not taken for it. `skip`: the first events to
+    come up to this LSN were read, too.
+    """
+
+    segment: int
+    offset: int
+    generation: int
+    lsn: int
+    created_ms: int = 0
+    skip: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        """As it lies in a checkpoint."""
+        return {name: value for name, value in self._asdict().items() if value or name != "skip"}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Place:
+        """Raises PipelineError."""
+        try:
+            return cls(**{name: int(value) for name, value in document.items()})
+        except (TypeError, ValueError):
+            raise PipelineError(
+                f"expected a position with {', '.join(cls._fields)}, found {dict(document)!r}"
+            ) from None
+
+
+NOWHERE = Place(0, FILE_HEADER_BYTES, 0, 0)
+"""Before everything that may ever be in a store."""
+
+
+class Step(NamedTuple):
+    """A block that can be read next: where it leads, and how much it is."""
+
+    place: Place
+    events: int
+    bytes: int
+
+
+def look_from(directory: Directory, place: Place, *, wanted: Wanted | None = None, known: Known | None = None) -> Store:
+    """What lies behind `place`, block by block, as far as it is wanted."""
+    begin = (place.segment, place.offset)
+    if wanted is None:
+        return look(directory, is_permissive=False, piece_bytes=1, begin=begin, known=known)
+    return look(directory, is_permissive=False, piece_bytes=1, begin=begin, wanted=wanted, known=known)
+
+
+def steps(store: Store, begin: Place, *, only_committed: bool) -> Iterator[Step]:
+    """Block after block, as far as a stream may go by now."""
+    lsn = begin.lsn
+    for segment in store.segments:
+        for piece in segment.pieces:
+            last = min(piece.last_lsn, limit_at(store.taken_back, segment.number, piece.begin))
+            counts = last >= piece.first_lsn
+            if only_committed and counts and last > store.committed_lsn:
+                return
+            if not only_committed and not _is_whole(store, segment, piece):
+                return
+            lsn = max(lsn, last) if counts else lsn
+            events = piece.last_lsn - piece.first_lsn + 1 if counts else int(piece.has_local)
+            generation = max(begin.generation, segment.header.generation)
+            place = Place(segment.number, piece.end, generation, lsn, segment.header.created_ms)
+            yield Step(place, events, piece.end - piece.begin)
+
+
+def _is_whole(store: Store, segment: Segment, piece: Piece) -> bool:
+    """A broker may be writing this block right now. Only the end of the last segment can be in doubt."""
+    if segment.previous_bytes:
+        return True
+    with closing(store.directory.disk.open(segment.name)) as file:
+        data = file.read(piece.begin, piece.end - piece.begin)
+    return isinstance(read_block(data, 0, segment.number, base=piece.begin), Block)
+
+
+def pieces_between(store: Store, begin: Place, end: Place, most: int) -> Iterator[tuple[Segment, Piece]]:
+    """What lies between two places, in pieces of at most so many bytes."""
+    for segment in store.segments:
+        if segment.number > end.segment:
+            return
+        gathered: list[Piece] = []
+        for piece in segment.pieces:
+            if segment.number == end.segment and piece.end > end.offset:
+                break
+            if gathered and piece.end - gathered[0].begin > most:
+                yield segment, _joined(gathered)
+                gathered = []
+            gathered.append(piece)
+        if gathered:
+            yield segment, _joined(gathered)
+
+
+def _joined(pieces: list[Piece]) -> Piece:
+    return Piece(
+        pieces[0].begin,
+        pieces[-1].end,
+        min(piece.first_lsn for piece in pieces),
+        max(piece.last_lsn for piece in pieces),
+        any(piece.has_local for piece in pieces),
+    )
+
+
+def first_place(store: Store) -> Place:
+    """The beginning of what is kept."""
+    if not store.segments:
+        return NOWHERE
+    header = store.segments[0].header
+    return Place(header.number, FILE_HEADER_BYTES, header.generation, header.first_lsn - 1, header.created_ms)
+
+
+def place_after(store: Store, lsn: int) -> Place:
+    """Where the event after that LSN of the replicated log is, or will be. `store`: all of it, block by block."""
+    found = first_place(store)
+    for segment in store.segments:
+        generation, created_ms = segment.header.generation, segment.header.created_ms
+        for piece in segment.pieces:
+            last = min(piece.last_lsn, limit_at(store.taken_back, segment.number, piece.begin))
+            if last >= piece.first_lsn and last > lsn:
+                skip = lsn if piece.first_lsn <= lsn else 0
+                return Place(segment.number, piece.begin, generation, lsn, created_ms, skip)
+            found = Place(segment.number, piece.end, generation, lsn, created_ms)
+    return found
+
+
+def why_lost(store: Store, begin: Place) -> str | None:
+    """Why what follows `begin` is not there any more; None: it is."""
+    if begin == NOWHERE:
+        return None
+    first = first_place(store)
+    if not store.first_number:
+        return "the journal is empty, although events were read from it before"
+    if begin.segment < store.first_number:
+        kept = first if first.segment == store.first_number else None
+        after = f"after LSN {kept.lsn}" if kept is not None else f"with segment {store.first_number}"
+        return (
+            f"the events after LSN {begin.lsn} were in segment {begin.segment}, which is not there any more: what is"
+            f" kept begins {after}"
+        )
+    if not any(segment.number == begin.segment for segment in store.segments):
+        return f"segment {begin.segment}, which was read before, is not there: the store is another one now"
+    if begin.created_ms and store.segments[0].header.created_ms != begin.created_ms:
+        return f"segment {begin.segment} is not the one that was read before: the store was made anew"
+    return None

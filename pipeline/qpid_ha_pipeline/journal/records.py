@@ -1,0 +1,308 @@
+"""Records as columns: where each lies, and its fixed fields, for all records of a piece of journal at once.
+
+Where a record ends is known from its first four bytes only, so their places have to be found one after the other; all
+else is vectorised. Each block's checksum was right, so what its records say of themselves is believed as far as it
+adds up; where it does not, `events.codec` is asked what is wrong. docs/protocol.md has the layout.
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from functools import cached_property
+from itertools import repeat
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qpid_ha_broker.events.bodies import Kind
+from qpid_ha_broker.events.codec import HEADER_BYTES, VERSION, Record, decode
+
+Ints = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+Mask = NDArray[np.bool_]
+
+QUEUE_AT: Final = 34
+"""Of an Enqueued: its first queue. The others follow, then the key, then the payload."""
+_COUNT_AT, _KEY_AT, _DURABLE_AT, _PRIORITY_AT, _EXPIRES_AT = 30, 32, 20, 21, 22
+IDS_AT: Final = 33
+"""Of a Dequeued, an Acquired, a Released: its first id."""
+_IDS_QUEUE_AT, _DETAIL_AT, _IDS_COUNT_AT = 20, 28, 29
+
+ENQUEUED: Final = int(Kind.ENQUEUED)
+_WITH_IDS: Final = np.zeros(256, np.bool_)
+_WITH_IDS[[Kind.DEQUEUED, Kind.ACQUIRED, Kind.RELEASED]] = True
+_KNOWN: Final = np.zeros(256, np.bool_)
+_KNOWN[[int(kind) for kind in Kind]] = True
+_SIZE: Final = struct.Struct("<I")
+_RUN: Final = 32
+"""Records of one size in a row from which on it pays to look for more of them at once."""
+_STRIDE: Final = 256
+"""Records between two looks for such a run."""
+
+
+_ABREAST: Final = 64
+"""Pieces from which on it pays to go through them side by side."""
+
+
+class RecordError(Exception):
+    """At `offset` of the data there is no record that this release can read."""
+
+    def __init__(self, offset: int, text: str) -> None:
+        super().__init__(text)
+        self.offset = offset
+
+
+def find_records(data: bytes, begin: int = 0, end: int | None = None) -> Ints:
+    """Where each record between two places begins. Raises RecordError for a size that cannot be."""
+    pieces: list[Ints] = []
+    at, end = begin, len(data) if end is None else end
+    while at < end:
+        count = _run_length(data, at, end)
+        if count >= _RUN:
+            size = _SIZE.unpack_from(data, at)[0]
+            pieces.append(at + size * np.arange(count, dtype=np.int64))
+            at += size * count
+            continue
+        found, at = _walk(data, at, end)
+        pieces.append(np.array(found, np.int64))
+        if len(found) < _STRIDE or at - found[0] < HEADER_BYTES * len(found):  # it may not get on at all
+            break
+    offsets = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+    bad = np.flatnonzero(np.diff(offsets, append=at) < HEADER_BYTES)
+    if len(bad) or at != end:
+        wrong = int(offsets[bad[0]]) if len(bad) else int(offsets[-1])
+        raise RecordError(wrong, f"expected records that fill {end - begin} bytes, found one that does not end there")
+    return offsets
+
+
+def find_in_blocks(data: bytes, begins: Ints, ends: Ints) -> Ints:
+    """The same for many pieces, which ascend: one step in each of them at a time, for as long as there are enough.
+
+    Within a piece each record says only where the next one is, but pieces do not wait for each other. What does not add
+    up is left to who goes through a piece alone, and says where it is.
+    """
+    found, at, end = list[Ints](), begins, ends
+    room = max(0, len(data) - _SIZE.size + 1)
+    view = np.ndarray((room,), "<u4", data if room else bytes(_SIZE.size), 0, (1,))
+    while len(at) >= _ABREAST and (at + HEADER_BYTES <= end).all():
+        sizes = view[at]
+        following = at + sizes
+        is_over = following >= end
+        if int(sizes.min()) < HEADER_BYTES or (following > end).any():
+            break
+        found.append(at)
+        at, end = (following[~is_over], end[~is_over]) if is_over.any() else (following, end)
+    found += [find_records(data, *piece) for piece in zip(at.tolist(), end.tolist(), strict=True)]
+    offsets = np.concatenate(found) if found else np.zeros(0, np.int64)
+    offsets.sort()
+    return offsets
+
+
+def _walk(data: bytes, at: int, end: int) -> tuple[list[int], int]:
+    """Record after record, as many as are looked at in one go; and where the next one begins."""
+    size_at, found = _SIZE.unpack_from, list[int]()
+    append = found.append
+    with suppress(struct.error):
+        for _ in repeat(None, _STRIDE):
+            if at >= end:
+                break
+            append(at)
+            at += size_at(data, at)[0]
+    return found, at
+
+
+def _run_length(data: bytes, at: int, end: int) -> int:
+    """How many records of one size follow each other at `at`; fewer than it pays to count are 0."""
+    room = end - at
+    if room < HEADER_BYTES:
+        return 0
+    size = _SIZE.unpack_from(data, at)[0]
+    count = room // size if size >= HEADER_BYTES else 0
+    if count < _RUN or _SIZE.unpack_from(data, at + size * (_RUN - 1))[0] != size:
+        return 0
+    total, step = 0, 256
+    while total < count:
+        step = min(step, count - total)
+        sizes = np.ndarray((step,), "<u4", data, at + total * size, (size,))
+        other = np.flatnonzero(sizes != size)
+        if len(other):
+            return total + int(other[0])
+        total += step
+        step *= 4
+    return total
+
+
+class Records:
+    """Records that lie at `offsets` of `data`, ascending. Arrays have one value per record."""
+
+    def __init__(self, data: bytes, offsets: Ints) -> None:
+        self.data = data
+        self.offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def field(self, at: int, kind: str, chosen: Ints | None = None) -> NDArray[Any]:
+        """The value `at` bytes behind the beginning of each record; zero for one at the very end that is too short."""
+        offsets = self.offsets if chosen is None else self.offsets[chosen]
+        room = len(self.data) - at - np.dtype(kind).itemsize
+        if room < 0:
+            return np.zeros(len(offsets), kind)
+        view = np.ndarray((room + 1,), kind, self.data, at, (1,))
+        if len(offsets) and offsets[-1] > room:
+            inside = offsets <= room
+            values = np.zeros(len(offsets), kind)
+            values[inside] = view[offsets[inside]]
+            return values
+        return view[offsets]
+
+    @cached_property
+    def kinds(self) -> Bytes:
+        """The kind of each; checks that all are of a kind and a version that this release knows."""
+        words = self.field(16, "<u4")
+        kinds = (words & 0xFF).astype(np.uint8)
+        good = _KNOWN[kinds] & ((words >> 16) == VERSION) & ((words >> 8 & 0xFF) <= 1)
+        if not good.all():
+            self.fail(int(np.flatnonzero(~good)[0]))
+        return kinds
+
+    @cached_property
+    def lsns(self) -> Ints:
+        """Those of the broker's own log are negative."""
+        return self.field(8, "<i8")
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """In bytes."""
+        return self.field(0, "<u4").astype(np.int64)
+
+    def parts(self, chosen: Ints) -> Mask:
+        """Whether they belong to a transaction."""
+        flags: Mask = self.field(17, "u1", chosen) != 0
+        return flags
+
+    def event(self, index: int) -> Record:
+        """One of them, as the codec reads it. Raises RecordError."""
+        offset = int(self.offsets[index])
+        found = decode(self.data, offset, max_records=1)
+        if found.problem is not None:
+            raise RecordError(offset, found.problem.text)
+        return found.records[0]
+
+    def fail(self, index: int) -> None:
+        """Something about this record does not add up: say what. Raises RecordError."""
+        self.event(index)
+        raise RecordError(int(self.offsets[index]), "expected a record that adds up")
+
+
+class Rows:
+    """Records spread out to one row for each message and queue that they are about; all others have one row.
+
+    `record` is the index of each row's record, ascending; `queue_ids` and `message_ids` are -1 ... where there is none:
+    no log begins with that number.
+    """
+
+    def __init__(self, records: Records, chosen: Ints | None = None) -> None:
+        """`chosen`: only these records, ascending."""
+        self.records = records
+        chosen = np.arange(len(records), dtype=np.int64) if chosen is None else chosen
+        kinds = records.kinds[chosen]
+        is_enqueued, has_ids = kinds == ENQUEUED, _WITH_IDS[kinds]
+        counts = np.ones(len(chosen), np.int64)
+        self._check_enqueued(chosen[is_enqueued], counts, is_enqueued)
+        self._check_ids(chosen[has_ids], counts, has_ids)
+        if is_enqueued.all() and (counts == 1).all():
+            self.record = chosen
+            self.queue_ids = records.field(QUEUE_AT, "<i8", chosen)
+            self.message_ids = records.lsns[chosen] if len(chosen) != len(records) else records.lsns
+            self.kinds = kinds
+            return
+        spread = np.repeat(np.arange(len(chosen)), counts)
+        place = np.arange(len(spread)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.record, self.kinds = chosen[spread], kinds[spread]
+        self.queue_ids = np.full(len(spread), NONE, np.int64)
+        self.message_ids = np.full(len(spread), NONE, np.int64)
+        self._spread_enqueued(np.flatnonzero(is_enqueued[spread]), place)
+        self._spread_ids(np.flatnonzero(has_ids[spread]), place)
+
+    def __len__(self) -> int:
+        return len(self.record)
+
+    def keep(self, passing: Mask | None) -> None:
+        """Only these rows; None: all of them."""
+        if passing is None or passing.all():
+            return
+        self.record, self.kinds = self.record[passing], self.kinds[passing]
+        self.queue_ids, self.message_ids = self.queue_ids[passing], self.message_ids[passing]
+
+    def _check_enqueued(self, chosen: Ints, counts: Ints, where: Mask) -> None:
+        records = self.records
+        lengths = records.field(_COUNT_AT, "<u4", chosen)
+        queues, keys = (lengths & 0xFFFF).astype(np.int64), (lengths >> 16).astype(np.int64)
+        bad = np.flatnonzero(QUEUE_AT + 8 * queues + keys > records.sizes[chosen]) if len(chosen) else chosen
+        if len(bad):
+            records.fail(int(chosen[bad[0]]))
+        counts[where] = queues
+
+    def _check_ids(self, chosen: Ints, counts: Ints, where: Mask) -> None:
+        if not len(chosen):
+            return
+        found = self.records.field(_IDS_COUNT_AT, "<u4", chosen).astype(np.int64)
+        bad = np.flatnonzero(IDS_AT + 8 * found != self.records.sizes[chosen])
+        if len(bad):
+            self.records.fail(int(chosen[bad[0]]))
+        counts[where] = found
+
+    def _spread_enqueued(self, rows: Ints, place: Ints) -> None:
+        owners = self.record[rows]
+        self.queue_ids[rows] = self._numbers(self.records.offsets[owners] + QUEUE_AT + 8 * place[rows])
+        self.message_ids[rows] = self.records.lsns[owners]
+
+    def _spread_ids(self, rows: Ints, place: Ints) -> None:
+        owners = self.record[rows]
+        self.queue_ids[rows] = self.records.field(_IDS_QUEUE_AT, "<i8", owners)
+        self.message_ids[rows] = self._numbers(self.records.offsets[owners] + IDS_AT + 8 * place[rows])
+
+    def _numbers(self, places: Ints) -> Ints:
+        if not len(places):
+            return places
+        view = np.ndarray((len(self.records.data) - 7,), "<i8", self.records.data, 0, (1,))
+        return view[places]
+
+
+NONE: Final = -1
+"""No queue, or no message. (As a number of the broker's own log it would be its last one.)"""
+
+
+class Enqueueds:
+    """The fixed fields of records that are Enqueued."""
+
+    def __init__(self, records: Records, chosen: Ints) -> None:
+        self._records = records
+        self._chosen = chosen
+        lengths = records.field(_COUNT_AT, "<u4", chosen)
+        self.key_starts = records.offsets[chosen] + QUEUE_AT + 8 * (lengths & 0xFFFF).astype(np.int64)
+        self.starts = self.key_starts + (lengths >> 16)
+        """Where the payload begins, and below, where it ends."""
+        self.ends = records.offsets[chosen] + records.sizes[chosen]
+
+    @property
+    def durable(self) -> Mask:
+        found: Mask = self._records.field(_DURABLE_AT, "u1", self._chosen) != 0
+        return found
+
+    @property
+    def priority(self) -> NDArray[np.int32]:
+        return self._records.field(_PRIORITY_AT, "u1", self._chosen).astype(np.int32)
+
+    @property
+    def expires_ms(self) -> Ints:
+        """0: never."""
+        return self._records.field(_EXPIRES_AT, "<i8", self._chosen)
+
+
+def details(records: Records, chosen: Ints) -> Bytes:
+    """The byte that says more of a Dequeued (its reason) or a Released (whether the delivery failed)."""
+    return records.field(_DETAIL_AT, "u1", chosen)

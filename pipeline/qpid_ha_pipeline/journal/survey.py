@@ -1,0 +1,282 @@
+"""What there is of a journal, seen from the headers of its blocks: which segments, up to where, and what of it is void.
+
+Made on the driver. It reads 64 bytes of each block, which is little where blocks are large; what is in the blocks, only
+the executors read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from typing import Final, NamedTuple
+
+from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, Block, BlockKind, FileHeader
+from qpid_ha_broker.store.errors import BlockError, NewerFormat
+from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers
+from qpid_ha_broker.store.reading import Ending, classify, read_blocks, read_header
+from qpid_ha_broker.store.status import Status
+from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
+
+from .stores import Directory, read_status
+
+NO_LIMIT: Final = LOCAL_BASE - 1
+"""The highest LSN that a replicated log can have: nothing is void."""
+
+
+class Damage(NamedTuple):
+    """A place that is not as it was written."""
+
+    file: str
+    offset: int
+    text: str
+
+
+class Piece(NamedTuple):
+    """Blocks that lie together, and between which LSNs of the replicated log; `begin` and `end` are offsets.
+
+    Without events of that log `first_lsn` is greater than `last_lsn`.
+    """
+
+    begin: int
+    end: int
+    first_lsn: int
+    last_lsn: int
+    has_local: bool
+
+
+class Segment(NamedTuple):
+    """A segment that counts. `end`: where its good blocks end, as far as headers tell."""
+
+    number: int
+    header: FileHeader
+    end: int
+    previous_bytes: int
+    """How long the next segment's header says that it is; 0: there is no next one."""
+    clean_bytes: int
+    """How long a clean STATUS says that it is; 0: it does not say."""
+    pieces: tuple[Piece, ...]
+    taken_back: tuple[tuple[int, int], ...]
+    """At these offsets all LSNs of the replicated log above that became void, as far as they came before."""
+
+    @property
+    def name(self) -> str:
+        """Its path within the store."""
+        return segment_path(self.number)
+
+
+class Store(NamedTuple):
+    """A store as it was when it was looked at."""
+
+    directory: Directory
+    status: Status | None
+    segments: tuple[Segment, ...]
+    committed_lsn: int
+    """The highest LSN that a block says is committed."""
+    damages: tuple[Damage, ...]
+    first_number: int
+    """Of the oldest segment that counts, also if it was not looked at; 0: there is none."""
+
+    @property
+    def cluster(self) -> str:
+        """Its UUID; empty: not known yet."""
+        known = [segment.header.cluster for segment in self.segments if segment.header.cluster]
+        return known[-1] if known else self.status.cluster if self.status is not None else ""
+
+    @property
+    def taken_back(self) -> TakenBack:
+        """Of all segments."""
+        return tuple((segment.number, offset, lsn) for segment in self.segments for offset, lsn in segment.taken_back)
+
+
+TakenBack = tuple[tuple[int, int, int], ...]
+"""Segment, offset, LSN; ascending: there, what came before with a larger LSN became void."""
+
+
+def limit_at(taken_back: TakenBack, number: int, offset: int) -> int:
+    """Up to which LSN of the replicated log the block at that place counts."""
+    if not taken_back:
+        return NO_LIMIT
+    return min((lsn for *place, lsn in taken_back if place > [number, offset]), default=NO_LIMIT)
+
+
+class Closed(NamedTuple):
+    """What is known of a segment that will not change any more."""
+
+    segment: Segment
+    """Without its pieces."""
+    committed_lsn: int
+
+
+Known = dict[int, Closed]
+"""By number: who looks at a store again and again does not look again at what it knows."""
+Wanted = Callable[[int, int, int], bool]
+"""Whether the pieces of a segment are wanted: its number, and of the pieces before it the events and the bytes."""
+
+
+def _everything(_number: int, _events: int, _bytes: int) -> bool:
+    return True
+
+
+def look(
+    directory: Directory, *, is_permissive: bool, piece_bytes: int, begin: tuple[int, int] = (0, FILE_HEADER_BYTES),
+    wanted: Wanted = _everything, known: Known | None = None,
+) -> Store:  # fmt: skip
+    """Raises JournalDamaged unless permissive, and PipelineError for what no release of this age can read.
+
+    `begin`: segment and offset before which nothing is looked at. From the first segment on that is not `wanted`, none
+    has pieces. Files of a running broker come and go: then it looks again.
+    """
+    for _ in range(_ATTEMPTS):
+        with suppress(FileNotFoundError):
+            return _Surveyor(directory, is_permissive, piece_bytes, known).store(*begin, wanted)
+    raise PipelineError(f"{directory.path}: its files change faster than they can be looked at; try again")
+
+
+_ATTEMPTS: Final = 5
+
+
+class _Surveyor:
+    """One look at one store."""
+
+    def __init__(self, directory: Directory, is_permissive: bool, piece_bytes: int, known: Known | None) -> None:
+        self._known: Known = {} if known is None else known
+        self._directory = directory
+        self._disk = directory.disk
+        self._is_permissive = is_permissive
+        self._piece_bytes = piece_bytes
+        self._damages: list[Damage] = []
+
+    def store(self, first_number: int, first_offset: int, wanted: Wanted) -> Store:
+        status = read_status(self._directory)
+        headers = self._headers(status)
+        numbers = [number for number in headers if number >= first_number]
+        clean = status.journal_end if status is not None and status.clean else None
+        segments: list[Segment] = []
+        committed = events = length = 0
+        is_wanted = True
+        for number in numbers:
+            following = headers.get(number + 1)
+            clean_bytes = clean[1] if clean is not None and clean[0] == number else 0
+            is_wanted = is_wanted and wanted(number, events, length)
+            found = self._known.get(number) if following is not None and not is_wanted else None
+            if found is None or found.segment.header != headers[number]:
+                begin = first_offset if number == first_number else FILE_HEADER_BYTES
+                found = self._segment(headers[number], following, clean_bytes, begin)
+                if following is not None and begin == FILE_HEADER_BYTES:
+                    self._known[number] = Closed(found.segment._replace(pieces=()), found.committed_lsn)
+            committed = max(committed, found.committed_lsn)
+            segments.append(found.segment if is_wanted else found.segment._replace(pieces=()))
+            events += sum(max(0, piece.last_lsn - piece.first_lsn + 1) for piece in segments[-1].pieces)
+            length += sum(piece.end - piece.begin for piece in segments[-1].pieces)
+        for number in [each for each in self._known if each not in headers]:
+            del self._known[number]
+        first = next(iter(headers), 0)
+        return Store(self._directory, status, tuple(segments), committed, tuple(self._damages), first)
+
+    def _damaged(self, name: str, offset: int, text: str) -> None:
+        if not self._is_permissive:
+            raise JournalDamaged(self._directory.file(name), offset, text)
+        self._damages.append(Damage(self._directory.file(name), offset, text))
+
+    def _headers(self, status: Status | None) -> dict[int, FileHeader]:
+        """Of the segments that count, ascending: the newest ones that follow each other."""
+        numbers, snapshots = segment_numbers(self._disk), set(snapshot_numbers(self._disk))
+        headers: dict[int, FileHeader] = {}
+        for number in numbers:
+            header = self._header(number, is_last=number == numbers[-1])
+            if header is None:
+                continue
+            if header.needs_base and number not in snapshots:
+                break  # the state was being changed from outside, and that did not end: what was before counts
+            if header.needs_base:
+                headers.clear()  # what was before led to another state
+            elif headers and number - 1 not in headers:
+                self._damaged(segment_path(number - 1), 0, f"missing, but there is {segment_path(number)}")
+            headers[number] = header
+        self._check_identity(status, headers)
+        return headers
+
+    def _header(self, number: int, *, is_last: bool) -> FileHeader | None:
+        name = segment_path(number)
+        with closing(self._disk.open(name)) as file:
+            try:
+                header = read_header(file)
+            except NewerFormat as error:
+                raise PipelineError(f"{self._directory.file(name)}: {error}") from error
+            except BlockError as error:
+                if not is_last:  # the last one may have been cut short while it was made
+                    self._damaged(name, 0, str(error))
+                return None
+        if (header.kind, header.number) != ("journal", number):
+            self._damaged(name, 0, f"expected journal {number}, found {header.kind} {header.number}")
+            return None
+        return header
+
+    def _check_identity(self, status: Status | None, headers: dict[int, FileHeader]) -> None:
+        cluster = status.cluster if status is not None else ""
+        for number, header in headers.items():
+            if cluster and header.cluster and header.cluster != cluster:
+                raise PipelineError(
+                    f"{self._directory.file(segment_path(number))} belongs to the cluster {header.cluster},"
+                    f" the rest of this store to {cluster}: somebody has mixed two stores"
+                )
+            cluster = cluster or header.cluster
+
+    def _segment(self, header: FileHeader, following: FileHeader | None, clean_bytes: int, begin: int) -> Closed:
+        name = segment_path(header.number)
+        previous_bytes = following.previous_bytes if following is not None else 0
+        pieces, taken_back = _Pieces(self._piece_bytes, begin), list[tuple[int, int]]()
+        committed = 0
+        with closing(self._disk.open(name)) as file:
+            reader = read_blocks(file, header, headers_only=True, limit=previous_bytes or None)
+            reader.end = begin
+            for block in reader:
+                committed = max(committed, block.committed_lsn)
+                if block.kind is BlockKind.TAKEN_BACK:
+                    taken_back.append((block.offset, block.last_lsn))
+                pieces.add(block)
+            verdict = classify(file, header, reader, previous_bytes=previous_bytes, clean_bytes=clean_bytes)
+            end = reader.end
+            if verdict.ending is Ending.DAMAGED or (previous_bytes and end != previous_bytes):
+                self._damaged(name, end, verdict.text)
+                end = previous_bytes or clean_bytes or file.size
+                pieces.extend_to(end)
+        found = Segment(
+            header.number, header, end, previous_bytes, clean_bytes, tuple(pieces.all()), tuple(taken_back)
+        )  # fmt: skip
+        return Closed(found, committed)
+
+
+class _Pieces:
+    """Puts blocks together until they are enough."""
+
+    def __init__(self, most: int, begin: int) -> None:
+        self._most = most
+        self._done: list[Piece] = []
+        self._begin = self._end = begin
+        self._first, self._last, self._has_local = LOCAL_BASE, -1, False
+
+    def add(self, block: Block) -> None:
+        if block.end - self._begin > self._most and self._end > self._begin:
+            self._cut()
+        self._end = block.end
+        if block.kind is BlockKind.EVENTS and block.first_lsn >= LOCAL_BASE:
+            self._has_local = True
+        elif block.kind is BlockKind.EVENTS:
+            self._first, self._last = min(self._first, block.first_lsn), max(self._last, block.last_lsn)
+
+    def extend_to(self, end: int) -> None:
+        """What comes now is damaged, and may hold anything."""
+        self._end, self._has_local = max(self._end, end), True
+        self._first, self._last = 0, NO_LIMIT
+
+    def all(self) -> Iterator[Piece]:
+        if self._end > self._begin:
+            self._cut()
+        return iter(self._done)
+
+    def _cut(self) -> None:
+        self._done.append(Piece(self._begin, self._end, self._first, self._last, self._has_local))
+        self._begin = self._end
+        self._first, self._last, self._has_local = LOCAL_BASE, -1, False

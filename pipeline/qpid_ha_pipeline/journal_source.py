@@ -1,0 +1,132 @@
+"""The data source `qpid-journal`: what brokers have written, as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from .errors import PipelineError, rows_told_plainly, told_plainly
+from .journal.batches import read_group
+from .journal.filters import Filters, asked_for
+from .journal.part import JournalPart, generations_of, grouped, part_of
+from .journal.stores import find
+from .journal.survey import Store, look
+from .journal_stream import JournalStreamReader
+from .options import Isolation, JournalOptions
+from .schema import check_schema, full_schema, schema_of
+
+NAME = "qpid-journal"
+
+
+class JournalDataSource(DataSource):
+    """`spark.read.format("qpid-journal").load(DATA_DIR)`. docs/pipeline.md has the columns and the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As `format` takes it."""
+        return NAME
+
+    @told_plainly
+    def schema(self) -> StructType:
+        """All columns, or those of the option `columns`. Whatever is wrong with the options shows here, at `load`."""
+        options = JournalOptions.parse(self.options)
+        asked_for(options)
+        find(options.paths, options.set)
+        return schema_of(options.columns) if options.columns else full_schema(is_permissive=options.is_permissive)
+
+    @told_plainly
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of a batch. `schema`: ours, or a part of it that the user asked for with `spark.read.schema`."""
+        options = JournalOptions.parse(self.options)
+        return PushingJournalReader(options, schema) if options.filter_pushdown else JournalReader(options, schema)
+
+    @told_plainly
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Of a stream."""
+        return JournalStreamReader(JournalOptions.parse(self.options), schema)
+
+
+class JournalReader(DataSourceReader):
+    """Plans on the driver, from headers alone; reads on the executors."""
+
+    def __init__(self, options: JournalOptions, schema: StructType) -> None:
+        check_schema(schema)
+        self._options = options
+        self._schema = schema
+        self._filters = Filters()
+        self._filters.take(asked_for(options))
+
+    @told_plainly
+    def partitions(self) -> Sequence[InputPartition]:
+        """Of about `partitionBytes` each: segments, or pieces of one."""
+        parts = [part for store in look_at_all(self._options) for part in self._parts(store)]
+        return grouped(parts, self._options.partition_bytes)
+
+    def _parts(self, store: Store) -> Iterator[JournalPart]:
+        if self._options.isolation is Isolation.COMMITTED:
+            most: int | None = store.committed_lsn
+        else:
+            most = None
+        for segment in store.segments:
+            header = segment.header
+            same = {"cluster": header.cluster or store.cluster, "broker": header.broker, "set": header.set}
+            if not all(self._filters.accepts(name, value or None) for name, value in same.items()):
+                continue
+            for piece in segment.pieces:
+                if self._filters.may_be_in(piece):
+                    yield part_of(store, segment, piece, max_lsn=most)
+        if store.damages and "damage" in self._schema.names:
+            yield damages_part(store)
+
+    @rows_told_plainly
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On an executor."""
+        arrow = to_arrow_schema(self._schema, timezone="UTC")
+        return read_group(partition, arrow, self._filters, self._options)
+
+
+class PushingJournalReader(JournalReader):
+    """Takes filters from Spark, too.
+
+    Spark (4.1 to 4.3) keeps what a reader has planned beside the DataFrame and not beside the query: a second use of
+    the same DataFrame, with other filters or none, may then get what the first one has left. So it has to be asked for.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        """Take what can be carried out here; Spark does the rest."""
+        return self._filters.take(filters)
+
+
+def damages_part(store: Store) -> JournalPart:
+    """Reads nothing: tells of what the driver has found."""
+    segment = store.segments[0]
+    return JournalPart(
+        store.directory, segment._replace(pieces=()), 0, 0, 0, (), generations_of(store), store.cluster,
+        damages=store.damages,
+    )  # fmt: skip
+
+
+def look_at_all(options: JournalOptions) -> list[Store]:
+    """All stores that the options name. Raises PipelineError, also for stores that do not belong together."""
+    stores = [
+        look(directory, is_permissive=options.is_permissive, piece_bytes=options.partition_bytes)
+        for directory in find(options.paths, options.set)
+    ]
+    if not options.several_clusters:
+        check_one_cluster(stores)
+    return stores
+
+
+def check_one_cluster(stores: Sequence[Store]) -> None:
+    """Rows of two clusters in one table are rarely meant: their LSNs and queues have nothing to do with each other."""
+    known = [store for store in stores if store.cluster]
+    for store in known[1:]:
+        if store.cluster != known[0].cluster:
+            raise PipelineError(
+                f"{store.directory.path} belongs to the cluster {store.cluster}, {known[0].directory.path} to"
+                f" {known[0].cluster}: read them apart, or say that it is meant with the option severalClusters=true"
+            )

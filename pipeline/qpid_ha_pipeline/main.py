@@ -1,0 +1,261 @@
+"""`qpid-ha-pipeline JOB`: jobs over journals, on this machine or on a Spark cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from .errors import PipelineError, reason_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NO, FAILED = 1, 3
+
+
+class Failure(click.ClickException):
+    """Told on one line."""
+
+    exit_code = FAILED
+
+    def show(self, file: Any = None) -> None:
+        """As the admin tool does."""
+        click.echo(f"qpid-ha-pipeline: {self.message}", err=True)
+
+
+def job_options(command: F) -> F:
+    """What every job takes."""
+    for option in reversed((
+        click.argument("stores", metavar="DATA_DIR...", nargs=-1, required=True),
+        click.option("--master", default="local[*]", show_default=True, help="Spark's master."),
+        click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True),
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
+mode_option = click.option(
+    "--mode", type=click.Choice(["strict", "permissive"]), default="strict", show_default=True,
+    help="What damage means: an error, or rows that are left out and counted.",
+)  # fmt: skip
+
+summary_option = click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="The outcome as JSON, in a file."
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Read what brokers have written. DATA_DIR is a broker's data directory, or a pattern of some.
+
+    Exit: 0 all is well; 1 it is not, and the output says what; 2 usage; 3 the job could not run.
+    """
+
+
+@main.command()
+@job_options
+@summary_option
+def stores(stores: tuple[str, ...], master: str, form: str, output: Path | None) -> None:
+    """Which store a cluster may begin with again, and why: as `qpid-ha store best`."""
+    from qpid_ha_broker.store.best import Admin
+
+    from .jobs.stores import verdict
+
+    with _job("looking at stores", master) as spark:
+        found = verdict(spark, stores)
+    document = json.dumps({"verdict": type(found).__name__.lower(), **_plain(found)}, indent=2, default=str)
+    _write(output, document)
+    if form == "json":
+        click.echo(document)
+    else:
+        _print_rows([reason._asdict() for reason in found.reasons], ("broker", "where", "standing", "text"))
+        click.echo(f"{type(found).__name__.upper()}: {found.question if isinstance(found, Admin) else found.text}")
+        for command in () if isinstance(found, Admin) else found.next_commands:
+            click.echo(f"  {command}")
+    sys.exit(NO if isinstance(found, Admin) else 0)
+
+
+@main.command()
+@job_options
+@mode_option
+@click.option("--output", required=True, type=click.Path(file_okay=False), help="Where snapshots and rows go.")
+@click.option("--what", type=click.Choice(["both", "snapshots", "rows"]), default="both", show_default=True)
+def consolidate(stores: tuple[str, ...], master: str, form: str, mode: str, output: str, what: str) -> None:
+    """Fold journals into snapshots that brokers load, and into Parquet by cluster, set and day."""
+    from .jobs.consolidate import Consolidated, rows, snapshots
+    from .journal.remote import joined
+
+    with _job("consolidating", master) as spark:
+        folded = snapshots(spark, stores, joined(output, "stores")) if what != "rows" else []
+        count = rows(spark, stores, joined(output, "events"), mode=mode) if what != "snapshots" else 0
+    if form == "json":
+        click.echo(json.dumps({"snapshots": [each._asdict() for each in folded], "rows": count}, indent=2))
+    else:
+        _print_rows([each._asdict() for each in folded], Consolidated._fields)
+        click.echo(f"{count} rows below {output}/events")
+
+
+@main.command()
+@job_options
+@mode_option
+@click.option("--output", type=click.Path(dir_okay=False), help="An HTML page with plots.")
+def failovers(stores: tuple[str, ...], master: str, form: str, mode: str, output: str | None) -> None:
+    """Who led when, how long nobody did, and how far backups lagged behind."""
+    from .jobs.broker_states import TimeInStates
+    from .jobs.failover_report import NO_GENERATION, page
+    from .jobs.failovers import COLUMNS, Lag, timelines
+
+    with _job("reading journals", master) as spark:
+        found = timelines(_journal(spark, stores, mode, COLUMNS))
+    if output:
+        Path(output).write_text(page(found), encoding="utf-8")
+    if form == "json":
+        click.echo(json.dumps([{**_plain(each), "states": _plain(each.states)} for each in found], indent=2))
+        return
+    for each in found:
+        known = f"availability {each.availability:.4%}, at least" if each.generations else NO_GENERATION
+        click.echo(f"cluster {each.cluster}: {known}")
+        columns = ("number", "primary", "cause", "first_lsn", "events", "detection_s", "promotion_s", "publishing_s")
+        _print_rows([generation._asdict() for generation in each.generations], columns)
+        _print_rows([times._asdict() for times in each.states], TimeInStates._fields)
+        _print_rows([lag._asdict() for lag in each.lags], Lag._fields)
+    if output:
+        click.echo(f"report: {Path(output).absolute()}")
+
+
+@main.command()
+@job_options
+@mode_option
+@click.option("--history", required=True, multiple=True, help="What clients did and saw; may be repeated.")
+@click.option("--history-format", default="json", show_default=True, help="As Spark calls it.")
+@click.option("--output", type=click.Path(file_okay=False), help="The rows that prove it, as Parquet.")
+def audit(
+    stores: tuple[str, ...], master: str, form: str, mode: str, history: tuple[str, ...], history_format: str,
+    output: str | None,
+) -> None:  # fmt: skip
+    """Did every confirmed message arrive, once and in order?"""
+    from .jobs.audit import JOURNAL_COLUMNS
+    from .jobs.audit import audit as judge
+
+    with _job("auditing", master) as spark:
+        books = spark.read.format(history_format).load(list(history))
+        found = judge(books, _journal(spark, stores, mode, JOURNAL_COLUMNS))
+        shown = [row.asDict() for row in found.evidence.limit(20).collect()] if not found.is_flawless else []
+        if output:
+            found.evidence.write.mode("overwrite").parquet(output)
+    if form == "json":
+        click.echo(json.dumps({**found.counts(), "evidence": shown}, indent=2, default=str))
+    else:
+        _print_rows([{"what": name, "messages": count} for name, count in found.counts().items()], ("what", "messages"))
+        if shown:
+            _print_rows(shown, tuple(shown[0]))
+        click.echo("flawless" if found.is_flawless else "A PROMISE WAS BROKEN")
+    sys.exit(0 if found.is_flawless else NO)
+
+
+@main.command()
+@job_options
+@mode_option
+@summary_option
+@click.option("--broker", "brokers", required=True, multiple=True, help="Where to: an amqp URL; may be repeated.")
+@click.option("--queue", default="", help="Only messages of these queues, with commas between them.")
+@click.option("--from-lsn", type=int, help="The first event.")
+@click.option("--to-lsn", type=int, help="The last one.")
+@click.option("--address", default="", help="Where to, instead of the queue of the same name.")
+@click.option("--password-file", default="", help="Of the user in the URL; else QPID_HA_PASSWORD is read.")
+@click.option("--ca-file", default="", help="Who vouches for the brokers of amqps URLs.")
+def replay(
+    stores: tuple[str, ...], master: str, form: str, mode: str, output: Path | None, brokers: tuple[str, ...],
+    queue: str, from_lsn: int | None, to_lsn: int | None, address: str, password_file: str, ca_file: str,
+) -> None:  # fmt: skip
+    """Send messages of a journal to a broker again: at least once, in order for each queue."""
+    from .amqp.options import WriteOptions
+    from .jobs.replay import COLUMNS
+    from .jobs.replay import replay as send
+
+    where = {"brokers": ",".join(brokers), "target": address, "passwordFile": password_file, "caFile": ca_file}
+    limits = {"fromLsn": from_lsn, "toLsn": to_lsn}
+    given = {name: str(value) for name, value in limits.items() if value is not None}
+    with _job("sending", master) as spark:
+        to = WriteOptions.parse(where)
+        count = send(_journal(spark, stores, mode, COLUMNS, queue=queue, **given), to)
+    document = json.dumps({"sent": count})
+    _write(output, document)
+    click.echo(document if form == "json" else f"{count} messages sent")
+
+
+def _write(output: Path | None, document: str) -> None:
+    if output is not None:
+        output.write_text(document + "\n", encoding="utf-8")
+
+
+def _journal(
+    spark: SparkSession, stores: Sequence[str], mode: str, columns: Sequence[str], **options: str
+) -> DataFrame:
+    source = spark.read.format("qpid-journal").option("paths", json.dumps(list(stores))).option("mode", mode)
+    return source.option("columns", ",".join(columns)).options(**options).load()
+
+
+@contextmanager
+def _job(title: str, master: str) -> Iterator[SparkSession]:
+    """A session, and a word about how far it is where somebody watches; errors as their reason alone."""
+    from .progress import watched
+    from .session import session
+
+    console = Console(stderr=True)
+    try:
+        with console.status("starting Spark") if console.is_terminal else _quiet():
+            spark = session(master)
+        with watched(spark, title, console):
+            yield spark
+    except PipelineError as error:
+        raise Failure(error.reason) from None
+    except PySparkException as error:
+        raise Failure(reason_of(error) or str(error).splitlines()[0]) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    yield
+
+
+def _plain(value: Any) -> Any:
+    """Named tuples and dataclasses as JSON has them."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(each) for name, each in value._asdict().items()}
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _print_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
+    if not rows:
+        return
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(_cell(row.get(name)) for name in columns))
+    console = Console()
+    (console if console.is_terminal else Console(width=200)).print(table)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if isinstance(value, tuple | list):
+        return ", ".join(_cell(each) for each in value)
+    return "" if value is None else str(value)
+
+
+if __name__ == "__main__":
+    main()

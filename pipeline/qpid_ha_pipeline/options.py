@@ -1,0 +1,178 @@
+"""What can be said to a reader of journals, checked before anything is read.
+
+Names follow Spark's Kafka source where it has one for the same. Spark makes no difference between upper and lower case.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from .errors import PipelineError
+
+
+class Mode(StrEnum):
+    """What damage means."""
+
+    STRICT = "strict"
+    """An error with file and offset."""
+    PERMISSIVE = "permissive"
+    """Go on behind it; the column `damage` tells of it."""
+
+
+class Isolation(StrEnum):
+    """What of the end of a log is read."""
+
+    ALL = "all"
+    COMMITTED = "committed"
+    """Only what the journal itself says was committed: nothing that could still be taken back."""
+
+
+_NAMES: Final = (
+    "path", "paths", "set", "mode", "isolation", "columns", "partitionBytes", "startingOffsets", "maxRowsPerTrigger",
+    "maxBytesPerTrigger", "failOnDataLoss", "severalClusters", "queue", "event", "generation", "fromLsn", "toLsn",
+    "filterPushdown", "checksums",
+)  # fmt: skip
+_KNOWN: Final = {name.lower(): name for name in _NAMES}
+_MIN_PARTITION_BYTES: Final = 64 * 1024
+_Member = TypeVar("_Member", bound=StrEnum)
+
+
+@dataclass(frozen=True)
+class JournalOptions:
+    """`paths`: data directories. `starting_offsets`: earliest, latest, or an offset as JSON."""
+
+    paths: tuple[str, ...]
+    set: str = "default"
+    mode: Mode = Mode.STRICT
+    isolation: Isolation | None = None
+    """None: ALL for a batch, COMMITTED for a stream."""
+    columns: tuple[str, ...] = ()
+    """Empty: all."""
+    partition_bytes: int = 128 * 1024 * 1024
+    """A task reads about so many bytes at most."""
+    starting_offsets: str = "earliest"
+    max_rows_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
+    queues: tuple[str, ...] = ()
+    """Only rows of these queues; empty: of all, as for `events` and `generations`."""
+    events: tuple[str, ...] = ()
+    generations: tuple[int, ...] = ()
+    from_lsn: int | None = None
+    to_lsn: int | None = None
+    """The last one that is read."""
+    filter_pushdown: bool = False
+    """Let Spark push filters down. Only for a DataFrame that is used once: see docs/pipeline.md."""
+    checksums: bool = True
+    """Whether what is read is compared with its checksums."""
+    several_clusters: bool = False
+    """Whether stores of different clusters are meant to be read together, and are not a slip."""
+
+    @property
+    def is_permissive(self) -> bool:
+        """Whether damage is told in rows."""
+        return self.mode is Mode.PERMISSIVE
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> JournalOptions:
+        """From what a user wrote. Raises PipelineError that names the option, and what was expected."""
+        options = {_canonical(name): value for name, value in given.items()}
+        paths = (*_paths(options), *([options["path"]] if options.get("path") else []))
+        if not paths:
+            raise PipelineError("no data directory is given: use load(PATH) or the option paths, a JSON list")
+        isolation = options.get("isolation")
+        maximum_rows, maximum_bytes = options.get("maxRowsPerTrigger"), options.get("maxBytesPerTrigger")
+        if maximum_rows is not None and maximum_bytes is not None:
+            raise PipelineError(
+                "maxRowsPerTrigger and maxBytesPerTrigger: Spark keeps to one of them only, so give one"
+            )
+        return cls(
+            paths=tuple(dict.fromkeys(paths)),
+            set=options.get("set", cls.set),
+            mode=_member(Mode, "mode", options.get("mode", Mode.STRICT)),
+            isolation=None if isolation is None else _member(Isolation, "isolation", isolation),
+            columns=words_in(options.get("columns", "")),
+            partition_bytes=number_in("partitionBytes", options, _MIN_PARTITION_BYTES) or cls.partition_bytes,
+            starting_offsets=options.get("startingOffsets", cls.starting_offsets),
+            max_rows_per_trigger=number_in("maxRowsPerTrigger", options, 1),
+            max_bytes_per_trigger=number_in("maxBytesPerTrigger", options, 1),
+            fail_on_data_loss=truth_in("failOnDataLoss", options.get("failOnDataLoss", "true")),
+            queues=words_in(options.get("queue", "")),
+            events=words_in(options.get("event", "")),
+            generations=tuple(_whole("generation", each) for each in words_in(options.get("generation", ""))),
+            from_lsn=_whole("fromLsn", options["fromLsn"]) if "fromLsn" in options else None,
+            to_lsn=_whole("toLsn", options["toLsn"]) if "toLsn" in options else None,
+            filter_pushdown=truth_in("filterPushdown", options.get("filterPushdown", "false")),
+            checksums=truth_in("checksums", options.get("checksums", "true")),
+            several_clusters=truth_in("severalClusters", options.get("severalClusters", "false")),
+        )
+
+
+def _canonical(name: str) -> str:
+    try:
+        return _KNOWN[name.lower()]
+    except KeyError:
+        near = get_close_matches(name.lower(), _KNOWN, n=1)
+        hint = f"did you mean {_KNOWN[near[0]]}?" if near else f"there are {', '.join(_NAMES)}"
+        raise PipelineError(f"qpid-journal has no option {name!r}: {hint}") from None
+
+
+def _paths(options: Mapping[str, str]) -> list[str]:
+    """`load` with several paths comes as a JSON list in `paths`, as in Spark's own sources."""
+    text = options.get("paths")
+    if text is None:
+        return []
+    try:
+        paths = json.loads(text)
+    except ValueError as error:
+        raise PipelineError(f"paths: expected a JSON list of directories, found {text!r}: {error}") from None
+    if not isinstance(paths, list) or not all(isinstance(path, str) and path for path in paths):
+        raise PipelineError(f"paths: expected a JSON list of directories, found {text!r}")
+    return paths
+
+
+def _member(kind: type[_Member], name: str, value: str) -> _Member:
+    try:
+        return kind(value.lower())
+    except ValueError:
+        raise PipelineError(f"{name}: expected {' or '.join(kind)}, found {value!r}") from None
+
+
+def number_in(name: str, options: Mapping[str, str], least: int) -> int | None:
+    """A number from `least` up; None where it is not given. Raises PipelineError."""
+    text = options.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < least:
+        raise PipelineError(f"{name}: expected a number from {least} up, found {text!r}")
+    return int(text)
+
+
+def words_in(text: str) -> tuple[str, ...]:
+    """Words between commas; as a JSON list where a word has a comma in it. Raises PipelineError."""
+    if text.startswith("["):
+        try:
+            words = json.loads(text)
+        except ValueError as error:
+            raise PipelineError(f"expected a JSON list, found {text!r}: {error}") from None
+        return tuple(str(word) for word in words)
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _whole(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise PipelineError(f"{name}: expected a whole number, found {text!r}") from None
+
+
+def truth_in(name: str, text: str) -> bool:
+    """Raises PipelineError for what is neither true nor false."""
+    if text.lower() not in ("true", "false"):
+        raise PipelineError(f"{name}: expected true or false, found {text!r}")
+    return text.lower() == "true"

@@ -1,0 +1,137 @@
+"""The columns of a journal, in their order: name, type, whether a filter on it is carried out here, and what it says.
+
+Spark knows no unsigned numbers. The numbers of a broker's own log begin at 2^63 and are therefore negative here; that
+keeps each number one thing, and puts the two logs apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final, NamedTuple
+
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from .errors import PipelineError
+
+
+class Column(NamedTuple):
+    """`meaning` is what docs/pipeline.md says."""
+
+    name: str
+    type: DataType
+    meaning: str
+
+
+_TEXT: Final = StringType()
+_TIME: Final = TimestampType()
+_MAP: Final = MapType(StringType(), StringType())
+
+COLUMNS: Final = (
+    Column("cluster", _TEXT, "UUID of the cluster"),
+    Column("broker", _TEXT, "name of the broker whose store it is"),
+    Column("set", _TEXT, "resource set"),
+    Column("generation", LongType(), "generation of the primary that wrote the event"),
+    Column("lsn", LongType(), "log sequence number; negative in the broker's own log"),
+    Column("local", BooleanType(), "the event is of the broker's own log, which is never replicated"),
+    Column("committed", BooleanType(), "the journal itself says that the event was committed"),
+    Column("in_transaction", BooleanType(), "the event is part of a transaction, which was committed"),
+    Column("event", _TEXT, "`enqueued`, `dequeued`, `queue_declared`, ...: the events of protocol.md in lower case"),
+    Column("queue", _TEXT, "name of the queue; null where the event has none"),
+    Column(
+        "queue_id", LongType(), "LSN of the queue's declaration: two queues of one name, one after the other, differ"
+    ),
+    Column("message_id", LongType(), "LSN of the event that enqueued the message"),
+    Column("written_at", _TIME, "when this broker wrote the event into its journal, by its own clock"),
+    Column("enqueued_at", _TIME, "the same, of an `enqueued`; else null"),
+    Column("reason", _TEXT, "of a `dequeued`: `consumed`, `expired`, ...; of a `released`: `failed` or null"),
+    Column("durable", BooleanType(), "of an `enqueued`, as all columns from here on"),
+    Column("priority", IntegerType(), "0 to 9, or what the sender said"),
+    Column("expires_at", _TIME, "null: never"),
+    Column("key", _TEXT, "last-value key"),
+    Column("size", LongType(), "bytes of the message with all its sections"),
+    Column("ttl_ms", LongType(), "header: time to live; null where none was given"),
+    Column("delivery_count", LongType(), "header: failed deliveries before it came here"),
+    Column("amqp_message_id", _TEXT, "properties: message-id"),
+    Column("to", _TEXT, "properties"),
+    Column("subject", _TEXT, "properties"),
+    Column("reply_to", _TEXT, "properties"),
+    Column("correlation_id", _TEXT, "properties"),
+    Column("content_type", _TEXT, "properties"),
+    Column("created_at", _TIME, "properties: creation-time, by the sender's clock"),
+    Column("message_annotations", _MAP, "values as text"),
+    Column("application_properties", _MAP, "values as text"),
+    Column("body", BinaryType(), "bytes of `data` sections, or of a text or binary value; else the encoded sections"),
+    Column("body_text", _TEXT, "the body where it is a text value, or UTF-8 without control characters"),
+    Column("details", _TEXT, "of events that are not about messages: all their fields as JSON"),
+    Column("file", _TEXT, "where it was read"),
+    Column("offset", LongType(), "of the record in the file"),
+)
+
+PAYLOAD: Final = Column(
+    "payload", BinaryType(), "only where it is named: the whole message as it came, as `replay` sends it again"
+)
+
+DAMAGE: Final = Column(
+    "damage",
+    _TEXT,
+    "only with mode=permissive: null; or what is wrong at `file` and `offset`, in a row that has no more",
+)
+
+BY_NAME: Final = {column.name: column for column in (*COLUMNS, PAYLOAD, DAMAGE)}
+
+MESSAGE_COLUMNS: Final = frozenset({
+    "ttl_ms", "delivery_count", "amqp_message_id", "to", "subject", "reply_to", "correlation_id", "content_type",
+    "created_at", "message_annotations", "application_properties", "body", "body_text",
+})  # fmt: skip
+"""For which a message has to be looked into."""
+
+
+def full_schema(*, is_permissive: bool = False) -> StructType:
+    """All columns."""
+    return struct_of((*COLUMNS, DAMAGE) if is_permissive else COLUMNS)
+
+
+def schema_of(names: Iterable[str]) -> StructType:
+    """Of these columns, in this order. Raises PipelineError for a name that is none."""
+    return struct_of(_column(name) for name in names)
+
+
+def check_schema(schema: StructType) -> None:
+    """Raises PipelineError unless a user's own schema has only columns of ours, with their types."""
+    for field in schema.fields:
+        column = _column(field.name)
+        if field.dataType != column.type:
+            raise PipelineError(
+                f"column {field.name}: expected {column.type.simpleString()}, found {field.dataType.simpleString()}"
+            )
+
+
+def _column(name: str) -> Column:
+    try:
+        return BY_NAME[name]
+    except KeyError:
+        raise PipelineError(f"a journal has no column {name!r}{near_name(name, BY_NAME)}") from None
+
+
+def near_name(name: str, names: Iterable[str]) -> str:
+    """What to say after a name that is none of `names`."""
+    known = tuple(names)
+    near = get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f": there are {', '.join(known)}"
+
+
+def struct_of(columns: Iterable[Column]) -> StructType:
+    """As Spark has it."""
+    return StructType([StructField(column.name, column.type, nullable=True) for column in columns])

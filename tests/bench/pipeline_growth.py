@@ -1,0 +1,203 @@
+"""How what a job takes grows with what it reads: each job over a small fleet, then 10 and 100 times as much."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import psutil
+
+from bench.figures import Measurement
+from bench.load_client import BenchError
+from bench.scenario import Scenario
+from bench.store import MB, disk_directory
+from qpid_ha_broker.events import types as ev
+from running_broker import RunningBroker
+from written_journal import WrittenJournal, amqp
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from qpid_ha_pipeline.journal.survey import Store
+
+CORES: Final = 2
+QUEUES: Final = 10
+TURN: Final = 100
+BODY_BYTES: Final = 900
+SMALL: Final = 1000
+"""Messages in the smallest fleet."""
+
+
+class Fleet(NamedTuple):
+    """What two brokers left, and what their clients wrote down."""
+
+    paths: tuple[str, ...]
+    history: str
+    messages: int
+    bytes: int
+
+
+def make_fleet(directory: Path, messages: int) -> Fleet:
+    """Each message twice, half of them consumed; the second broker led the last quarter."""
+    stores = [WrittenJournal(directory / name, name, generation=0, segment_bytes=4 << 20) for name in ("one", "two")]
+    for store in stores:
+        store.write(ev.GenerationStarted(1, "one", store.identity.cluster, store.now_ms, False, "first start"))
+        store.write(ev.InSyncChanged(1, ("one", "two")))
+        for number in range(QUEUES):
+            store.declare(f"queue-{number}")
+    queues = range(3, 3 + QUEUES)
+    with (directory / "history.json").open("w", encoding="utf-8") as history:
+        for first in range(0, messages, TURN):
+            numbers = range(first, min(first + TURN, messages))
+            queue = queues[first // TURN % QUEUES]
+            payloads = [amqp("x" * BODY_BYTES, id=f"m{number}", durable=True) for number in numbers]
+            for store in stores:
+                if 4 * first >= 3 * messages > 4 * (first - TURN):
+                    _take_over(store)
+                store.now_ms += 10
+                ids = store.enqueue(queue, *payloads)
+                store.dequeue(queue, ids[::2])
+                if (first // TURN) % max(1, messages // TURN // 4) == 0:
+                    store.roll()
+            _note(history.write, numbers, f"queue-{queue - 3}")
+    for store in stores:
+        store.write_status()
+        store.journal.close()
+    length = sum(segment.end for store in stores for segment in _looked_at(store).segments)
+    paths = tuple(str(store.data_dir) for store in stores)
+    return Fleet(paths, str(directory / "history.json"), messages, length)
+
+
+def _looked_at(store: WrittenJournal) -> Store:
+    from qpid_ha_pipeline.journal.stores import Directory
+    from qpid_ha_pipeline.journal.survey import look
+
+    return look(Directory(str(store.directory)), is_permissive=False, piece_bytes=MB)
+
+
+def _take_over(store: WrittenJournal) -> None:
+    store.now_ms += 500
+    store.write(ev.GenerationStarted(2, "two", store.identity.cluster, store.now_ms, False, "one is gone"))
+    store.write(ev.InSyncChanged(2, ("two",)))
+
+
+def _note(write: Callable[[str], object], numbers: range, queue: str) -> None:
+    """What a publisher and a consumer saw of them."""
+    for number in numbers:
+        ops = ("sent", "accepted", *(["received"] if (number - numbers.start) % 2 == 0 else []))
+        for op in ops:
+            client = "consumer" if op == "received" else "publisher"
+            row = {
+                "op": op, "id": f"m{number}", "client": client, "queue": queue,
+                "number": None if op == "received" else number, "at_ms": number, "marked": False,
+            }  # fmt: skip
+            write(json.dumps(row) + "\n")
+
+
+def _journal(spark: SparkSession, fleet: Fleet, *columns: str) -> DataFrame:
+    source = spark.read.format("qpid-journal").option("paths", json.dumps(fleet.paths))
+    return source.option("columns", ",".join(columns)).load()
+
+
+def _count(spark: SparkSession, fleet: Fleet) -> int:
+    rows = _journal(spark, fleet, "event", "queue").groupBy("event", "queue").count().collect()
+    return sum(int(row["count"]) for row in rows if row.event == "enqueued") // 2
+
+
+def _stores(spark: SparkSession, fleet: Fleet) -> int:
+    from qpid_ha_pipeline.jobs.stores import facts
+
+    return fleet.messages if len(facts(spark, fleet.paths)) == 2 else 0
+
+
+def _snapshots(spark: SparkSession, fleet: Fleet) -> int:
+    from qpid_ha_pipeline.jobs.consolidate import snapshots
+
+    found = snapshots(spark, fleet.paths, f"{fleet.history}-snapshots")
+    return 0 if any(each.why_not for each in found) else fleet.messages
+
+
+def _rows(spark: SparkSession, fleet: Fleet) -> int:
+    from qpid_ha_pipeline.jobs.consolidate import rows
+
+    return fleet.messages if rows(spark, fleet.paths, f"{fleet.history}-rows") > 2 * fleet.messages else 0
+
+
+def _failovers(spark: SparkSession, fleet: Fleet) -> int:
+    from qpid_ha_pipeline.jobs.failovers import COLUMNS, timelines
+
+    (found,) = timelines(_journal(spark, fleet, *COLUMNS))
+    return fleet.messages if len(found.generations) == 2 else 0
+
+
+def _audit(spark: SparkSession, fleet: Fleet) -> int:
+    from qpid_ha_pipeline.jobs.audit import JOURNAL_COLUMNS, audit
+
+    found = audit(spark.read.json(fleet.history), _journal(spark, fleet, *JOURNAL_COLUMNS))
+    return found.confirmed if found.is_flawless else 0
+
+
+def _replay(spark: SparkSession, fleet: Fleet) -> int:
+    from qpid_ha_pipeline.amqp.options import WriteOptions
+    from qpid_ha_pipeline.jobs.replay import COLUMNS, replay
+
+    with RunningBroker() as broker:
+        return replay(_journal(spark, fleet, *COLUMNS), WriteOptions.parse({"brokers": broker.url}))
+
+
+JOBS: Final[dict[str, Callable[[SparkSession, Fleet], int]]] = {
+    "count": _count,
+    "stores": _stores,
+    "consolidate": _snapshots,
+    "consolidate-rows": _rows,
+    "failovers": _failovers,
+    "audit": _audit,
+    "replay": _replay,
+}
+
+
+def measure_growth(scenario: Scenario) -> Iterator[Measurement]:
+    """Each job over each fleet; the smallest one has a run before, which warms up."""
+    from qpid_ha_pipeline.session import session
+
+    is_quick = scenario.folded_mb < 100
+    factors, small = ((1,), 4 * TURN) if is_quick else ((1, 10, 100), SMALL)
+    spark = session(f"local[{CORES}]", name="bench", spark_sql_shuffle_partitions=str(CORES))
+    try:
+        for factor in factors:
+            with disk_directory() as directory:
+                fleet = make_fleet(directory / "fleet", small * factor)
+                for name, job in JOBS.items():
+                    times = _times(lambda job=job, fleet=fleet: job(spark, fleet), fleet.messages, is_quick, factor)  # type: ignore[misc]
+                    label = f"{name}, {fleet.messages:,} messages, {fleet.bytes / MB:,.1f} MB"
+                    note = ", ".join(f"{each:.2f} s" for each, _ in times)
+                    worked = [each for _, each in times if each > 0]  # it is less when a worker has ended
+                    note += f"; {min(worked):.2f} s of processors" if worked else ""
+                    yield Measurement(f"growth_{name}_{factor}", label, min(each for each, _ in times), "s", note)
+    finally:
+        spark.stop()
+
+
+def worked_s() -> float:
+    """Processor time of this process, Spark's machine and its workers: what a busy machine does not change."""
+    total = 0.0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
+def _times(run: Callable[[], int], expected: int, is_quick: bool, factor: int) -> list[tuple[float, float]]:
+    """Of each run, by the clock and of processors. Raises BenchError when a job did not do all of its work."""
+    times = []
+    for _ in range(1 if is_quick else 2 if factor == 100 else 3):
+        began, worked = time.perf_counter(), worked_s()
+        found = run()
+        times.append((time.perf_counter() - began, worked_s() - worked))
+        if found != expected:
+            raise BenchError(f"expected a job over {expected} messages, found {found}")
+    return times

@@ -1,0 +1,51 @@
+"""One Spark session for all tests here: starting one takes longer than most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import SparkSession
+
+from blocking_client import BlockingClient
+from qpid_ha_pipeline.session import session
+from running_broker import RunningBroker
+from written_journal import WrittenJournal
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Two local cores; as little of everything else as there can be."""
+    found = session(
+        "local[2]",
+        spark_sql_shuffle_partitions="2",
+        spark_default_parallelism="2",
+        spark_driver_host="127.0.0.1",
+        spark_driver_bindAddress="127.0.0.1",
+    )
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> WrittenJournal:
+    """Of the broker alpha; nothing is in it yet."""
+    return WrittenJournal(tmp_path / "alpha")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    """One for all that break nothing."""
+    with RunningBroker() as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: RunningBroker) -> Iterator[BlockingClient]:
+    """An ordinary client."""
+    with BlockingClient(broker.url) as found:
+        yield found

@@ -1,0 +1,174 @@
+"""Live queues through Spark itself: options, plans, errors, a stream from queue to queue, and a failover in between."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from blocking_client import BlockingClient, Management, bodies
+from failover_load import FailoverLoad
+from live_query import numbers, publish
+from qpid_ha_pipeline.amqp.encoding import PRODUCER, SEQUENCE
+from qpid_ha_pipeline.errors import reason_of
+from running_broker import RunningBroker
+from running_cluster import RunningCluster
+
+SASLPASSWD = shutil.which("saslpasswd2") or shutil.which("saslpasswd2", path="/usr/sbin:/sbin")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    """One for all that break nothing."""
+    with RunningBroker() as running:
+        yield running
+
+
+def read(spark: SparkSession, broker: RunningBroker, queue: str, **options: Any) -> DataFrame:
+    """A queue as a table."""
+    return spark.read.format("qpid-amqp").options(brokers=broker.url, queue=queue, **options).load()
+
+
+def test_a_table_becomes_messages_and_messages_a_table(spark: SparkSession, broker: RunningBroker) -> None:
+    rows = spark.range(100).selectExpr(
+        "concat('text ', id) as value", "cast(id % 10 as int) as priority", "map('n', cast(id as string)) as"
+        " application_properties",
+    )  # fmt: skip
+    rows.write.format("qpid-amqp").options(brokers=broker.url, target="table").mode("append").save()
+    found = sorted(read(spark, broker, "table").collect(), key=lambda row: int(row.message_id))
+    assert sorted(row.body_text for row in found) == sorted(f"text {number}" for number in range(100))
+    assert all(row.body_text == f"text {row.application_properties['n']}" for row in found)
+    assert all((row.queue, row.durable, row.delivery_count) == ("table", True, 0) for row in found)
+    assert {row.priority for row in found} == set(range(10))
+    few = read(spark, broker, "table", numPartitions=2, columns="message_id,size").where(
+        f"message_id > {found[49].message_id}"
+    )
+    assert few.count() == 50
+
+
+def test_a_stream_from_queue_to_queue_numbers_its_rows(
+    spark: SparkSession, broker: RunningBroker, tmp_path: Path
+) -> None:
+    publish(broker.url, "in", *numbers(10))
+    live = spark.readStream.format("qpid-amqp").options(brokers=broker.url, queue="in", maxOffsetsPerTrigger=6).load()
+    writer = live.selectExpr("body_text as value").writeStream.format("qpid-amqp").trigger(availableNow=True)
+    query = writer.options(brokers=broker.url, target="out", checkpointLocation=str(tmp_path)).start()
+    query.awaitTermination(60)
+    with BlockingClient(broker.url) as client:
+        found = client.consume("out")
+    assert [message.body for message in found] == numbers(10)
+    assert {message.annotations[PRODUCER] for message in found} == {f"spark-{query.id}/0"}
+    batches = [
+        (int(message.annotations[SEQUENCE]) >> 32, int(message.annotations[SEQUENCE]) & 0xFFFFFFFF) for message in found
+    ]
+    assert batches == [(0, row) for row in range(1, 7)] + [(1, row) for row in range(1, 5)]
+
+
+def test_a_batch_that_is_sent_again_adds_nothing(spark: SparkSession, broker: RunningBroker, tmp_path: Path) -> None:
+    publish(broker.url, "again-in", *numbers(10))
+
+    def run() -> None:
+        live = spark.readStream.format("qpid-amqp").options(brokers=broker.url, queue="again-in").load()
+        writer = live.selectExpr("body_text as value").writeStream.format("qpid-amqp").trigger(availableNow=True)
+        writer.options(
+            brokers=broker.url, target="again-out", checkpointLocation=str(tmp_path)
+        ).start().awaitTermination(60)
+
+    run()
+    for commit in (tmp_path / "commits").iterdir():  # as if Spark had died between the last row and its note of it
+        commit.unlink()
+    run()
+    with BlockingClient(broker.url) as client:
+        assert bodies(client.consume("again-out")) == numbers(10)
+
+
+def test_what_cannot_work_is_one_line(spark: SparkSession, broker: RunningBroker) -> None:
+    def wrong(table: DataFrame) -> str | None:
+        with pytest.raises(PySparkException) as caught:
+            table.count()
+        assert isinstance(caught.value, AnalysisException)
+        return reason_of(caught.value)
+
+    assert wrong(read(spark, broker, "nowhere")) == (
+        "there is no queue nowhere: see `qpid-ha queue list`, or declare it before it is read"
+    )
+    down = (
+        spark.read.format("qpid-amqp").options(brokers="amqp://127.0.0.1:1", queue="q", failoverTimeout="100ms").load()
+    )
+    assert "Connection refused" in str(wrong(down))
+    with pytest.raises(AnalysisException) as caught:
+        read(spark, broker, "q", startingOffsets="yesterday")
+    assert str(reason_of(caught.value)).startswith("startingOffsets: expected earliest, latest, or JSON")
+
+
+@pytest.mark.skipif(SASLPASSWD is None, reason="saslpasswd2 is missing: install sasl2-bin")
+def test_a_password_is_in_no_plan_and_a_wrong_one_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    users, right, wrong = tmp_path / "users.sasldb", tmp_path / "right", tmp_path / "wrong"
+    right.write_text("open sesame\n", encoding="utf-8")
+    wrong.write_text("shut\n", encoding="utf-8")
+    command = [str(SASLPASSWD), "-p", "-c", "-f", str(users), "ali"]
+    subprocess.run(command, input=b"open sesame", check=True, timeout=30)
+    with RunningBroker({"sasl.users-db": users, "sasl.allow-anonymous": False}) as broker:
+        options = {"brokers": broker.url, "user": "ali", "passwordFile": str(right)}
+        spark.sql("select 'x' as value").write.format("qpid-amqp").options(**options, target="q").mode("append").save()
+        table = spark.read.format("qpid-amqp").options(**options, queue="q").load()
+        assert table.count() == 1
+        assert "sesame" not in table._jdf.queryExecution().toString()
+        refused = spark.read.format("qpid-amqp").options(**{**options, "passwordFile": str(wrong)}, queue="q").load()
+        with pytest.raises(AnalysisException) as caught:
+            refused.count()
+        assert "does not let ali in" in str(reason_of(caught.value))
+
+
+def test_a_stream_lives_through_a_failover_without_losing_or_repeating_a_row(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with RunningCluster(tmp_path) as cluster:
+        cluster.form(0)
+        urls = ",".join(cluster.urls)
+        with FailoverLoad(cluster.urls, rate=200, consume=False) as load:
+            load.wait_confirmed(10)
+            live = spark.readStream.format("qpid-amqp").options(brokers=urls, queue="load", columns="message_id,body")
+            query = live.load().writeStream.format("memory").queryName("rows").start()
+            try:
+                wait_for_rows(query, 50)
+                cluster.kill(0)
+                cluster.promote(1)
+                load.wait_confirmed(200)
+                load.publisher.stop()
+                query.processAllAvailable()
+            finally:
+                query.stop()
+            rows = spark.table("rows").orderBy("message_id").collect()
+            with BlockingClient(cluster.urls[1]) as client:
+                left = bodies(client.browse("load"))
+    assert [bytes(row.body) for row in rows] == left
+    assert len({row.message_id for row in rows}) == len(rows) >= len(load.ledger.confirmed_at_s) >= 260
+
+
+def wait_for_rows(query: StreamingQuery, count: int, timeout_s: float = 60.0) -> None:
+    """Until the stream has given so many."""
+    deadline = time.monotonic() + timeout_s
+    while sum(progress["numInputRows"] for progress in query.recentProgress) < count:
+        assert time.monotonic() < deadline, f"the stream has not given {count} rows in {timeout_s:g} s"
+        time.sleep(0.1)
+
+
+def test_a_stream_whose_queue_is_deleted_ends_with_the_reason(spark: SparkSession, broker: RunningBroker) -> None:
+    publish(broker.url, "doomed", "a")
+    live = spark.readStream.format("qpid-amqp").options(brokers=broker.url, queue="doomed").load()
+    query = live.writeStream.format("memory").queryName("doomed").start()
+    query.processAllAvailable()
+    with BlockingClient(broker.url) as client:
+        Management(client).delete_queue("doomed")
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(60)
+    assert str(reason_of(caught.value)).startswith("queue doomed was deleted; to go on with what is there")

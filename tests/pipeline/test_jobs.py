@@ -1,0 +1,333 @@
+"""Stories about the jobs: what operators read out of what their brokers left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import proton
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import DataFrame, SparkSession
+
+from qpid_ha_broker.amqp.sections import MessageSections
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.store.best import best
+from qpid_ha_broker.store.files import LocalDisk
+from qpid_ha_broker.store.fold import fold
+from qpid_ha_broker.store.inspection import examine
+from qpid_ha_broker.store.recovery import recover
+from qpid_ha_pipeline.jobs.audit import HISTORY_COLUMNS, Audit, audit
+from qpid_ha_pipeline.jobs.consolidate import snapshots
+from qpid_ha_pipeline.jobs.failover_report import NO_GENERATION, page
+from qpid_ha_pipeline.jobs.failovers import timelines
+from qpid_ha_pipeline.jobs.replay import unnumbered
+from qpid_ha_pipeline.jobs.stores import verdict
+from qpid_ha_pipeline.main import main
+from running_broker import RunningBroker
+from written_journal import BEGAN_MS, CLUSTER, WrittenJournal, amqp, blocks_of, spoil
+
+
+def journal_of(spark: SparkSession, *stores: WrittenJournal) -> DataFrame:
+    """All their rows."""
+    paths = json.dumps([str(store.data_dir) for store in stores])
+    return spark.read.format("qpid-journal").option("paths", paths).load()
+
+
+def run(*arguments: str) -> Result:
+    """The command, in the session that the tests have."""
+    return CliRunner().invoke(main, [*arguments])
+
+
+# --- stores
+
+
+def test_the_verdict_over_a_fleet_is_that_of_the_admin_tool(spark: SparkSession, tmp_path: Path) -> None:
+    for name, messages in (("alpha", 5), ("beta", 3)):
+        journal = WrittenJournal(tmp_path / name, name)
+        journal.start(1, "alpha")
+        journal.write(ev.InSyncChanged(1, ("alpha", "beta")))
+        journal.enqueue(journal.declare("orders"), *[b"x"] * messages)
+        journal.write_status(epoch=1, members=("alpha", "beta"))
+    directories = [tmp_path / "alpha", tmp_path / "beta"]
+    expected = best([examine(LocalDisk(each / "default"), str(each)) for each in directories])
+    assert verdict(spark, [str(each) for each in directories]) == expected
+    shown = run("stores", *map(str, directories), "--format", "json", "--output", str(tmp_path / "verdict.json"))
+    assert (tmp_path / "verdict.json").read_text() == shown.stdout
+    assert json.loads(shown.stdout)["verdict"] == "winner"
+    assert json.loads(shown.stdout)["store"]["broker"] == "alpha"
+
+
+# --- consolidate
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> WrittenJournal:
+    """Two closed segments with messages of which some are gone, and an open one."""
+    journal = WrittenJournal(tmp_path / "alpha")
+    journal.start(1)
+    orders = journal.declare("orders")
+    for turn in range(2):
+        ids = journal.enqueue(orders, *[amqp(f"{turn} {number}") for number in range(50)])
+        journal.dequeue(orders, ids[::3])
+        journal.roll()
+    journal.enqueue(orders, amqp("the last one"))
+    journal.write_status()
+    return journal
+
+
+def test_a_consolidated_store_is_what_the_broker_itself_would_have_made(
+    spark: SparkSession, old: WrittenJournal, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(old.directory, own)
+    fold(LocalDisk(own), 3, old.identity)
+    before = sorted(path.name for path in old.directory.rglob("*"))
+    result = run("consolidate", str(old.data_dir), "--output", str(tmp_path / "out"), "--format", "json")
+    assert result.exit_code == 0, result.output
+    name = f"snapshots/{3:020d}.snap"
+    made = tmp_path / "out" / "stores" / "alpha" / "default" / name
+    assert made.read_bytes() == (own / name).read_bytes()
+    assert sorted(path.name for path in old.directory.rglob("*")) == before
+    shutil.copytree(made.parent, old.directory / "snapshots", dirs_exist_ok=True)
+    for number in (1, 2):
+        old.segment(number).unlink()
+    recovered = recover(LocalDisk(old.directory), ResourceSet("default", MessageSections()), apply_all=True)
+    assert recovered.messages == 67
+    rows = spark.read.parquet(str(tmp_path / "out" / "events"))
+    assert rows.count() == json.loads(result.stdout)["rows"] == 1 + 1 + 100 + 34 + 1
+    assert {row.set for row in rows.select("set").distinct().collect()} == {"default"}
+    assert (tmp_path / "out" / "events" / f"cluster={CLUSTER}" / "set=default" / "day=2026-09-21").is_dir()
+
+
+def test_two_brokers_of_one_name_do_not_write_over_each_other(
+    spark: SparkSession, old: WrittenJournal, tmp_path: Path
+) -> None:
+    shutil.copytree(old.data_dir, tmp_path / "copy")
+    found = snapshots(spark, [str(old.data_dir), str(tmp_path / "copy")], str(tmp_path / "out"))
+    assert len({each.snapshot for each in found}) == 2
+    first, second = (Path(each.snapshot).read_bytes() for each in found)
+    assert first == second
+
+
+def test_a_damaged_store_is_told_in_one_line(spark: SparkSession, old: WrittenJournal, tmp_path: Path) -> None:
+    begin, _ = blocks_of(old, 1)[3]
+    spoil(old.segment(1), begin + 100)
+    for job in ("rows", "snapshots"):
+        result = run("consolidate", str(old.data_dir), "--output", str(tmp_path / "out"), "--what", job)
+        assert result.exit_code == 3
+        assert f"offset {begin}" in result.stderr
+        assert len(result.stderr.strip().splitlines()) == 1
+    assert run("failovers", str(tmp_path / "absent")).stderr.count("\n") == 1
+
+
+# --- failovers
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> list[WrittenJournal]:
+    """Alpha led, was silent for 0.4 s, and then beta led; beta wrote 20 ms later than alpha what alpha had sent.
+
+    Alpha came back in the end, and wrote then what beta had done meanwhile.
+    """
+    alpha, beta = (WrittenJournal(tmp_path / name, name, generation=0) for name in ("alpha", "beta"))
+    for journal, lag_ms in ((alpha, 0), (beta, 20)):
+        journal.now_ms = BEGAN_MS
+        journal.start(1, "alpha", "first start")
+        journal.now_ms += lag_ms
+        journal.write(ev.InSyncChanged(1, ("alpha", "beta")))
+        queue = journal.declare("orders")
+        journal.now_ms = BEGAN_MS + 1000 + lag_ms
+        journal.enqueue(queue, b"1", b"2")
+    for journal, times_ms in ((beta, (1400, 1450, 3000)), (alpha, (9000, 9000, 9000))):
+        journal.now_ms = BEGAN_MS + times_ms[0]
+        journal.write(ev.GenerationStarted(2, "beta", CLUSTER, BEGAN_MS + 1400, False, "alpha is silent"))
+        journal.write(ev.InSyncChanged(2, ("beta",)))
+        for at_ms in times_ms[1:]:
+            journal.now_ms = BEGAN_MS + at_ms
+            journal.enqueue(queue, b"3")
+    return [alpha, beta]
+
+
+def test_failovers_are_told_by_phase(spark: SparkSession, cluster: list[WrittenJournal]) -> None:
+    (found,) = timelines(journal_of(spark, *cluster))
+    assert [(each.number, each.primary, each.cause) for each in found.generations] == [
+        (1, "alpha", "first start"),
+        (2, "beta", "alpha is silent"),
+    ]
+    assert found.generations[1].detection_s == pytest.approx(0.4)
+    assert found.generations[1].promotion_s == pytest.approx(0.05)
+    assert found.availability == pytest.approx(1 - 0.45 / 3)
+    assert [each.publishing_s for each in found.generations] == [None, 0]
+    alpha, beta = found.states
+    assert alpha == pytest.approx(("alpha", 1.0, 0, 0.4, 1.6))
+    assert beta == pytest.approx(("beta", 1.6, 1.4, 0, 0))
+    assert sum(alpha[1:]) == sum(beta[1:]) == pytest.approx(found.span_s)
+    assert [(each.epoch, each.members) for each in found.memberships] == [(1, ("alpha", "beta")), (2, ("beta",))]
+    late, lag = found.lags
+    assert late == ("alpha", 0, (), 3)
+    assert (lag.broker, lag.events, lag.late_events) == ("beta", 4, 0)
+    assert lag.percentiles_s == pytest.approx([0.02] * 4)
+
+
+def test_the_report_needs_nothing_else(spark: SparkSession, cluster: list[WrittenJournal], tmp_path: Path) -> None:
+    output = tmp_path / "report.html"
+    result = run("failovers", *(str(store.data_dir) for store in cluster), "--output", str(output))
+    assert result.exit_code == 0, result.output
+    assert str(output) in result.stdout
+    text = output.read_text()
+    assert "alpha is silent" in text
+    assert text.count("<svg") == 2
+    assert "http" not in text.replace("http-equiv", "")
+    assert "no generation" in page([])
+
+
+def test_journals_whose_generations_all_began_before_what_is_left_are_told_as_such(
+    spark: SparkSession, cluster: list[WrittenJournal]
+) -> None:
+    found = timelines(journal_of(spark, *cluster).where("event <> 'generation_started'"))
+    assert [each.generations for each in found] == [()]
+    assert NO_GENERATION in page(found)
+
+
+# --- audit
+
+
+class History:
+    """What a publisher and a consumer wrote down."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def note(self, op: str, number: int, *, marked: bool = False) -> None:
+        """One line."""
+        self.rows.append(
+            {
+                "op": op, "id": f"m{number}", "client": "consumer" if op == "received" else "publisher",
+                "queue": "orders", "number": None if op == "received" else number, "at_ms": len(self.rows),
+                "marked": marked,
+            }
+        )  # fmt: skip
+
+    def good(self, *numbers: int) -> None:
+        """Sent, accepted, received."""
+        for number in numbers:
+            self.note("sent", number)
+            self.note("accepted", number)
+            self.note("received", number)
+
+    def write(self, path: Path) -> str:
+        """As JSON lines."""
+        path.write_text("".join(json.dumps(row) + "\n" for row in self.rows))
+        return str(path)
+
+
+@pytest.fixture
+def told(journal: WrittenJournal) -> WrittenJournal:
+    """A journal with the messages m0 to m9, all but m8 consumed."""
+    journal.start(1)
+    queue = journal.declare("orders")
+    ids = journal.enqueue(queue, *[amqp("body", id=f"m{number}") for number in range(10)])
+    journal.dequeue(queue, [each for number, each in enumerate(ids) if number != 8])
+    return journal
+
+
+def judged(spark: SparkSession, history: History, journal: WrittenJournal) -> Audit:
+    schema = "op STRING, id STRING, client STRING, queue STRING, number LONG, at_ms LONG, marked BOOLEAN"
+    rows = [tuple(row[name] for name in HISTORY_COLUMNS) for row in history.rows]
+    return audit(spark.createDataFrame(rows, schema), journal_of(spark, journal))
+
+
+def test_each_kind_of_broken_promise_is_found_and_proved(spark: SparkSession, told: WrittenJournal) -> None:
+    history = History()
+    history.good(0, 1)
+    history.note("received", 1, marked=True)  # a copy, and the broker said so
+    history.good(2)
+    history.note("received", 2)  # a copy of which nobody warned
+    history.note("sent", 3)
+    history.note("received", 3)  # nobody was told that it is safe, and it came
+    history.note("sent", 4)
+    history.note("accepted", 4)  # and it never came
+    history.note("sent", 5)
+    history.good(6)
+    history.note("received", 5)  # after a later one
+    history.note("sent", 8)
+    history.note("accepted", 8)  # still in its queue
+    history.note("received", 77)  # which nobody sent
+    history.note("sent", 9)
+    history.note("rejected", 9)
+    found = judged(spark, history, told)
+    assert found.counts() == {
+        "attempts": 9, "confirmed": 6, "rejected": 1, "delivered": 7, "waiting": 1, "recovered": 2, "redelivered": 1,
+        "lost": 1, "duplicated": 1, "unexpected": 1, "disordered": 1,
+    }  # fmt: skip
+    assert not found.is_flawless
+    evidence = {row.id: row for row in found.evidence.collect()}
+    assert {name: row.verdict for name, row in evidence.items()} == {
+        "m4": "lost", "m2": "duplicated", "m77": "unexpected", "m5": "disordered",
+    }  # fmt: skip
+    lost = evidence["m4"]
+    assert (lost.broker, lost.queue, lost.message_id, lost.dequeued_lsn, lost.reason) == (
+        "alpha",
+        "orders",
+        7,
+        13,
+        "consumed",
+    )
+    assert evidence["m77"].file is None
+
+
+def test_a_flawless_history_ends_with_0_and_any_other_with_1(
+    spark: SparkSession, told: WrittenJournal, tmp_path: Path
+) -> None:
+    history = History()
+    history.good(*range(8))
+    good = run("audit", str(told.data_dir), "--history", history.write(tmp_path / "good.json"))
+    assert (good.exit_code, good.stdout.splitlines()[-1]) == (0, "flawless"), good.output
+    history.note("accepted", 9)
+    bad = run("audit", str(told.data_dir), "--history", history.write(tmp_path / "bad.json"), "--format", "json")
+    assert bad.exit_code == 1
+    assert [row["id"] for row in json.loads(bad.stdout)["evidence"]] == ["m9"]
+
+
+# --- replay
+
+
+@pytest.fixture
+def broker() -> Iterator[RunningBroker]:
+    with RunningBroker() as running:
+        yield running
+
+
+def test_what_is_sent_again_has_no_number_any_more() -> None:
+    """The broker that had it would drop it as a duplicate."""
+    message = proton.Message("x", id="m1")
+    numbers: Any = {proton.symbol("x-opt-qpid-producer"): "orders", proton.symbol("x-opt-qpid-sequence"): 7}
+    message.annotations = {**numbers, proton.symbol("x-opt-other"): "kept"}
+    again = proton.Message()
+    again.decode(unnumbered(bytes(message.encode())))
+    assert (again.id, again.body, again.annotations) == ("m1", "x", {"x-opt-other": "kept"})
+
+
+def test_messages_of_a_journal_can_be_sent_again(
+    spark: SparkSession, told: WrittenJournal, broker: RunningBroker, tmp_path: Path
+) -> None:
+    given = ("--broker", broker.url, "--queue", "orders", "--from-lsn", "5", "--address", "again")
+    result = run("replay", str(told.data_dir), *given, "--output", str(tmp_path / "sent.json"))
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "8 messages sent\n"
+    assert json.loads((tmp_path / "sent.json").read_text()) == {"sent": 8}
+    from proton.utils import BlockingConnection
+
+    connection = BlockingConnection(broker.url, timeout=30)
+    receiver = connection.create_receiver("again")
+    received: list[proton.Message] = []
+    for _ in range(8):
+        received.append(receiver.receive(timeout=10))
+        receiver.accept()
+    connection.close()
+    assert [message.id for message in received] == [f"m{number}" for number in range(2, 10)]

@@ -1,0 +1,174 @@
+"""Stories about journals that are not as they were written, and about slips in what is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from journal_rows import read_rows
+from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, FORMAT_VERSION
+from qpid_ha_pipeline.errors import PipelineError, reason_of
+from qpid_ha_pipeline.journal_source import JournalReader
+from qpid_ha_pipeline.options import JournalOptions
+from qpid_ha_pipeline.schema import schema_of
+from written_journal import WrittenJournal, blocks_of, spoil
+
+
+@pytest.fixture
+def filled(journal: WrittenJournal) -> WrittenJournal:
+    """Twenty turns of ten messages in the first segment, one in the second."""
+    queue = journal.declare("orders")
+    for _ in range(20):
+        journal.enqueue(queue, *[b"0123456789" * 10] * 10)
+    journal.roll()
+    journal.enqueue(queue, b"the last one")
+    return journal
+
+
+@pytest.mark.parametrize("place", [0, 20, 70, 900])
+def test_damage_in_the_middle_is_an_error_with_file_and_offset(filled: WrittenJournal, place: int) -> None:
+    begin, _ = blocks_of(filled, 1)[7]
+    spoil(filled.segment(1), begin + place)
+    with pytest.raises(PipelineError) as caught:
+        read_rows(filled.data_dir, "lsn")
+    assert caught.value.reason.startswith(f"{filled.segment(1)}, offset {begin}: ")
+    assert "mode=permissive" in caught.value.reason
+
+
+@pytest.mark.parametrize("place", [0, 20, 70, 900])
+@pytest.mark.parametrize("bytes_at_once", ["65536", "67108864"])
+def test_permissive_reading_goes_on_behind_damage_and_tells_of_it(
+    filled: WrittenJournal, place: int, bytes_at_once: str
+) -> None:
+    begin, _ = blocks_of(filled, 1)[7]
+    spoil(filled.segment(1), begin + place)
+    rows = read_rows(filled.data_dir, mode="permissive", partitionBytes=bytes_at_once)
+    damages = [row for row in rows if row["damage"] is not None]
+    assert {row["file"] for row in damages} == {str(filled.segment(1))}
+    assert {row["offset"] for row in damages} == {begin}
+    lsns = [row["lsn"] for row in rows if row["damage"] is None]
+    lost = set(range(1, filled.lsn + 1)) - set(lsns)
+    assert lost == set(range(62, 72))  # the ten messages of the eighth block, and no more
+    assert len(lsns) == len(set(lsns))
+
+
+def test_who_leaves_checksums_out_reads_what_is_there(filled: WrittenJournal) -> None:
+    begin, _ = blocks_of(filled, 1)[7]
+    spoil(filled.segment(1), begin + 200)  # in the first message's payload
+    rows = read_rows(filled.data_dir, "lsn", checksums="false")
+    assert [row["lsn"] for row in rows] == list(range(1, filled.lsn + 1))
+    spoil(filled.segment(1), begin + 64)  # the first record's size
+    with pytest.raises(PipelineError, match=f"offset {begin + 64}: "):
+        read_rows(filled.data_dir, "lsn", checksums="false")
+
+
+def test_a_segment_that_is_written_over_while_it_is_read_is_no_damage(filled: WrittenJournal) -> None:
+    options = JournalOptions.parse({"path": str(filled.data_dir), "columns": "lsn"})
+    reader = JournalReader(options, schema_of(options.columns))
+    part = reader.partitions()[0]
+    stranger = WrittenJournal(filled.data_dir / "next", number=9)
+    spoil(filled.segment(1), 0, stranger.segment(9).read_bytes())
+    with pytest.raises(PipelineError, match="has folded it into a snapshot"):
+        list(reader.read(part))
+
+
+def test_a_torn_end_is_no_damage(filled: WrittenJournal) -> None:
+    queue = 1
+    filled.enqueue(queue, b"cut short")
+    begin, end = blocks_of(filled, 2)[-1]
+    spoil(filled.segment(2), end - 3)
+    assert max(row["lsn"] for row in read_rows(filled.data_dir, "lsn")) == filled.lsn - 1
+    assert begin > FILE_HEADER_BYTES
+
+
+def test_a_torn_end_that_something_later_vouches_for_is_damage(filled: WrittenJournal) -> None:
+    filled.enqueue(1, b"was synced")
+    filled.journal.mark()
+    begin, end = blocks_of(filled, 2)[-2]
+    spoil(filled.segment(2), end - 4)
+    with pytest.raises(PipelineError, match=f"offset {begin}"):
+        read_rows(filled.data_dir, "lsn")
+
+
+def test_a_segment_that_ends_too_early_is_damage(filled: WrittenJournal) -> None:
+    begin, _ = blocks_of(filled, 1)[10]
+    with filled.segment(1).open("r+b") as file:
+        file.truncate(begin)
+    with pytest.raises(PipelineError, match=f"offset {begin}.*the next segment says"):
+        read_rows(filled.data_dir, "lsn")
+
+
+def test_a_missing_segment_is_damage(filled: WrittenJournal) -> None:
+    filled.roll()
+    filled.segment(2).unlink()
+    with pytest.raises(PipelineError, match="missing"):
+        read_rows(filled.data_dir, "lsn")
+    rows = read_rows(filled.data_dir, mode="permissive")
+    assert [row["file"] for row in rows if row["damage"]] == [str(filled.segment(2))]
+
+
+def test_a_segment_of_a_newer_format_says_what_to_do(filled: WrittenJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qpid_ha_broker.store.blocks.FORMAT_VERSION", FORMAT_VERSION + 1)
+    filled.roll()
+    monkeypatch.undo()
+    for mode in ("strict", "permissive"):
+        with pytest.raises(PipelineError, match="upgrade this one"):
+            read_rows(filled.data_dir, "lsn", mode=mode)
+
+
+def test_a_segment_of_another_cluster_is_refused(filled: WrittenJournal, tmp_path: Path) -> None:
+    WrittenJournal(tmp_path / "stranger", cluster="another", number=3).declare("orders")
+    stranger = tmp_path / "stranger" / "default" / "journal" / f"{3:020d}.log"
+    stranger.rename(filled.segment(3))
+    with pytest.raises(PipelineError, match=r"belongs to the cluster another.*mixed two stores"):
+        read_rows(filled.data_dir, "lsn")
+
+
+def test_stores_of_two_clusters_are_read_together_only_if_that_is_meant(tmp_path: Path) -> None:
+    for cluster in ("one", "two"):
+        WrittenJournal(tmp_path / cluster, cluster=cluster).declare("orders")
+    with pytest.raises(PipelineError, match="severalClusters=true"):
+        read_rows(tmp_path / "*", "cluster")
+    rows = read_rows(tmp_path / "*", "cluster", severalClusters="true")
+    assert [row["cluster"] for row in rows] == ["one", "two"]
+
+
+def test_a_store_that_holds_nothing_yet_is_no_error_but_an_empty_directory_is(tmp_path: Path) -> None:
+    WrittenJournal(tmp_path / "new")
+    assert read_rows(tmp_path / "new", "lsn") == []
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PipelineError, match="no broker has this as its data-dir"):
+        read_rows(tmp_path / "empty", "lsn")
+    with pytest.raises(PipelineError, match="no such directory"):
+        read_rows(tmp_path / "absent", "lsn")
+    with pytest.raises(PipelineError, match="no directory matches"):
+        read_rows(tmp_path / "absent*", "lsn")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"mod": "strict"}, "did you mean mode"),
+        ({"mode": "lax"}, "mode: expected strict or permissive, found 'lax'"),
+        ({"columns": "lsn, queu"}, "did you mean queue"),
+        ({"partitionBytes": "12"}, "partitionBytes: expected a number from 65536 up"),
+        ({"maxRowsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "give one"),
+        ({"failOnDataLoss": "maybe"}, "expected true or false"),
+        ({"event": "enqueue"}, "did you mean enqueued"),
+        ({"fromLsn": "first"}, "fromLsn: expected a whole number"),
+        ({"paths": "not json"}, "paths: expected a JSON list"),
+    ],
+)
+def test_a_slip_in_an_option_is_told(journal: WrittenJournal, options: dict[str, str], text: str) -> None:
+    from qpid_ha_pipeline.journal_source import JournalDataSource
+
+    with pytest.raises(PipelineError, match=text):
+        JournalDataSource({"path": str(journal.data_dir), **options}).schema()
+
+
+def test_the_reason_is_found_in_what_spark_makes_of_an_error() -> None:
+    error = RuntimeError("Job aborted\nTraceback ...\nPipelineError: qpid-ha: a/b.log, offset 7: bad\n\tat org.apache")
+    assert reason_of(error) == "a/b.log, offset 7: bad"
+    assert reason_of(PipelineError("plain")) == "plain"
+    assert reason_of(ValueError("of somebody else")) is None
