@@ -126,6 +126,13 @@ class ControlBroker:
 def control_broker(directory: Path, state: str = "standalone") -> Iterator[ControlBroker]:
     """A broker that answers in a thread of its own."""
     broker = ControlBroker(directory, state)
+    with answering(broker):
+        yield broker
+
+
+@contextmanager
+def answering(broker: ControlBroker) -> Iterator[None]:
+    """One that a test has made its own way, in a thread of its own."""
     started, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:
@@ -139,7 +146,7 @@ def control_broker(directory: Path, state: str = "standalone") -> Iterator[Contr
     thread.start()
     assert started.wait(10)
     try:
-        yield broker
+        yield
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)

@@ -10,7 +10,7 @@ import os
 import pwd
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -195,12 +195,16 @@ class Script:
         managed = self._settings.managed_service
         cause = f"rgmanager started {managed}" if managed else f"{self._name} start"
         deadline_s = time.monotonic() + self._settings.timeouts_s["first_start"]
+        was_someone_missing = True  # whom the first refusal is about may have come before anybody looks
         while True:
             try:
                 sight = actions.promote(self._service, cause, self._settings.timeouts_s["promote"])
             except ActionFailed as failure:
-                if failure.trouble is not Trouble.REFUSED or time.monotonic() > deadline_s or not self._is_too_early():
+                is_final = failure.trouble is not Trouble.REFUSED or time.monotonic() > deadline_s
+                brokers = [] if is_final or not was_someone_missing else self._brokers()
+                if not _is_first_start(brokers):
                     raise
+                was_someone_missing = any(row.get("name") is None for row in brokers)
                 time.sleep(RETRY_S)
             else:
                 return self._yes(f"the broker is primary (generation {sight.number('generation')})")
@@ -254,19 +258,14 @@ class Script:
                 return sight
             time.sleep(RETRY_S)
 
-    def _is_too_early(self) -> bool:
-        """Somebody does not answer yet, and nobody who answers holds more than a store kept: this is a first start, or
-        the first one after a loss of all power."""
+    def _brokers(self) -> list[dict[str, object]]:
+        """The status of each that is configured; one that does not answer has no name. Empty if nobody can tell."""
         try:
             with ControlClient(self._service.control_socket, self._settings.timeouts_s["hang"]) as client:
                 rows = client.call("status", all=True)
         except ControlFailure:
-            return False
-        brokers = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        has_lived = any(row.get("generation") and row.get("state") != State.CONNECTING for row in brokers)
-        is_restored = any(row.get("restored") for row in brokers)
-        is_empty = not any(row.get("generation") for row in brokers)
-        return not has_lived and (is_empty or is_restored) and any(row.get("name") is None for row in brokers)
+            return []
+        return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
     # --- surroundings
 
@@ -335,6 +334,14 @@ class Script:
 
             syslog.openlog(self._name, facility=syslog.LOG_DAEMON)
             syslog.syslog(syslog.LOG_WARNING, line)
+
+
+def _is_first_start(brokers: Sequence[Mapping[str, object]]) -> bool:
+    """Nobody who answers holds more than a store kept: the first start, or the first one after a loss of all power."""
+    has_lived = any(row.get("generation") and row.get("state") != State.CONNECTING for row in brokers)
+    is_restored = any(row.get("restored") for row in brokers)
+    is_empty = bool(brokers) and not any(row.get("generation") for row in brokers)
+    return not has_lived and (is_empty or is_restored)
 
 
 def _user_id(name: str) -> int:
