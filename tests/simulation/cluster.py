@@ -129,6 +129,8 @@ class Cluster:
             self.ledger.became_primary(node)
             self.generations += 1
             self.newest_generation = node.member.generation
+        if change.before is State.PRIMARY and change.reason.startswith("handed over") and self.plan.is_fenced:
+            self.manager.handed_over()
 
     def handled(self, node: Node) -> None:
         if node.is_primary:

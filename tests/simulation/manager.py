@@ -16,6 +16,8 @@ LOOK_AGAIN_S = 0.4
 WRONG = 0.15
 BOTH = 0.1
 REFUSALS_BEFORE_FORCE = 3
+TAKEN_OVER_WITHIN_S = 2.5
+"""No attempt to become primary lasts longer than four of the members' ask limits."""
 
 
 class Manager:
@@ -53,6 +55,7 @@ class Manager:
         """The in-sync set of the newest primary, as memories: who holds what was confirmed last."""
         self._missing_since_s: float | None = None
         self._patience_s = 0.0
+        self._taken_over_by_s = 0.0
         self._waiting: set[object] = set()
         """Promotions that were not answered yet."""
         self._refused: dict[tuple[str, int], int] = {}
@@ -72,8 +75,13 @@ class Manager:
         elif self._missing_since_s is None:
             self._missing_since_s = now_s
             self._patience_s = 0.3 if self.is_careful else self._draw.choice((0.0, 0.5, 2.0))
-        elif now_s - self._missing_since_s >= self._patience_s and not self._waiting:
+        elif now_s - self._missing_since_s >= self._patience_s and now_s >= self._taken_over_by_s and not self._waiting:
             self._fail_over()
+
+    def handed_over(self) -> None:
+        """A primary has left the command to another one, which is about to lead: whoever ends the old primary before
+        it promotes (decision 0004) waits for that one."""
+        self._taken_over_by_s = self._schedule.now_s + TAKEN_OVER_WITHIN_S
 
     def _is_healthy(self, node: Node) -> bool:
         return node.is_up and not node.is_paused and self._is_reachable(node)
