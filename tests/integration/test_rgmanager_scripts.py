@@ -116,7 +116,7 @@ def test_a_silent_broker_is_unknown_and_is_killed_when_it_may_be_primary(nodes: 
     began_s = time.monotonic()
     assert nodes.script("node1", "qpidd", "status", QPID_HA_HANG_TIMEOUT="1s").returncode == 4
     assert nodes.script("node1", "qpidd-primary", "status", QPID_HA_HANG_TIMEOUT="1s").returncode == 4
-    assert time.monotonic() - began_s < 6
+    assert time.monotonic() - began_s < 15  # and not as long as a start may take
     assert nodes.script("node1", "qpidd-primary", "stop").returncode == 0
     assert nodes.pid("node1") == 0
 
