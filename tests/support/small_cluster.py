@@ -135,6 +135,8 @@ class SmallCluster:
         self.nodes: dict[str, Node] = {}
         self.record: fx.Record | None = fx.Record() if settings.get("has_coordinator") else None
         self.record_is_reachable = True
+        self.record_answers: deque[tuple[Node, fx.RecordWritten]] | None = None
+        """A queue in the way of the coordinator's answers to writes; None: they come at once."""
         self._names = names
         self._settings = settings
         self._links: dict[tuple[str, int], tuple[str, int]] = {}
@@ -233,6 +235,13 @@ class SmallCluster:
         """The number that `one` has for its only channel to `other`."""
         (number,) = [end[1] for end, far in self._links.items() if (end[0], far[0]) == (one, other)]
         return number
+
+    def let_record_answers_come(self) -> None:
+        """Those that were held up, and all after them."""
+        held, self.record_answers = self.record_answers or (), None
+        for node, answer in held:
+            node.feed(answer)
+        self.run()
 
     def settle(self) -> None:
         """Run until backups had time to come back and to apply what is committed."""
@@ -354,7 +363,11 @@ class SmallCluster:
         written = self.record == expected
         if written:
             self.record = wanted
-        node.feed(fx.RecordWritten(number, written, self.record))
+        answer = fx.RecordWritten(number, written, self.record)
+        if self.record_answers is None:
+            node.feed(answer)
+        else:
+            self.record_answers.append((node, answer))
 
 
 def three(**settings: float) -> SmallCluster:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 
 import pytest
 
@@ -168,6 +169,34 @@ def test_two_that_are_promoted_at_once_never_leave_two_primaries(has_coordinator
     cluster.settle()
     generations = [cluster[name].member.generation for name in "bc"]
     assert generations[0] == generations[1]
+
+
+def test_who_is_being_recorded_as_the_primary_follows_the_old_one_no_more() -> None:
+    """It was about to follow when it was asked to lead; it would lead in the middle of a catch-up."""
+    cluster = three(has_coordinator=True, tail_bytes=1)
+    a, b = cluster["a"], cluster["b"]
+    a.declare("q")
+    a.publish("q", "1", "2")
+    cluster.settle()
+    cluster.cut("b", "a")
+    a.publish("q", "3")
+    cluster.run()
+    cluster.disconnect("a", "b")
+    a.paused = True
+    cluster.heal()
+    cluster.wait(0.2)
+    lsn_before, cluster.record_answers = b.resources.log.last_lsn, deque()
+    b.feed(fx.PromoteAsked(1))
+    cluster.wait(0.4)
+    assert cluster.record is not None
+    assert cluster.record.primary == "b"
+    a.paused = False
+    cluster.run()
+    assert (b.state, b.resources.log.last_lsn) == (State.CONNECTING, lsn_before)
+    cluster.let_record_answers_come()
+    cluster.settle()
+    assert primaries(cluster) == ["b"]
+    assert all(node.bodies("q") == b.bodies("q") for node in cluster.nodes.values())
 
 
 def test_after_all_were_killed_the_first_one_back_is_not_promoted() -> None:

@@ -13,10 +13,11 @@ from qpid_ha_broker.events.types import Enqueued, ProducerAdvanced, TransactionC
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.catchup import CatchUp
 from qpid_ha_broker.ha.objects import ObjectsError, objects_frame, read_objects
+from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.store.fold import fold
-from small_cluster import TICK_S, Node, three
+from small_cluster import TICK_S, Node, SmallCluster, three
 
 # --- others who know
 
@@ -229,9 +230,9 @@ def test_the_next_primary_knows_what_was_sent_to_the_last_one_and_confirms_it_on
     assert cluster["c"].bodies("q") == ["p1", "p2", "p3"]
 
 
-def test_who_is_promoted_by_force_in_the_middle_of_a_catch_up_knows_no_numbers() -> None:
-    """Of the messages some are not there: better twice than never."""
-    cluster = three(chunk_messages=1, chunks_ahead=1, tail_bytes=1)
+def promoted_by_force_in_the_middle_of_a_catch_up() -> SmallCluster:
+    """`c` has some of ten messages, `b` has all of them and cannot be reached; there is no other broker any more."""
+    cluster = three(chunk_messages=1, chunks_ahead=1, tail_bytes=200)
     cluster["a"].declare("q")
     publish_numbered(cluster["a"], *range(10))
     cluster.settle()
@@ -246,9 +247,26 @@ def test_who_is_promoted_by_force_in_the_middle_of_a_catch_up_knows_no_numbers()
                 each.feed(fx.Ticked())
     assert node.resources.state.producers.sequence_of(b"p") == 9
     cluster.kill("a")
-    cluster.kill("b")
+    cluster.cut("b", "c")
     assert cluster.promote("c", force=True).done
+    return cluster
+
+
+def test_who_is_promoted_by_force_in_the_middle_of_a_catch_up_knows_no_numbers() -> None:
+    """Of the messages some are not there: better twice than never."""
+    node = promoted_by_force_in_the_middle_of_a_catch_up()["c"]
     assert len(node.resources.state.producers) == 0
     before = len(node.bodies("q"))
     publish_numbered(node, *range(10))
     assert len(node.bodies("q")) == before + 10
+
+
+def test_who_comes_back_to_one_that_was_promoted_by_force_is_compared_with_it() -> None:
+    """The logs are the same up to there, but what the primary holds does not follow from its log."""
+    cluster = promoted_by_force_in_the_middle_of_a_catch_up()
+    left = cluster["c"].bodies("q")
+    cluster.heal()
+    cluster.settle()
+    assert cluster["b"].is_in(State.READY)
+    assert cluster["b"].bodies("q") == left
+    assert len(cluster["b"].resources.state.producers) == 0

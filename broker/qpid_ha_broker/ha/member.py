@@ -236,6 +236,9 @@ class Member(AnsweringMember):
             self._around.note("warning", f"{frame.name} is primary of generation {frame.generation}; {known} is known")
             self._give_up("an older generation")
             return
+        if self._promotion is not None and self._promotion.is_being_filed:  # it was judged by what it holds now
+            self._give_up("this broker is about to lead")
+            return
         self._around.note("info", f"Connected to primary {frame.name} at {self._backup.address}")
         self._claims.end_wait()
         self._backup.heard()

@@ -88,7 +88,8 @@ class Primary:
         backup = self.links[link] = BackupLink(link, hello, self._around.clock_s)
         common = common_lsn(history, self._tail.last_lsn, hello.history, hello.last_lsn)
         lacks = hello.lacks_transient and common >= self._around.resources.state.transients_lost_lsn
-        by_tail = hello.complete and not lacks and hello.applied_lsn <= common and self._tail.holds_after(common)
+        holds_what_is_common = hello.complete and not lacks and common >= self._forced_lsn
+        by_tail = holds_what_is_common and hello.applied_lsn <= common and self._tail.holds_after(common)
         resync = fr.Resync.TAIL if by_tail else fr.Resync.DIFF
         settings = self._around.settings
         self._around.send(
@@ -109,6 +110,13 @@ class Primary:
             backup.progress = Progress.HOLDINGS
         if hello.name in self.in_sync and not (by_tail and backup.has_memory):
             self._leave(hello.name, "it has to catch up from scratch")
+
+    @property
+    def _forced_lsn(self) -> int:
+        """Where the last generation began that was forced; 0: none was. What its primary held need not follow from the
+        log up to there: it may have been in the middle of a catch-up."""
+        generations = self._around.resources.state.generations
+        return next((lsn for lsn, event in reversed(generations) if event.forced), 0)
 
     def _why_refused(self, hello: fr.Hello, cluster: str) -> fr.Refused | None:
         def refused(code: fr.RefusalCode, text: str) -> fr.Refused:

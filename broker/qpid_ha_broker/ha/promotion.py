@@ -236,6 +236,11 @@ class Promotion:
         return Refused(text)
 
     @property
+    def is_being_filed(self) -> bool:
+        """The verdict is spoken and is not asked for again: what this broker holds must stay what was judged."""
+        return self.step is Step.FILING
+
+    @property
     def wanted_generation(self) -> int:
         """Which the coordinator was asked to record."""
         return self._wanted.generation
