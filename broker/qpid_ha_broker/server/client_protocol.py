@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, RESOURCE_LIMIT, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.server.peer_channels import MUCH_BYTES
 
 if TYPE_CHECKING:
     from qpid_ha_broker.server.broker import Broker
@@ -22,7 +23,8 @@ ANSWERS_LIMIT_BYTES = 4 * 1024 * 1024
 
 
 class ClientProtocol(asyncio.Protocol):
-    """Drives one `Connection`. Reads are never held up: what a client may send is bounded by its credit."""
+    """Drives one `Connection`. Reads are not held up, because what a client may send is bounded by its credit; but when
+    much came at once it is everybody else's turn first."""
 
     def __init__(self, broker: Broker, engines: EngineFactory) -> None:
         self._broker = broker
@@ -60,6 +62,9 @@ class ClientProtocol(asyncio.Protocol):
             channel = self.connection.peer_channel
             if channel is None or not channel.is_open:  # what a peer's frames call for, the cluster's core says
                 self._broker.schedule_turn()
+        if self._transport is not None and len(data) >= MUCH_BYTES and not self._transport.is_closing():
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
 
     def eof_received(self) -> bool:
         self._leave()
@@ -90,6 +95,10 @@ class ClientProtocol(asyncio.Protocol):
             connection.engine.close()
             log.debug("%s disconnected%s", connection.peer, f": {error}" if error else "")
             self._broker.schedule_turn()
+
+    def _read_on(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     # --- the broker's calls
 
