@@ -113,8 +113,7 @@ class Primary:
 
     @property
     def _forced_lsn(self) -> int:
-        """Where the last generation began that was forced; 0: none was. What its primary held need not follow from the
-        log up to there: it may have been in the middle of a catch-up."""
+        """Where the last forced generation began; 0: none. Its primary may have been in the middle of a catch-up."""
         generations = self._around.resources.state.generations
         return next((lsn for lsn, event in reversed(generations) if event.forced), 0)
 
