@@ -24,7 +24,7 @@ wanted() {
             printf '%s\n' sasl2-bin corosync pacemaker pacemaker-cli-utils pacemaker-resource-agents resource-agents \
                 crmsh libxml2-utils
             ;;
-        rgmanager) printf '%s\n' sasl2-bin ;;
+        rgmanager) printf '%s\n' sasl2-bin iputils-arping ;;
         client) ;;
         *) usage ;;
     esac

@@ -21,6 +21,7 @@ _TOOLS: Final = {
     "unshare": "util-linux",
     "ip": "iproute2",
     "nft": "nftables",
+    "arping": "iputils-arping",
     "ping": "iputils-ping",
     "corosync": "corosync",
     "pacemakerd": "pacemaker",
