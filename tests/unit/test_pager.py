@@ -13,6 +13,7 @@ from paged_core import PagedCore, paged
 from qpid_ha_broker.events.codec import Record, encode_all
 from qpid_ha_broker.model.paged import BodyDamaged
 from qpid_ha_broker.model.queue import Consumer, Queue
+from qpid_ha_broker.server import pager as pager_module
 from qpid_ha_broker.server.pager import Pager
 from qpid_ha_broker.store.blocks import FileHeader
 from qpid_ha_broker.store.files import LocalDisk
@@ -103,7 +104,11 @@ def closed(core: PagedCore) -> list[str]:
     return [segment_path(each.number) for each in core.journal.closed_segments()]
 
 
-def test_paging_works_in_slices_and_lets_the_loop_serve_others_in_between(core: PagedCore) -> None:
+def test_paging_works_in_slices_and_lets_the_loop_serve_others_in_between(
+    core: PagedCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pager_module, "SLICE_S", 0.0)  # or a fast machine would do with a few
+
     async def story() -> None:
         published(core, 20_000, 100)
         loop = Loop(core, 100_000)
