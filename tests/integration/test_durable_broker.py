@@ -344,8 +344,10 @@ def test_on_a_full_disk_everything_waits_and_goes_on_when_there_is_room(start: S
     broker = start(small_disk, **{"store.segment-size": "256KiB"})
     with BlockingClient(broker.url) as client:
         sender = client.sender("q")
-        deliveries = [sender.link.send(durable(bytes([number]) * 50_000)) for number in range(40)]
-        client.wait(lambda: any(delivery.settled for delivery in deliveries))
+        client.offer(
+            sender, durable(bytes([0]) * 50_000)
+        )  # the others may come at once, and be more than there is room
+        deliveries = [sender.link.send(durable(bytes([number]) * 50_000)) for number in range(1, 40)]
         wait_for_fact(broker, client, "full")
         assert not all(delivery.settled for delivery in deliveries)
         assert "no room for the store" in broker.log()

@@ -280,6 +280,25 @@ def test_what_others_began_behind_a_cut_does_not_confirm_what_was_written_before
             PacemakerCoordinator().compare_and_set(FIRST, alone)
 
 
+def test_what_was_seen_is_told_when_the_time_ends_in_the_middle_of_another_look(
+    fake_tool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at this node's own copy but the first takes too long."""
+    write_tool(
+        fake_tool,
+        f"""case "$*" in *--modify*) exit 0;; *"--node "*) ;;
+        *) if [ -e {tmp_path}/looked ]; then exec sleep 60; fi; : > {tmp_path}/looked;; esac
+        echo '<xpath-query><cib have-quorum="1"/><nvpair name="record" value="{encode(FIRST)}"/>'
+        echo '<node uname="a"/><node_state uname="a" in_ccm="true" crmd="online" expected="member"/>'
+        echo '<node uname="b"/><node_state uname="b" in_ccm="false" crmd="offline" expected="member"/>'
+        echo '</xpath-query>'""",
+    )
+    monkeypatch.setattr(pacemaker, "LIMIT_S", 2.0)
+
+    with pytest.raises(CoordinatorError, match="b is lost, and not fenced"):
+        PacemakerCoordinator().compare_and_set(EMPTY, FIRST)
+
+
 def test_a_record_that_was_replaced_while_it_was_being_confirmed_is_refused(fake_tool: Path, tmp_path: Path) -> None:
     """Each look at this node's own copy but the first finds it replaced."""
     alone = FIRST._replace(epoch=2, members=("a",))
@@ -444,7 +463,7 @@ def test_half_of_the_nodes_are_not_enough_before_the_others_are_fenced(
 ) -> None:
     """The other half may have quorum too, and is perhaps about to fence us."""
     write_cib(cib, b_is_there="false")
-    monkeypatch.setattr(pacemaker, "LIMIT_S", 1.0)
+    monkeypatch.setattr(pacemaker, "LIMIT_S", 2.0)
 
     with pytest.raises(CoordinatorError, match="b is lost, and not fenced"):
         PacemakerCoordinator().compare_and_set(EMPTY, FIRST)

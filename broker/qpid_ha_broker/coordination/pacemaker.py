@@ -175,7 +175,7 @@ class _Confirmation:
             # counts as present, or is not fenced yet: until he is given up, or we are cut off, nothing is certain.
             if is_everywhere and not seen.has_fencing:
                 time.sleep(min(_SETTLED_S, self._deadline.left_s()))
-            seen = self._coordinator.look(self._deadline)
+            seen = self._look_again(seen)
             if not seen.has_quorum:
                 raise CoordinatorError("this node was cut off from the cluster: whether the record holds is not known")
             found = self._coordinator.record_in(seen)
@@ -184,6 +184,14 @@ class _Confirmation:
             if is_everywhere and self._is_everywhere(seen):
                 break
         return self._wanted
+
+    def _look_again(self, seen: CibAnswer) -> CibAnswer:
+        """Raises CoordinatorError. When the time ends in the middle of it, what was seen before says more."""
+        try:
+            return self._coordinator.look(self._deadline)
+        except CoordinatorError:
+            self._check_time(seen)
+            raise
 
     def _has_majority(self, seen: CibAnswer) -> bool:
         return 2 * len(self._holders & seen.nodes) > len(seen.nodes)
