@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from qpid_ha_agent.broker_process import BrokerProcess, find_pid
-from qpid_ha_agent.control import ControlClient, Refused, TimedOut, Unreachable
+from qpid_ha_agent.control import ControlClient, ControlFailure, Refused, TimedOut, Unreachable
 from qpid_ha_broker.ha.states import State
 
 RETRY_S = 0.02
@@ -78,6 +78,32 @@ def _look_around(control_socket: Path, problem: str) -> Sight:
     if pid:
         return Sight(Life.SILENT, f"{problem}; its process {pid} is there")
     return Sight(Life.GONE, f"{problem}; nor is there a process of it")
+
+
+def look_at_all(client: ControlClient) -> list[Mapping[str, object]]:
+    """A row for each broker of the cluster; one that gives no answer has no name. Raises ControlFailure."""
+    rows = client.call("status", all=True)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def who_answers(client: ControlClient) -> frozenset[str]:
+    """The brokers of the cluster that the one at `client` can ask now; none when nobody can tell."""
+    try:
+        rows = look_at_all(client)
+    except ControlFailure:
+        return frozenset()
+    return frozenset(str(row["name"]) for row in rows if row.get("name"))
+
+
+def await_company(control_socket: Path, count: int, limit_s: float) -> frozenset[str]:
+    """Who answers, as soon as `count` brokers do, or after `limit_s`."""
+    deadline_s = time.monotonic() + limit_s
+    with ControlClient(control_socket, limit_s) as client:
+        while True:
+            answering = who_answers(client)
+            if len(answering) >= count or time.monotonic() + RETRY_S > deadline_s:
+                return answering
+            time.sleep(RETRY_S)
 
 
 def await_answer(control_socket: Path, process: BrokerProcess, timeout_s: float) -> Sight:

@@ -23,7 +23,9 @@ PRIMARY_FILE = "primary.json"
 class Fake:
     """`data`: whether its log holds something; `refuse`: why it will not be promoted; `deaf`: SIGTERM does not end it.
 
-    What is in NAME.json beside its socket beats what it would say of itself.
+    What is in NAME.json beside its socket beats what it would say of itself. `others` there are brokers of other
+    machines, each with how often this one has to be asked for all before that one answers, or null: it never does.
+    Nobody is promoted before all do.
     """
 
     def __init__(self, config: dict[str, Any], control_socket: Path) -> None:
@@ -34,6 +36,7 @@ class Fake:
         self.is_deaf = bool(config.get("deaf"))
         self.has_data = bool(config.get("data"))
         self.listeners: set[asyncio.StreamWriter] = set()
+        self.looks = 0
 
     def primary(self) -> dict[str, Any]:
         """Who is, if its process lives."""
@@ -58,12 +61,29 @@ class Fake:
         self.has_data = self.has_data or bool(primary)
         lsn = 7 if self.has_data else 0
         told = {"name": self.name, "state": state, "lsn": lsn, "generation": 1, "primary": primary.get("name")}
-        script = self.directory / f"{self.name}.json"
-        return {**told, **(json.loads(script.read_text(encoding="utf-8")) if script.exists() else {})}
+        return {**told, **self.script()}
 
-    def do(self, method: str) -> dict[str, Any]:
-        if method == "promote" and self.refuse:
-            return {"error": {"code": -32000, "message": self.refuse}}
+    def script(self) -> dict[str, Any]:
+        path = self.directory / f"{self.name}.json"
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return found
+
+    def all(self) -> list[dict[str, Any]]:
+        """A row for each broker; one that gives no answer has no name."""
+        self.looks += 1
+        others = self.script().get("others", {})
+        return [self.status(), *({"name": None if name in self.missing() else name} for name in others)]
+
+    def missing(self) -> list[str]:
+        others = self.script().get("others", {})
+        return [name for name, looks in others.items() if looks is None or self.looks < looks]
+
+    def do(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        if method == "status" and params.get("all"):
+            return {"result": self.all()}
+        refusal = self.refuse or ", ".join(f"{name} cannot be asked" for name in self.missing())
+        if method == "promote" and refusal:
+            return {"error": {"code": -32000, "message": refusal}}
         if method == "promote":
             self.become(self.name, os.getpid())
         elif method == "demote" and self.primary().get("pid") == os.getpid():
@@ -91,7 +111,7 @@ class Fake:
             self.listeners.add(writer)
             reply = {"result": {"name": self.name}}
         else:
-            reply = self.do(request["method"])
+            reply = self.do(request["method"], request.get("params") or {})
         writer.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **reply}).encode() + b"\n")
         if request["method"] in ("promote", "demote", "switchover"):
             for listener in self.listeners:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from ocf_resource import IN_SYNC, LOST, Resource, resource_here, says_first
+from qpid_ha_agent.ocf import agent as agent_module
 from qpid_ha_agent.ocf import memory as memory_module
-from qpid_ha_agent.ocf.agent import OcfAgent
 from qpid_ha_agent.ocf.codes import Code
-from qpid_ha_agent.ocf.parameters import read_parameters
 from qpid_ha_agent.pacemaker import attributes
 from scripted_broker import ScriptedBroker
 from scripted_pacemaker import NODE
@@ -83,7 +82,8 @@ def test_a_refused_broker_is_held_back_whatever_pacemaker_makes_of_it_and_nobody
     resource.up(**LOST | {"restored": "dirty"})
     assert resource.pacemaker.score() == "100"
     assert published(resource) == "3:7:100:connecting:in-sync:restored "
-    OcfAgent(read_parameters(resource.environment), resource.environment)._refuse("n3 cannot be asked")
+    resource.broker.says(**LOST | {"restored": "dirty", "others": {"n3": None}})
+    assert resource.promote(NODE).reason == "n3 cannot be asked"
     for action in ("demote", "monitor", "stop", "start", "monitor"):
         resource.do(action)
         assert resource.pacemaker.score() in ("-INFINITY", "")
@@ -93,6 +93,38 @@ def test_a_refused_broker_is_held_back_whatever_pacemaker_makes_of_it_and_nobody
     resource.do("monitor")
     assert resource.pacemaker.score() == "100"
     assert published(resource) == "3:7:100:connecting:in-sync:restored ", "it was not primary, and handed nothing over"
+
+
+EMPTY = {"name": NODE, "state": "connecting", "generation": 0, "lsn": 0}
+
+
+@pytest.mark.parametrize("status", [LOST | {"restored": "dirty"}, EMPTY], ids=["restored", "empty"])
+def test_who_has_to_ask_the_others_waits_until_those_that_run_answer(
+    resource: Resource, status: dict[str, object]
+) -> None:
+    """Pacemaker has started them just before. A refusal would restart this one, and the next be refused for that."""
+    resource.up(**status | {"others": {"n2": 3, "n3": 5}})
+    assert resource.promote(NODE, "n2", notify_start_uname="n3").code is Code.SUCCESS
+
+
+def test_one_that_runs_and_does_not_answer_is_waited_for_a_while_and_one_that_is_stopped_is_not(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "COMPANY_S", 0.1)
+    resource.up(**LOST | {"restored": "dirty", "others": {"n2": 0, "n3": None}})
+    found = resource.promote(NODE, "n2", "n3")
+    assert (found.reason, "3 brokers run" in found.log) == ("n3 cannot be asked", True)
+    assert resource.memory.read().standing_refusal == [NODE, "n2"]
+    found = resource.promote(NODE, "n2", "n3", notify_stop_uname="n3")
+    assert (found.reason, "brokers run" in found.log) == ("n3 cannot be asked", False)
+
+
+def test_who_has_just_lost_its_primary_waits_for_nobody(resource: Resource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_module, "COMPANY_S", 0.1)
+    resource.up(**LOST | {"others": {"n2": 0, "n3": None}})
+    found = resource.promote(NODE, "n2", "n3")
+    assert (found.reason, "brokers run" in found.log) == ("n3 cannot be asked", False)
+    assert resource.memory.read().standing_refusal == [NODE, "n2"]
 
 
 def published(resource: Resource) -> str:

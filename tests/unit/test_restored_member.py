@@ -131,6 +131,17 @@ def test_messages_that_were_lost_later_than_others_were_given_up_are_still_misse
     assert waking.says_of_itself() == (is_complete, lost_transient > 0)
 
 
+@pytest.mark.parametrize(("store", "limit_s"), [(Store.DIRTY, 1.0), (Store.CLEAN, 0.2), (Store.MEMORY, 0.2)])
+def test_beside_a_coordinator_the_others_are_waited_for_only_if_their_stores_count(
+    store: Store, limit_s: float
+) -> None:
+    """They may have been started a moment ago; no record says how far their stores go."""
+    waking = member(store=store, settings=COORDINATED)
+    waking.handle(fx.Started(), 1000.0)
+    asked = [each for each in waking.handle(fx.PromoteAsked(1, False), 1000.0) if isinstance(each, fx.Ask)]
+    assert [each.limit_s for each in asked] == [limit_s]
+
+
 COORDINATED = replace(SETTINGS, has_coordinator=True)
 LED_BY_B = fx.Record("uuid", 1, "b", 1, ("a", "b", "c"))
 LED_BY_A = fx.Record("uuid", 2, "a", 2, ("a",))

@@ -15,10 +15,12 @@ import pytest
 
 from qpid_ha_agent import actions
 from qpid_ha_agent.broker_process import BrokerProcess
+from qpid_ha_agent.ocf import memory as memory_module
 from qpid_ha_agent.ocf.memory import DIRECTORY_VARIABLE, MemoryFile
 from qpid_ha_agent.pacemaker import watching
 from qpid_ha_agent.pacemaker.watching import Watch
 from qpid_ha_agent.sight import Sight
+from running_agent import wait_until
 from scripted_broker import ScriptedBroker
 from scripted_pacemaker import NODE, ScriptedPacemaker
 
@@ -104,25 +106,33 @@ def test_each_new_status_is_heard_and_the_last_one_says_whether_it_was_primary(b
     assert watching_it.seen.empty()
 
 
-def test_a_refused_promotion_is_tried_again_when_one_more_answers(broker: ScriptedBroker) -> None:
-    """The one that was missing after a loss of all power: nobody waits for the next monitor."""
-    tried: queue.Queue[Sight] = queue.Queue()
-    answering = {NODE, "n2"}
-    watching_it = Watch(
-        BrokerProcess.find(broker.control_socket) or pytest.fail("no broker"), broker.control_socket, HANG_S,
-        lambda: True, lambda _sight: None, lambda: True, tried.put,
-    )  # fmt: skip
-    watching_it._chance._who_answers = lambda: answering
-    broker.says(**BACKUP | {"state": "connecting", "primary": None})
-    for _ in range(3):
-        assert watching_it._look()
-    assert tried.empty()
+WAITING = BACKUP | {"state": "connecting", "primary": None, "restored": "dirty"}
 
-    answering.add("n3")
-    for _ in range(3):
-        assert watching_it._look()
-    assert tried.get_nowait().text("state") == "connecting"
-    assert tried.empty(), "once"
+
+@pytest.mark.parametrize(
+    ("refused_among", "status", "tries"),
+    [
+        pytest.param([NODE, "n2"], WAITING, 1, id="the one that was missing after a loss of all power"),
+        pytest.param([NODE, "n2", "n3"], WAITING, 0, id="who was asked then was restarted since, by its own refusal"),
+        pytest.param(None, WAITING, 0, id="nothing was refused"),
+        pytest.param([NODE, "n2"], BACKUP, 0, id="there is a primary"),
+    ],
+)
+def test_a_refused_promotion_is_tried_again_when_somebody_answers_who_did_not_then(
+    broker: ScriptedBroker, refused_among: list[str] | None, status: dict[str, object], tries: int
+) -> None:
+    """Nobody waits for the next monitor."""
+    tried: list[Sight] = []
+    found = BrokerProcess.find(broker.control_socket)
+    assert found is not None
+    watching_it = Watch(
+        found, broker.control_socket, HANG_S, lambda: True, lambda _sight: None, lambda: refused_among, tried.append
+    )
+    broker.says(**status | {"others": {"n2": 0, "n3": 2}})
+    assert watching_it._look()
+    assert tried == []
+    assert watching_it._look()
+    assert len(tried) == tries
 
 
 def test_a_broker_that_closes_the_connection_is_asked_again(broker: ScriptedBroker) -> None:
@@ -244,6 +254,20 @@ def test_a_second_watcher_leaves_the_broker_to_the_first(told: Told) -> None:
     assert watching.main(["broker", str(told.broker.control_socket), str(HANG_S)]) == 0
     told.broker.send(signal.SIGKILL)
     assert len(told.end()) == 1
+
+
+def test_after_a_refusal_the_score_rises_as_soon_as_the_missing_one_is_there(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_module, "HELD_BACK_S", 10 * TIMEOUT_S)
+    with told.memory.changed() as memory:
+        memory.score, memory.is_refused, memory.refused_among = "-INFINITY", True, [NODE]
+        memory.refused_at_s = time.monotonic()
+    told.broker.says(**WAITING | {"others": {"n2": 2}})
+    told.watch()
+    wait_until(lambda: told.pacemaker.score() == "100", lambda: f"the score is {told.pacemaker.score()!r}")
+    told.broker.send(signal.SIGKILL)
+    told.end()
 
 
 def test_what_refused_to_be_promoted_is_not_raised_before_the_next_monitor(told: Told) -> None:

@@ -24,7 +24,7 @@ from qpid_ha_agent.control import ControlClient, ControlFailure
 from qpid_ha_agent.ocf.loading import is_loading
 from qpid_ha_agent.ocf.memory import DIRECTORY
 from qpid_ha_agent.service import Service, read_service
-from qpid_ha_agent.sight import Life, Sight, look
+from qpid_ha_agent.sight import Life, Sight, look, look_at_all
 from qpid_ha_agent.started_by import StartedBy, StartedByFile
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.quantities import parse_duration_s
@@ -258,14 +258,13 @@ class Script:
                 return sight
             time.sleep(RETRY_S)
 
-    def _brokers(self) -> list[dict[str, object]]:
-        """The status of each that is configured; one that does not answer has no name. Empty if nobody can tell."""
+    def _brokers(self) -> list[Mapping[str, object]]:
+        """Empty if nobody can tell."""
         try:
             with ControlClient(self._service.control_socket, self._settings.timeouts_s["hang"]) as client:
-                rows = client.call("status", all=True)
+                return look_at_all(client)
         except ControlFailure:
             return []
-        return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
     # --- surroundings
 

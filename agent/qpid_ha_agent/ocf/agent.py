@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -21,9 +22,9 @@ from qpid_ha_agent.pacemaker.attributes import ClusterAttributes, ClusterUnreach
 from qpid_ha_agent.pacemaker.election import MakeWay
 from qpid_ha_agent.pacemaker.hindrance import Hindrance
 from qpid_ha_agent.pacemaker.rivals import Rivals
-from qpid_ha_agent.pacemaker.scores import Scores, is_held_back
+from qpid_ha_agent.pacemaker.scores import Scores, is_held_back, needs_company
 from qpid_ha_agent.service import Service
-from qpid_ha_agent.sight import Life, Sight, look
+from qpid_ha_agent.sight import Life, Sight, await_company, look
 from qpid_ha_agent.vip_action import VirtualIp, VirtualIpProblem
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 META = "OCF_RESKEY_CRM_meta_"
 PROMOTED = ("Promoted", "Master")
 LAST_CHANCE_S = 0.2
+COMPANY_S = 5.0
+"""For brokers that were started just before, on machines that are busy with starting."""
 NEVER_STARTED = "nothing was started here since the machine was"
 
 
@@ -133,6 +136,8 @@ class OcfAgent:
             if isinstance(verdict, MakeWay):
                 return self._make_way(verdict)
             self._inform(f"promoting this broker: {verdict.why}")
+        deadline_s = time.monotonic() + self._limit_s("promote_timeout")
+        company = self._await_company(sight, deadline_s)
         service = self._running_service()
         if service is None:
             return self._no(Code.NOT_RUNNING, NEVER_STARTED)
@@ -141,11 +146,11 @@ class OcfAgent:
         except VirtualIpProblem as problem:
             return self._no(Code.ERR_GENERIC, str(problem))
         try:
-            sight = self._promote_broker(service)
+            sight = self._promote_broker(service, deadline_s - time.monotonic())
         except ActionFailed as failure:
             self._virtual_ip.take_down()
             if failure.trouble is Trouble.REFUSED:  # the next monitor may think better of it, but not before
-                self._refuse(str(failure))
+                self._refuse(str(failure), company)
             return self._failed(failure)
         self._tell(self._virtual_ip.announce)
         with self._memory.changed() as memory:
@@ -249,15 +254,28 @@ class OcfAgent:
         self._scores.make_way(rival.node)
         return self._no(Code.ERR_GENERIC, f"{rival.node} is the better choice: {rival.why}; its score is raised")
 
-    def _refuse(self, why: str) -> None:
-        self._tell(lambda: self._scores.refuse(why))
+    def _await_company(self, sight: Sight, deadline_s: float) -> frozenset[str]:
+        """Who answers, when a promotion may depend on that. Pacemaker says which brokers run; those that it has just
+        started may not answer the others yet, and a refusal would have this one restarted."""
+        running = self._rivals.running_nodes()
+        if not running or not needs_company(sight) or self._memory.read().is_forced:
+            return frozenset()
+        limit_s = min(COMPANY_S, (deadline_s - time.monotonic()) / 2)
+        company = await_company(self._control_socket, len(running), limit_s)
+        if len(company) < len(running):
+            self._inform(f"{len(running)} brokers run, and after {limit_s:g} s {len(company)} of them answer")
+        return company
 
-    def _promote_broker(self, service: Service) -> Sight:
+    def _refuse(self, why: str, company: Collection[str]) -> None:
+        company = company or await_company(self._control_socket, 0, self._parameters.hang_timeout)
+        self._tell(lambda: self._scores.refuse(why, company))
+
+    def _promote_broker(self, service: Service, limit_s: float) -> Sight:
         cause = f"Pacemaker promoted {self.resource} on {self._environment.get(f'{META}on_node', 'this node')}"
         with self._memory.changed() as memory:
             force, memory.may_lead = memory.is_forced, True
         try:
-            return actions.promote(service, cause, self._limit_s("promote_timeout"), force)
+            return actions.promote(service, cause, max(LAST_CHANCE_S, limit_s), force)
         except ActionFailed as failure:
             if failure.trouble is Trouble.REFUSED:
                 with self._memory.changed() as memory:
@@ -301,7 +319,7 @@ class OcfAgent:
 
     def rule_out(self) -> None:
         """Another one shall be promoted, now. Raises ClusterUnreachable, OSError."""
-        self._scores.refuse()
+        self._scores.rule_out()
 
     def report_failure(self) -> None:
         """This one shall be recovered. Raises ClusterUnreachable."""

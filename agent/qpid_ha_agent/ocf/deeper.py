@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 from qpid_ha_agent.control import ControlClient, ControlFailure
+from qpid_ha_agent.sight import look_at_all
 
 AMQP_HEADERS = (b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00")
 """Plain, and SASL (AMQP 1.0, part 2.2 and 5.3.1); a server answers with the one that it wants."""
@@ -48,8 +49,7 @@ def _knock(address: str, timeout_s: float) -> str:
 
 
 def _among_peers(client: ControlClient) -> str:
-    rows = client.call("status", all=True)
-    primaries = [row for row in rows if row.get("state") == "primary"] if isinstance(rows, list) else []
+    primaries = [row for row in look_at_all(client) if row.get("state") == "primary"]
     if len(primaries) < 2:
         return ""
     names = ", ".join(f"{row.get('name')} (generation {row.get('generation')})" for row in primaries)

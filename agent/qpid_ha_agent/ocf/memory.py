@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 DIRECTORY = Path("/run/qpid-ha-agent")
@@ -52,12 +52,19 @@ class Memory:
     """Why the broker would not be promoted when that was tried last, until there is a primary."""
     refused_at_s: float = 0.0
     """When that was, by the clock that starts with the machine; 0: never, or it is worth another attempt."""
+    refused_among: list[str] = field(default_factory=list)
+    """The brokers that answered then, as far as is known: one more attempt among them would be the same."""
     score_told_at_s: float = 0.0
     """By the clock that starts with the machine."""
     hindrance: str = ""
     """The sentence that was told of why the broker cannot be promoted, while nobody else is."""
     hindered_since_s: float = 0.0
     """By the same clock; 0: it is not."""
+
+    @property
+    def standing_refusal(self) -> list[str] | None:
+        """Who answered when it was refused, while that matters and is known, else None."""
+        return (self.refused_among or None) if self.refused_at_s else None
 
     @property
     def is_held_back(self) -> bool:

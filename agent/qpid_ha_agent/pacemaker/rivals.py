@@ -53,6 +53,13 @@ class Rivals:
         last_end = max(ends, key=lambda end: end[1:], default=None)
         return compare(node, position_of(sight), others, last_end, max_lag)
 
+    def running_nodes(self) -> set[str]:
+        """On which there is a broker now; empty where nobody is told (notify=true)."""
+        return (self._nodes(*ACTIVE) - self._nodes("stop")) | self._nodes("start")
+
     def _active_nodes(self) -> set[str]:
-        names = (f"{NOTIFIED}{role}_uname" for role in ACTIVE)
+        return self._nodes(*ACTIVE)
+
+    def _nodes(self, *roles: str) -> set[str]:
+        names = (f"{NOTIFIED}{role}_uname" for role in roles)
         return {node for name in names for node in self._environment.get(name, "").split()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from qpid_ha_agent.ocf.memory import Memory, MemoryFile
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
@@ -33,6 +33,11 @@ def is_chosen(sight: Sight) -> bool:
 def is_held_back(sight: Sight, memory: Memory) -> bool:
     """Whether it came back from its store, and was refused just now: one more attempt would be the same."""
     return sight.state is State.CONNECTING and bool(sight.text("restored")) and memory.is_held_back
+
+
+def needs_company(sight: Sight) -> bool:
+    """Whether it can lead only after others were asked: its store was not closed in order, or it has nothing."""
+    return sight.state is State.CONNECTING and (sight.text("restored") == "dirty" or not has_data(sight))
 
 
 def position_of(sight: Sight) -> Position:
@@ -81,12 +86,15 @@ class Scores:
         self._cluster.set_score(str(SCORES["better"]), node)
         self._tell(str(SCORES["first"]))
 
-    def refuse(self, why: str = "") -> None:
-        """The broker will not; until the next monitor. Raises ClusterUnreachable, OSError."""
+    def rule_out(self) -> None:
+        """Until the next monitor. Raises ClusterUnreachable, OSError."""
         self._tell(NEVER, is_refused=True)
+
+    def refuse(self, why: str, among: Collection[str]) -> None:
+        """The broker will not, with what `among` could tell it. Raises ClusterUnreachable, OSError."""
+        self.rule_out()
         with self._memory.changed() as memory:
-            if why:
-                memory.refusal, memory.refused_at_s = why, time.monotonic()
+            memory.refusal, memory.refused_at_s, memory.refused_among = why, time.monotonic(), sorted(among)
 
     def try_again(self, sight: Sight) -> None:
         """What it was refused for may be over. Raises ClusterUnreachable, OSError."""

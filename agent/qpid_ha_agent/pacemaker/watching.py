@@ -1,8 +1,7 @@
 """The watcher: one small process per broker, which tells Pacemaker at once when the broker dies or hangs.
 
 Without it a death is found by the next monitor, many seconds later. It reports one death once, and none that was asked
-for: a stop says so in the memory file first. It does nothing but report; Pacemaker decides. While nobody is primary it
-also looks who else answers (`second_chance`).
+for: a stop says so in the memory file first. It does nothing but report; Pacemaker decides.
 
 A failed primary is reported in two steps. Pacemaker recovers a failed member of a clone before it promotes another one:
 demote, stop, start, and only then promote. So first the promotion score says that this node is out of the question,
@@ -16,7 +15,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
@@ -24,8 +23,7 @@ from qpid_ha_agent.control import ControlClient, ControlFailure, TimedOut
 from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.pacemaker.attributes import ClusterUnreachable
 from qpid_ha_agent.pacemaker.one_watch import lock_of
-from qpid_ha_agent.pacemaker.second_chance import SecondChance
-from qpid_ha_agent.sight import Life, Sight
+from qpid_ha_agent.sight import Life, Sight, who_answers
 
 log = logging.getLogger("watch")
 
@@ -37,8 +35,14 @@ FAILOVER_FIRST_S = 10.0
 
 
 class Watch:
-    """One broker process. `changed` hears of each new status; `try_again` is asked for when a promotion was refused
-    (`is_refused`), and may succeed now."""
+    """One broker process. `changed` hears of each new status.
+
+    After a loss of all power a broker must not lead before all of the last in-sync set can be asked. One that comes
+    first refuses, and its score rises again with the next monitor only, perhaps ten seconds after the one that was
+    missing has come. So while a promotion is refused and nobody is primary, `try_again` is called when somebody answers
+    who did not then: `refused_among` are those who did; None when no refusal stands. It outlives the broker, because
+    Pacemaker restarts who refuses: two who do would be news to each other for ever.
+    """
 
     def __init__(
         self,
@@ -47,7 +51,7 @@ class Watch:
         hang_timeout_s: float,
         is_end_wanted: Callable[[], bool],
         changed: Callable[[Sight], None],
-        is_refused: Callable[[], bool] = lambda: False,
+        refused_among: Callable[[], Collection[str] | None] = lambda: None,
         try_again: Callable[[Sight], None] = lambda _sight: None,
     ) -> None:
         self._process = process
@@ -56,7 +60,8 @@ class Watch:
         self._is_end_wanted = is_end_wanted
         self._changed = changed
         self._last = Sight(Life.SILENT, "it was not asked yet")
-        self._chance = SecondChance(self._who_answers, is_refused, lambda: try_again(self._last))
+        self._refused_among = refused_among
+        self._try_again = try_again
 
     def run(self) -> str:
         """Until the process is dead or silent: what happened to it, empty when its end was wanted."""
@@ -84,19 +89,14 @@ class Watch:
             if status != self._last.status and isinstance(status, dict):
                 self._last = Sight(Life.ANSWERS, "the broker answered", status)
                 self._changed(self._last)
-            self._chance.look(bool(self._last.text("primary")), time.monotonic())
+            self._look_for_others()
             return True
         return False
 
-    def _who_answers(self) -> set[str]:
-        """The brokers that this one can ask now."""
-        try:
-            rows = self._client.call("status", all=True)
-        except ControlFailure:
-            return set()
-        if not isinstance(rows, list):
-            return set()
-        return {str(row["name"]) for row in rows if isinstance(row, dict) and row.get("name")}
+    def _look_for_others(self) -> None:
+        among = self._refused_among() if not self._last.text("primary") else None
+        if among is not None and who_answers(self._client).difference(among):
+            self._try_again(self._last)
 
 
 def main(arguments: list[str]) -> int:
@@ -123,7 +123,7 @@ def main(arguments: list[str]) -> int:
     stops = memory.read().stops
     watch = Watch(
         process, control_socket, hang_timeout_s, lambda: memory.read().stops != stops,
-        agent.status_changed, lambda: bool(memory.read().refused_at_s), agent.try_again,
+        agent.status_changed, lambda: memory.read().standing_refusal, agent.try_again,
     )  # fmt: skip
     problem = watch.run()
     os.close(lock)  # whoever recovers the broker starts another watcher

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qpid_ha_broker.ha.effects import Ask, Close, Effect, Notice, Send, TurnDue
-from qpid_ha_broker.ha.frames import Answer, Frame, Question, Topic
+from qpid_ha_broker.ha.frames import Answer, Frame, Question, Store, Topic
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.resource_set import ResourceSet
 
@@ -44,8 +44,9 @@ class Surroundings:
 
     def ask(self, topic: Topic, own: Answer, generation: int = 0) -> int:
         """Ask all other brokers; the number of the question. `own`: what this broker would answer itself."""
-        limit_s = self.settings.status_limit_s if topic is Topic.STATUS else self.settings.ask_limit_s
         settings, number = self.settings, self.number()
+        is_look = topic is Topic.STATUS
+        limit_s = settings.status_limit_s(own.store is Store.DIRTY) if is_look else settings.ask_limit_s
         question = Question(
             number, topic, settings.name, settings.instance, own.cluster, generation or own.generation, own.lsn,
             settings.own_address,
