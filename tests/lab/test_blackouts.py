@@ -45,7 +45,7 @@ def refused_for_want_of(cluster: Cluster, missing: str, others: list[str]) -> No
         told = explanations(cluster)
         return set(told) == set(others) and all(text.startswith(sentence) for text in told.values())
 
-    cluster.wait(is_explained, "crm_mon says of both why nobody is promoted", timeout_s=40)
+    cluster.wait(is_explained, "crm_mon says of both why nobody is promoted", timeout_s=90)
     assert not cluster.view().promoted()
     assert not cluster.holders()
 

@@ -142,6 +142,17 @@ def test_nobody_makes_way_for_a_dead_primary_that_was_restarted_though_its_store
     assert found.node == "c"
 
 
+@pytest.mark.parametrize("own", [at(epoch=6), at(in_sync=False)], ids=["it was dropped", "it catches up"])
+def test_who_has_to_make_way_does_so_for_one_that_was_not_restarted(own: Position) -> None:
+    others = {"a": at(103, restored=True), "c": at(100)}
+    found = verdict(own, others)
+    assert isinstance(found, MakeWay)
+    assert found.node == "c"
+    alone = verdict(own, others | {"a": at(1, epoch=8, restored=True)})
+    assert isinstance(alone, MakeWay)
+    assert alone.node == "a", "it went on alone"
+
+
 def test_of_those_that_were_restarted_the_furthest_goes_on_whatever_lag_is_allowed() -> None:
     found = verdict(at(100, restored=True), {"a": at(101, restored=True)}, max_lag=10_000)
     assert isinstance(found, MakeWay)

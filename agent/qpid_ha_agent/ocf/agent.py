@@ -267,7 +267,8 @@ class OcfAgent:
         return company
 
     def _refuse(self, why: str, company: Collection[str]) -> None:
-        company = company or await_company(self._control_socket, 0, self._parameters.hang_timeout)
+        if not company:  # nobody was waited for
+            company = await_company(self._control_socket, 0, self._parameters.hang_timeout)
         self._tell(lambda: self._scores.refuse(why, company))
 
     def _promote_broker(self, service: Service, limit_s: float) -> Sight:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 DIRECTORY = Path("/run/qpid-ha-agent")
 """Not below the broker's own /run/qpid-ha: its user could put links there, and we are root."""
-HELD_BACK_S = 8.0
-"""Less than two monitors are apart, so that the next one but the first may think better of it. The first comes at once
-after a demotion or a start, which is what Pacemaker makes of a refusal."""
+HELD_BACK_S = 20.0
+"""Pacemaker makes a demotion and a restart of a refusal, which takes a busy machine ten seconds; then it is another
+one's turn. Who was refused for want of somebody who comes does not wait for this to end."""
 DIRECTORY_VARIABLE = "QPID_HA_AGENT_STATE"
 
 

@@ -120,7 +120,7 @@ def compare(
     rivals = {node: position for node, position in others.items() if position.is_in_sync}
     if not rivals:
         return Go("nobody else is in sync")
-    node, best = max(rivals.items(), key=lambda row: row[1][:3])
+    node, best = max(rivals.items(), key=lambda row: (*row[1][:2], not row[1].is_restored, row[1].lsn))
     if not own.is_in_sync:
         return MakeWay(node, f"it is in sync, and {own_node} is not")
     if best[:2] > own[:2]:
