@@ -13,6 +13,8 @@ from qpid_ha_agent.control import ControlClient, ControlFailure, Refused, TimedO
 from qpid_ha_broker.ha.states import State
 
 RETRY_S = 0.02
+ASK_AGAIN_S = 0.2
+"""Between two questions that go to all brokers."""
 
 
 class Life(StrEnum):
@@ -101,9 +103,9 @@ def await_company(control_socket: Path, count: int, limit_s: float) -> frozenset
     with ControlClient(control_socket, limit_s) as client:
         while True:
             answering = who_answers(client)
-            if len(answering) >= count or time.monotonic() + RETRY_S > deadline_s:
+            if len(answering) >= count or time.monotonic() + ASK_AGAIN_S > deadline_s:
                 return answering
-            time.sleep(RETRY_S)
+            time.sleep(ASK_AGAIN_S)
 
 
 def await_answer(control_socket: Path, process: BrokerProcess, timeout_s: float) -> Sight:

@@ -38,10 +38,10 @@ class Watch:
     """One broker process. `changed` hears of each new status.
 
     After a loss of all power a broker must not lead before all of the last in-sync set can be asked. One that comes
-    first refuses, and its score rises again with the next monitor only, perhaps ten seconds after the one that was
-    missing has come. So while a promotion is refused and nobody is primary, `try_again` is called when somebody answers
-    who did not then: `refused_among` are those who did; None when no refusal stands. It outlives the broker, because
-    Pacemaker restarts who refuses: two who do would be news to each other for ever.
+    first refuses, and its score rises again a while later only, perhaps long after the one that was missing has come.
+    So while a promotion is refused and nobody is primary, `try_again` is called when somebody answers who did not then:
+    `refused_among` are those who did; None when no refusal stands. It outlives the broker, because Pacemaker restarts
+    who refuses: two who do would be news to each other for ever.
     """
 
     def __init__(
