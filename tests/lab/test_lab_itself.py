@@ -31,6 +31,7 @@ from lab.plan import Plan
 
 lab = NamespaceLab.up(Plan(), Places(Path(sys.argv[1])))
 lab.power_on("n1")
+lab.power_on("n2")
 lab.spawn("n1", "sleep", "1000")
 print("up", flush=True)
 time.sleep(1000)
@@ -65,12 +66,17 @@ def complaints(cluster: Cluster) -> str:
 
 
 def test_nothing_is_left_of_a_lab_whose_owner_is_killed(stage: Stage, tmp_path: Path) -> None:
+    """Nor when one of its machines has died before."""
     state = tmp_path / "lab"
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(state)], stdout=subprocess.PIPE, env=environment)
     assert owner.stdout is not None
     assert owner.stdout.readline() == b"up\n"
     switch = int((state / "switch.pid").read_text(encoding="ascii").split()[0])
+    boots = subprocess.check_output(["pgrep", "-f", f"lab.netns.node_boot {state} n2"], text=True).split()
+    init = int(boots[-1])  # of unshare, and its child
+    os.kill(init, signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{init}").exists())
 
     owner.send_signal(signal.SIGKILL)
     owner.communicate()

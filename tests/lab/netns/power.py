@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from lab.netns.cables import Cables
@@ -59,7 +60,8 @@ class Power:
             return
         self._cables.pull_out(machine)
         unshare, init = self._machines.pop(machine)
-        os.kill(init, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has died by itself
+            os.kill(init, signal.SIGKILL)
         unshare.wait()
 
     def reboot(self, machine: str) -> None:
