@@ -16,7 +16,9 @@ import pytest
 from lab import audits
 from lab.cluster import Cluster
 from lab.machines import Lab, MachineError
+from lab.netns.control import SwitchClient
 from lab.netns.namespace_lab import STATE_VARIABLE
+from lab.netns.places import Places
 from lab.plan import CLIENT, VIRTUAL_ADDRESS
 from lab.stage import Stage
 
@@ -72,9 +74,8 @@ def test_nothing_is_left_of_a_lab_whose_owner_is_killed(stage: Stage, tmp_path: 
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(state)], stdout=subprocess.PIPE, env=environment)
     assert owner.stdout is not None
     assert owner.stdout.readline() == b"up\n"
-    switch = int((state / "switch.pid").read_text(encoding="ascii").split()[0])
-    boots = subprocess.check_output(["pgrep", "-f", f"lab.netns.node_boot {state} n2"], text=True).split()
-    init = int(boots[-1])  # of unshare, and its child
+    client = SwitchClient(Places(state))
+    switch, init = client.switch_pid(), client.init_pid("n2")
     os.kill(init, signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{init}").exists())
 

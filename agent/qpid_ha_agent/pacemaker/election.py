@@ -109,7 +109,8 @@ def compare(
     """Whether `own_node` shall go on with its promotion, given what the `others` that are active have published.
 
     After a planned demotion the new primary has to hold all that the old one held, not only what was confirmed. Whoever
-    was restarted would be refused while one is there that was not, however far its store goes: nobody makes way for it.
+    was restarted would be refused while one is there that was not, however far its store goes: nobody makes way for it
+    where one of the same epoch was not restarted.
     """
     if handed_over is not None and handed_over.node in others and own.generation == handed_over.generation:
         missing = handed_over.lsn - own.lsn

@@ -55,12 +55,19 @@ class SwitchClient:
 
     def entry(self, machine: str) -> list[str]:
         """The command that runs what is appended to it in a machine. Raises MachineError when it is off."""
+        process_id = self.init_pid(machine)
+        environment = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
+        return ["nsenter", "-t", str(process_id), "-m", "-n", "-p", "-i", "-u", "--", "env", "-i", *environment]
+
+    def init_pid(self, machine: str) -> int:
+        """The host's id of a machine's first process. Raises MachineError when it is off."""
         init = self.ask("status")["init"].get(machine)
         if init is None:
             raise MachineError(f"{machine} is off")
-        process_id = self._on_host(machine, init)
-        environment = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
-        return ["nsenter", "-t", str(process_id), "-m", "-n", "-p", "-i", "-u", "--", "env", "-i", *environment]
+        known = self._inits.get(machine)
+        if known is None or known[0] != init:
+            known = self._inits[machine] = (init, _find(self.switch_pid(), init))
+        return known[1]
 
     def root(self) -> Path:
         """The switch's file system, disks of machines among it."""
@@ -75,12 +82,6 @@ class SwitchClient:
         except (OSError, ValueError):
             pass
         raise SwitchError(f"no lab runs in {self._places.state}")
-
-    def _on_host(self, machine: str, init: int) -> int:
-        known = self._inits.get(machine)
-        if known is None or known[0] != init:
-            known = self._inits[machine] = (init, _find(self.switch_pid(), init))
-        return known[1]
 
 
 def start_switch(places: Places, plan: Plan, *, outlives_us: bool = False) -> subprocess.Popen[bytes]:
