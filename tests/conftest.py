@@ -2,8 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A busy machine is no failure: how long an example takes says nothing about whether it is right.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+def _worker_group(node_id: str) -> str:
+    """Who shares something that is expensive to make runs in one process: a lab, Spark, the fixtures of a module."""
+    file = node_id.partition("::")[0]
+    match file.split("/"):
+        case [*_, "lab", _]:
+            return "lab"
+        case [*_, "pipeline", _]:
+            return "Spark"
+    return file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """The largest groups begin first, because they take longest."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return _worker_group(nodeid)
+
+    return GroupScheduling(config, log)

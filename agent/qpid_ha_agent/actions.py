@@ -13,14 +13,20 @@ import time
 from enum import StrEnum
 from pathlib import Path
 
-from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
-from qpid_ha_agent.control import ControlClient, ControlFailure, Refused
+from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError, BrokerProcessForbidden, run_to_its_end
+from qpid_ha_agent.control import ControlClient, ControlFailure, Refused, call_with_cause
 from qpid_ha_agent.service import Service
 from qpid_ha_agent.sight import Life, Sight, await_answer, look
 
 LOOK_S = 2.0
+LOAD_S = 1.0
+"""Of a start, for the load of a store: most are loaded by then, and one that cannot be is a failed start. Pacemaker
+promotes nobody before a start is over, so a longer load goes on after it."""
 LAST_WORDS_BYTES = 4096
+LAST_WORD = "qpidd: "
+"""So begins the line in which a broker says why it ends."""
 KILLED_WITHIN_S = 5.0
+CHECK_TIMEOUT_S = 20.0
 
 
 class Trouble(StrEnum):
@@ -32,6 +38,10 @@ class Trouble(StrEnum):
     NOT_RUNNING = "not running"
     MACHINE = "machine"
     """Something on this machine has to be put in order first."""
+    CONFIGURATION = "configuration"
+    """The broker's configuration is wrong, or a file that it names."""
+    FORBIDDEN = "forbidden"
+    """We may not: it takes root, or the broker's user."""
 
 
 class ActionFailed(Exception):
@@ -42,8 +52,24 @@ class ActionFailed(Exception):
         self.trouble = trouble
 
 
+def check(service: Service) -> None:
+    """Whether a broker would start with its configuration, as far as the broker can tell without starting.
+
+    Whoever stops one to start it anew asks before. Raises ActionFailed.
+    """
+    _require_access(service)
+    try:
+        code, said = run_to_its_end([*service.command, "--check"], service.user, CHECK_TIMEOUT_S)
+    except BrokerProcessError as error:
+        raise ActionFailed(Trouble.MACHINE, str(error)) from None
+    if code:
+        last = said.strip().splitlines()[-1:] or [f"qpidd --check ended with exit code {code}"]
+        raise ActionFailed(Trouble.CONFIGURATION, last[0].strip().removeprefix("qpidd: "))
+
+
 def start(service: Service, timeout_s: float) -> Sight:
-    """A broker that runs and answers, within `timeout_s`. Raises ActionFailed."""
+    """A broker that runs and answers, within `timeout_s`; it may still be loading. Raises ActionFailed."""
+    _require_access(service)
     deadline_s = time.monotonic() + timeout_s
     sight = look(service.control_socket, min(LOOK_S, timeout_s))
     if sight.life is Life.ANSWERS:
@@ -55,7 +81,7 @@ def start(service: Service, timeout_s: float) -> Sight:
             process = _launch(service)
     except BrokerProcessError as error:
         raise ActionFailed(Trouble.MACHINE, str(error)) from None
-    sight = await_answer(service.control_socket, process, deadline_s - time.monotonic())
+    sight = await_answer(service.control_socket, process, deadline_s - time.monotonic(), LOAD_S)
     if sight.life is Life.GONE:
         raise ActionFailed(Trouble.MACHINE, f"broker ended: {_last_words(service.log_file, said_before)}")
     if sight.life is Life.SILENT:
@@ -65,18 +91,22 @@ def start(service: Service, timeout_s: float) -> Sight:
 
 def stop(service: Service, timeout_s: float, look_s: float = LOOK_S) -> str:
     """No broker any more; how it came to that. It is killed when it does not end in time. Raises ActionFailed."""
+    _require_access(service)
     sight = look(service.control_socket, min(look_s, timeout_s / 4))
     try:
         process = BrokerProcess.find(service.control_socket) if sight.life is not Life.GONE else None
         if process is None:
             return "it was not running"
         return _end(process, is_listening=sight.life is Life.ANSWERS, patience_s=timeout_s - KILLED_WITHIN_S)
+    except BrokerProcessForbidden as error:
+        raise ActionFailed(Trouble.FORBIDDEN, str(error)) from None
     except BrokerProcessError as error:
         raise ActionFailed(Trouble.FAILED, str(error)) from None
 
 
 def promote(service: Service, cause: str, timeout_s: float, force: bool = False) -> Sight:
     """A primary, within `timeout_s`. Raises ActionFailed with the broker's own sentence."""
+    _require_access(service)
     sight = look(service.control_socket, min(LOOK_S, timeout_s))
     if sight.life is Life.GONE:
         raise ActionFailed(Trouble.NOT_RUNNING, f"there is no broker to promote: {sight.how}")
@@ -85,17 +115,18 @@ def promote(service: Service, cause: str, timeout_s: float, force: bool = False)
     return sight if sight.is_primary else _ask(service, "promote", timeout_s, cause=cause, force=force)
 
 
-def demote(service: Service, timeout_s: float, look_s: float = LOOK_S) -> Sight:
+def demote(service: Service, cause: str, timeout_s: float, look_s: float = LOOK_S) -> Sight:
     """A broker that is not primary: it is a backup, or dead. Raises ActionFailed.
 
     One that is silent for `look_s` is killed: it may be primary, and must not wake up as one beside another.
     """
+    _require_access(service)
     sight = look(service.control_socket, min(look_s, timeout_s / 4))
     if sight.life is Life.GONE or (sight.life is Life.ANSWERS and not sight.is_primary):
         return sight
     if sight.life is Life.ANSWERS:
         try:
-            return _ask(service, "demote", max(1.0, timeout_s - KILLED_WITHIN_S))
+            return _ask(service, "demote", max(1.0, timeout_s - KILLED_WITHIN_S), cause=cause)
         except ActionFailed as failure:
             if failure.trouble is Trouble.REFUSED:
                 raise
@@ -107,11 +138,18 @@ def demote(service: Service, timeout_s: float, look_s: float = LOOK_S) -> Sight:
     return Sight(Life.GONE, f"it did not answer a demotion: {ended}")
 
 
-def _ask(service: Service, method: str, timeout_s: float, **params: object) -> Sight:
+def _require_access(service: Service) -> None:
+    """Who may not ask the broker would take it for one that hangs. Raises ActionFailed."""
+    path = service.control_socket
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+        raise ActionFailed(Trouble.FORBIDDEN, f"we may not use {path}: run this as root, or join the socket's group")
+
+
+def _ask(service: Service, method: str, timeout_s: float, cause: str, **params: object) -> Sight:
     """The broker's status after `method`. Raises ActionFailed."""
     try:
         with ControlClient(service.control_socket, timeout_s) as client:
-            status = client.call(method, **params)
+            status = call_with_cause(client, method, cause, **params)
     except Refused as refusal:
         raise ActionFailed(Trouble.REFUSED, refusal.message) from None
     except ControlFailure as failure:
@@ -179,12 +217,22 @@ def _size(path: Path) -> int:
         return 0
 
 
+def last_words(log_file: Path) -> str:
+    """Why the broker has ended, if it was its own decision; else empty."""
+    line = _last_line(log_file, 0)
+    return line.removeprefix(LAST_WORD) if line.startswith(LAST_WORD) else ""
+
+
 def _last_words(path: Path, since: int) -> str:
     """The last line that was written after position `since`, or where to look."""
+    return _last_line(path, since).removeprefix(LAST_WORD) or f"it said nothing, look at {path}"
+
+
+def _last_line(path: Path, since: int) -> str:
     try:
         with path.open("rb") as opened:
             opened.seek(max(since, path.stat().st_size - LAST_WORDS_BYTES))
             lines = opened.read().decode("utf-8", "replace").strip().splitlines()
     except OSError:
         lines = []
-    return lines[-1].strip().removeprefix("qpidd: ") if lines else f"it said nothing, look at {path}"
+    return lines[-1].strip() if lines else ""

@@ -28,6 +28,11 @@ class RemoteBroker(NamedTuple):
     port: int
     user: str = ""
 
+    @property
+    def is_tls(self) -> bool:
+        """Whether TLS is spoken there from the first byte."""
+        return self.scheme == "amqps"
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"

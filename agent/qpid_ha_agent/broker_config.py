@@ -21,6 +21,10 @@ class UnreadableConfigError(BrokerConfigError):
     """There is no such file on this machine, or not for us."""
 
 
+class ForbiddenConfigError(UnreadableConfigError):
+    """It is there, and not for us."""
+
+
 @dataclass(frozen=True)
 class BrokerConfig:
     """What an agent has to know of a broker before it runs."""
@@ -35,7 +39,7 @@ def read_broker_config(config: Path, given: Mapping[str, str]) -> BrokerConfig:
     document = _read(config)
 
     def look_up(key: str) -> str:
-        found = given.get(key, _find(document, key))
+        found = given.get(key, find_key(document, key))
         return "" if found is None else str(found)
 
     if look_up("ha.cluster").lower() not in _TRUE:
@@ -50,6 +54,8 @@ def _read(config: Path) -> Mapping[str, object]:
 
     try:
         document = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except PermissionError:
+        raise ForbiddenConfigError(f"{config}: we may not read it: run this as root") from None
     except OSError as error:
         raise UnreadableConfigError(f"{config}: cannot read it: {error.strerror}") from None
     except (yaml.YAMLError, ValueError) as error:
@@ -59,13 +65,13 @@ def _read(config: Path) -> Mapping[str, object]:
     return document
 
 
-def _find(document: Mapping[str, object], key: str) -> object:
+def find_key(document: Mapping[str, object], key: str) -> object:
     """The value of a dotted key, whether it is written dotted or nested."""
     if key in document:
         return document[key]
     section, _dot, rest = key.partition(".")
     inner = document.get(section)
-    return _find(inner, rest) if rest and isinstance(inner, dict) else None
+    return find_key(inner, rest) if rest and isinstance(inner, dict) else None
 
 
 def _default_socket(name: str, environment: Mapping[str, str] = os.environ) -> Path:

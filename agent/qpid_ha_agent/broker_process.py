@@ -23,6 +23,10 @@ class BrokerProcessError(Exception):
     """The broker can neither be started nor taken over; the text says why."""
 
 
+class BrokerProcessForbidden(BrokerProcessError):
+    """It is another user's process."""
+
+
 class BrokerProcess:
     """One process. `pidfd` is readable from the moment it is dead; signals through it cannot hit anybody else."""
 
@@ -119,6 +123,8 @@ class BrokerProcess:
         try:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
+        except PermissionError:
+            raise BrokerProcessForbidden(f"process {self.pid} is another user's: run this as root") from None
         except OSError as error:
             raise BrokerProcessError(f"cannot send {number.name} to process {self.pid}: {error.strerror}") from None
 
@@ -134,6 +140,23 @@ class BrokerProcess:
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
+
+
+def run_to_its_end(command: Sequence[str], user: str, timeout_s: float) -> tuple[int, str]:
+    """The exit code of a program that ends by itself, and all that it said. `user` as in `BrokerProcess.start`.
+
+    Raises BrokerProcessError when it cannot be started, or does not end within `timeout_s`.
+    """
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", timeout=timeout_s, check=False, **_identity(user), cwd="/" if user else None,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise BrokerProcessError(f"{command[0]} did not end within {timeout_s:g} s") from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BrokerProcessError(f"cannot start {command[0]}: {error}") from None
+    return done.returncode, done.stdout
 
 
 def find_pid(control_socket: Path) -> int:

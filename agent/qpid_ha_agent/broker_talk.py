@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qpid_ha_agent.broker_view import BrokerView
-from qpid_ha_agent.control import ControlClient, ControlFailure
+from qpid_ha_agent.control import ControlClient, ControlFailure, call_with_cause
+from qpid_ha_broker.ha.states import State
 
 HURRIED_POLL_S = 0.02
 """When each moment counts; an answer costs the broker a fraction of a millisecond."""
@@ -42,11 +43,14 @@ class BrokerTalk:
         self._poll_now.set()
 
     async def request(self, method: str, timeout_s: float, **params: object) -> object:
-        """The broker's answer. Raises ControlFailure."""
+        """The broker's answer; a `cause` among the params says who wants that. Raises ControlFailure."""
         return await asyncio.to_thread(self._call, method, timeout_s, params)
 
     def _call(self, method: str, timeout_s: float, params: dict[str, object]) -> object:
         with ControlClient(self.control_socket, timeout_s) as client:
+            match params:
+                case {"cause": str(cause), **others}:
+                    return call_with_cause(client, method, cause, **others)
             return client.call(method, **params)
 
     async def poll_forever(self) -> None:
@@ -71,7 +75,7 @@ class BrokerTalk:
     async def listen_forever(self) -> None:
         """The broker's own word that something has changed comes sooner than the next poll."""
         while True:
-            if self.is_there and self.view.state is not None:
+            if self.is_there and self.view.state not in (None, State.LOADING):
                 with contextlib.suppress(OSError, ValueError):
                     await self._listen()
             await asyncio.sleep(NEXT_LISTEN_S)

@@ -14,6 +14,8 @@ class BrokerView:
     def __init__(self, started_at_s: float = 0.0) -> None:
         self.state: State | None = None
         self.has_data = False
+        self.generation = 0
+        """The newest in its log."""
         self.is_shut_down = False
         """It ends because the whole cluster is shut down."""
         self.primary = ""
@@ -51,6 +53,8 @@ class BrokerView:
         self.state = State(status["state"])
         lsn, primary = status.get("lsn"), status.get("primary")
         self.has_data = isinstance(lsn, int) and lsn > 0
+        generation = status.get("generation")
+        self.generation = generation if isinstance(generation, int) else 0
         self.primary = primary if isinstance(primary, str) and self.state is not State.PRIMARY else ""
 
     def hear(self, event: object) -> None:

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-METHOD_NOT_FOUND = -32601
+METHOD_NOT_FOUND, INVALID_PARAMS = -32601, -32602
+NOT_ALLOWED = -32001
+"""Who asks may not: a wrong login, or no permission."""
 _RECEIVE_BYTES = 65536
 Result = TypeVar("Result")
 
@@ -25,6 +27,10 @@ class ControlFailure(Exception):
 
 class Unreachable(ControlFailure):
     """Nobody answered: whether the broker runs is not known from this alone."""
+
+
+class Forbidden(Unreachable):
+    """The system does not let us at a file: the control socket, or the password for a remote broker."""
 
 
 class TimedOut(Unreachable):
@@ -98,6 +104,9 @@ class ControlClient:
         except TimeoutError:
             self.close()
             raise TimedOut(f"no answer from {self.path} within {self.timeout_s:g} s") from None
+        except PermissionError:
+            self.close()
+            raise Forbidden(f"we may not use {self.path}: do this as root, or join the socket's group") from None
         except OSError as error:
             self.close()
             raise Unreachable(f"cannot reach a broker at {self.path}: {error.strerror or error}") from None
@@ -142,10 +151,45 @@ class ControlClient:
             raise self._no_broker()
         if reply.get("id") is None:  # the broker refused the connection, not this request
             self.close()
-        raise Refused(error.get("code", 0), str(error.get("message", "refused")), error.get("data"))
+        raise refusal_of(error)
 
     def _no_broker(self) -> Unreachable:
         return Unreachable(f"what listens at {self.path} is no qpid-ha broker")
+
+
+class Client(Protocol):
+    """Whoever asks a broker, from its machine or from elsewhere."""
+
+    def call(self, method: str, **params: object) -> object:
+        """The result of `method`. Raises ControlFailure."""
+
+
+def call_with_cause(client: Client, method: str, cause: str, **params: object) -> object:
+    """`method`, with who wants it and why. Raises ControlFailure.
+
+    A broker that was not restarted since an upgrade may know no `cause` there, and refuses before it does anything.
+    """
+    try:
+        return client.call(method, cause=cause, **params)
+    except Refused as refusal:
+        if refusal.code != INVALID_PARAMS:
+            raise
+        return client.call(method, **params)
+
+
+class NotAllowed(Refused):
+    """The broker answered that it takes nothing from us as who we are."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(NOT_ALLOWED, message)
+
+
+def refusal_of(error: dict[str, object]) -> Refused:
+    """What a JSON-RPC error comes to."""
+    code, message = error.get("code", 0), str(error.get("message", "refused"))
+    if code == NOT_ALLOWED:
+        return NotAllowed(message)
+    return Refused(code if isinstance(code, int) else 0, message, error.get("data"))
 
 
 def _decode(line: bytes) -> dict[str, object] | None:

@@ -3,6 +3,9 @@
 Every row says why. The brokers keep the safety property whatever agents do (a promotion that could lose something is
 refused); what this table adds is that there is a primary again soon, that one agent at a time tries, and that a broker
 which no longer answers cannot wake up as a primary.
+
+The record is the authority on who is primary; the lock only chooses who tries. So a primary that the record names stays
+it whoever has the lock, and a lock whose holder does not renew it is in nobody's way.
 """
 
 from __future__ import annotations
@@ -69,8 +72,14 @@ class Known:
     """How long we have had the lock."""
     demoted_for_s: float | None = None
     """It was primary while we had the lock, and ceased to be so long ago; None: it was not, or still is."""
-    lockless_primary_s: float = 0.0
-    """How long it has been primary without our holding the lock."""
+    lease_silent_s: float = 0.0
+    """How long whoever else has the lock has not renewed it, as far as we have looked."""
+    disowned_s: float = 0.0
+    """How long it has been primary although the record names another one, with a newer generation."""
+    recorded: str = ""
+    """Whom the record names as primary."""
+    recordless_s: float = 0.0
+    """How long the record could not be read."""
     is_asked: bool = False
     """A promotion, demotion or hand-over is under way."""
     refusal: str | None = None
@@ -114,11 +123,16 @@ class Limits:
     give_up_after_s: float = 15.0
     """Any other silent broker is of no use, but does no harm either."""
     start_s: float = 120.0
-    """Loading a large store takes its time."""
+    """From the start of a process to its first answer, on a machine that starts much at once. It answers while it loads
+    its store."""
     stop_s: float = 20.0
-    lockless_s: float = 3.0
-    """How long the lock may take to follow a primary that was moved by hand."""
+    lease_s: float = 3.0
+    """Whoever has the lock renews it twice a second; one that does not for so long hangs."""
+    disowned_s: float = 1.0
+    """A broker that is primary against the record finds out itself, sooner than we."""
     demote_s: float = 10.0
+    recordless_s: float = 5.0
+    """So long a primary may be without the record, in which it could not drop a backup."""
     settle_s: float = 0.3
     """How long a backup with the lock waits for its broker to notice that the primary is gone."""
     follow_s: float = 1.0
@@ -160,6 +174,11 @@ def _waits_for_new_primary(known: Known, limits: Limits) -> bool:
     return known.state is State.CONNECTING and known.demoted_for_s < limits.follow_s
 
 
+def _is_lease_expired(known: Known, limits: Limits) -> bool:
+    """Another one has the lock, and hangs. Whoever tries without the lock is judged by the record."""
+    return known.lock is not LockView.HELD and known.lease_silent_s >= limits.lease_s
+
+
 WITHOUT_BROKER: Final = (
     Rule(
         lambda k, _: k.lock is not LockView.NONE, Action.RELEASE_LOCK, "the broker is dead: let another one take over"
@@ -178,9 +197,9 @@ SILENT: Final = (
         "silent for {silent_s:.1f} s, and it may be primary: it must not wake up while another one serves",
     ),
     Rule(
-        lambda k, m: k.state is not None and k.lock is LockView.HELD and k.silent_s >= m.promotion_s,
+        lambda k, m: k.state is not None and (k.lock is LockView.HELD or k.is_asked) and k.silent_s >= m.promotion_s,
         Action.KILL_BROKER,
-        "silent for {silent_s:.1f} s since we have the lock: it may have become primary",
+        "silent for {silent_s:.1f} s since we may have asked for a promotion: it may have become primary",
     ),
     Rule(
         lambda k, m: k.state is None and k.silent_s >= m.start_s,
@@ -221,20 +240,26 @@ STOPPING: Final = (
 )
 
 PRIMARY: Final = (
-    Rule(lambda k, _: k.lock is LockView.HELD, Action.WAIT, "primary, with the lock"),
     Rule(
-        lambda k, m: k.lockless_primary_s >= m.demote_s,
+        lambda k, m: k.disowned_s >= m.demote_s,
         Action.KILL_BROKER,
-        "primary for {lockless_primary_s:.1f} s without the lock, and a demotion did not help",
+        "primary for {disowned_s:.1f} s although the record names {recorded}, and a demotion did not help",
     ),
-    Rule(lambda k, _: k.lock is LockView.LOST, Action.DEMOTE, "the lock was taken away from us"),
-    Rule(lambda k, _: k.lock is LockView.NONE, Action.ACQUIRE_LOCK, "primary, and the lock has to follow"),
     Rule(
-        lambda k, m: k.lockless_primary_s >= m.lockless_s,
+        lambda k, m: k.disowned_s >= m.disowned_s,
         Action.DEMOTE,
-        "primary for {lockless_primary_s:.1f} s, but another one keeps the lock",
+        "the record names {recorded} as primary of a newer generation",
     ),
-    Rule(lambda k, _: True, Action.WAIT, "primary, and the lock is on its way"),
+    Rule(
+        lambda k, m: k.recordless_s >= m.recordless_s and k.pause_s <= 0,
+        Action.HAND_OVER,
+        "the record cannot be read here: a broker that can read it shall be primary, if there is one",
+    ),
+    Rule(lambda k, _: k.lock is LockView.HELD, Action.WAIT, "primary, with the lock"),
+    Rule(lambda k, _: k.lock is LockView.LOST, Action.RELEASE_LOCK, "the lock was taken away from us"),
+    Rule(lambda k, _: k.lock is LockView.NONE and k.pause_s > 0, Action.WAIT, "a pause before the lock is tried again"),
+    Rule(lambda k, _: k.lock is LockView.NONE, Action.ACQUIRE_LOCK, "primary, and the lock has to follow"),
+    Rule(lambda k, _: True, Action.WAIT, "primary by the record; the lock has yet to follow"),
 )
 
 OTHERWISE: Final = (
@@ -275,6 +300,11 @@ OTHERWISE: Final = (
         "the broker is {state} and cannot be promoted",
     ),
     Rule(lambda k, _: k.pause_s > 0, Action.WAIT, "a pause before the next attempt"),
+    Rule(
+        lambda k, m: k.state is State.CONNECTING and _is_lease_expired(k, m),
+        Action.PROMOTE,
+        "our broker sees no primary, and whoever has the lock has not renewed it for {lease_silent_s:.1f} s",
+    ),
     Rule(lambda k, _: k.lock is LockView.WAITING, Action.WAIT, "{state}; another one has the lock"),
     Rule(
         lambda k, _: k.is_candidate, Action.ACQUIRE_LOCK, "{state}: it can take over when the primary's agent lets go"

@@ -25,7 +25,6 @@ from qpid_ha_agent.control import ControlClient, ControlFailure
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
-_GLANCE_S = 0.002
 _ASK_TIMEOUT_S = 1.0
 _LAST_WORDS = 1500
 """Characters of a log."""
@@ -145,6 +144,9 @@ class LocalBroker:
 class LocalCluster:
     """`with LocalCluster(directory) as cluster:` has `count` brokers on free ports of 127.0.0.1 and ends them all."""
 
+    poll_interval_s = 0.002
+    """How long `wait_until` pauses between two looks; each look asks every broker."""
+
     def __init__(
         self,
         directory: Path,
@@ -236,7 +238,7 @@ class LocalCluster:
         while not is_reached():
             if time.monotonic() > deadline:
                 raise ClusterFailed(f"not within {timeout_s:g} s: {what}; the brokers are {', '.join(self.states())}")
-            time.sleep(_GLANCE_S)
+            time.sleep(self.poll_interval_s)
         return time.monotonic()
 
     def wait_whole(self, timeout_s: float = START_TIMEOUT_S) -> float:

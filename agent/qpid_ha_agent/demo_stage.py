@@ -127,16 +127,18 @@ class Stage:
 
     def show_next(self, cluster: LocalCluster) -> None:
         """What to try while it stays up: lines to copy, so they are not folded into a frame."""
-        first, second = (f".venv/bin/qpid-ha -b {broker.control_socket}" for broker in cluster.brokers[:2])
+        now = cluster.primary() or cluster.brokers[0]
+        backup = next(broker for broker in cluster.brokers if broker is not now)
+        at_primary, at_backup = (f".venv/bin/qpid-ha -b {broker.control_socket}" for broker in (now, backup))
         self.console.print("\n Try, in a second terminal:", style="bold")
         for command, purpose in (
-            (f"{first} status --all", "who is what"),
-            (f"{first} watch", "the same, kept up to date"),
-            (f"{first} backups", "on the primary: how far behind are they"),
-            (f"{first} history", "who was primary, and why"),
-            (f"{second} promote", "make this one the primary"),
-            (f"{second} switchover", "on the primary: let it hand over"),
-            (f"kill -9 {cluster.brokers[0].pid}", "what the demo does"),
+            (f"{at_primary} status --all", "who is what"),
+            (f"{at_primary} watch", "the same, kept up to date"),
+            (f"{at_primary} backups", "asked of the primary: how far behind are they"),
+            (f"{at_primary} history", "who was primary, and why"),
+            (f"kill -9 {now.pid}", "what the demo does: the primary is dead, and its agent starts it again"),
+            (f"{at_backup} promote", "make this one the primary"),
+            (f"{at_backup} switchover", "asked of the new primary: let it hand over"),
         ):
             line = Text.assemble((command, "cyan"), (f"   # {purpose}", "dim"))
             self.console.print(line, soft_wrap=True)

@@ -16,11 +16,14 @@ import proton.utils
 
 from qpid_ha_agent.broker_address import RemoteBroker
 from qpid_ha_agent.login import Login
+from qpid_ha_agent.remote_control import tls_domain
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared
 
 DIRECTORY = "discarded"
 REPLAYED = ".replayed"
+READS_REFUSALS = "sole-connection-for-container"
+"""A client that desires it is told by a backup that it is one, and who is primary."""
 
 
 class DiscardedError(Exception):
@@ -125,6 +128,8 @@ class Replay:
                 user=login.user or None,
                 password=login.password if login.user else None,
                 allow_insecure_mechs=False,
+                ssl_domain=tls_domain(login) if broker.is_tls else None,
+                desired_capabilities=[proton.symbol(READS_REFUSALS)],
             )
 
     def __enter__(self) -> Replay:

@@ -60,20 +60,30 @@ class PrimaryLock:
         threading.Thread(target=target, args=arguments, name="lock", daemon=True).start()
 
     def release(self) -> None:
-        """Let it go, or leave the queue."""
+        """Let it go, or leave the queue. What was lost may hang: that is given back by a thread of its own."""
         with self._mutex:
             lease, self._lease = self._lease, None
-            self._is_lost = False
+            was_lost, self._is_lost = self._is_lost, False
             if self._unwanted is not None:
                 self._unwanted.set()
-        if lease is not None:
+        if lease is not None and was_lost:
+            threading.Thread(target=lease.release, name="lost lock", daemon=True).start()
+        elif lease is not None:
             lease.release()
 
     def check(self) -> None:
-        """Look whether it is still ours; may block where the directory is on a network."""
+        """Renew it if it is still ours; may block where the directory is on a network. Raises CoordinatorError."""
         lease = self._lease
-        if lease is not None and not lease.is_held():
+        if lease is None:
+            return
+        if lease.is_held():
+            lease.renew()
+        else:
             self.declare_lost(lease)
+
+    def last_renewal(self) -> str:
+        """Another text than before: whoever holds it goes on. May block, as `check`. Raises CoordinatorError."""
+        return self._make_lease().last_renewal()
 
     def declare_lost(self, lease: Lease | None = None) -> None:
         """It cannot be relied on any more."""

@@ -16,15 +16,15 @@ from typing import Any
 import proton
 import proton.utils
 
-from qpid_ha_agent.broker_address import RemoteBroker
-from qpid_ha_agent.control import Refused, TimedOut, Unreachable
-from qpid_ha_agent.login import Login
+from qpid_ha_agent.broker_address import AddressError, RemoteBroker
+from qpid_ha_agent.control import NotAllowed, Refused, TimedOut, Unreachable, refusal_of
+from qpid_ha_agent.login import HOW_TO_LOG_IN, Login
 
 NODE, OPERATION, TYPE = "$management", "control", "org.qpid-ha.broker"
 ADMIN_PROPERTY = "qpid.ha-admin"
 """In the open: let in everywhere, also where ordinary clients are sent to the primary."""
-OK = 200
-NOT_ALLOWED = -32001
+OK, UNAUTHORIZED = 200, 401
+NOT_HERE = -32000
 
 
 class RemoteControlClient:
@@ -62,7 +62,7 @@ class RemoteControlClient:
 
     def stream(self, method: str, **params: object) -> Iterator[object]:
         """Not through AMQP: always raises Refused."""
-        raise Refused(NOT_ALLOWED, f"{method} is told on the machine of the broker only; run this there")
+        raise Refused(NOT_HERE, f"{method} is told on the machine of the broker only; run this there")
 
     def _exchange(self, request: str) -> proton.Message:
         """The answer comes to a link of its own: a backup makes no temporary queue for it."""
@@ -84,6 +84,7 @@ class RemoteControlClient:
             user=self._login.user or None,
             password=self._login.password if self._login.user else None,
             allow_insecure_mechs=False,
+            ssl_domain=tls_domain(self._login) if self.broker.is_tls else None,
             properties={proton.symbol(ADMIN_PROPERTY): True},
         )
         self._replies = self._connection.create_receiver(NODE, name=f"replies-{uuid.uuid4().hex}", credit=10)
@@ -100,15 +101,20 @@ class RemoteControlClient:
             self.close()
             text = str(error)
             if "unauthorized-access" in text:
-                who = self._login.user or "anybody"
-                raise Refused(NOT_ALLOWED, f"{self.broker} does not let {who} administer it: {text}") from None
+                raise NotAllowed(f"{self.broker} does not let {self._who()} administer it: {text}") from None
             raise Unreachable(f"cannot reach a broker at {self.broker}: {text}") from None
+
+    def _who(self) -> str:
+        return self._login.user or f"anybody without a login ({HOW_TO_LOG_IN})"
 
     def _read(self, message: proton.Message) -> object:
         properties: dict[Any, Any] = message.properties or {}
         status = properties.get("statusCode")
         if status != OK:
-            raise Refused(NOT_ALLOWED, f"{self.broker}: {properties.get('statusDescription', 'refused')}")
+            text = f"{self.broker}: {properties.get('statusDescription', 'refused')}"
+            if status != UNAUTHORIZED:
+                raise Refused(NOT_HERE, text)
+            raise NotAllowed(text if self._login.user else f"{text} ({HOW_TO_LOG_IN})")
         try:
             reply = json.loads(str(message.body))
         except ValueError:
@@ -121,4 +127,18 @@ class RemoteControlClient:
         error = reply.get("error")
         if not isinstance(error, dict):
             raise Unreachable(f"what listens at {self.broker} is no qpid-ha broker")
-        raise Refused(error.get("code", 0), str(error.get("message", "refused")), error.get("data"))
+        raise refusal_of(error)
+
+
+def tls_domain(login: Login) -> Any:
+    """How a broker's certificate is checked, and which one is shown to it. Raises AddressError for files of no use."""
+    tls, domain = login.tls, proton.SSLDomain(proton.SSLDomain.MODE_CLIENT)
+    try:
+        if tls.ca:
+            domain.set_trusted_ca_db(tls.ca)
+        if tls.certificate and tls.key:
+            domain.set_credentials(tls.certificate, tls.key, None)
+        domain.set_peer_authentication(proton.SSLDomain.VERIFY_PEER_NAME)
+    except proton.SSLException as error:
+        raise AddressError(f"TLS cannot use {', '.join(filter(None, tls))} of the configuration: {error}") from None
+    return domain

@@ -1,7 +1,7 @@
 """The loop of `qpid-ha-agent run`: look, decide, act, say so.
 
 All judgement is in `decision.py`. Here is what it needs: the broker's process, its answers and its silence, the lock,
-and the clock. Nothing here waits for anything but the next reason to look again.
+the record, and the clock. Nothing here waits for anything but the next reason to look again.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import contextlib
 import logging
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
 from qpid_ha_agent.broker_talk import BrokerTalk
@@ -22,9 +24,10 @@ from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.control import ControlFailure, Refused
 from qpid_ha_agent.decision import Action, Decision, Known, Limits, LockView, decide
 from qpid_ha_agent.lock import PrimaryLock
-from qpid_ha_agent.tenure import Tenure
+from qpid_ha_agent.tenure import LeaseWatch, Refusals, Tenure
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
-from qpid_ha_broker.coordination.file import Lock
+from qpid_ha_broker.coordination.file import FileCoordinator, Lock
+from qpid_ha_broker.ha.effects import Record
 from qpid_ha_broker.ha.states import State
 
 log = logging.getLogger("agent")
@@ -37,9 +40,11 @@ OVERSLEPT_S = 0.5
 REQUEST_TIMEOUT_S = 15.0
 RETRY_S = 0.5
 PAUSE_S = (0.2, 1.0)
+HAND_OVER_PAUSE_S = 5.0
+"""After a hand-over that came to nothing."""
 QUIET_S = 30.0
 """So long, the same line is not said again."""
-LOCK_CHECK_TIMEOUT_S = 2.0
+COORDINATOR_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,14 @@ class RunSettings:
     limits: Limits = field(default_factory=Limits)
 
 
+class Coordination(NamedTuple):
+    """What the coordinator told in one look."""
+
+    record: Record
+    renewal: str
+    """What whoever has the lock wrote last."""
+
+
 class Runner:
     """The promise: the lock is let go before a dead broker is started again."""
 
@@ -63,9 +76,19 @@ class Runner:
         self._process: BrokerProcess | None = None
         self._tenure = Tenure()
         self._lock = PrimaryLock(lambda: Lock(settings.directory, holder=settings.name), self._lock_changed)
+        self._is_shut_out = False
+        """The lock was tried, and another one had it."""
+        self._coordinator = FileCoordinator(settings.directory)
+        self._lease_watch = LeaseWatch(2 * settings.poll_interval_s)
+        self._record: Record | None = None
+        """As it was read last; None: never yet."""
+        self._record_lost_at_s: float | None = None
+        """Since when it cannot be read."""
         self._deaths = 0
         self._died_at_s = 0.0
         self._refusal: str | None = None
+        self._refusals = Refusals()
+        self._pauses = 1.0
         self._pause_until_s = 0.0
         self._is_asked = False
         self._stopping = False
@@ -90,7 +113,7 @@ class Runner:
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop, number)
-        for work in (self._talk.poll_forever(), self._talk.listen_forever(), self._check_lock_forever()):
+        for work in (self._talk.poll_forever(), self._talk.listen_forever(), self._coordinate_forever()):
             self._spawn(work)
         self._adopt()
         try:
@@ -130,9 +153,12 @@ class Runner:
     def _known(self, now_s: float) -> Known:
         lock, view, tenure = self._lock.view, self._talk.view, self._tenure
         limits = self._settings.limits
-        if tenure.note(lock, self._process is not None and view.state is State.PRIMARY, now_s):
+        is_primary, record = self._process is not None and view.state is State.PRIMARY, self._record
+        is_another = record is not None and record.primary != self._settings.name
+        is_disowned = is_primary and is_another and record is not None and record.generation > view.generation
+        if tenure.note(lock, is_primary, is_disowned, now_s):
             log.info("we have the lock")
-            self._refusal = None
+            self._refusal, self._is_shut_out = None, False
             self._talk.poll_soon()
         if self._process is not None:
             view.note_work(self._process.worked_s())
@@ -151,7 +177,10 @@ class Runner:
             lock=lock,
             held_for_s=tenure.held_for_s(now_s),
             demoted_for_s=tenure.demoted_for_s(now_s),
-            lockless_primary_s=tenure.lockless_primary_s(now_s),
+            lease_silent_s=self._lease_watch.silent_s,
+            disowned_s=tenure.disowned_s(now_s),
+            recorded=record.primary if record is not None else "",
+            recordless_s=0.0 if self._record_lost_at_s is None else now_s - self._record_lost_at_s,
             is_asked=self._is_asked,
             refusal=self._refusal,
             pause_s=max(0.0, self._pause_until_s - now_s),
@@ -179,7 +208,7 @@ class Runner:
             Action.ACQUIRE_LOCK: self._lock.wait_for,
             Action.RELEASE_LOCK: self._release_lock,
             Action.PROMOTE: self._promote,
-            Action.DEMOTE: lambda: self._ask("demote", State.CONNECTING),
+            Action.DEMOTE: lambda: self._ask("demote", State.CONNECTING, cause=f"demoted by {self._own_name}"),
             Action.HAND_OVER: self._hand_over,
         }
         actions[action]()
@@ -238,6 +267,7 @@ class Runner:
         except CoordinatorError as error:
             self._complain(error)
             taken = False
+        self._is_shut_out = not taken
         if not taken:
             self._pause()
 
@@ -247,7 +277,7 @@ class Runner:
         self._lock.release()
 
     def _pause(self) -> None:
-        self._pause_until_s = time.monotonic() + self._draw(*PAUSE_S)
+        self._pause_until_s = time.monotonic() + self._draw(*PAUSE_S) * self._pauses
 
     def _lock_changed(self) -> None:
         """Called by the thread that waits for the lock."""
@@ -272,11 +302,18 @@ class Runner:
     # --- asking the broker
 
     def _promote(self) -> None:
-        self._ask("promote", State.PRIMARY, cause=f"the agent of {self._settings.name} got the lock")
+        has_lock = self._lock.view is LockView.HELD
+        why = "got the lock" if has_lock else "saw no primary, and whoever had the lock was silent"
+        # Only a failover: what this agent knows may be older than a switchover that has just ended.
+        self._ask("promote", State.PRIMARY, cause=f"{self._own_name} {why}", failover=True)
+
+    @property
+    def _own_name(self) -> str:
+        return f"the agent of {self._settings.name}"
 
     def _hand_over(self) -> None:
         self._hand_over_tried = True
-        self._ask("switchover", State.CONNECTING)
+        self._ask("switchover", State.CONNECTING, cause=f"{self._own_name} stops")
 
     def _ask(self, method: str, outcome: State, **params: object) -> None:
         self._is_asked = True
@@ -290,8 +327,13 @@ class Runner:
             reason = failure.message if isinstance(failure, Refused) else str(failure)
             self._say(Decision(Action.WAIT, f"{method} failed: {reason}"))
             if method == "promote":
+                self._pauses = self._refusals.pauses(reason)
+            if method == "promote" and self._lock.view is LockView.HELD:
                 self._refusal = reason
+            elif method == "promote":
+                self._pause()
             elif not self._stopping:
+                self._pause_until_s = time.monotonic() + (HAND_OVER_PAUSE_S if method == "switchover" else RETRY_S)
                 await asyncio.sleep(RETRY_S)
         else:
             log.info("%s took %.0f ms: the broker is %s", method, (time.monotonic() - began_s) * 1000, outcome)
@@ -306,22 +348,58 @@ class Runner:
 
     def _state_changed(self) -> None:
         view = self._talk.view
+        self._refusals.forget()
+        self._pauses = 1.0
         if view.state is State.READY:  # what was tried in vain as another one is no reason to wait
             self._pause_until_s = 0.0
         log.info("the broker is %s%s", view.state, f", its primary is {view.primary}" if view.primary else "")
         self._wake.set()
 
-    async def _check_lock_forever(self) -> None:
-        """A shared directory that hangs is as bad as one that is gone."""
+    # --- the lock's renewal, and the record
+
+    async def _coordinate_forever(self) -> None:
+        """A coordinator that hangs is as bad as one that is gone; it is not asked again before it has answered."""
         while True:
-            await asyncio.sleep(self._settings.poll_interval_s)
-            try:
-                await asyncio.wait_for(asyncio.to_thread(self._lock.check), LOCK_CHECK_TIMEOUT_S)
-            except TimeoutError:
+            asked = self._loop.create_future()
+            threading.Thread(target=self._ask_coordinator, args=(asked,), name="coordinator", daemon=True).start()
+            done, _ = await asyncio.wait([asked], timeout=COORDINATOR_TIMEOUT_S)
+            if not done:
                 self._lock.declare_lost()
+                self._coordinator_failed(CoordinatorError(f"{self._settings.directory} does not answer"))
+                await asyncio.wait([asked])
+            told = asked.result()
+            if isinstance(told, CoordinatorError):
+                self._coordinator_failed(told)
+            else:
+                self._coordinator_told(told, time.monotonic())
             if self._lock.view is LockView.LOST:
                 self._complain(CoordinatorError(f"the lock is lost: {self._settings.directory} changed under us"))
                 self._wake.set()
+            await asyncio.sleep(self._settings.poll_interval_s)
+
+    def _ask_coordinator(self, asked: asyncio.Future[Coordination | CoordinatorError]) -> None:
+        """In a thread of its own: it may block for as long as it likes, and keeps nobody from ending."""
+        told: Coordination | CoordinatorError
+        try:
+            self._lock.check()
+            told = Coordination(self._coordinator.read(), self._lock.last_renewal())
+        except CoordinatorError as error:
+            told = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(_answer, asked, told)
+
+    def _coordinator_told(self, told: Coordination, now_s: float) -> None:
+        self._record, self._record_lost_at_s = told.record, None
+        if told.renewal and (self._lock.view is LockView.WAITING or self._is_shut_out):
+            self._lease_watch.note(told.renewal, now_s)
+        else:
+            self._lease_watch.forget()
+
+    def _coordinator_failed(self, error: CoordinatorError) -> None:
+        self._complain(error)
+        self._lease_watch.forget()
+        if self._record_lost_at_s is None:
+            self._record_lost_at_s = time.monotonic()
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = self._loop.create_task(work)
@@ -333,3 +411,9 @@ class Runner:
         if not task.cancelled() and task.exception() is not None:
             self._bug = task.exception()
             self._wake.set()
+
+
+def _answer(asked: asyncio.Future[Coordination | CoordinatorError], told: Coordination | CoordinatorError) -> None:
+    """Nobody waits any more when the agent ends."""
+    if not asked.done():
+        asked.set_result(told)

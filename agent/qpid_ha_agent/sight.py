@@ -9,8 +9,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from qpid_ha_agent.broker_process import BrokerProcess, find_pid
-from qpid_ha_agent.control import ControlClient, ControlFailure, Refused, TimedOut, Unreachable
+from qpid_ha_agent.control import ControlClient, ControlFailure, Forbidden, Refused, TimedOut, Unreachable
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.quantities import format_progress
 
 RETRY_S = 0.02
 ASK_AGAIN_S = 0.2
@@ -22,7 +23,7 @@ class Life(StrEnum):
 
     ANSWERS = "answers"
     SILENT = "silent"
-    """There is a process, and it does not answer: stopped, hanging, starting, or somebody else's."""
+    """There is a process, and it does not answer: stopped, hanging, about to listen, or somebody else's."""
     GONE = "gone"
 
 
@@ -45,6 +46,16 @@ class Sight:
         """By its own word; of a silent one, nobody knows."""
         return self.state is State.PRIMARY
 
+    @property
+    def is_loading(self) -> bool:
+        """It answers, and has not loaded its store yet."""
+        return self.state is State.LOADING
+
+    @property
+    def progress(self) -> str:
+        """Of one that is loading, such as `40% of 900 MB`."""
+        return format_progress(self.number("loaded_bytes"), self.number("store_bytes"))
+
     def text(self, name: str) -> str:
         """The status as text; empty when it was not told."""
         told = self.status.get(name)
@@ -66,7 +77,7 @@ def look(control_socket: Path, timeout_s: float) -> Sight:
     try:
         with ControlClient(control_socket, timeout_s) as client:
             status = client.call("status")
-    except (TimedOut, Refused) as problem:
+    except (TimedOut, Forbidden, Refused) as problem:
         return Sight(Life.SILENT, str(problem))
     except Unreachable as problem:
         return _look_around(control_socket, str(problem))
@@ -108,16 +119,24 @@ def await_company(control_socket: Path, count: int, limit_s: float) -> frozenset
             time.sleep(ASK_AGAIN_S)
 
 
-def await_answer(control_socket: Path, process: BrokerProcess, timeout_s: float) -> Sight:
-    """The first answer, or the last silence; GONE as soon as the process is dead."""
+def await_answer(control_socket: Path, process: BrokerProcess, timeout_s: float, load_s: float = 0.0) -> Sight:
+    """The first answer, or the last silence; GONE as soon as the process is dead.
+
+    After the first answer it has `load_s` to load its store: the last answer is one of LOADING if that takes longer.
+    """
     deadline_s = time.monotonic() + timeout_s
+    loading: Sight | None = None
     while True:
         remaining_s = deadline_s - time.monotonic()
         sight = look(control_socket, max(RETRY_S, min(remaining_s, 1.0)))
-        if sight.life is Life.ANSWERS:
+        if sight.life is Life.ANSWERS and not sight.is_loading:
             return sight
+        if sight.is_loading:
+            if loading is None:
+                deadline_s = min(deadline_s, time.monotonic() + load_s)
+            loading = sight
         if not process.is_alive():
             return Sight(Life.GONE, "its process ended")
         if remaining_s <= 0:
-            return Sight(Life.SILENT, sight.how)
+            return loading or Sight(Life.SILENT, sight.how)
         time.sleep(RETRY_S)

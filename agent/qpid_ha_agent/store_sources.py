@@ -23,7 +23,7 @@ from qpid_ha_broker.store.advice import host_of
 from qpid_ha_broker.store.facts import FactsError, StoreFacts
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.inspection import Progress, examine, nobody_watches, read_status
-from qpid_ha_broker.store.status import STATUS_FILE, Status
+from qpid_ha_broker.store.status import STATUS_FILE
 
 SET = "default"
 LOCK_FILE = "LOCK"
@@ -141,10 +141,13 @@ def mark_chosen(store: Path, facts: StoreFacts, reason: str) -> None:
     disk = LocalDisk(store)
     history = tuple((each.generation, each.primary, each.first_lsn) for each in facts.history)
     try:
-        status = read_status(disk) or Status(facts.cluster, facts.broker, facts.set)
+        status = read_status(disk)
+        if status is None:
+            raise SourceError(f"{store / STATUS_FILE}: there is none: run qpid-ha store check {store}")
         # STATUS is written after the log: after a crash it may be behind it, and the mark is about the log's end.
         level = replace(status, history=history, epoch=facts.epoch, members=facts.members)
-        disk.replace(STATUS_FILE, replace(level, chosen=(facts.generation, facts.last_lsn, reason)).encode())
+        chosen = replace(level, chosen=(facts.generation, facts.last_lsn, reason), revision=level.revision + 1)
+        disk.replace(STATUS_FILE, chosen.encode())
         _give_to_owner(store / STATUS_FILE, store)
     except OSError as error:
         raise SourceError(f"{store / STATUS_FILE}: {error.strerror or error}") from None

@@ -40,6 +40,7 @@ __all__ = [
     "announce",
     "answers_elsewhere",
     "bring_up",
+    "has_neighbours",
     "is_up",
     "read_address",
     "take_down",
@@ -69,10 +70,19 @@ def what_is_wrong(address: VirtualAddress) -> str:
     if not right:
         return f"{address} is on {places[0].nic}, not on {' or '.join(wanted) or 'an interface to a network'}"
     nic = right[0].nic
+    if astray := [place.nic for place in places if place.nic != nic and place.nic not in wanted]:
+        return f"{address} is on {nic}, and on {astray[0]} as well"
     if right[0].is_unconfirmed:
         return f"{address} is on {nic}, but the kernel does not use it: another host may have it"
     with told_as_problems(address, nic):
         return "" if link(nic).is_up else f"{address} is on {nic}, which is down"
+
+
+def has_neighbours(address: VirtualAddress) -> bool:
+    """Whether there is anybody to ask and to tell: a cable is in, where it is."""
+    places = places_of(address, addresses_here(address))
+    with told_as_problems(address, address.nic):
+        return any(link(place.nic).has_carrier for place in places)
 
 
 def answers_elsewhere(address: VirtualAddress, wait_s: float = 0.1) -> str | None:

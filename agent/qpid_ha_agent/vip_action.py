@@ -5,15 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     from qpid_ha_agent.vip import VirtualAddress
 
 PROBE_S = 0.1
+MONITOR_PROBE_S = 0.02
+"""A neighbour on an idle network answers in less than 1 ms, and the next monitor asks again."""
 
 
 class VirtualIpProblem(Exception):
     """The address is not up here; the text says why, and what to do."""
+
+
+class VirtualIpInUse(VirtualIpProblem):
+    """Another machine answers for it. To have another primary would change nothing about that."""
 
 
 class VirtualIp:
@@ -50,15 +57,13 @@ class VirtualIp:
         try:
             other = probe.result() if probe is not None else None
             if other is not None:
-                raise VirtualIpProblem(
-                    f"the virtual IP {self._text} is in use by another machine ({other}): take it down there"
-                )
+                raise self._in_use(other)
             vip.bring_up(address)
         except vip.AddressProblem as problem:
             raise VirtualIpProblem(str(problem)) from None
 
-    def announce(self) -> None:
-        """Tell the neighbours that it is here now; what they do not hear, they find out by asking.
+    def announce(self, count: int = 3) -> None:
+        """Tell the neighbours `count` times that it is here now; what they do not hear, they find out by asking.
 
         Raises VirtualIpProblem.
         """
@@ -68,25 +73,49 @@ class VirtualIp:
         from qpid_ha_agent import vip
 
         try:
-            vip.announce(address)
+            vip.announce(address, count)
         except vip.AddressProblem as problem:
             raise VirtualIpProblem(str(problem)) from None
 
-    def repair(self) -> bool:
-        """Whether it was gone, and is back. Raises VirtualIpProblem."""
+    def repair(self, leads: Callable[[], bool | None]) -> str | None:
+        """What was done, for the log; None: it was here, and here only, and that was announced again.
+
+        Once is not enough: whoever was cut off when it moved goes on to send to where it was, for half a minute and
+        longer. When another machine answers for it as well, who is primary by the record keeps it: `leads` says so
+        (None: the record cannot be read), and is asked only then. Raises VirtualIpProblem.
+        """
         address = self._address()
         if address is None:
-            return False
+            return None
         from qpid_ha_agent import vip
 
         try:
-            if vip.is_up(address):
-                return False
+            wrong = vip.what_is_wrong(address)
+            if not wrong and not vip.has_neighbours(address):
+                return None  # a cable that is out is other agents' business
+            other = None if wrong else vip.answers_elsewhere(address, MONITOR_PROBE_S)
         except vip.AddressProblem as problem:
             raise VirtualIpProblem(str(problem)) from None
-        self.bring_up()
-        self.announce()
-        return True
+        if wrong:
+            self.bring_up()
+            self.announce()
+            return f"{wrong}: it is put right"
+        if other is None:
+            self.announce(count=1)
+            return None
+        leading = leads()
+        if leading is False:
+            self.take_down()
+            raise VirtualIpProblem(
+                f"another machine ({other}) has the virtual IP {self._text}, and the record names another primary:"
+                " it is taken down here"
+            )
+        if leading:
+            self.announce(count=1)
+        raise self._in_use(other)
+
+    def _in_use(self, other: str) -> VirtualIpInUse:
+        return VirtualIpInUse(f"the virtual IP {self._text} is in use by another machine ({other}): take it down there")
 
     def take_down(self) -> None:
         """Not here, on no interface. Raises VirtualIpProblem."""

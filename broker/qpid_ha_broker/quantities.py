@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -11,6 +10,8 @@ _BYTES = {
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", start=1)},
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
 }
+LARGEST = 10**18
+"""Of a number without a unit: what eighteen digits of text say. It fits into a double, which not every integer does."""
 _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([a-zA-Z]*)", re.ASCII)
 
 
@@ -50,6 +51,13 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes}B"
 
 
+def format_progress(done_bytes: int, total_bytes: int) -> str:
+    """How much of a store is loaded, for people; `total_bytes` 0: not known yet."""
+    if not total_bytes:
+        return "looking through its files"
+    return f"{100 * done_bytes // total_bytes}% of {-(-total_bytes // 1_000_000)} MB"
+
+
 def _split(value: object) -> tuple[float, str]:
     """The number and its unit. `True` is a number to Python, but nobody means one by it."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -60,6 +68,6 @@ def _split(value: object) -> tuple[float, str]:
             raise ValueError("it is not a number with a unit")
         number = found[1]
         return (float(number) if "." in number else int(number)), found[2]
-    if not math.isfinite(value) or value < 0:
-        raise ValueError("it is negative or not finite")
+    if not 0 <= value < LARGEST:
+        raise ValueError("it is negative, or larger than anything that is meant")
     return value, ""

@@ -54,6 +54,7 @@ summary_option = click.option(
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="qpid-ha", prog_name="qpid-ha-pipeline")
 def main() -> None:
     """Read what brokers have written. DATA_DIR is a broker's data directory, or a pattern of some.
 

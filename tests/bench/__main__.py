@@ -13,6 +13,7 @@ from proton import ProtonException
 from rich.console import Console
 
 from bench import (
+    attack,
     capacity,
     crashes,
     failover,
@@ -67,8 +68,11 @@ STORE_MEASURES: Mapping[str, Measure] = {
     "total-crash": crashes.measure_crashes,
     "paging": paging.measure_paging,
 }
+ATTACK_MEASURES: Mapping[str, Measure] = {"attack": attack.measure_attack}
 PIPELINE_MEASURES: Mapping[str, Measure] = {**journals.PIPELINE_MEASURES, **live_streams.LIVE_MEASURES}
-ON_DEMAND: Mapping[str, Measure] = {**MEASURES, **STORE_MEASURES, **PIPELINE_MEASURES, **LAB_MEASURES}
+ON_DEMAND: Mapping[str, Measure] = {
+    **MEASURES, **STORE_MEASURES, **ATTACK_MEASURES, **PIPELINE_MEASURES, **LAB_MEASURES,
+}  # fmt: skip
 """With --only: those with a store write gigabytes, and those of the lab take root and a Pacemaker."""
 WIDTH_IN_A_FILE = 160
 
@@ -77,6 +81,7 @@ WIDTH_IN_A_FILE = 160
 @click.option("--only", multiple=True, type=click.Choice(list(ON_DEMAND)), help="Measure this alone; may be repeated.")
 @click.option("--repeat", default=1, type=click.IntRange(1), help="Runs; the table shows medians, and min and max.")
 @click.option("--messages", type=click.IntRange(1), help="Messages of the throughput measurements.")
+@click.option("--minutes", type=click.FloatRange(0.05), help="How long the attack lasts.")
 @click.option("--quick", is_flag=True, help="Small numbers: shows that everything runs, the figures mean nothing.")
 @click.option("--profile", type=click.Path(file_okay=False, path_type=Path), help="Record the broker with py-spy here.")
 @click.option(
@@ -84,12 +89,20 @@ WIDTH_IN_A_FILE = 160
     help="Where the figures go.",
 )  # fmt: skip
 def main(
-    only: tuple[str, ...], repeat: int, messages: int | None, quick: bool, profile: Path | None, json_path: Path
+    only: tuple[str, ...],
+    repeat: int,
+    messages: int | None,
+    minutes: float | None,
+    quick: bool,
+    profile: Path | None,
+    json_path: Path,
 ) -> None:
     """Measure the broker on this machine. Targets are for 2 cores that do nothing else."""
     scenario = dataclasses.replace(Scenario.quick() if quick else Scenario(), profile_directory=profile)
     if messages is not None:
         scenario = dataclasses.replace(scenario, messages=messages)
+    if minutes is not None:
+        scenario = dataclasses.replace(scenario, attack_s=minutes * 60)
     console, machine = Console(), facts()
     if not console.is_terminal:
         console = Console(width=WIDTH_IN_A_FILE)

@@ -14,14 +14,13 @@ from bench.load_client import BenchError
 from bench.pipeline_growth import measure_growth, worked_s
 from bench.scenario import Scenario
 from bench.store import MB, disk_directory
-from bench.store_filling import IDENTITY, fill_journal
+from bench.store_filling import begin_journal, fill_journal
 from qpid_ha_broker.amqp.sections import MessageSections
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import Record, encode_all
-from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import BlockKind
 from qpid_ha_broker.store.files import LocalDisk
-from qpid_ha_broker.store.journal import SEGMENT_BYTES, Journal
+from qpid_ha_broker.store.journal import SEGMENT_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,10 +64,7 @@ def fill(directory: Path, total_bytes: int, size: int) -> tuple[int, int]:
     """A journal of one broker with messages of `size` bytes on ten queues; its bytes, and messages on one queue."""
     directory.mkdir(parents=True)
     payloads = [_message(size - size // 4 + number * size // 1000) for number in range(500)]
-    journal = Journal.begin(
-        LocalDisk(directory), IDENTITY, 1, generation=1, first_lsn=1, first_local_lsn=LOCAL_BASE + 1, previous_bytes=0,
-        clock=lambda: int(time.time() * 1000), segment_bytes=SEGMENT_BYTES,
-    )  # fmt: skip
+    journal = begin_journal(LocalDisk(directory), 0, SEGMENT_BYTES, generation=1)
     records = [Record(number + 1, ev.QueueDeclared(f"queue-{number}", {}), False) for number in range(QUEUES)]
     written = turn = wanted = 0
     lsn = QUEUES

@@ -41,6 +41,7 @@ class Scenario:
     cluster_queues: tuple[int, int] = (1_000, 10_000)
     kills: int = 20
     pauses: int = 3
+    attack_s: float = 120.0
     recovered_events: int = 1_000_000
     queued_messages: int = 10_000_000
     crashed_messages: int = 1_000_000
@@ -78,6 +79,7 @@ class Scenario:
             cluster_queues=(5, 10),
             kills=1,
             pauses=1,
+            attack_s=4.0,
             recovered_events=2_000,
             queued_messages=1_000,
             crashed_messages=1_000,

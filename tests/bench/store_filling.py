@@ -17,6 +17,7 @@ from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.journal import SEGMENT_BYTES, Identity, Journal
 from qpid_ha_broker.store.snapshot import SnapshotEnd, SnapshotWriter, configuration_events
+from qpid_ha_broker.store.status import STATUS_FILE, Status
 
 IDENTITY = Identity("", "test", "default")
 """Of a broker that is in no cluster, called as `RunningBroker` calls it."""
@@ -44,10 +45,12 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def _begin(disk: LocalDisk, last_lsn: int, segment_bytes: int = SEGMENT_BYTES) -> Journal:
+def begin_journal(disk: LocalDisk, last_lsn: int, segment_bytes: int = SEGMENT_BYTES, generation: int = 0) -> Journal:
+    """A store whose first event follows `last_lsn`."""
+    disk.replace(STATUS_FILE, Status(*IDENTITY, role="standalone").encode())
     return Journal.begin(
-        disk, IDENTITY, 1, generation=0, first_lsn=last_lsn + 1, first_local_lsn=LOCAL_BASE + 1, previous_bytes=0,
-        clock=_now_ms, segment_bytes=segment_bytes,
+        disk, IDENTITY, 1, generation=generation, first_lsn=last_lsn + 1, first_local_lsn=LOCAL_BASE + 1,
+        previous_bytes=0, clock=_now_ms, segment_bytes=segment_bytes,
     )  # fmt: skip
 
 
@@ -60,7 +63,7 @@ def fill_journal(
     """
     directory.mkdir(parents=True)
     resources, queue = _with_one_queue()
-    journal = _begin(LocalDisk(directory), 0, segment_bytes)
+    journal = begin_journal(LocalDisk(directory), 0, segment_bytes)
     batch = resources.log.take_batch()
     if batch is None:
         raise RuntimeError("a new broker wrote nothing")
@@ -97,7 +100,7 @@ def fill_snapshot(directory: Path, messages: int, size: int = 100) -> None:
     for records in _messages(queue, first, last, message(size, durable=True)):
         writer.add(records)
     writer.finish(SnapshotEnd(last, LOCAL_BASE, last, LOCAL_BASE, messages, 0))
-    _begin(disk, last).end()
+    begin_journal(disk, last).end()
 
 
 def _messages(queue: int, first: int, last: int, payload: bytes) -> Iterator[bytes]:

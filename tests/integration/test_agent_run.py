@@ -87,17 +87,15 @@ def test_without_anybody_to_take_over_the_lock_goes_when_the_broker_is_gone(tmp_
     assert log.index("stop the broker:") < log.index("is dead") < log.index("release the lock:")
 
 
-def test_who_takes_the_lock_file_away_gets_another_primary_or_the_same_again(
-    agents: list[RunningAgent], tmp_path: Path
-) -> None:
+def test_who_takes_the_lock_file_away_does_not_end_the_primary(agents: list[RunningAgent], tmp_path: Path) -> None:
+    """The lock chooses who tries; who is primary is in the record."""
     first, second = agents
     (tmp_path / PRIMARY_LOCK_FILE).unlink()
 
-    first.wait_for_line("demote: the lock was taken away")
-    wait_until(
-        lambda: sorted(str(agent.status().get("state")) for agent in agents) == ["primary", "ready"],
-        lambda: first.log() + second.log(),
-    )
+    first.wait_for_line("release the lock: the lock was taken away")
+    wait_until(lambda: first.log().count("agent a: we have the lock") == 2, lambda: first.log() + second.log())
+    assert [agent.status()["state"] for agent in agents] == ["primary", "ready"]
+    assert "demote" not in first.log()
 
 
 def test_a_new_agent_takes_care_of_the_broker_that_the_old_one_left(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def test_a_certificate_that_cannot_be_used_is_named(directory: Path, content: st
     if content is not None:
         certificate.write_text(content, encoding="ascii")
     key = directory / "key.pem"
+    key.touch(mode=0o600)
     key.write_text("neither is this a key\n", encoding="ascii")
 
     files = ("--set", f"tls.certificate={certificate}", "--set", f"tls.key={key}")
@@ -133,3 +134,15 @@ def test_what_a_killed_broker_left_behind_hinders_nobody(directory: Path) -> Non
 
     with RunningBroker(settings) as again:
         assert again.url == killed.url
+
+
+def test_a_configuration_can_be_checked_beside_the_broker_that_runs_with_it(directory: Path) -> None:
+    """Before a restart: what the running one has open is no mistake, and nothing of it is touched."""
+    settings = f"listen: [amqp://127.0.0.1:0]\ndata-dir: {directory / 'data'}\nname: node1\n"
+    with RunningBroker({"data-dir": str(directory / "data")}):
+        config = directory / "checked.yaml"
+        config.write_text(settings, encoding="utf-8")
+        command = [sys.executable, "-m", "qpid_ha_broker.server.main", "--check", "--config", str(config)]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
+        assert (found.returncode, found.stdout) == (0, "qpidd: the settings of node1 can be used\n"), found.stderr
+    assert "lisen" in complaint(directory, "--check", config=settings + "lisen: []\n")

@@ -47,6 +47,7 @@ def nothing_json_knows(params: dict[str, object]) -> object:
     return {1, 2}
 
 
+NESTED = b"[" * 100 + b"]" * 100
 METHODS = {
     "echo": echo,
     "echo_later": echo_later,
@@ -148,6 +149,13 @@ def test_the_client_gets_results_refusals_and_bugs_apart(tmp_path: Path, run: Ca
         (b"[" * 100_000 + b"\n", -32700, False),
         (b'{"jsonrpc": "2.0", "id": NaN, "method": "echo"}\n', -32700, False),
         (b"x" * 2_000_000 + b"\n", -32600, False),
+        (b'{"jsonrpc": "2.0", "id": 1e400, "method": "echo"}\n', -32600, True),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "echo", "params": {"n": [-1e400]}}\n', -32600, True),
+        (b'{"jsonrpc": "2.0", "id": 1%s, "method": "echo"}\n' % (b"0" * 4000), -32600, True),
+        (b'{"jsonrpc": "2.0", "id": 1%s, "method": "echo"}\n' % (b"0" * 5000), -32700, False),
+        (b'{"jsonrpc": "2.0", "id": "\\ud800", "method": "echo"}\n', -32600, True),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "echo", "params": {"\\udfff": 1}}\n', -32600, True),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "echo", "params": {"a": %s}}\n' % NESTED, -32600, True),
         (b"17\n", -32600, True),
         (b"[]\n", -32600, True),
         (b'{"id": 1, "method": "echo"}\n', -32600, True),
@@ -230,7 +238,7 @@ def test_peers_are_judged_by_what_the_kernel_says() -> None:
 def test_another_user_is_refused_even_if_the_file_lets_him_in(tmp_path: Path) -> None:
     async def story(server: ControlServer) -> None:
         server.path.chmod(0o666)
-        for directory in (tmp_path, *tmp_path.parents[:2]):
+        for directory in (tmp_path, *tmp_path.parents[:3]):
             directory.chmod(0o755)
         command = ["/usr/bin/perl", "-MIO::Socket::UNIX", "-e", NOBODY_ASKS, str(server.path)]
         nobody = await asyncio.create_subprocess_exec(
@@ -346,9 +354,8 @@ def test_one_broker_per_data_directory(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
     with pytest.raises(SettingsError, match=rf"data-dir: .*/data is in use by another broker \(pid {os.getpid()}\)"):
         lock_data_directory(tmp_path / "data")
-    first.release()
-    first.release()
-    lock_data_directory(tmp_path / "data").release()
+    os.close(first)
+    os.close(lock_data_directory(tmp_path / "data"))
 
 
 def test_a_data_directory_that_cannot_be_is_named(tmp_path: Path) -> None:

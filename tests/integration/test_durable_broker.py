@@ -22,6 +22,7 @@ from failover_load import FailoverLoad
 from kept_journal import last_block
 from qpid_ha_broker.server.store import SET
 from qpid_ha_broker.store.files import LocalDisk
+from qpid_ha_broker.store.layout import segment_path
 from running_agent import wait_until
 from running_broker import RunningBroker
 
@@ -309,7 +310,7 @@ def test_old_files_become_a_snapshot_while_it_runs(start: Start, tmp_path: Path)
             assert time.monotonic() < deadline, broker.log()
             client.offer(sender, durable("x" * 50_000))
             sent += 1
-        while len(list((tmp_path / "default" / "journal").glob("*.log"))) > 8:
+        while (tmp_path / "default" / segment_path(1)).exists():
             assert time.monotonic() < deadline, broker.log()
             client.offer(sender, durable("x" * 1000))
             sent += 1
@@ -329,7 +330,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "small"
     place.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(place)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=3m,mode=0700", "none", str(place)], capture_output=True, check=False
     )
     if mounted.returncode != 0:
         pytest.skip("a file system of its own needs the right to mount one")
@@ -425,6 +426,29 @@ def test_damage_is_named_with_file_and_offset(start: Start, tmp_path: Path) -> N
     assert segment.name in line
     assert "offset" in line
     assert "qpid-ha store check" in line
+
+
+def test_a_journal_that_was_cut_short_is_not_served_as_if_that_were_all(start: Start, tmp_path: Path) -> None:
+    """The broker was killed, as for a torn end; but then a copy of its segment stopped half way."""
+    broker = start()
+    with BlockingClient(broker.url) as client:
+        for number in range(20):
+            assert confirmed(client.send("q", durable(f"message {number}"))) == 1
+        kill(broker, client)
+    (segment,) = (tmp_path / "default" / "journal").glob("*.log")
+    os.truncate(segment, segment.read_bytes().index(b"message 10"))
+
+    line = complaint(tmp_path)
+
+    assert f"{segment.name}, offset " in line
+    assert "the file was cut off" in line
+    assert f"qpid-ha store check {tmp_path / 'default'}" in line
+    checked = subprocess.run(
+        [sys.executable, "-m", "qpid_ha_agent.cli.admin", "store", "check", str(tmp_path)],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert checked.returncode == 1
+    assert segment.name in checked.stdout
 
 
 def test_a_newer_format_asks_for_an_upgrade(start: Start, tmp_path: Path) -> None:

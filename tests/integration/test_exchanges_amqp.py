@@ -167,9 +167,9 @@ def test_a_durable_subscription_outlives_its_link_until_it_is_closed(
     while receiver.fetcher.unsettled:
         receiver.accept()
     reader.round_trip()
-    assert management.messages("reader.paper") == 0
+    assert management.messages("subscription:reader:paper") == 0
     receiver.close()
-    assert management.queue("reader.paper") is None
+    assert management.queue("subscription:reader:paper") is None
 
 
 def named_container(name: str) -> Any:
@@ -184,7 +184,7 @@ def test_a_durable_subscription_is_its_subscribers_own(client: BlockingClient, c
     owner = connect(container=named_container("owner"))
     receiver = owner.receiver("amq.topic/news", 0, DurableSubscription(), name="mine")
     with pytest.raises(LinkDetached) as refused:
-        client.receiver("owner.mine", 0)
+        client.receiver("subscription:owner:mine", 0)
     assert refused.value.condition == "amqp:resource-locked"
     receiver.close()
 

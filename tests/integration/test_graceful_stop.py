@@ -19,6 +19,7 @@ from raw_peer import (
     CLOSE,
     DISPOSITION,
     FLOW,
+    READS_REFUSALS,
     RECEIVER,
     SASL_HEADER,
     SENDER,
@@ -55,7 +56,7 @@ def exit_code(broker: RunningBroker) -> int:
 
 def sending(broker: RunningBroker, address: str) -> RawPeer:
     peer = RawPeer(broker.port)
-    peer.open()
+    peer.open(desired=READS_REFUSALS)
     peer.send(begin() + attach("publisher", 0, SENDER, address))
     peer.expect(FLOW)
     return peer
@@ -69,8 +70,8 @@ def until_close(peer: RawPeer) -> list[Frame]:
     return frames
 
 
-def test_clients_are_told_and_the_process_ends_with_success() -> None:
-    with RunningBroker() as broker, BlockingClient(broker.url) as client:
+def test_clients_that_read_refusals_are_told_and_the_process_ends_with_success() -> None:
+    with RunningBroker() as broker, BlockingClient(broker.url, desired_capabilities=READS_REFUSALS) as client:
         client.send("q", "x")
         terminate(broker)
 
@@ -83,6 +84,28 @@ def test_clients_are_told_and_the_process_ends_with_success() -> None:
         assert exit_code(broker) == 0
         assert "stopped" in broker.log()
         assert "Traceback" not in broker.log()
+
+
+def test_for_other_clients_the_stream_ends_so_that_they_reconnect_by_themselves() -> None:
+    with RunningBroker() as broker, RawPeer(broker.port) as peer:
+        peer.open()
+        terminate(broker)
+
+        assert peer.read_to_end() == b""
+
+        peer.close()
+        assert exit_code(broker) == 0
+        assert "sent away: broker test is stopping" in broker.log()
+
+
+def test_a_client_that_does_not_answer_the_close_is_dropped_after_two_seconds() -> None:
+    with RunningBroker({"stop-timeout": "60s"}) as broker, sending(broker, "q") as stubborn:
+        began = terminate(broker)
+        until_close(stubborn)
+
+        assert exit_code(broker) == 0
+
+        assert 2 <= time.monotonic() - began < 2 + GRACE_S
 
 
 def settled_deliveries(frames: list[Frame]) -> set[int]:
@@ -112,7 +135,7 @@ def test_what_a_witness_has_seen_is_settled_before_the_close(tmp_path: Path) -> 
         await broker.start()
         peer = await asyncio.to_thread(RawPeer, int(broker.listening[0].rpartition(":")[2]))
         try:
-            await asyncio.to_thread(peer.open)
+            await asyncio.to_thread(peer.open, desired=READS_REFUSALS)
             peer.send(begin() + attach("publisher", 0, SENDER, "q"))
             await asyncio.to_thread(peer.expect, FLOW)
             log.add_witness("store")
@@ -215,7 +238,7 @@ def test_ctrl_c_stops_as_sigterm_does() -> None:
 def test_begin_is_answered_until_the_end() -> None:
     """A client that is told to go may still finish its sentence."""
     with RunningBroker({"stop-timeout": "3s"}) as broker, RawPeer(broker.port) as peer:
-        peer.open()
+        peer.open(desired=READS_REFUSALS)
         peer.send(begin())
         peer.expect(BEGIN)
         terminate(broker)

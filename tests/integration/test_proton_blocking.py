@@ -12,6 +12,7 @@ from proton.reactor import AtLeastOnce, AtMostOnce
 from proton.utils import LinkDetached
 
 from blocking_client import BlockingClient, Management, SettleSecond, bodies
+from raw_peer import READS_REFUSALS
 from running_broker import RunningBroker
 
 Connect = Callable[..., BlockingClient]
@@ -23,6 +24,14 @@ def test_what_was_sent_first_comes_first(client: BlockingClient, address: str) -
     assert {outcome.state for outcome in outcomes} == {Delivery.ACCEPTED}
     assert bodies(client.consume(address)) == [str(n) for n in range(100)]
     assert client.browse(address) == []
+
+
+def test_the_tag_of_each_delivery_can_be_read(client: BlockingClient, address: str) -> None:
+    client.send(address, *(str(n) for n in range(300)))
+    receiver = client.receiver(address, 300)
+    client.wait(lambda: len(receiver.fetcher.unsettled) + len(receiver.fetcher.incoming) >= 300)
+    tags = {delivery.tag for _, delivery in receiver.fetcher.incoming}
+    assert len(tags) == 300
 
 
 def test_a_message_arrives_as_it_was_sent(client: BlockingClient, address: str) -> None:
@@ -286,8 +295,8 @@ def test_a_message_over_the_limit_costs_its_link_and_nothing_else() -> None:
         assert [len(body) for body in bodies(client.consume("q"))] == [90_000]
 
 
-def test_a_stopping_broker_says_so() -> None:
-    with RunningBroker() as broker, BlockingClient(broker.url) as client:
+def test_a_stopping_broker_says_so_to_those_who_read_refusals() -> None:
+    with RunningBroker() as broker, BlockingClient(broker.url, desired_capabilities=READS_REFUSALS) as client:
         client.send("q", "a")
         os.kill(broker.pid, signal.SIGTERM)
         with pytest.raises(ConnectionException, match="amqp:connection:forced"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from qpid_ha_agent.broker_address import RemoteBroker
 from qpid_ha_agent.control import Refused, Unreachable
 from qpid_ha_agent.remote_control import RemoteControlClient
 from running_broker import RunningBroker
+from running_cluster import RunningCluster
 
 PASSWORD = "correct horse"
 SASLPASSWD = shutil.which("saslpasswd2") or shutil.which("saslpasswd2", path="/usr/sbin:/sbin")
@@ -35,6 +37,13 @@ def users_db(tmp_path: Path) -> Path:
     for user in ("replicator", "guest"):
         command = [SASLPASSWD or "saslpasswd2", "-p", "-c", "-f", str(path), user]
         subprocess.run(command, input=PASSWORD, text=True, check=True, capture_output=True)
+    return path
+
+
+def secret_file(path: Path, password: str) -> Path:
+    """A password that nobody else can read."""
+    path.touch(mode=0o600)
+    path.write_text(f"{password}\n")
     return path
 
 
@@ -75,20 +84,62 @@ def test_a_connection_that_is_not_marked_does_not_administer(management: Managem
 
 @needs_cyrus
 def test_where_ha_username_is_set_nobody_else_administers(tmp_path: Path, users_db: Path) -> None:
-    values: dict[str, object] = {"sasl.users-db": users_db, "ha.username": "replicator", "ha.password": PASSWORD}
+    password_file = secret_file(tmp_path / "password", PASSWORD)
+    values: dict[str, object] = {"sasl.users-db": users_db, "ha.username": "replicator"}
+    values["ha.password-file"] = password_file
     with RunningBroker(values) as broker:
         mine = f"amqp://replicator@127.0.0.1:{broker.port}"
         assert qpid_ha("ping", "-b", mine, QPID_HA_PASSWORD=PASSWORD).stdout == "test is alive\n"
-        (tmp_path / "password").write_text(f"{PASSWORD}\n")
-        assert qpid_ha("ping", "-b", mine, "--password-file", str(tmp_path / "password")).returncode == 0
-        assert qpid_ha("get", "ha.password", "-b", mine, QPID_HA_PASSWORD=PASSWORD).stdout == "********\n"
+        assert qpid_ha("ping", "-b", mine, "--password-file", str(password_file)).returncode == 0
         for other in (f"amqp://guest@127.0.0.1:{broker.port}", broker.url):
             done = qpid_ha("ping", "-b", other, QPID_HA_PASSWORD=PASSWORD)
-            assert (done.returncode, done.stdout) == (1, "")
+            assert (done.returncode, done.stdout) == (4, "")
             assert "ha.username" in done.stderr
         done = qpid_ha("ping", "-b", mine, QPID_HA_PASSWORD="wrong")
-        assert done.returncode == 1
+        assert done.returncode == 4
         assert "replicator" in done.stderr
+
+
+@needs_cyrus
+def test_a_broker_of_the_cluster_is_administered_by_any_name_of_its_address(tmp_path: Path, users_db: Path) -> None:
+    secret = secret_file(tmp_path / "secret", PASSWORD)
+    values: dict[str, object] = {"sasl.users-db": users_db, "ha.username": "replicator", "ha.password-file": secret}
+    with RunningBroker(values) as broker:
+        config = tmp_path / "qpid-ha.yaml"
+        listed = f"amqp://127.0.0.1:{broker.port}"
+        config.write_text(f"ha: {{brokers-url: '{listed}', username: replicator, password-file: {secret}}}\n")
+        done = qpid_ha("ping", "-b", f"amqp://localhost:{broker.port}", QPID_HA_CONFIG=str(config))
+        assert (done.returncode, done.stdout) == (0, "test is alive\n"), done.stderr
+        stranger = qpid_ha("ping", "-b", f"amqp://localhost:{broker.port}")
+        assert stranger.returncode == 4
+        assert "amqp://USER@HOST" in stranger.stderr
+
+
+def test_where_the_broker_of_this_machine_is_down_another_one_tells_of_all(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, count=2) as cluster:
+        cluster.form(0)
+        here = {"QPID_HA_CONFIG": str(cluster.broker(1).config)}
+        alive = qpid_ha("status", "--all", **here)
+        assert (alive.returncode, alive.stderr) == (0, "")
+        cluster.kill(1)
+        done = qpid_ha("status", "--all", "--format", "json", **here)
+        assert done.returncode == 0
+        assert f"this is what the broker at {cluster.urls[0]} sees" in done.stderr
+        assert [(row["name"], row["state"]) for row in json.loads(done.stdout)] == [
+            ("broker1", "primary"),
+            (None, "unreachable"),
+        ]
+        assert qpid_ha("query", "--all", **here).returncode == 0
+        cluster.kill(0)
+        assert qpid_ha("status", "--all", **here).returncode == 3
+
+
+def test_backups_are_shown_by_the_primary_and_a_backup_says_where_that_is(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, count=2) as cluster:
+        cluster.form(0)
+        done = qpid_ha("backups", "-b", str(cluster.broker(1).control_socket))
+        assert done.returncode == 1
+        assert f"ask broker1 at {cluster.urls[0]}, the primary" in done.stderr
 
 
 def test_a_broker_that_is_not_there_is_unreachable() -> None:
@@ -96,3 +147,17 @@ def test_a_broker_that_is_not_there_is_unreachable() -> None:
         gone = address_of(broker)
     with pytest.raises(Unreachable, match=str(gone.port)):
         RemoteControlClient(gone, timeout_s=5).call("ping")
+
+
+@needs_cyrus
+def test_a_backup_with_a_wrong_password_says_so_in_its_status(tmp_path: Path, users_db: Path) -> None:
+    secret, wrong = secret_file(tmp_path / "secret", PASSWORD), secret_file(tmp_path / "wrong", "wrong")
+    settings = {"sasl.users-db": str(users_db), "ha": {"username": "replicator", "password-file": str(secret)}}
+    cluster = RunningCluster(tmp_path, count=2, settings=settings)
+    config = cluster.broker(1).config
+    config.write_text(config.read_text().replace(str(secret), str(wrong)))
+    with cluster:
+        cluster.wait_until(lambda: bool(cluster.status(1).get("login_problem")), "the backup says what is wrong")
+        done = qpid_ha("status", "-b", str(cluster.broker(1).control_socket))
+        assert (done.returncode, done.stdout) == (0, "connecting\n")
+        assert f"broker2: cannot log in to the broker at {cluster.urls[0]}: amqp:unauthorized-access" in done.stderr

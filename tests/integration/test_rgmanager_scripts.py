@@ -122,15 +122,19 @@ def test_a_silent_broker_is_unknown_and_is_killed_when_it_may_be_primary(nodes: 
 
 
 @pytest.mark.parametrize("script", ["qpidd", "qpidd-primary"])
-@pytest.mark.parametrize("arguments", [(), ("jump",), ("start", "now")])
-def test_anything_else_is_a_usage_error(nodes: LoopbackNodes, script: str, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [(), ("start", "now")])
+def test_no_argument_or_more_than_one_is_a_usage_error(
+    nodes: LoopbackNodes, script: str, arguments: tuple[str, ...]
+) -> None:
     done = nodes.script("node1", script, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"usage: {script} {{start|stop|status|") or f"{script}: usage: " in done.stderr
 
 
-def test_reload_is_not_implemented(nodes: LoopbackNodes) -> None:
-    assert nodes.script("node1", "qpidd", "reload").returncode == 3
+@pytest.mark.parametrize("script", ["qpidd", "qpidd-primary"])
+@pytest.mark.parametrize("action", ["reload", "jump"])
+def test_an_action_that_there_is_not_has_a_code_of_its_own(nodes: LoopbackNodes, script: str, action: str) -> None:
+    assert nodes.script("node1", script, action).returncode == 3
 
 
 def test_a_node_without_the_agent_lets_the_service_go_elsewhere(nodes: LoopbackNodes, tmp_path: Path) -> None:
@@ -171,8 +175,42 @@ def test_a_broker_that_cannot_start_says_why(nodes: LoopbackNodes) -> None:
     config = nodes.broker("node2").config
     config.write_text(config.read_text(encoding="utf-8") + "lisen: []\n", encoding="utf-8")
     done = nodes.script("node2", "qpidd", "start")
-    assert done.returncode == 1
+    assert done.returncode == 6
     assert "lisen" in done.stderr
+
+
+@pytest.mark.parametrize("action", ["restart", "try-restart"])
+@pytest.mark.parametrize("mistake", ["lisen: []\n", "name: ["], ids=["unknown key", "no YAML"])
+def test_a_restart_with_a_broken_configuration_leaves_the_good_broker_running(
+    nodes: LoopbackNodes, action: str, mistake: str
+) -> None:
+    nodes.script("node1", "qpidd", "start")
+    pid = nodes.pid("node1")
+    config = nodes.broker("node1").config
+    sound = config.read_text(encoding="utf-8")
+    config.write_text(sound + mistake, encoding="utf-8")
+    done = nodes.script("node1", "qpidd", action)
+    assert done.returncode == 6
+    assert str(config) in done.stderr
+    assert (nodes.pid("node1"), nodes.state("node1")) == (pid, "connecting")
+    config.write_text(sound, encoding="utf-8")
+    assert nodes.script("node1", "qpidd", action).returncode == 0
+    assert nodes.pid("node1") not in (0, pid)
+
+
+def test_a_restart_that_could_not_start_the_broker_again_does_not_stop_it(nodes: LoopbackNodes) -> None:
+    nodes.script("node1", "qpidd", "start")
+    pid = nodes.pid("node1")
+    assert nodes.script("node1", "qpidd", "restart", QPID_HA_USER="no-such-user").returncode == 6
+    assert nodes.pid("node1") == pid
+
+
+def test_a_try_restart_replaces_a_broker_that_hangs(nodes: LoopbackNodes) -> None:
+    nodes.script("node1", "qpidd", "start")
+    pid = nodes.pid("node1")
+    nodes.kill("node1", signal.SIGSTOP)
+    assert nodes.script("node1", "qpidd", "try-restart", QPID_HA_HANG_TIMEOUT="1s").returncode == 0
+    assert nodes.pid("node1") not in (0, pid)
 
 
 # --- whose broker it is

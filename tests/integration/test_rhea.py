@@ -55,6 +55,20 @@ def test_a_selector_that_is_none_is_refused(play: Play) -> None:
     assert play("malformed-selector")["condition"] == "amqp:invalid-field"
 
 
+def test_its_drain_without_credit_is_answered(play: Play) -> None:
+    assert play("drain-without-credit")["credit"] == 0
+
+
+def test_it_unsubscribes_as_jms_does(play: Play, management: Management) -> None:
+    seen = play("unsubscribe")
+    assert (seen["address"], seen["condition"]) == ("amq.topic/news", "amqp:not-found")
+    assert management.queue("subscription:reader:paper") is None
+
+
+def test_a_mark_of_a_second_delivery_is_passed_on(play: Play) -> None:
+    assert play("first-acquirer")["marks"] == [False, True]
+
+
 def test_it_browses(play: Play, client: BlockingClient, address: str) -> None:
     assert play("browse")["bodies"] == ["a", "b"]
     assert bodies(client.consume(address)) == ["a", "b"]

@@ -19,6 +19,8 @@ from proton import Message
 
 from blocking_client import BlockingClient, bodies
 from qpid_ha_agent.control import Refused
+from qpid_ha_broker.coordination.file import FileCoordinator
+from qpid_ha_broker.ha.effects import Record
 from qpid_ha_broker.server.discarded import DiscardedMessages
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.inspection import read_status
@@ -159,6 +161,25 @@ def test_best_finds_the_winner_says_why_and_gives_the_next_command(run: Run, sto
     assert {reason["broker"]: reason["standing"] for reason in verdict["reasons"]} == {
         "node1": "behind", "node2": "best", "node3": "behind",
     }  # fmt: skip
+
+
+def test_best_and_recover_ask_the_coordinator_that_this_machine_is_configured_with(
+    run: Run, stores: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "none.yaml").write_text(f"ha: {{coordinator: 'file:{tmp_path}'}}\n")
+    cluster = json.loads(run("list", stores[0], "--format", "json").stdout)[0]["cluster"]
+    FileCoordinator(tmp_path).compare_and_set(Record(), Record(cluster, 3, "node1", 9, MEMBERS))
+
+    found = run("best", *stores)
+
+    assert found.returncode == 1
+    assert "ADMIN: The coordinator's record says generation 3, epoch 9, led by node1, and no store here" in found.stdout
+    assert run("recover", *stores).returncode == 1
+    assert [chosen(store) for store in stores] == [None, None, None]
+    (tmp_path / "record.json").write_text("{")
+    found = run("best", *stores)
+    assert found.returncode == 0
+    assert "judged without the coordinator's record" in found.stderr
 
 
 def test_best_asks_hosts_through_ssh_and_an_away_one_is_a_store_that_is_missing(

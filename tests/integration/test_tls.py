@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +19,7 @@ from proton import SSLDomain
 from proton.utils import BlockingConnection
 
 from blocking_client import BlockingClient, bodies
+from qpid_ha_broker.server.config_file import ConfigError, load_settings
 from raw_peer import AMQP_HEADER, RawPeer
 from running_broker import RunningBroker
 
@@ -176,7 +180,15 @@ def test_a_certificate_can_be_demanded(demanding: RunningBroker, authority: Auth
 
     with BlockingClient(by_name(demanding), ssl_domain=showing(authority, authority, "bob")) as client:
         client.send("q", "x")
-    assert len([line for line in demanding.log().splitlines() if "SSL Failure" in line]) == 2
+    assert demanding.await_log(r"SSL Failure.*(\n.*)*SSL Failure"), "of what happens more often, a line a second"
+
+
+def lines_after(broker: RunningBroker, length: int) -> list[str]:
+    """What the broker has logged after the first `length` characters; waits for the first line."""
+    deadline = time.monotonic() + 10
+    while "\n" not in (text := broker.log()[length:]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return text.splitlines()
 
 
 NO_TLS = {"plain AMQP": AMQP_HEADER, "HTTP": b"GET / HTTP/1.1\r\n\r\n", "noise": bytes(range(256)) * 4}
@@ -191,10 +203,7 @@ def test_what_is_no_tls_costs_the_peer_its_socket_and_one_line(
         peer.send(data)
         peer.read_to_end()
 
-    deadline = time.monotonic() + 5
-    while len(secure.log()) == before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    (line,) = secure.log()[before:].splitlines()
+    (line,) = lines_after(secure, before)
     assert "amqp:connection:" in line
     assert works(secure, authority)
 
@@ -218,7 +227,7 @@ def test_a_peer_that_encrypts_and_then_talks_nonsense_loses_its_socket(
     ):
         encrypted.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert encrypted.recv(4096) == b""
-    (line,) = secure.log()[before:].splitlines()
+    (line,) = lines_after(secure, before)
     assert "amqp:connection:framing-error" in line
     assert works(secure, authority)
 
@@ -229,3 +238,130 @@ def test_a_slow_consumer_over_tls_gets_everything(secure: RunningBroker, authori
         client.send("large", *["y" * 200_000] * 40)
         time.sleep(0.1)
         assert sum(len(body) for body in bodies(client.consume("large"))) == 40 * 200_000
+
+
+def test_the_tool_checks_a_listed_brokers_certificate_with_the_authorities_of_the_configuration(
+    authority: Authority, tmp_path: Path
+) -> None:
+    certificate, key = authority.issue("broker")
+    settings = {"listen": "amqps://127.0.0.1:0", "tls.certificate": str(certificate), "tls.key": str(key)}
+    with RunningBroker({**settings, "sasl.mechanisms": "ANONYMOUS"}) as broker:
+        config = tmp_path / "qpid-ha.yaml"
+        listed_url = f"amqps://localhost:{broker.port}"  # Proton looks at a certificate's names, not at addresses in it
+        config.write_text(f"ha: {{brokers-url: '{listed_url}'}}\ntls: {{ca: {authority.certificate}}}\n")
+        command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", "ping", "-b", broker.url]
+        listed = subprocess.run(
+            command, env={**os.environ, "QPID_HA_CONFIG": str(config)}, capture_output=True, text=True, check=False
+        )
+        stranger = subprocess.run(
+            command, env={**os.environ, "QPID_HA_CONFIG": "/nonexistent"}, capture_output=True, text=True, check=False
+        )
+    assert (listed.returncode, listed.stdout) == (0, "test is alive\n"), listed.stderr
+    assert stranger.returncode != 0
+    assert "certificate" in stranger.stderr
+
+
+# --- versions, ciphers, and certificates that change
+
+
+def settings_with(authority: Authority, certificate: Path, key: Path) -> dict[str, object]:
+    return {
+        "listen": "amqps://127.0.0.1:0",
+        "tls.certificate": certificate,
+        "tls.key": key,
+        "tls.ca": authority.certificate,
+    }
+
+
+def handshake(broker: RunningBroker, authority: Authority, *versions: ssl.TLSVersion) -> tuple[str, str]:
+    """The version and the cipher that a client gets which speaks `versions` only, and any cipher there is."""
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version, context.maximum_version = versions[0], versions[-1]
+    with (
+        socket.create_connection(("127.0.0.1", broker.port), timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as encrypted,
+    ):
+        cipher = encrypted.cipher()
+        return encrypted.version() or "", cipher[0] if cipher else ""
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")  # old versions are what is tried
+def test_tls_1_1_is_refused_even_where_the_ciphers_would_allow_it(authority: Authority) -> None:
+    settings = {**settings_with(authority, *authority.issue("localhost")), "tls.ciphers": "ALL:@SECLEVEL=0"}
+    with RunningBroker(settings) as broker:
+        with pytest.raises(ssl.SSLError):
+            handshake(broker, authority, ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1)
+        assert handshake(broker, authority, ssl.TLSVersion.TLSv1_2)[0] == "TLSv1.2"
+        assert handshake(broker, authority, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)[0] == "TLSv1.3"
+
+
+def test_versions_and_ciphers_are_those_of_the_settings(authority: Authority) -> None:
+    settings = settings_with(authority, *authority.issue("localhost"))
+    with RunningBroker({**settings, "tls.versions": "TLSv1.3"}) as newest, pytest.raises(ssl.SSLError):
+        handshake(newest, authority, ssl.TLSVersion.TLSv1_2)
+    cipher = "ECDHE-ECDSA-AES256-GCM-SHA384"
+    with RunningBroker({**settings, "tls.versions": "TLSv1.2", "tls.ciphers": cipher}) as one_cipher:
+        assert handshake(one_cipher, authority, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3) == ("TLSv1.2", cipher)
+
+
+def shown_certificate(broker: RunningBroker, authority: Authority) -> bytes:
+    """What the broker shows a new client."""
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    with (
+        socket.create_connection(("127.0.0.1", broker.port), timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as encrypted,
+    ):
+        return encrypted.getpeercert(binary_form=True) or b""
+
+
+def signal_and_wait(broker: RunningBroker) -> str:
+    """SIGHUP, and what the broker logs about it."""
+    before = len(broker.log())
+    os.kill(broker.pid, signal.SIGHUP)
+    return "\n".join(lines_after(broker, before))
+
+
+@pytest.mark.parametrize("how", ["SIGHUP", "qpid-ha tls reload"])
+def test_a_renewed_certificate_is_shown_to_new_clients_and_old_ones_stay(
+    authority: Authority, tmp_path: Path, how: str
+) -> None:
+    certificate, key = tmp_path / "broker.pem", tmp_path / "broker.key"
+
+    def renew() -> None:
+        for made, used in zip(authority.issue("localhost"), (certificate, key), strict=True):
+            shutil.copy(made, used)
+
+    def reload(broker: RunningBroker) -> bool:
+        if how == "SIGHUP":
+            return "were read again" in signal_and_wait(broker)
+        done = subprocess.run(
+            [sys.executable, "-m", "qpid_ha_agent.cli.admin", "-b", str(broker.control_socket), "tls", "reload"],
+            check=False, capture_output=True, text=True, timeout=30,
+        )  # fmt: skip
+        return done.returncode == 0
+
+    renew()
+    with RunningBroker(settings_with(authority, certificate, key)) as broker:
+        first = shown_certificate(broker, authority)
+        with BlockingClient(by_name(broker), ssl_domain=trusting(authority)) as connected:
+            renew()
+            assert shown_certificate(broker, authority) == first
+            assert reload(broker)
+            second = shown_certificate(broker, authority)
+            assert second != first
+            connected.send("q", "still here")
+            assert bodies(connected.consume("q")) == ["still here"]
+            certificate.write_text("no certificate", encoding="ascii")
+            assert not reload(broker)
+        assert "tls.certificate" in broker.log()
+        assert shown_certificate(broker, authority) == second
+
+
+def test_a_certificate_and_a_key_that_do_not_belong_together_are_refused(authority: Authority) -> None:
+    (certificate, key), (_, other_key) = authority.issue("a"), authority.issue("b")
+    flags = {**settings_with(authority, certificate, key), "tls.require-client-certificate": True}
+    settings = load_settings(None, flags, {})
+    assert settings.mechanisms_for(settings.listen[0]) == ("EXTERNAL", "ANONYMOUS")
+    with pytest.raises(ConfigError, match=r"tls\.certificate: .*a\.pem and .*b\.key"):
+        load_settings(None, {**flags, "tls.key": other_key}, {})

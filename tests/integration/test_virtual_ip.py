@@ -23,6 +23,7 @@ from qpid_ha_agent.local_addresses import LocalAddress, held_addresses
 from qpid_ha_agent.neighbour_frames import ALL_NODES, advertisement, group_mac, solicitation
 from qpid_ha_agent.neighbour_probe import announce_to_neighbours
 from qpid_ha_agent.vip import AddressProblem, VirtualAddress, read_address
+from qpid_ha_agent.vip_action import VirtualIp, VirtualIpInUse, VirtualIpProblem
 from running_agent import wait_until
 
 WHY_NOT_HERE = why_not_here()
@@ -425,6 +426,109 @@ def test_the_neighbour_that_remembers_another_host_is_put_right(world: World) ->
 
 def test_an_address_that_is_not_here_is_not_announced(world: World) -> None:
     assert world.refusal(vip.announce) == f"cannot announce: {world.ip} is on no interface of this machine"
+
+
+# --- looked after by each monitor of a primary
+
+
+def look_after(world: World, leads: bool | None = True) -> str | None:
+    """As the monitor of a primary does; `leads`: what the record says, if somebody asks."""
+    with world.here.inside():
+        return VirtualIp(str(world.address.interface), world.address.nic).repair(lambda: leads)
+
+
+def test_a_client_that_was_cut_off_when_the_address_moved_learns_of_it_at_the_next_monitor(own_world: World) -> None:
+    """Its switch is cut off from the new primary's; it still sends to the old one, where the address is no more."""
+    world = own_world
+    with Machine() as old:
+        # With an address of its own: else that of a port, and a port that goes would take what is remembered with it.
+        world.neighbour.ip("link", "add", "switch", "address", "02:00:00:00:00:01", "up", "type", "bridge")
+        world.neighbour.ip("link", "set", "eth1", "master", "switch")
+        world.here.ip("addr", "flush", "dev", "eth0")  # eth1 leads to the switch, on which the client's own address is
+        put_on(world.here, "eth1", world.here_ip, world)
+        old.plug("eth0", world.neighbour, "old")
+        world.neighbour.ip("link", "set", "old", "master", "switch")
+        put_on(old, "eth0", str(ip_address(world.here_ip) + 6), world)
+        world.neighbour.ip("addr", "flush", "dev", "eth0")
+        put_on(world.neighbour, "switch", world.neighbour_ip, world)
+        for machine, nic in ((old, "eth0"), (world.here, "eth1"), (world.neighbour, "switch")):
+            machine.wait_for_carrier(nic)
+        address = str(world.address.interface)
+        with old.inside():
+            VirtualIp(address, "").bring_up()
+            VirtualIp(address, "").announce()
+        world.neighbour.run("ping", "-c", "1", "-W", "5", world.ip)
+        assert remembered(world) == mac_of(old)
+
+        world.neighbour.ip("link", "set", "eth1", "nomaster")  # cut off from the new primary
+        with old.inside():
+            VirtualIp(address, "").take_down()
+        with world.here.inside():
+            VirtualIp(address, "").bring_up()
+            VirtualIp(address, "").announce()
+        assert remembered(world) == mac_of(old)
+        world.neighbour.ip("link", "set", "eth1", "master", "switch")  # healed
+
+        wait_until(lambda: look_after(world) is None and remembered(world) == mac_of(world.here, "eth1"), lambda: "")
+
+
+def put_on(machine: Machine, nic: str, ip: str, world: World) -> None:
+    nodad = ["nodad"] if world.address.interface.version == 6 else []
+    machine.ip("addr", "add", f"{ip}/{world.address.interface.network.prefixlen}", "dev", nic, *nodad)
+
+
+def remembered(world: World) -> str:
+    found = re.search(r"lladdr (\S+)", world.neighbour.ip("neigh", "show", world.ip, "dev", "switch"))
+    return found[1] if found else ""
+
+
+def test_an_address_that_is_where_it_belongs_is_announced_again(world: World) -> None:
+    world.call(vip.bring_up)
+    world.neighbour.ip("neigh", "replace", world.ip, "lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "reachable")
+    assert look_after(world) is None
+    wait_until(lambda: world.known_mac() == mac_of(world.here), world.known_mac)
+
+
+@pytest.mark.parametrize("leads", [True, False, None], ids=["we lead", "another one leads", "nobody can tell"])
+def test_of_two_that_answer_for_it_the_primary_by_the_record_keeps_it(world: World, leads: bool | None) -> None:
+    world.call(vip.bring_up)
+    world.put(world.neighbour)
+    with pytest.raises(VirtualIpProblem, match=mac_of(world.neighbour)) as said:
+        look_after(world, leads)
+    assert isinstance(said.value, VirtualIpInUse) == (leads is not False)
+    assert bool(world.places()) == (leads is not False)
+
+
+def test_an_address_that_was_moved_to_another_machine_by_hand_is_missed_and_comes_back_when_it_is_free(
+    world: World,
+) -> None:
+    world.call(vip.bring_up)
+    world.here.ip("addr", "del", str(world.address.interface), "dev", "eth0")
+    world.put(world.neighbour)
+    with pytest.raises(VirtualIpInUse, match=mac_of(world.neighbour)):
+        look_after(world)
+    with world.neighbour.inside():
+        VirtualIp(str(world.address.interface), "").take_down()  # as the monitor of a backup does
+    assert look_after(world) == f"{world.ip} is on no interface of this machine: it is put right"
+    assert world.call(vip.is_up)
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["as well", "instead"])
+def test_an_address_that_was_put_on_another_interface_by_hand_goes_back(world: World, keeps: bool) -> None:
+    world.call(vip.bring_up)
+    world.put(world.here, "eth1")
+    if not keeps:
+        world.here.ip("addr", "del", str(world.address.interface), "dev", "eth0")
+    assert "it is put right" in str(look_after(world))
+    assert [place.nic for place in world.places()] == ["eth0"]
+
+
+def test_a_cable_that_is_out_is_no_reason_to_move_the_primary(world: World) -> None:
+    world.call(vip.bring_up)
+    world.neighbour.ip("link", "set", "eth0", "down")
+    world.here.wait_for_carrier("eth0", carrier=False)
+    assert look_after(world) is None
+    assert world.places()
 
 
 # --- down, and taken away

@@ -1,6 +1,6 @@
 """Runs on the lab's client: publishes and consumes through the virtual address, and answers for it.
 
-    /opt/qpid-ha/bin/python client_load.py URL QUEUE [--rate N] [--size BYTES] [--no-consumer] [--transient]
+    /opt/qpid-ha/bin/python client_load.py URL[,URL...] QUEUE [--rate N] [--size BYTES] [--no-consumer] [--transient]
 
 Ordinary Proton clients with their books. Each line of the standard input is a JSON object {"do": ...}, each answer a
 line of JSON with the time `now_s` of this machine's clock, to which all other times refer. It ends with its input.
@@ -14,7 +14,7 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,11 +43,10 @@ class WithConnectLimit(FailoverClient):
     While a virtual address moves, what is sent to it gets lost.
     """
 
-    url = ""
-
     def _connect(self) -> None:
         # The first connection has to be begun, or the container ends for want of anything to do.
-        if getattr(self, "_connection", None) is not None and not is_reachable(self.url):
+        if getattr(self, "_connection", None) is not None and not is_reachable(self._addresses.upcoming):
+            self._addresses.next()
             self._connect_at_s = time.monotonic() + self._addresses.pause_s()
         else:
             super()._connect()
@@ -64,11 +63,10 @@ class PatientConsumer(WithConnectLimit, Consumer):
 class Load:
     """Both clients, and what may be asked of them."""
 
-    def __init__(self, url: str, queue: str, rate: int, size: int, *, consumes: bool, durable: bool) -> None:
+    def __init__(self, urls: Sequence[str], queue: str, rate: int, size: int, *, consumes: bool, durable: bool) -> None:
         self._ledger = Ledger()
-        self._publisher = PatientPublisher([url], queue, self._ledger, rate=rate, size=size, durable=durable)
-        self._consumer = PatientConsumer([url], queue, self._ledger)
-        self._publisher.url = self._consumer.url = url
+        self._publisher = PatientPublisher(urls, queue, self._ledger, rate=rate, size=size, durable=durable)
+        self._consumer = PatientConsumer(urls, queue, self._ledger)
         self._publisher.start()
         self._consumes = False
         if consumes:
@@ -133,7 +131,7 @@ class Load:
 def main() -> None:
     """Serve the standard input."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("url")
+    parser.add_argument("urls", help="where to connect, one after the other; commas between them")
     parser.add_argument("queue")
     parser.add_argument("--rate", type=int, default=200)
     parser.add_argument("--size", type=int, default=100)
@@ -141,7 +139,7 @@ def main() -> None:
     parser.add_argument("--transient", action="store_true")
     options = parser.parse_args()
     load = Load(
-        options.url, options.queue, options.rate, options.size,
+        options.urls.split(","), options.queue, options.rate, options.size,
         consumes=not options.no_consumer, durable=not options.transient,
     )  # fmt: skip
     for line in sys.stdin:

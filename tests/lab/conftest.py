@@ -8,7 +8,7 @@ host). `@pytest.mark.explains("broker_monitor")` tells which failed actions are 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -40,6 +40,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed:
         item.stash[_FAILED] = True
     return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist hands over why there was no lab to whoever reports."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["lab_skipped"] = session.config.stash.get(_SKIPPED, "")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    if reason := getattr(node, "workeroutput", {}).get("lab_skipped", ""):
+        node.config.stash[_SKIPPED] = reason
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -61,7 +61,8 @@ class Account:
 class Load:
     """`with Load(lab) as load:` publishes and consumes until `finish`, which gives the account. A queue of its own.
 
-    Clients run on `machine`, and connect to `url`. Messages are durable, unless it is told otherwise.
+    Clients run on `machine`, and connect to `url` (several: with commas between them). Messages are durable unless
+    it is told otherwise.
     """
 
     def __init__(

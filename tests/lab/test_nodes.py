@@ -8,6 +8,7 @@ from lab.blackout import BOOT_LIMIT_S, power_off, power_on
 from lab.cluster import Cluster
 from lab.generations import history, record, wait_agreed
 from lab.load import Load
+from lab.on_node import Node
 
 
 def test_the_primarys_node_loses_its_power_and_comes_back_as_a_backup(cluster: Cluster, load: Load) -> None:
@@ -42,6 +43,8 @@ def test_a_backups_node_loses_its_power_and_publishing_goes_on(cluster: Cluster,
         lambda: set(record(cluster, before.primary).members) == {before.primary, other}, "the record lets it go"
     )
     load.wait_confirmed(200)
+    log = Node(cluster, before.primary).broker_log()
+    assert f"backup {lost} leaves the in-sync set: Pacemaker has fenced its node" in log, "before ha.backup-timeout"
     cluster.wait_well(BOOT_LIMIT_S)
     after = wait_agreed(cluster)
     assert (after.generation, after.primary) == (before.generation, before.primary), "no failover"

@@ -15,7 +15,7 @@ import pytest
 from lab.cluster import Cluster
 from lab.generations import history, record, wait_agreed
 from lab.load import Load
-from lab.plan import AMQP_PORT
+from lab.plan import AMQP_PORT, SERVICE_URL
 from qpid_ha_broker.ha.effects import Record
 
 Cut = Callable[[Cluster, str], None]
@@ -51,10 +51,13 @@ def either_cluster(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster:
 
 
 class BesideIt(Load):
-    """A producer on the very machine that is cut off, which sees the network as that machine does."""
+    """A producer on the very machine that is cut off, which sees the network as that machine does.
+
+    It knows the broker's own address, and the virtual one for when it is sent away from there.
+    """
 
     def __init__(self, cluster: Cluster, node: str) -> None:
-        url = f"amqp://{cluster.lab.plan.address(node)}:{AMQP_PORT}"
+        url = f"amqp://{cluster.lab.plan.address(node)}:{AMQP_PORT},{SERVICE_URL}"
         super().__init__(cluster.lab, f"beside-{node}", url=url, machine=node, consume=False)
 
 

@@ -23,6 +23,8 @@ def test_a_killed_primary_is_replaced_and_comes_back_as_a_backup(cluster: Cluste
     assert cluster.wait_promoted() != primary.name
     cluster.wait_well()
     assert_one_failure(primary, starts)
+    reasons = [action.reason for action in cluster.view().failed_actions if action.node == primary.name]
+    assert any("process" in reason for reason in reasons), f"crm_mon says why: {reasons}"
 
 
 @pytest.mark.explains(BROKER_DIED)
@@ -35,6 +37,7 @@ def test_a_killed_backup_comes_back_and_no_client_notices(cluster: Cluster, load
     cluster.kill_broker(backup.name)
 
     cluster.wait(backup.failures, "Pacemaker hears of it")
+    cluster.wait(lambda: "its process" in failure(cluster, backup), "crm_mon -A tells why, beside the score")
     cluster.wait_well()
     load.wait_confirmed(100)
     assert cluster.primary() == primary
@@ -121,6 +124,12 @@ def test_a_node_whose_corosync_dies_is_fenced_and_its_primary_replaced(cluster: 
     cluster.wait_formed()
     cluster.wait_well()
     assert Node(cluster, primary).broker_pid() != broker
+
+
+def failure(cluster: Cluster, node: Node) -> str:
+    """What is told of the broker's end there."""
+    asked = ("attrd_updater", "--name", "broker-failure", "--query", "--node", node.name)
+    return cluster.lab.run(node.name, *asked, check=False).stdout
 
 
 def assert_one_failure(node: Node, starts: int) -> None:

@@ -34,6 +34,26 @@ def test_a_virtual_address_that_was_taken_away_is_put_back(cluster: Cluster) -> 
     assert primary.failures() == {}
 
 
+@pytest.mark.explains(r"broker_monitor.* on n[123]: (promoted \(degraded\)|degraded)")
+def test_a_virtual_address_that_was_moved_to_another_node_by_hand_comes_back_without_a_failover(
+    cluster: Cluster,
+) -> None:
+    """The monitor of the backup takes it away, and that of the primary puts it up."""
+    primary, backup = Node(cluster, cluster.primary()), cluster.backups()[0]
+    broker = primary.broker_pid()
+    with Load(cluster.lab) as load:
+        load.wait_confirmed(100)
+
+        cluster.lab.output(backup, "ip", "addr", "add", f"{VIRTUAL_ADDRESS}/24", "dev", "eth0")
+        cluster.lab.output(primary.name, "ip", "addr", "del", f"{VIRTUAL_ADDRESS}/24", "dev", "eth0")
+
+        cluster.wait(lambda: cluster.holders() == [primary.name], "the monitors put it where it belongs")
+        load.wait_confirmed(100)
+        account = load.finish()
+    assert (account.facts["lost"], account.facts["duplicates_unmarked"]) == ([], [])
+    assert (cluster.primary(), primary.broker_pid()) == (primary.name, broker)
+
+
 @contextmanager
 def thief(cluster: Cluster, machine: str) -> Iterator[None]:
     """That machine answers for the virtual address."""

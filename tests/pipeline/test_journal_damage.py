@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from journal_rows import read_rows
-from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, FORMAT_VERSION
+from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, FORMAT_VERSION, decode_header, encode_header
+from qpid_ha_broker.store.journal import Journal
 from qpid_ha_pipeline.errors import PipelineError, reason_of
 from qpid_ha_pipeline.journal_source import JournalReader
 from qpid_ha_pipeline.options import JournalOptions
@@ -106,6 +107,64 @@ def test_a_missing_segment_is_damage(filled: WrittenJournal) -> None:
         read_rows(filled.data_dir, "lsn")
     rows = read_rows(filled.data_dir, mode="permissive")
     assert [row["file"] for row in rows if row["damage"]] == [str(filled.segment(2))]
+
+
+@pytest.mark.parametrize("place", [-1, 0, 30, 70])
+def test_a_last_segment_that_was_cut_off_is_no_torn_end(filled: WrittenJournal, place: int) -> None:
+    filled.enqueue(1, b"confirmed, and cut off")
+    begin, _ = blocks_of(filled, 2)[-1]
+    with filled.segment(2).open("r+b") as file:
+        file.truncate(begin + place)
+    with pytest.raises(PipelineError, match="the file was cut off"):
+        read_rows(filled.data_dir, "lsn")
+    rows = read_rows(filled.data_dir, mode="permissive")
+    assert {row["file"] for row in rows if row["damage"]} == {str(filled.segment(2))}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_journal_without_its_beginning_or_its_end_is_not_read_as_if_it_were_whole(
+    filled: WrittenJournal, number: int
+) -> None:
+    filled.write_status(journal_synced=filled.journal.durable_end)
+    assert read_rows(filled.data_dir, "lsn")
+    filled.segment(number).unlink()
+    with pytest.raises(PipelineError, match="missing"):
+        read_rows(filled.data_dir, "lsn")
+    rows = read_rows(filled.data_dir, mode="permissive")
+    assert [row["file"] for row in rows if row["damage"]] == [str(filled.segment(number))]
+
+
+def test_a_journal_without_its_status_is_not_read_as_if_it_were_whole(filled: WrittenJournal) -> None:
+    (filled.directory / "STATUS").unlink()
+    with pytest.raises(PipelineError, match=r"STATUS, offset 0: missing"):
+        read_rows(filled.data_dir, "lsn")
+
+
+def test_a_segment_of_another_store_of_the_same_cluster_is_refused(filled: WrittenJournal) -> None:
+    path = filled.segment(2)
+    data = path.read_bytes()
+    header = decode_header(data)._replace(store="another store")
+    path.write_bytes(encode_header(header) + data[FILE_HEADER_BYTES:])
+    filled.write_status(store="this store")
+    with pytest.raises(PipelineError, match=r"belongs to the store another.*mixed two stores"):
+        read_rows(filled.data_dir, "lsn")
+
+
+def test_a_segment_that_was_closed_since_it_was_looked_at_is_no_damage(filled: WrittenJournal) -> None:
+    """Its broker restarted: the torn end is gone, and the room that the segment did not need."""
+    filled.enqueue(1, b"torn")
+    begin, end = blocks_of(filled, 2)[-1]
+    spoil(filled.segment(2), end - 3)
+    options = JournalOptions.parse({"path": str(filled.data_dir), "columns": "lsn"})
+    reader = JournalReader(options, schema_of(options.columns))
+    parts = reader.partitions()
+    Journal.begin(
+        filled.disk, filled.identity, 3, generation=1, first_lsn=filled.lsn, first_local_lsn=filled.local_lsn + 1,
+        previous_bytes=begin, clock=lambda: 0, segment_bytes=1 << 20,
+    )  # fmt: skip
+    with filled.segment(2).open("r+b") as file:
+        file.truncate(begin)
+    assert sum(batch.num_rows for part in parts for batch in reader.read(part)) == filled.lsn - 1
 
 
 def test_a_segment_of_a_newer_format_says_what_to_do(filled: WrittenJournal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,8 @@ def _show_summary(outcomes: list[Outcome], failures: list[Outcome], took_s: floa
         f" {sum(outcome.delivered for outcome in outcomes)} delivered,"
         f" {sum(outcome.duplicates for outcome in outcomes)} duplicates dropped,"
         f" {sum(outcome.generations for outcome in outcomes)} generations,"
-        f" {sum(bool(outcome.forced) for outcome in outcomes)} clusters lost all who held what was confirmed"
+        f" {sum(bool(outcome.forced) for outcome in outcomes)} clusters needed an operator,"
+        f" {sum(len(outcome.excuses) for outcome in outcomes)} losses excused"
     )
 
 

@@ -11,7 +11,8 @@ from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Message, Publish, Transaction
-from simulation.ledger import UNIT_SIZES, Copy, Ledger
+from simulation.copies import UNIT_SIZES, Copy
+from simulation.ledger import Ledger
 from simulation.node import Node, Session, Taker
 from simulation.virtual_time import Schedule
 
@@ -232,7 +233,7 @@ class ConsumingClient:
         copy, ledger = Copy.read(entry.content().payload), self._shop.ledger
         ledger.accepting(copy)
         lsn = session.node.resources.accept(queue, [entry])
-        session.node.wait(lsn, session, partial(ledger.settled, copy, session.node))
+        session.node.wait(lsn, session, partial(ledger.settled, copy, session.node, lsn))
 
     def ended(self, session: Session) -> None:
         queue, taker, node = self._queue, self._taker, session.node
@@ -290,7 +291,7 @@ class Administrator:
             node.end_session(session)
             return
         lsn = node.resources.log.last_lsn
-        node.wait(lsn, session, partial(self._changed, session, name, change))
+        node.wait(lsn, session, partial(self._changed, session, name, change, lsn))
         node.written()
 
     def _make(self, node: Node, name: str) -> None:
@@ -303,8 +304,8 @@ class Administrator:
             message = self._shop.message(f"administrator {self._count % 30}", self._count, b"?", durable=True)
             node.resources.publish(queue, message, node.clock.wall_ms())
 
-    def _changed(self, session: Session, name: str, change: int) -> None:
-        self._shop.ledger.object_changed(name, change, session.node)
+    def _changed(self, session: Session, name: str, change: int, lsn: int) -> None:
+        self._shop.ledger.object_changed(name, change, session.node, lsn)
         session.node.end_session(session)
 
     def ended(self, session: Session) -> None:

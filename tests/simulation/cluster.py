@@ -5,20 +5,25 @@ from __future__ import annotations
 import random
 import traceback
 from dataclasses import dataclass
+from functools import partial
 
 from model_support import replicated_picture
 from qpid_ha_broker.ha.effects import StateChanged
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.store.errors import StoreError
 from simulated_disk import SimulatedDisk
+from simulation.agents import Agents
 from simulation.clients import Administrator, ConsumingClient, Publisher, Shop
 from simulation.codec import recoded
+from simulation.custody import Custody, Process
 from simulation.faults import Faults
-from simulation.ledger import Ledger
+from simulation.ledger import Excuse, Ledger, Terms
 from simulation.manager import Manager
 from simulation.network import Network
 from simulation.node import Node, Violation, World
 from simulation.node_store import Machine
+from simulation.operator import Operator
 from simulation.plan import Plan
 from simulation.register import Register
 from simulation.trace import Trace
@@ -26,6 +31,8 @@ from simulation.virtual_time import Clock, Schedule
 
 CLIENTS_GO_ON_S = 1.0
 REST_WITHIN_S = 25.0
+OPERATOR_S = 20.0
+"""What it may take longer when an operator has to be asked, whom all refusals lead to."""
 QUEUES = ("a", "b")
 PASSING_QUEUES = ("v", "w")
 DRIFT = 0.01
@@ -46,6 +53,8 @@ class Outcome:
     forced: int
     duplicates: int
     """That brokers dropped in their last lives."""
+    excuses: tuple[Excuse, ...]
+    """For what was lost although it had been confirmed."""
     trace: tuple[str, ...]
     fingerprint: str
 
@@ -61,26 +70,29 @@ class Cluster:
         draw = self._draw("network")
         self.network = Network(self.schedule, draw, plan.delay_s, plan.channel_frames, codec)
         self.register = Register(self.schedule, self._draw("register"))
-        world = World(self.schedule, self.network, self.register, self.trace, self, plan.check_every)
+        names = [f"n{index}" for index in range(plan.nodes)]
+        self.custody = Custody(names, plan.has_store, lambda: self.schedule.now_s)
+        world = World(self.schedule, self.network, self.register, self.trace, self, self.custody, plan.check_every)
         self.nodes = [self._node(world, index) for index in range(plan.nodes)]
         self.network.hosts = {_address(node.index): node for node in self.nodes}
-        self.ledger = Ledger({node.name: node for node in self.nodes}, plan.has_store, bool(plan.producers))
+        terms = Terms(plan.min_in_sync, plan.has_coordinator, plan.has_store, bool(plan.producers))
+        self.ledger = Ledger({node.name: node for node in self.nodes}, self.custody, terms, lambda: self.schedule.now_s)
         self.forced = 0
         self.generations = self.newest_generation = 0
         self.newest_in_sync: dict[str, int] = {}
         """The in-sync set of the newest primary, as processes."""
+        self._in_sync: dict[Process, dict[str, int]] = {}
         self._restarts = self._draw("restarts")
         fault_draw = self._draw("faults")
         self.faults = Faults(
             self.schedule, fault_draw, self.network, self.register, self.trace, self.nodes, plan.is_fenced,
-            plan.faults_end_s,
+            self.custody, self.ledger, plan.faults_end_s,
         )  # fmt: skip
-        self.manager = Manager(
-            self.schedule, self._draw("manager"), self.trace, self.nodes, plan.is_fenced,
-            lambda node: not self.faults.is_isolated(node), self._note_force,
-            lambda node: self.faults.crash(node, FENCED_DOWN_S), plan.has_store,
-            lambda: self.ledger.has_promises,
+        operator = Operator(
+            self.nodes, plan.has_store, lambda: self.ledger.has_promises, lambda: self.faults.damage.has_struck,
+            self._note_force, lambda node: self.ledger.given_up_for.discard(node.name),
         )  # fmt: skip
+        self.manager = self._make_manager(operator)
         shop = Shop(self.schedule, self._draw("clients"), self.ledger, self.nodes, plan.transient, bool(plan.producers))
         self.publishers = [Publisher(shop, f"p{number}", QUEUES) for number in range(2)]
         self.consumers = [ConsumingClient(shop, queue) for queue in QUEUES for _ in range(2)]
@@ -119,8 +131,24 @@ class Cluster:
         return node
 
     def _machine(self, index: int) -> Machine:
-        draw = self._draw(f"disk {index}")
-        return Machine(SimulatedDisk(self._draw(f"platters {index}")), draw, self.plan.segment_bytes)
+        draw, disk = self._draw(f"disk {index}"), SimulatedDisk(self._draw(f"platters {index}"))
+        disk.on_sync = partial(self.custody.synced, f"n{index}")
+        return Machine(disk, draw, self.plan.segment_bytes)
+
+    def _make_manager(self, operator: Operator) -> Manager | Agents:
+        draw = self._draw("manager")
+        if self.plan.has_agents:
+            agents = Agents(
+                self.schedule, draw, self.trace, self.nodes, self.register, operator,
+                lambda node: not self.faults.is_isolated(node),
+            )  # fmt: skip
+            self.faults.agents = agents
+            return agents
+        return Manager(
+            self.schedule, draw, self.trace, self.nodes, self.plan.is_fenced,
+            lambda node: not self.faults.is_isolated(node), operator,
+            lambda node: self.faults.crash(node, FENCED_DOWN_S, cause="fenced"), self.plan.has_store,
+        )  # fmt: skip
 
     # --- what is watched
 
@@ -129,43 +157,46 @@ class Cluster:
             self.ledger.became_primary(node)
             self.generations += 1
             self.newest_generation = node.member.generation
-        if change.before is State.PRIMARY and change.reason.startswith("handed over") and self.plan.is_fenced:
-            self.manager.handed_over()
+            if isinstance(self.manager, Agents):
+                self.manager.became_primary(node, change.reason)
+        if change.before is State.PRIMARY and change.reason.startswith("handed over"):
+            self.manager.handed_over(change.reason)
 
     def handled(self, node: Node) -> None:
         if node.is_primary:
-            in_sync = self.ledger.observe(node)
+            in_sync = self._in_sync_processes(node)
             if node.member.generation >= self.newest_generation:
                 self.newest_in_sync = in_sync
                 self.manager.last_in_sync = dict.fromkeys(in_sync, 0) if self.plan.has_store else in_sync
 
-    def died(self, node: Node) -> None:
-        alive = {(each.name, each.process) for each in self.nodes if each.is_up}
-        if self.plan.has_store and not alive & self._last_in_sync().items():
-            self.ledger.excuse_transient()
-        if self._could_go_on_unnoticed and set(self.newest_in_sync.items()) == {(node.name, node.process)}:
-            self.ledger.excuse_everything()
+    def _in_sync_processes(self, primary: Node) -> dict[str, int]:
+        """Of a primary, for whoever shoots before he promotes: a name may stand for one that died, until that is
+        noticed."""
+        before = self._in_sync.get((primary.name, primary.process), {})
+        by_name = {node.name: node for node in self.nodes}
+        now = {name: self._process_behind(by_name[name], before.get(name)) for name in primary.member.members}
+        self._in_sync[primary.name, primary.process] = now
+        return now
 
-    @property
-    def _could_go_on_unnoticed(self) -> bool:
-        """Who was cut off does not know that it was dropped, nor does anybody whom it can ask (decision 0004)."""
-        return not (self.plan.has_store or self.plan.has_coordinator) and self.plan.min_in_sync == 1
-
-    def _last_in_sync(self) -> dict[str, int]:
-        """Those whom the record names, also when the candidate that wrote it died before it led."""
-        record = self.register.record
-        if not self.plan.has_coordinator or record.generation <= self.newest_generation:
-            return self.newest_in_sync
-        return {name: process for name, process in self.newest_in_sync.items() if name in record.members}
+    def _process_behind(self, node: Node, known: int | None) -> int:
+        if known is None:
+            has_memory = not node.is_up or (node.was_level if self.plan.has_store else node.member.generation > 0)
+            return node.process if has_memory else node.process - 1
+        return node.process if node.is_up and node.member.state is State.READY else known
 
     def ended(self, node: Node, in_order: bool) -> None:
-        if in_order:
-            self.ledger.excuse_transient()
         self.faults.start_later(node, self._restarts.choice(RESTARTED_AFTER_S))
 
-    def _note_force(self) -> None:
+    def store_refused(self, node: Node, problem: StoreError) -> None:
+        """An operator sets a damaged store aside, and its broker begins anew."""
+        if node.machine is None or not node.machine.is_damaged:
+            raise Violation(f"{node.name} cannot use its store: {problem}")
+        self.faults.damage.set_aside(node, str(problem))
+        self.faults.start_later(node, self._restarts.choice(RESTARTED_AFTER_S))
+
+    def _note_force(self, node: Node) -> None:
         self.forced += 1
-        self.ledger.excuse_everything()
+        self.ledger.force(node)
 
     # --- the run
 
@@ -181,12 +212,13 @@ class Cluster:
             if node.machine is not None:
                 node.machine.has_stalls = False
         self.schedule.run_until(end_s + CLIENTS_GO_ON_S)
-        while (why_not := self._why_not_at_rest()) and self.schedule.now_s < end_s + REST_WITHIN_S:
+        rest_within_s = REST_WITHIN_S + (OPERATOR_S if self.faults.damage.has_struck else 0.0)
+        while (why_not := self._why_not_at_rest()) and self.schedule.now_s < end_s + rest_within_s:
             self._stop_clients()
             self.schedule.run_until(self.schedule.now_s + 0.5)
         if why_not:
-            raise Violation(f"no rest after {REST_WITHIN_S:.0f} s without faults: {why_not}")
-        self.ledger.check_end(self._primaries()[0])
+            raise Violation(f"no rest after {rest_within_s:.0f} s without faults: {why_not}")
+        self.ledger.check_end(self._primaries()[0], [node for node in self.nodes if not node.is_primary])
 
     def _stop_clients(self) -> None:
         """Once they have a broker: a publish that is confirmed after the faults is part of the promise."""
@@ -245,6 +277,6 @@ def outcome_of(cluster: Cluster) -> Outcome:
     return Outcome(
         plan, problem, cluster.schedule.count, len(ledger.confirmations), ledger.deliveries_total,
         cluster.generations, cluster.forced,
-        sum(node.resources.deduplication.dropped_total for node in cluster.nodes),
+        sum(node.resources.deduplication.dropped_total for node in cluster.nodes), tuple(ledger.excuses),
         tuple(cluster.trace.lines), cluster.trace.fingerprint(),
     )  # fmt: skip

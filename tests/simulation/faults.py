@@ -8,9 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from qpid_ha_broker.ha.effects import DemoteAsked, PromoteAsked, ShutdownAsked, SwitchoverAsked
+from simulation.agents import Agents
+from simulation.custody import Custody
+from simulation.damage import Damage, machine_of
+from simulation.ledger import Ledger
 from simulation.network import Network
 from simulation.node import Node
-from simulation.node_store import Machine
 from simulation.plan import FAULTS_END_S, PRIMARY, Fault, Kind, shown_fault
 from simulation.register import Register
 from simulation.trace import Trace
@@ -36,6 +39,8 @@ class Faults:
         trace: Trace,
         nodes: Sequence[Node],
         is_fenced: bool,
+        custody: Custody,
+        ledger: Ledger,
         end_s: float = FAULTS_END_S,
     ) -> None:
         self._schedule = schedule
@@ -47,6 +52,8 @@ class Faults:
         self._is_fenced = is_fenced
         self._end_s = end_s
         self._isolated: dict[int, int] = {}
+        self.agents: Agents | None = None
+        damage = self.damage = Damage(schedule, draw, nodes, register, custody, ledger, self.crash)
         self._kinds: dict[Kind, Callable[[Fault, Node, Node], None]] = {
             Kind.LOSS: self._loss,
             Kind.PARTITION: self._partition,
@@ -67,9 +74,19 @@ class Faults:
             Kind.DISK_ERROR: self._disk_error,
             Kind.POWER_CUT: self._power_cut,
             Kind.SHUTDOWN: self._shutdown,
+            Kind.DISK_LOST: lambda fault, node, _: damage.disk_lost(fault, node),
+            Kind.DISK_TRUNCATED: lambda fault, node, _: damage.disk_truncated(fault, node),
+            Kind.DISK_FLIPPED: lambda fault, node, _: damage.disk_flipped(fault, node),
+            Kind.DISK_PUT_BACK: lambda fault, node, _: damage.disk_put_back(fault, node),
+            Kind.ALL_DISKS_PUT_BACK: lambda fault, *_: damage.all_disks_put_back(fault),
+            Kind.RECORD_LOST: lambda *_: damage.record_lost(),
+            Kind.RECORD_PUT_BACK: lambda fault, *_: damage.record_put_back(fault),
+            Kind.RECORD_LATE: self._record_late,
+            Kind.AGENT_HANGS: self._agent_hangs,
         }
 
     def plan(self, faults: Sequence[Fault]) -> None:
+        self.damage.prepare(faults)
         for fault in faults:
             self._schedule.at(fault.at_s, partial(self._strike, fault))
 
@@ -127,11 +144,11 @@ class Faults:
 
     def _crash(self, fault: Fault, node: Node, other: Node) -> None:
         if node.is_up:
-            self.crash(node, fault.for_s, has_power=not fault.detail)
+            self.crash(node, fault.for_s, not fault.detail)
 
-    def crash(self, node: Node, for_s: float, has_power: bool = True) -> None:
+    def crash(self, node: Node, for_s: float, has_power: bool = True, cause: str = Kind.CRASH) -> None:
         """The process dies, and another one starts after a while."""
-        node.kill(self._draw.random() < SILENT_DEATHS or not has_power, has_power)
+        node.kill(self._draw.random() < SILENT_DEATHS or not has_power, has_power, cause)
         self.start_later(node, for_s)
 
     def start_later(self, node: Node, for_s: float) -> None:
@@ -150,10 +167,10 @@ class Faults:
     def _blackout(self, fault: Fault, node: Node, other: Node) -> None:
         for each in self._nodes:
             if each.is_up:
-                self.crash(each, fault.for_s * self._draw.uniform(0.1, 1.5), has_power=False)
+                self.crash(each, fault.for_s * self._draw.uniform(0.1, 1.5), False, fault.kind)
 
     def _disk_full(self, fault: Fault, node: Node, other: Node) -> None:
-        machine = _machine_of(node)
+        machine = machine_of(node)
         machine.disk.capacity = (1 << 40) - machine.disk.free_bytes() if node.is_up else 0
 
         def undo() -> None:
@@ -162,7 +179,7 @@ class Faults:
         self._later(fault, undo)
 
     def _disk_slow(self, fault: Fault, node: Node, other: Node) -> None:
-        machine = _machine_of(node)
+        machine = machine_of(node)
         machine.slow_s = fault.detail / 1000
 
         def undo() -> None:
@@ -172,10 +189,10 @@ class Faults:
 
     def _disk_error(self, fault: Fault, node: Node, other: Node) -> None:
         of = self._draw.choice((("write",), ("sync",), ("write", "sync")))
-        _machine_of(node).disk.fail(fault.detail, errno.EIO, of)
+        machine_of(node).disk.fail(fault.detail, errno.EIO, of)
 
     def _power_cut(self, fault: Fault, node: Node, other: Node) -> None:
-        _machine_of(node).disk.crash_at(fault.detail)
+        machine_of(node).disk.crash_at(fault.detail)
 
     def _shutdown(self, fault: Fault, node: Node, other: Node) -> None:
         uuid = f"shutdown-{self._schedule.now_s}"
@@ -221,11 +238,24 @@ class Faults:
 
         self._later(fault, undo)
 
+    def _agent_hangs(self, fault: Fault, node: Node, other: Node) -> None:
+        if self.agents is None:
+            raise ValueError("there are no agents")
+        agent = self.agents.agent_of(node)
+        agent.is_hanging = True
 
-def _machine_of(node: Node) -> Machine:
-    if node.machine is None:
-        raise ValueError(f"{node.name} has no disk: this fault is for clusters with stores")
-    return node.machine
+        def undo() -> None:
+            agent.is_hanging = False
+
+        self._later(fault, undo)
+
+    def _record_late(self, fault: Fault, node: Node, other: Node) -> None:
+        self._register.writes_late = True
+
+        def undo() -> None:
+            self._register.writes_late = False
+
+        self._later(fault, undo)
 
 
 def _both(one: int, other: int) -> tuple[tuple[int, int], tuple[int, int]]:

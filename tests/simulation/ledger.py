@@ -1,70 +1,77 @@
 """The books: what was promised to clients and what they got, kept by somebody who knows nothing of replication.
 
-A *copy* is a message as a publisher sent it once; sent again after a failure it is another copy of the same message,
-which a receiver can tell by the attempt in it. What was confirmed is compared with what is there at the end.
+Who must hold what was confirmed is not asked of the brokers: `Custody` has seen it. What was confirmed is compared with
+what is there at the end, and whatever is missing needs an excuse that names who lost it, and by which fault.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from qpid_ha_broker.ha.states import State as MemberState
-from qpid_ha_broker.model.state import State as Content
+from simulation.copies import UNIT_SIZES, Copy, copies_in, queued_copies
+from simulation.custody import Custody, Generation, Holder, Process
 from simulation.node import Node, Violation
 
-UNIT_SIZES = 4
 
+class Terms(NamedTuple):
+    """What a cluster promises, by its settings."""
 
-class Copy(NamedTuple):
-    """A message as it was sent once.
-
-    `unit` says of which transaction it is part: the number of the first, times `UNIT_SIZES`, plus how many; 0: of none.
-    """
-
-    publisher: str
-    number: int
-    attempt: int
-    queue: str
-    unit: int
-    durable: bool = True
-
-    def payload(self) -> bytes:
-        how = "" if self.durable else " transient"
-        return f"{self.publisher} {self.number} {self.attempt} {self.queue} {self.unit}{how}".encode()
-
-    @staticmethod
-    def read(payload: bytes) -> Copy:
-        publisher, number, attempt, queue, unit, *how = payload.decode().split()
-        return Copy(publisher, int(number), int(attempt), queue, int(unit), not how)
-
-    def again(self) -> Copy:
-        return self._replace(attempt=self.attempt + 1)
-
-
-Process = tuple[str, int]
+    min_in_sync: int
+    has_coordinator: bool
+    has_store: bool = False
+    are_numbered: bool = False
+    """What was sent again is not queued again: any copy of a message stands for all of them."""
 
 
 class Promise(NamedTuple):
-    """Who was in sync when something was confirmed, and in which generation."""
+    """Who held something when it was confirmed, and in which generation."""
 
     generation: int
-    holders: tuple[Process, ...]
-    is_stored: bool = False
-    """They have it on their disks: a new process has it, too."""
+    holders: tuple[Holder, ...]
+    at_s: float
+    is_durable: bool = True
+
+
+class FalseRecord(NamedTuple):
+    """The coordinator's record was put back at `at_s` to that of `since_s`, and is right again from `until_s`."""
+
+    since_s: float
+    at_s: float
+    until_s: Callable[[], float]
+
+
+class Excuse(NamedTuple):
+    """Something that was confirmed is lost, and may be: each holder has lost it, or an operator gave it up."""
+
+    loss: str
+    reasons: tuple[str, ...]
 
 
 class Ledger:
     """The promise: whatever contradicts what a client was told raises Violation, at once or in `check_end`.
 
-    With stores, what is durable is never excused: every disk comes back.
+    1. A confirmation had `min_in_sync` holders when it reached the client.
+    2. What one holder still has is never lost, unless an operator gives it up.
+    3. What all holders have lost is lost without a word only where nobody can know of it: with a coordinator the
+       brokers refuse to go on, and an operator is asked.
     """
 
-    def __init__(self, processes: Mapping[str, Node], has_store: bool = False, are_numbered: bool = False) -> None:
+    def __init__(
+        self, processes: Mapping[str, Node], custody: Custody, terms: Terms, now_s: Callable[[], float]
+    ) -> None:
         self._nodes = processes
-        self._has_store = has_store
-        self._are_numbered = are_numbered
-        """What was sent again is not queued again: any copy of a message stands for all of them."""
+        self._custody = custody
+        self._terms = terms
+        self._now_s = now_s
+        self._false_records: list[FalseRecord] = []
+        self.is_memory_damaged = False
+        """A store or the coordinator's record was lost, or put back."""
+        self.is_record_lost = False
+        """The coordinator's record was emptied once."""
+        self._may_have_begun_anew = False
+        self.given_up_for: set[str] = set()
+        """Whom an operator promotes by force at the moment, knowing that others may hold more."""
         self.confirmations: dict[Copy, list[Promise]] = {}
         self.settlements: dict[Copy, list[Promise]] = {}
         self._sent: dict[tuple[str, int], int] = {}
@@ -73,13 +80,12 @@ class Ledger:
         self._seen: set[Copy] = set()
         self._last_delivered: dict[tuple[str, str], int] = {}
         self._primaries: dict[tuple[str, int], Process] = {}
-        self._in_sync: dict[Process, dict[str, int]] = {}
         self._newest_confirmed = 0
         self._newest_started = 0
         self._has_incomplete_lineage = False
         self._objects: dict[str, tuple[int, bool, Promise | None]] = {}
         self._changes = 0
-        self.excused_total = 0
+        self.excuses: list[Excuse] = []
         self.deliveries_total = 0
 
     # --- who is primary
@@ -99,40 +105,64 @@ class Ledger:
         Nor where all who knew of it have died since, and their memory with them.
         """
         key, process = (node.member.cluster, node.member.generation), (node.name, node.process)
-        self._has_incomplete_lineage |= bool(node.member.history()[-1]["forced"])
         self._newest_started = max(self._newest_started, node.member.generation)
         other = self._primaries.setdefault(key, process)
         settings = node.member.settings
-        is_forced = bool(node.member.history()[-1]["forced"])  # by an operator, who knows that nobody remembers
-        is_in_no_memory = not self._has_store and not self._knows_another(node, key[1])
-        may_forget = is_forced or (not settings.has_coordinator and (settings.min_in_sync == 1 or is_in_no_memory))
+        is_in_history = bool(node.member.history()[-1]["forced"])
+        is_forced = is_in_history or node.name in self.given_up_for  # by an operator, who knows that nobody remembers
+        can_be_forgotten = not self._terms.has_store or self.is_memory_damaged
+        is_in_no_memory = can_be_forgotten and not self._knows_another(node, key[1])
+        is_nobody_asked = not settings.has_coordinator and settings.min_in_sync == 1
+        is_recorded = settings.has_coordinator and not self.is_memory_damaged
+        may_forget = is_forced or is_nobody_asked or (is_in_no_memory and not is_recorded)
         if other != process and may_forget and not self._is_still_primary(other):
             self._primaries[key] = process
         elif other != process:
             raise Violation(f"{other} and {process} were both primary of generation {key[1]}")
+        self._has_incomplete_lineage |= is_in_history
+        if node.name in self.given_up_for:
+            self._give_up(node)
+        if self.is_record_lost and len(node.member.history()) == 1:
+            # Neither the record nor a broker knows that anything was there. Nobody may: what is kept is not excused.
+            self._may_have_begun_anew = True
 
-    def observe(self, primary: Node) -> dict[str, int]:
-        """The processes in sync with a primary: a name in the set may stand for one that died, until it is noticed."""
-        before = self._in_sync.get((primary.name, primary.process), {})
-        now = {name: self._process_behind(self._nodes[name], before.get(name)) for name in primary.member.members}
-        self._in_sync[primary.name, primary.process] = now
-        return now
+    def force(self, node: Node) -> None:
+        """An operator is about to make `node` primary, or to let it go on, whatever others may hold."""
+        if node.is_primary:
+            self._give_up(node)
+        else:
+            self.given_up_for.add(node.name)
 
-    def _process_behind(self, node: Node, known: int | None) -> int:
-        if known is None:
-            has_memory = not node.is_up or (node.was_level if self._has_store else node.member.generation > 0)
-            return node.process if has_memory else node.process - 1
-        return node.process if node.is_up and node.member.state is MemberState.READY else known
+    def _give_up(self, node: Node) -> None:
+        """An operator promoted `node` by force: what it lacks was given up, and only that."""
+        present, reason = copies_in(node.resources.state), (f"an operator promoted {node.name} by force",)
+        for copy in [copy for copy in self.confirmations if not self._is_there(copy, present)]:
+            del self.confirmations[copy]
+            self.excuses.append(Excuse(f"{copy} was confirmed", reason))
+        for copy in [copy for copy in self.settlements if copy in present]:
+            del self.settlements[copy]
+            self.excuses.append(Excuse(f"{copy} was settled", reason))
+        for name, (change, exists, promise) in self._objects.items():
+            if promise is not None and (name in node.resources.state.queues) != exists:
+                self._objects[name] = change, exists, None
+                self.excuses.append(Excuse(f"queue {name} was changed", reason))
 
-    def _promise(self, node: Node, is_durable: bool = True) -> Promise:
-        is_stored = self._has_store and is_durable
-        return Promise(node.member.generation, tuple(self.observe(node).items()), is_stored)
+    def _promise(self, what: str, holders: tuple[Holder, ...], node: Node, is_durable: bool = True) -> Promise:
+        """Note who has it. Raises Violation when those are too few."""
+        names = {holder.name for holder in holders}
+        if len(names) < self._terms.min_in_sync:
+            some = " and ".join(sorted(names)) or "nobody"
+            raise Violation(
+                f"{node.name} confirmed {what}, held by {some}: {self._terms.min_in_sync} brokers should have it"
+            )
+        return Promise(node.member.generation, holders, self._now_s(), is_durable)
 
     def _is_kept_by_somebody(self, promise: Promise) -> bool:
-        """Whether one of those who were in sync still lives, with its memory."""
-        return promise.is_stored or any(
-            self._nodes[name].is_up and self._nodes[name].process == process for name, process in promise.holders
-        )
+        return any(self._custody.loss(holder, promise.at_s) is None for holder in promise.holders)
+
+    def record_put_back(self, since_s: float, until_s: Callable[[], float]) -> None:
+        """The coordinator's record is that of `since_s` again, until brokers write a new one."""
+        self._false_records.append(FalseRecord(since_s, self._now_s(), until_s))
 
     @property
     def has_promises(self) -> bool:
@@ -140,29 +170,27 @@ class Ledger:
         made = any(promise is not None for _, _, promise in self._objects.values())
         return bool(made or self.confirmations or self.settlements)
 
-    def excuse_everything(self) -> None:
-        """An operator overrode a refusal: what had been promised before may be lost."""
-        self.excused_total += len(self.confirmations) + len(self.settlements)
-        self.confirmations.clear()
-        self.settlements.clear()
-        self._objects.clear()
-
-    def excuse_transient(self) -> None:
-        """All processes that were in sync last are gone, and with them what was on nobody's disk."""
-        for copy in [copy for copy in self.confirmations if not copy.durable]:
-            del self.confirmations[copy]
-
     # --- publishers
 
     def sent(self, copy: Copy) -> None:
         self._sent[copy.publisher, copy.number] = copy.attempt
 
     def confirmed(self, copy: Copy, node: Node) -> None:
-        promise = self._promise(node, copy.durable)
+        """A publisher hears that `copy` is certain."""
+        attempts = range(self._attempts(copy) + 1) if self._terms.are_numbered else (copy.attempt,)
+        same = [copy._replace(attempt=attempt) for attempt in attempts]
+        holders = {holder for each in same for holder in self._custody.holders_of(each)}
+        if not self._accepting.isdisjoint(same):  # a consumer has it: who came later was never sent it
+            holders |= {
+                holder for each in same for promise in self.settlements.get(each, ()) for holder in promise.holders
+            }
+            promise = Promise(node.member.generation, tuple(sorted(holders)), self._now_s(), copy.durable)
+        else:
+            promise = self._promise(str(copy), tuple(sorted(holders)), node, copy.durable)
         self.confirmations.setdefault(copy, []).append(promise)
-        self._check_stale(copy, promise.generation, node, should_be_there=True)
+        self._check_stale(copy, promise.generation, node)
 
-    def _check_stale(self, copy: Copy, generation: int, node: Node, *, should_be_there: bool) -> None:
+    def _check_stale(self, copy: Copy, generation: int, node: Node) -> None:
         """Of two primaries only the newer one may confirm; the older only what the newer one has too."""
         if generation >= self._newest_confirmed:
             self._newest_confirmed = generation
@@ -171,11 +199,11 @@ class Ledger:
             if other is node or not other.is_primary or other.member.generation <= generation:
                 continue
             is_there = self._is_among(copy, copies_in(other.resources.state))
-            if should_be_there and not is_there and not self._is_among(copy, self._accepting):
+            if not is_there and not self._is_among(copy, self._accepting):
                 raise Violation(f"{node.name} confirmed {copy} in generation {generation}; {other.name} has it not")
 
     def _is_among(self, copy: Copy, copies: set[Copy]) -> bool:
-        if copy in copies or not self._are_numbered:
+        if copy in copies or not self._terms.are_numbered:
             return copy in copies
         return any(copy._replace(attempt=attempt) in copies for attempt in range(self._attempts(copy) + 1))
 
@@ -206,12 +234,12 @@ class Ledger:
 
     def _check_not_settled(self, copy: Copy, node: Node) -> None:
         for promise in self.settlements.get(copy, ()):
-            if promise.generation <= node.member.generation and self._is_kept_by_somebody(promise):
-                raise Violation(f"{node.name} delivered {copy}, whose settlement was confirmed: {promise}")
+            if promise.generation <= node.member.generation and not self._misled(promise):
+                self._why_lost(f"{node.name} delivered {copy}, whose settlement was confirmed", promise)
 
     def _check_not_queued_again(self, copy: Copy, node: Node) -> None:
         """Of a numbered message no other copy was done with before."""
-        if self._are_numbered and not self._has_incomplete_lineage:
+        if self._terms.are_numbered and not self._has_incomplete_lineage:
             for attempt in range(self._attempts(copy) + 1):
                 if attempt != copy.attempt:
                     self._check_not_settled(copy._replace(attempt=attempt), node)
@@ -219,10 +247,14 @@ class Ledger:
     def accepting(self, copy: Copy) -> None:
         self._accepting.add(copy)
 
-    def settled(self, copy: Copy, node: Node) -> None:
-        promise = self._promise(node)
+    def settled(self, copy: Copy, node: Node, lsn: int) -> None:
+        """A consumer's acceptance, in the log at `lsn`, is certain."""
+        promise = self._promise(f"the settlement of {copy}", self._holders_at(node, lsn), node)
         self.settlements.setdefault(copy, []).append(promise)
         self._newest_confirmed = max(self._newest_confirmed, promise.generation)
+
+    def _holders_at(self, node: Node, lsn: int) -> tuple[Holder, ...]:
+        return self._custody.holders_at(Generation(node.member.cluster, node.member.generation), lsn)
 
     # --- configuration
 
@@ -232,21 +264,28 @@ class Ledger:
         self._objects[name] = self._changes, exists, None
         return self._changes
 
-    def object_changed(self, name: str, change: int, node: Node) -> None:
+    def object_changed(self, name: str, change: int, node: Node, lsn: int) -> None:
         """It was confirmed; which matters if nothing was tried since."""
         newest, exists, _ = self._objects.get(name, (0, False, None))
         if newest == change:
-            self._objects[name] = change, exists, self._promise(node)
+            promise = self._promise(f"a change of queue {name}", self._holders_at(node, lsn), node)
+            self._objects[name] = change, exists, promise
 
     # --- the end
 
-    def check_end(self, primary: Node) -> None:
-        """Compare what was promised with what is there."""
-        present = copies_in(primary.resources.state)
+    def check_end(self, primary: Node, backups: Iterable[Node] = ()) -> None:
+        """Compare what was promised with what is there, on all brokers at rest."""
+        queued = queued_copies(primary.resources.state)
+        self._check_order(queued)
+        for backup in backups:
+            if queued_copies(backup.resources.state) != queued:
+                raise Violation(
+                    f"{backup.name} is at rest and holds other messages than {primary.name}, or in other order"
+                )
+        present = {copy for copies in queued.values() for copy in copies}
         for copy, promises in self.confirmations.items():
-            if self._is_among(copy, present) or self._is_among(copy, self._accepting):
-                continue
-            self._excuse_or_raise(f"{copy} was confirmed and is gone", promises)
+            if not self._is_there(copy, present):
+                self._excuse_or_raise(f"{copy} was confirmed and is gone", promises)
         for copy, promises in self.settlements.items():
             if copy in present:
                 self._excuse_or_raise(f"{copy} was settled and is there again", promises)
@@ -256,15 +295,64 @@ class Ledger:
             if promise is not None and (name in primary.resources.state.queues) != exists:
                 self._excuse_or_raise(f"queue {name} should {'' if exists else 'not '}exist", [promise])
 
+    def _is_there(self, copy: Copy, present: set[Copy]) -> bool:
+        """In a queue, or a consumer has it."""
+        return self._is_among(copy, present) or self._is_among(copy, self._accepting)
+
+    def _check_order(self, queued: Mapping[str, list[Copy]]) -> None:
+        """No copy is there twice; of what a publisher has sent equally often, the earlier stands before the later."""
+        copies = [copy for queue in queued.values() for copy in queue]
+        if len(set(copies)) < len(copies):
+            twice = sorted(copy for copy in set(copies) if copies.count(copy) > 1)
+            raise Violation(f"in the queues more than once: {twice}")
+        for name, queue in queued.items():
+            last: dict[tuple[str, int], int] = {}
+            for copy in queue:
+                if copy.queue != name or copy.number < last.get((copy.publisher, copy.attempt), -1):
+                    raise Violation(f"{copy} is out of order in queue {name}: {queue}")
+                last[copy.publisher, copy.attempt] = copy.number
+
     def _excuse_or_raise(self, text: str, promises: Iterable[Promise]) -> None:
+        reasons: list[str] = []
         for promise in promises:
-            if self._is_kept_by_somebody(promise):
-                raise Violation(f"{text}: {promise}")
-        self.excused_total += 1
+            reasons += self._misled(promise) or self._why_lost(text, promise)
+        self.excuses.append(Excuse(text, tuple(reasons)))
+
+    def _misled(self, promise: Promise) -> list[str]:
+        """Whether the coordinator had forgotten who was in sync then, and could not know that it had."""
+        return [
+            f"the record of {record.since_s:.1f} s was put back at {record.at_s:.1f} s"
+            for record in self._false_records
+            if record.since_s <= promise.at_s <= record.until_s()
+        ]
+
+    def _why_lost(self, text: str, promise: Promise) -> list[str]:
+        """Each holder's loss. Raises Violation where there is none, or where the brokers should have noticed."""
+        losses = {holder: self._custody.loss(holder, promise.at_s) for holder in promise.holders}
+        kept = [str(holder) for holder, loss in losses.items() if loss is None]
+        reasons = [f"{holder}: {loss.cause}" for holder, loss in losses.items() if loss is not None]
+        # What is not durable goes with the last process in sync, though one that was dropped may have it still.
+        is_binding = promise.is_durable or not self._terms.has_store
+        if not reasons or (kept and is_binding):
+            raise Violation(
+                f"{text}, confirmed at {promise.at_s:.2f} s in generation {promise.generation}: {kept} has it"
+            )
+        if self._can_be_noticed(promise) and not any(loss.is_silent for loss in losses.values() if loss is not None):
+            raise Violation(f"{text}, and no operator was asked: {promise}; {reasons}")
+        return reasons
+
+    def _can_be_noticed(self, promise: Promise) -> bool:
+        """Whether brokers can tell that all who held it have lost it: a coordinator's record names those.
+
+        What was not durable is gone with the processes, whatever the record says.
+        """
+        if self._may_have_begun_anew or not self._terms.has_coordinator:
+            return False
+        return promise.is_durable or not self._terms.has_store
 
     def _check_numbers(self, present: set[Copy]) -> None:
         """No numbered message was queued twice; an operator's force forgets the numbers."""
-        if not self._are_numbered or self._has_incomplete_lineage:
+        if not self._terms.are_numbered or self._has_incomplete_lineage:
             return
         kept = {copy for copy, made in self.settlements.items() if any(map(self._is_kept_by_somebody, made))}
         queued: dict[tuple[str, int], set[Copy]] = {}
@@ -280,23 +368,17 @@ class Ledger:
         known: dict[tuple[str, int, int], set[int]] = {}
         for copy in present | kept | self._accepting:
             known.setdefault((copy.publisher, copy.unit, copy.attempt), set()).add(copy.number)
-        for copy in sorted(copy for copy in present | kept if copy.unit and (copy.durable or not self._has_store)):
+        for copy in sorted(
+            copy for copy in present | kept if copy.unit and (copy.durable or not self._terms.has_store)
+        ):
             first, count = divmod(copy.unit, UNIT_SIZES)
             numbers = known[copy.publisher, copy.unit, copy.attempt]
             if numbers != set(range(first, first + count)):
                 if self._has_incomplete_lineage:  # an operator promoted a broker in the middle of its catch-up
-                    self.excused_total += 1
+                    self.excuses.append(
+                        Excuse(f"a transaction of {copy.publisher} is there in part", ("an operator's force",))
+                    )
                     return
                 raise Violation(
                     f"of {count} messages of {copy.publisher} from {first} on, in a transaction, there is {numbers}"
                 )
-
-
-def copies_in(content: Content) -> set[Copy]:
-    """All messages of publishers, wherever they are."""
-    return {
-        Copy.read(payload)
-        for queue in content.queues.values()
-        for entry in queue.entries()
-        if (payload := entry.content().payload) != b"?"
-    }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from qpid_ha_broker.ha.effects import PromoteAsked
-from qpid_ha_broker.ha.states import State
-from simulation.node import Node, Violation
+from simulation.node import Node
+from simulation.operator import Operator
 from simulation.trace import Trace
 from simulation.virtual_time import Schedule
 
@@ -20,11 +21,18 @@ TAKEN_OVER_WITHIN_S = 2.5
 """No attempt to become primary lasts longer than four of the members' ask limits."""
 
 
+@dataclass(frozen=True, eq=False)
+class Attempt:
+    """A promotion that was asked for."""
+
+    force: bool
+
+
 class Manager:
     """Looks after the primary. `is_fenced`: it shoots an unhealthy primary before it promotes another one.
 
     In the end (`is_careful`) nothing disturbs it, and it tries all nodes in order. When all have refused again and
-    again it overrides; when nobody is left of those who held what was confirmed last, it tells `forced`.
+    again it asks an operator.
     """
 
     def __init__(
@@ -35,10 +43,9 @@ class Manager:
         nodes: Sequence[Node],
         is_fenced: bool,
         is_reachable: Callable[[Node], bool],
-        forced: Callable[[], None],
+        operator: Operator,
         restart: Callable[[Node], None],
         has_store: bool = False,
-        has_promises: Callable[[], bool] = lambda: True,
     ) -> None:
         self._schedule = schedule
         self._draw = draw
@@ -46,21 +53,19 @@ class Manager:
         self._nodes = nodes
         self._is_fenced = is_fenced
         self._is_reachable = is_reachable
-        self._forced = forced
+        self._operator = operator
         self._restart = restart
         self._has_store = has_store
-        self._has_promises = has_promises
         self.is_careful = False
         self.last_in_sync: dict[str, int] = {}
         """The in-sync set of the newest primary, as memories: who holds what was confirmed last."""
         self._missing_since_s: float | None = None
         self._patience_s = 0.0
         self._taken_over_by_s = 0.0
-        self._waiting: set[object] = set()
+        self._waiting: set[Attempt] = set()
         """Promotions that were not answered yet."""
         self._refused: dict[tuple[str, int], int] = {}
         self.refusals: list[str] = []
-        self._have_all_refused = False
         self._processes: list[int] = []
         """Which were there when one was asked last: that all refuse means something only while nobody dies."""
         schedule.after(0.2, self._look)
@@ -68,20 +73,24 @@ class Manager:
     def _look(self) -> None:
         self._schedule.after(LOOK_AGAIN_S * (0.5 + self._draw.random()), self._look)
         now_s = self._schedule.now_s
-        if any(node.is_primary and self._is_healthy(node) for node in self._nodes):
+        primary = next((node for node in self._nodes if node.is_primary and self._is_healthy(node)), None)
+        if primary is not None:
+            if self.is_careful:
+                self._operator.look_at_primary(primary, len(list(filter(self._is_healthy, self._nodes))))
             self._missing_since_s = None
             self._refused.clear()
-            self._have_all_refused = False
+            self._operator.forget_refusals()
         elif self._missing_since_s is None:
             self._missing_since_s = now_s
             self._patience_s = 0.3 if self.is_careful else self._draw.choice((0.0, 0.5, 2.0))
         elif now_s - self._missing_since_s >= self._patience_s and now_s >= self._taken_over_by_s and not self._waiting:
             self._fail_over()
 
-    def handed_over(self) -> None:
+    def handed_over(self, reason: str) -> None:
         """A primary has left the command to another one, which is about to lead: whoever ends the old primary before
         it promotes (decision 0004) waits for that one."""
-        self._taken_over_by_s = self._schedule.now_s + TAKEN_OVER_WITHIN_S
+        if self._is_fenced:
+            self._taken_over_by_s = self._schedule.now_s + TAKEN_OVER_WITHIN_S
 
     def _is_healthy(self, node: Node) -> bool:
         return node.is_up and not node.is_paused and self._is_reachable(node)
@@ -93,43 +102,26 @@ class Manager:
                     self._restart(node)
         processes = [node.process for node in self._nodes]
         if processes != self._processes:
-            self._processes, self._have_all_refused = processes, False
+            self._processes = processes
+            self._operator.forget_refusals()
         candidates = self._candidates()
         if not candidates:
             return
         if self._must_force(candidates):
-            self._override(candidates)
+            self._ask_operator(candidates)
             return
         self._promote(candidates[0])
         if self._draw.random() < BOTH and len(candidates) > 1 and not (self.is_careful or self._is_fenced):
             self._promote(candidates[1])
 
-    def _override(self, candidates: list[Node]) -> None:
-        """Whoever was in sync last, when the refusal is for want of witnesses; else what is left, and that is told."""
-        if self._has_store and self._has_promises():
-            self._try_all_again(candidates)
-            return
-        holders = [node for node in candidates if node.member.generation]
-        if not holders and len(candidates) < len(self._nodes):
-            return  # whoever is out of sight may hold something: an empty one would begin a cluster of its own
-        holders = holders or candidates
-        in_sync = [node for node in holders if self.is_in_sync(node)]
-        if not in_sync:
-            self._forced()
-        self._promote(max(in_sync or holders, key=lambda node: node.member.position), force=True)
-
-    def _try_all_again(self, candidates: list[Node]) -> None:
-        """With stores nobody has to override anything: once all are back, one of them may lead.
-
-        But for a cluster whose first primary lost its power before its first write, and which has promised nothing. Who
-        follows a primary whose machine lost its power takes a while to notice.
-        """
-        are_all_back = len(candidates) == len(self._nodes)
-        might_lead = are_all_back and not any(node.member.state is State.CATCHUP for node in candidates)
-        if self._have_all_refused and might_lead:
-            raise Violation(f"nobody may lead, though all stores are back: {self.refusals}")
-        self._have_all_refused = might_lead
-        self._refused.clear()
+    def _ask_operator(self, candidates: list[Node]) -> None:
+        """All have refused; those of the last in-sync set perhaps for want of witnesses only."""
+        in_sync = [node for node in candidates if node.member.generation and self.is_in_sync(node)]
+        chosen = self._operator.choose(candidates, in_sync, self.refusals)
+        if chosen is None:
+            self._refused.clear()
+        else:
+            self._promote(chosen, force=True)
 
     def _candidates(self) -> list[Node]:
         """Who may be asked, the best first."""
@@ -156,7 +148,7 @@ class Manager:
         return self._refused.get((node.name, node.process), 0)
 
     def _promote(self, node: Node, force: bool = False) -> None:
-        process, attempt = node.process, object()
+        process, attempt = node.process, Attempt(force)
         self._waiting.add(attempt)
         if self._trace.wanted:
             self._trace.add("manager", f"promotes {node.name}{' by force' if force else ''}")
@@ -167,7 +159,9 @@ class Manager:
     def _must_force(self, candidates: list[Node]) -> bool:
         return self.is_careful and all(self._refusals(node) >= REFUSALS_BEFORE_FORCE for node in candidates)
 
-    def _answered(self, attempt: object, node: Node, process: int, done: bool, text: str) -> None:
+    def _answered(self, attempt: Attempt, node: Node, process: int, done: bool, text: str) -> None:
+        if attempt.force and attempt in self._waiting:
+            self._operator.settled(node)
         self._waiting.discard(attempt)
         if not done and text != "no answer":
             self._refused[node.name, process] = self._refusals(node) + 1

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.frames import Batch, CaughtUp, Chunk, Frame, Resync, Welcome
 from qpid_ha_broker.ha.keeping import Restored
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -21,6 +22,7 @@ from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.store.errors import StoreError
 from simulated_disk import PowerCut
 from simulation.channel import Delivery
+from simulation.custody import Custody, Generation
 from simulation.network import Network
 from simulation.node_store import Machine, NodeStore, Process, ProcessEnds
 from simulation.register import Register
@@ -97,8 +99,8 @@ class Watcher(Protocol):
     def ended(self, node: Node, in_order: bool) -> None:
         """The process has ended by itself: its store or its power failed, or (`in_order`) the cluster is shut down."""
 
-    def died(self, node: Node) -> None:
-        """The process is gone, whatever ended it."""
+    def store_refused(self, node: Node, problem: StoreError) -> None:
+        """The process has ended, because it cannot use its store."""
 
 
 class World(NamedTuple):
@@ -109,6 +111,7 @@ class World(NamedTuple):
     register: Register
     trace: Trace
     watcher: Watcher
+    custody: Custody
     check_every: int
     """After so many inputs a member's invariants are checked: that takes longer than all the rest."""
 
@@ -139,6 +142,7 @@ class Node:
         """So many that number their messages are kept in mind."""
         self.is_up = False
         self.is_paused = False
+        self.has_power = True
         self.slow_s = 0.0
         self.answers: dict[int, Callable[[bool, str], None]] = {}
         self.sessions: list[Session] = []
@@ -148,13 +152,16 @@ class Node:
         self._last_request = 0
         self._is_busy = False
         self._handled = 0
+        self._is_catching_up = False
 
     # --- the process
 
     def start(self) -> None:
         """A new process with an empty memory, but for what the store brings back."""
         self.process += 1
+        self.has_power = True
         self.is_up, self.is_paused, self._is_busy, self.was_level = True, False, False, False
+        self._world.custody.started((self.name, self.process))
         instance = f"{self.name}#{self.process}"
         draw = random.Random(f"{self._world.schedule.now_s}/{instance}")
         self._draw = draw.random
@@ -164,7 +171,7 @@ class Node:
         self.sessions = []
         self.waiting: deque[Waiting] = deque()
         self._inbox.clear()
-        self._tick_waits = self._turn_waits = self._is_ending = False
+        self._tick_waits = self._turn_waits = self._is_ending = self._is_catching_up = False
         self._tick_s = self.member_settings.heartbeat_interval_s / TICKS_IN_A_HEARTBEAT
         restored = None
         if self.machine is not None:
@@ -172,6 +179,10 @@ class Node:
                 restored = self._open_store(self.machine)
             except (PowerCut, ProcessEnds, OSError) as error:
                 self._fall(error)
+                return
+            except StoreError as error:
+                self.kill(is_silent=False, cause="its store was refused")
+                self._world.watcher.store_refused(self, error)
                 return
         self.member = Member(self._settings(instance), self.resources, draw.random, restored)
         self.feed(fx.Started())
@@ -198,14 +209,13 @@ class Node:
             self.member_settings.tail_bytes, note,
         )  # fmt: skip
         self.store = NodeStore(machine, around, self.name)
-        try:
-            return self.store.open()
-        except StoreError as error:
-            raise Violation(f"{self.name} cannot use its store: {error}") from error
+        return self.store.open()
 
-    def kill(self, is_silent: bool, has_power: bool = True) -> None:
+    def kill(self, is_silent: bool, has_power: bool = True, cause: str = "killed") -> None:
         """The process dies, with its memory; without power, with what was not synced."""
+        self._world.custody.died((self.name, self.process), cause)
         self.is_up = self.is_paused = False
+        self.has_power = has_power
         self._world.network.died(self, is_silent)
         self._inbox.clear()
         self._drop_sessions()
@@ -213,20 +223,19 @@ class Node:
             self._world.trace.add(self.name, "DIES" if has_power else "LOSES ITS POWER")
         if self.machine is not None and self.store is not None:
             self.machine.replace_disk(self.store.died(has_power))
-        self._world.watcher.died(self)
 
     def _fall(self, error: BaseException) -> None:
         """The disk has failed, or the power."""
         if self._world.trace.wanted:
             self._world.trace.add(self.name, f"FALLS: {type(error).__name__}: {error}")
         has_power = not isinstance(error, PowerCut)
-        self.kill(not has_power, has_power)
+        self.kill(not has_power, has_power, str(error))
         self._world.watcher.ended(self, False)
 
     def _end_in_order(self, uuid: str) -> None:
         if self.store is not None:
             self.store.clean_end(uuid)
-        self.kill(is_silent=False)
+        self.kill(is_silent=False, cause="shut down")
         self._world.watcher.ended(self, True)
 
     def pause(self) -> None:
@@ -320,6 +329,8 @@ class Node:
             self._carry_out(effect)
             if not self.is_up:
                 return
+        if type(happening) is fx.FrameReceived:
+            self._note_receipt(happening.frame)
         if self.store is not None:
             self.store.describe(member)
         self._after()
@@ -328,6 +339,26 @@ class Node:
             member.check_invariants()
         if effects:
             self._world.watcher.handled(self)
+
+    def _note_receipt(self, frame: Frame) -> None:
+        """What this process has taken into its memory; a frame that came too late for that is none of it."""
+        process, member = (self.name, self.process), self.member
+        if isinstance(frame, Batch):
+            if frame.generation >= member.generation and frame.last_lsn <= member.position.lsn:
+                self._world.custody.received(process, frame.data)
+                if not self._is_catching_up:
+                    self._note_log(frame.last_lsn)
+        elif isinstance(frame, Chunk) and frame.generation >= member.generation:
+            self._world.custody.received(process, frame.data)
+        elif isinstance(frame, Welcome):
+            self._is_catching_up = frame.resync is Resync.DIFF
+        elif isinstance(frame, CaughtUp) and member.status().complete:
+            self._is_catching_up = False
+            self._note_log(member.position.lsn)
+
+    def _note_log(self, lsn: int) -> None:
+        generation = Generation(self.member.cluster, self.member.generation)
+        self._world.custody.reached((self.name, self.process), generation, lsn)
 
     def _after(self) -> None:
         """Tell what has become certain, and see to it that what was written goes out."""
@@ -422,7 +453,11 @@ class Node:
         log, store = self.resources.log, self.store
         if store is not None:
             store.keep_local()
-        self._handle(fx.TurnEnded(log.take_batch() if log.has_pending else None))
+        batch = log.take_batch() if log.has_pending else None
+        if batch is not None and self.member.state is State.PRIMARY:
+            self._world.custody.received((self.name, self.process), batch.data)
+            self._note_log(batch.last_lsn)
+        self._handle(fx.TurnEnded(batch))
 
     def _hand_out(self) -> None:
         """What is handed out in one turn is handed out at once: consumers get it in the order of the queue."""

@@ -64,6 +64,8 @@ class Machine:
     """Write-like operations on disks of earlier processes."""
     cut_at: int = 0
     """The power goes at this operation, counted from the beginning; 0: it does not."""
+    is_damaged: bool = False
+    """Some of its bytes were changed: whoever starts there may refuse."""
     kinds: list[str] = field(default_factory=list)
     """What those operations were."""
 

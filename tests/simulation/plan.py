@@ -63,6 +63,26 @@ class Kind(StrEnum):
     """`node` loses its power at its `detail`-th write from now on."""
     SHUTDOWN = "shutdown"
     """The whole cluster is shut down in order, and started again."""
+    DISK_LOST = "disk-lost"
+    """`node` loses its power, and comes back with an empty disk."""
+    DISK_TRUNCATED = "disk-truncated"
+    """`node` loses its power, and a file of its store is shorter afterwards."""
+    DISK_FLIPPED = "disk-flipped"
+    """`node` loses its power, and a bit of a file of its store is another one afterwards."""
+    DISK_PUT_BACK = "disk-put-back"
+    """`node` loses its power, and comes back with its store as it was `detail` milliseconds ago."""
+    ALL_DISKS_PUT_BACK = "all-disks-put-back"
+    """So do all nodes."""
+    # With a coordinator:
+    RECORD_LOST = "record-lost"
+    """The coordinator's record is gone."""
+    RECORD_PUT_BACK = "record-put-back"
+    """The coordinator's record is what it was `detail` milliseconds ago."""
+    RECORD_LATE = "record-late"
+    """Writes of the record take effect after whoever wanted them was told that they failed."""
+    # With agents:
+    AGENT_HANGS = "agent-hangs"
+    """The agent of `node` does nothing, but keeps what it has."""
 
 
 class Fault(NamedTuple):
@@ -102,6 +122,8 @@ class Plan:
     transient: float = 0.0
     """How many of the messages are not durable."""
     faults_end_s: float = FAULTS_END_S
+    has_agents: bool = False
+    """`qpid-ha-agent run` takes the place of a resource manager."""
     producers: tuple[int, ...] = ()
     """How many producers each node keeps in mind; none: publishers do not number their messages."""
 
@@ -116,8 +138,11 @@ def shown_fault(fault: Fault) -> str:
 
 
 def draw_plan(seed: int) -> Plan:
-    """The plan of `seed`. About half of all clusters have stores, and half of all number their messages."""
-    plan = _draw_with_store(seed)
+    """The plan of `seed`. About half of all clusters have stores, and half of all number their messages.
+
+    In a third of all, disks or the coordinator's record are damaged.
+    """
+    plan = _draw_agents(seed, _draw_damage(seed, _draw_with_store(seed)))
     draw = random.Random(f"{seed}/producers")
     if draw.random() < 0.5:
         return plan
@@ -166,6 +191,35 @@ def _draw_without_store(seed: int) -> Plan:
         is_fenced=not has_coordinator and min_in_sync == 1,
         faults=tuple(sorted(_draw_faults(draw, nodes, has_coordinator), key=lambda fault: fault.at_s)),
     )
+
+
+_DISK_DAMAGE: Final = (
+    Kind.DISK_LOST, Kind.DISK_TRUNCATED, Kind.DISK_FLIPPED, Kind.DISK_PUT_BACK, Kind.ALL_DISKS_PUT_BACK,
+)  # fmt: skip
+_RECORD_DAMAGE: Final = (Kind.RECORD_LOST, Kind.RECORD_PUT_BACK, Kind.RECORD_LATE)
+DAMAGE: Final = frozenset(_DISK_DAMAGE + _RECORD_DAMAGE)
+"""Of what disks and the coordinator keep."""
+
+
+def _draw_damage(seed: int, plan: Plan) -> Plan:
+    draw = random.Random(f"{seed}/damage")
+    kinds = [*(_DISK_DAMAGE if plan.has_store else ()), *(_RECORD_DAMAGE if plan.has_coordinator else ())]
+    if not kinds or draw.random() > 1 / 2:  # neither is there in a fourth of all plans
+        return plan
+    faults = [_draw_fault(draw, plan.nodes, kind) for kind in draw.choices(kinds, k=draw.choice((1, 1, 2)))]
+    faults = [fault._replace(detail=draw.choice((300, 1_000, 3_000, 6_000))) for fault in faults]
+    return replace(plan, faults=tuple(sorted([*plan.faults, *faults], key=lambda fault: fault.at_s)))
+
+
+def _draw_agents(seed: int, plan: Plan) -> Plan:
+    """Beside a third of all clusters with a coordinator."""
+    draw = random.Random(f"{seed}/agents")
+    if not plan.has_coordinator or draw.random() > 1 / 3:
+        return plan
+    kinds = draw.choice(((), (Kind.AGENT_HANGS,), (Kind.AGENT_HANGS, Kind.SWITCHOVER), (Kind.AGENT_HANGS,) * 2))
+    faults = [_draw_fault(draw, plan.nodes, kind) for kind in kinds]
+    faults = [fault._replace(for_s=2 * fault.for_s) for fault in faults]
+    return replace(plan, has_agents=True, faults=tuple(sorted([*plan.faults, *faults], key=lambda fault: fault.at_s)))
 
 
 _WEIGHTS: Final[dict[Kind, int]] = {

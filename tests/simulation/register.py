@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from bisect import bisect_right
 from collections.abc import Callable
 
 from qpid_ha_broker.ha.effects import Record, RecordRead, RecordWritten
@@ -11,6 +13,8 @@ from simulation.virtual_time import Schedule
 LIMIT_S = 2.0
 """After so long a broker hears that the coordinator cannot be reached."""
 LOST_REPLIES = 0.03
+LATE_S = 0.0, 3.0
+"""How long after its failure was reported a late write takes effect."""
 
 
 class Register:
@@ -21,7 +25,10 @@ class Register:
         self._draw = draw
         self.record = Record()
         self.history = [self.record]
+        self._written_s = [0.0]
         self.is_down = False
+        self.writes_late = False
+        """Each write fails for whoever wanted it, and takes effect after that."""
 
     def read(self, number: int, reply: Callable[[RecordRead], None]) -> None:
         def arrived() -> None:
@@ -34,21 +41,58 @@ class Register:
         self._schedule.after(self._delay_s(), arrived)
 
     def write(self, number: int, expected: Record, wanted: Record, reply: Callable[[RecordWritten], None]) -> None:
+        def compare_and_set() -> bool:
+            is_as_expected = self.record == expected
+            if is_as_expected:
+                self._set(wanted)
+            return is_as_expected
+
+        def take_effect_late() -> None:
+            compare_and_set()
+
         def arrived() -> None:
             if self._is_lost():
                 self._fail(lambda: reply(RecordWritten(number, False, None, "no answer")))
                 return
-            written = self.record == expected
-            if written:
-                self.record = wanted
-                self.history.append(wanted)
-            found = RecordWritten(number, written, self.record)
+            if self.writes_late:
+                self._fail(lambda: reply(RecordWritten(number, False, None, "no answer")))
+                self._schedule.after(LIMIT_S + self._draw.uniform(*LATE_S), take_effect_late)
+                return
+            found = RecordWritten(number, compare_and_set(), self.record)
             if self._draw.random() < LOST_REPLIES:
                 self._fail(lambda: reply(RecordWritten(number, False, None, "no answer")))
             else:
                 self._schedule.after(self._delay_s(), lambda: reply(found))
 
         self._schedule.after(self._delay_s(), arrived)
+
+    def _set(self, record: Record) -> None:
+        self.record = record
+        self.history.append(record)
+        self._written_s.append(self._schedule.now_s)
+
+    # --- what goes wrong with what it keeps
+
+    def lose(self) -> None:
+        """Somebody has deleted the record."""
+        self._set(Record())
+
+    def put_back(self, at_s: float) -> float:
+        """Somebody has put the record of that time back; returns when that was written."""
+        index = self._index_at(at_s)
+        self._set(self.history[index])
+        return self._written_s[index]
+
+    def at(self, at_s: float) -> Record:
+        """What it held at that time."""
+        return self.history[self._index_at(at_s)]
+
+    def next_written_s(self, after_s: float) -> float:
+        """When it was written for the first time after that; infinite: it was not."""
+        return next((written_s for written_s in self._written_s if written_s > after_s), math.inf)
+
+    def _index_at(self, at_s: float) -> int:
+        return bisect_right(self._written_s, at_s) - 1
 
     def _is_lost(self) -> bool:
         return self.is_down or self._draw.random() < LOST_REPLIES / 3

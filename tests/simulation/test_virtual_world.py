@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import random
 
-from qpid_ha_broker.ha.effects import Ask, FrameReceived, Input, LinkLost, LinkOpened, PeersAnswered, Record
+from qpid_ha_broker.ha.effects import (
+    Ask,
+    FrameReceived,
+    Input,
+    LinkLost,
+    LinkOpened,
+    PeersAnswered,
+    Record,
+    RecordWritten,
+)
 from qpid_ha_broker.ha.frames import Heartbeat, Question, Topic
 from simulation.channel import Delivery
+from simulation.copies import Copy
+from simulation.custody import Custody, Generation, Holder, Loss
 from simulation.network import CONNECT_LIMIT_S, Network
 from simulation.register import LIMIT_S, Register
 from simulation.virtual_time import Clock, Schedule
@@ -147,3 +159,78 @@ def test_the_register_takes_one_of_two_writers() -> None:
 
     assert len(register.history) == 2
     assert len(answers) == 2
+
+
+RECORD = Record("c", 1, "n0", 1, ("n0",))
+
+
+def written(register: Register, schedule: Schedule, expected: Record, wanted: Record) -> RecordWritten:
+    """The answer to one write."""
+    answers: list[RecordWritten] = []
+    register.write(1, expected, wanted, answers.append)
+    schedule.run_until(schedule.now_s + 2 * LIMIT_S)
+    return answers[0]
+
+
+def test_a_record_that_is_put_back_is_that_of_then() -> None:
+    schedule = Schedule()
+    register = Register(schedule, random.Random(2))
+    assert written(register, schedule, Record(), RECORD).written
+    now_s, newer = schedule.now_s, RECORD._replace(epoch=2)
+    assert written(register, schedule, RECORD, newer).written
+
+    since_s = register.put_back(now_s)
+
+    assert register.record == RECORD
+    assert 0 < since_s < now_s
+    assert register.next_written_s(schedule.now_s) == math.inf
+    register.lose()
+    assert register.record == Record()
+
+
+def test_a_late_write_takes_effect_after_its_failure_was_told_unless_somebody_was_faster() -> None:
+    schedule = Schedule()
+    register = Register(schedule, random.Random(2))
+    register.writes_late = True
+    answers: list[RecordWritten] = []
+    register.write(1, Record(), RECORD, answers.append)
+    register.write(2, Record(), RECORD._replace(primary="n1"), answers.append)
+    while not answers:
+        schedule.run_until(schedule.now_s + 0.05)
+
+    assert answers[0].record is None
+    assert register.record == Record()
+    schedule.run_until(20.0)
+    assert register.record.primary in ("n0", "n1")
+    assert len(register.history) == 2
+
+
+def test_a_holder_has_lost_only_what_came_after_the_copy_of_its_disk() -> None:
+    schedule = Schedule()
+    custody = Custody(["n0"], True, lambda: schedule.now_s)
+    copy = Copy("p", 1, 0, "q", 0)
+    custody.synced("n0", b"..." + copy.payload() + b"...")
+    (holder,) = custody.holders_of(copy)
+
+    custody.disk_lost("n0", "put back", 5.0)
+
+    assert custody.loss(holder, 4.0) is None
+    assert custody.loss(holder, 6.0) == Loss("put back at 0.0 s", 5.0)
+    custody.disk_lost("n0", "lost")
+    assert custody.loss(holder, 4.0) == Loss("lost at 0.0 s")
+
+
+def test_who_received_a_message_has_it_until_its_process_dies() -> None:
+    schedule = Schedule()
+    custody = Custody(["n0", "n1"], False, lambda: schedule.now_s)
+    copy = Copy("p", 1, 0, "q", 0, durable=False)
+    for name in ("n0", "n1"):
+        custody.started((name, 1))
+        custody.received((name, 1), copy.payload())
+        custody.reached((name, 1), Generation("c", 1), 7 if name == "n0" else 6)
+
+    custody.died(("n1", 1), "crash")
+
+    assert [custody.loss(holder, 0.0) for holder in custody.holders_of(copy)] == [None, Loss("crash at 0.0 s")]
+    assert custody.holders_at(Generation("c", 1), 7) == (Holder("n0", 1),)
+    assert custody.holders_at(Generation("c", 2), 1) == ()

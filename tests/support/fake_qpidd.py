@@ -25,7 +25,7 @@ class Fake:
 
     What is in NAME.json beside its socket beats what it would say of itself. `others` there are brokers of other
     machines, each with how often this one has to be asked for all before that one answers, or null: it never does.
-    Nobody is promoted before all do.
+    Nobody is promoted before all do. NAME.asked has what it was asked, a JSON object on each line.
     """
 
     def __init__(self, config: dict[str, Any], control_socket: Path) -> None:
@@ -79,6 +79,10 @@ class Fake:
         return [name for name, looks in others.items() if looks is None or self.looks < looks]
 
     def do(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        with (self.directory / f"{self.name}.asked").open("a", encoding="utf-8") as asked:
+            asked.write(json.dumps({"method": method, "params": params}) + "\n")
+        if method == self.script().get("no_such_method"):
+            return {"error": {"code": -32601, "message": "no such method"}}
         if method == "status" and params.get("all"):
             return {"result": self.all()}
         refusal = self.refuse or ", ".join(f"{name} cannot be asked" for name in self.missing())
@@ -93,7 +97,7 @@ class Fake:
             if not others:
                 return {"error": {"code": -32000, "message": "there is no backup"}}
             self.become(others[0].stem, int(others[0].read_text(encoding="utf-8")))
-        elif method not in ("status", "demote"):
+        elif method not in ("status", "demote", "drop"):
             return {"error": {"code": -32601, "message": "no such method"}}
         return {"result": self.status()}
 
@@ -130,6 +134,8 @@ class Fake:
 
 
 def main() -> None:
+    if sys.argv[-1] == "--check":
+        return
     arguments = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=False))
     config = yaml.safe_load(Path(arguments["--config"]).read_text(encoding="utf-8"))
     asyncio.run(Fake(config, Path(arguments["--control-socket"])).run())

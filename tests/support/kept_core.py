@@ -17,6 +17,7 @@ from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.state import State
 from qpid_ha_broker.model.transaction import Message, Publish, Transaction
+from qpid_ha_broker.server.store_status import StoreStatus
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.dump import Dump
 from qpid_ha_broker.store.files import Disk
@@ -25,9 +26,11 @@ from qpid_ha_broker.store.journal import Identity, Journal
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
 from qpid_ha_broker.store.recovery import Recovered, recover
 from qpid_ha_broker.store.snapshot import SnapshotWriter
+from qpid_ha_broker.store.status import Status
 from simulated_disk import SimulatedDisk
 
 IDENTITY = Identity("the cluster", "alpha", "default")
+STORE = "1f0b7a2c5d9e4c3a8b6f0e1d2c3b4a59"
 SEGMENT_BYTES = 1 << 16
 
 QUEUES: dict[str, dict[str, Scalar]] = {
@@ -49,9 +52,11 @@ class KeptCore(Core):
         self.disk: Disk = disk or SimulatedDisk(Random(1))
         self.committed_lsn: int | None = None
         """What blocks say; None: that all before them is committed."""
-        self.journal = Journal.begin(
+        self.status = StoreStatus(self.disk, Status(*IDENTITY, store=STORE))
+        self.status.write()
+        self.journal = self.status.journal = Journal.begin(
             self.disk, IDENTITY, 1, generation=1, first_lsn=1, first_local_lsn=LOCAL_BASE + 1, previous_bytes=0,
-            clock=lambda: NOW_MS, segment_bytes=SEGMENT_BYTES,
+            clock=lambda: NOW_MS, segment_bytes=SEGMENT_BYTES, status=self.status,
         )  # fmt: skip
         self.resources.write(GenerationStarted(1, "alpha", "the cluster", NOW_MS, False, "the first start"))
         self.resources.write(InSyncChanged(1, ("alpha",)))
@@ -87,7 +92,7 @@ class KeptCore(Core):
 
     def write_dump(self, dump: Dump, number: int, pieces: list[bytes]) -> None:
         """Make a snapshot of all pieces of a dump."""
-        header = FileHeader("snapshot", *IDENTITY, number, 1, 0, 0, NOW_MS, 0, False)
+        header = FileHeader("snapshot", *IDENTITY, number, 1, 0, 0, NOW_MS, 0, False, STORE)
         writer = SnapshotWriter(self.disk, header)
         for piece in pieces:
             writer.add(piece)

@@ -8,17 +8,19 @@ from typing import NamedTuple
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import Block, BlockKind
 from qpid_ha_broker.store.files import Disk
-from qpid_ha_broker.store.journal import ClosedSegment, Identity, Journal
+from qpid_ha_broker.store.inspection import read_status
+from qpid_ha_broker.store.journal import ClosedSegment, Identity, Journal, StatusFile
 from qpid_ha_broker.store.layout import segment_numbers, segment_path
-from qpid_ha_broker.store.reading import Verdict, classify, read_blocks, read_header
+from qpid_ha_broker.store.reading import Verdict, classify, read_blocks, read_header, witnesses_of
 
 IDENTITY = Identity("cluster", "alpha", "default")
 SEGMENT_BYTES = 8 * 1024
 
 
 def begin(
-    disk: Disk, number: int = 1, first_lsn: int = 1, previous_bytes: int = 0, closed: Sequence[ClosedSegment] = ()
-) -> Journal:
+    disk: Disk, number: int = 1, first_lsn: int = 1, previous_bytes: int = 0, closed: Sequence[ClosedSegment] = (),
+    status: StatusFile | None = None,
+) -> Journal:  # fmt: skip
     return Journal.begin(
         disk,
         IDENTITY,
@@ -30,6 +32,7 @@ def begin(
         segment_bytes=SEGMENT_BYTES,
         clock=lambda: 1_700_000_000_000,
         closed=closed,
+        status=status,
     )
 
 
@@ -68,9 +71,9 @@ def read_journal(disk: Disk) -> Read:
         assert headers[number].number == number
         reader = read_blocks(file, headers[number])
         blocks += [block for block in reader if block.kind is BlockKind.EVENTS]
-        following = headers.get(number + 1)
-        previous_bytes = following.previous_bytes if following is not None else 0
-        verdicts.append(classify(file, headers[number], reader, previous_bytes=previous_bytes))
+        is_last = number == numbers[-1]
+        witnesses = witnesses_of(number, read_status(disk), headers.get(number + 1), is_last=is_last)
+        verdicts.append(classify(file, headers[number], reader, witnesses))
     return Read(blocks, verdicts, number)
 
 

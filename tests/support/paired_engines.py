@@ -6,6 +6,7 @@ until nothing moves any more. What happens in between is the test's to decide.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -34,9 +35,9 @@ class PairedBroker:
         self.batches: list[Batch] = []
         self.clients: list[PairedClient] = []
 
-    def connect(self) -> PairedClient:
-        """A client whose open has been answered."""
-        client = PairedClient(self)
+    def connect(self, desired_capabilities: Sequence[str] = ()) -> PairedClient:
+        """A client whose open has been answered, if it is answered."""
+        client = PairedClient(self, desired_capabilities=desired_capabilities)
         self.settle_down()
         return client
 
@@ -79,12 +80,20 @@ class PairedClient:
     Links and deliveries are Proton's; they are typed `Any`, because its own types promise less than it does.
     """
 
-    def __init__(self, broker: PairedBroker, properties: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        broker: PairedBroker,
+        properties: dict[str, Any] | None = None,
+        desired_capabilities: Sequence[str] = (),
+        *,
+        container: str | None = None,
+    ) -> None:
         self.broker = broker
         self.transport = proton.Transport()
         self.connection = proton.Connection()
         self.connection.properties = properties
-        self.connection.container = f"client-{len(broker.clients)}"
+        self.connection.desired_capabilities = [proton.symbol(name) for name in desired_capabilities]
+        self.connection.container = f"client-{len(broker.clients)}" if container is None else container
         self.transport.bind(self.connection)
         self.connection.open()
         self.session: Any = self.connection.session()

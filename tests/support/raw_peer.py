@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ import proton
 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
+
+READS_REFUSALS = ("sole-connection-for-container",)
+"""What a client desires that is told why it is sent away; of any other, the broker ends the stream."""
 
 OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
 ERROR, SOURCE, TARGET, ACCEPTED = 0x1D, 0x28, 0x29, 0x24
@@ -107,10 +111,21 @@ class RawPeer:
         """Bytes, as they are."""
         self.socket.sendall(data)
 
-    def open(self, *, max_frame: int = 65536, channel_max: int = 65535, idle_timeout_ms: int = 0) -> Frame:
+    def open(
+        self,
+        *,
+        max_frame: int = 65536,
+        channel_max: int = 65535,
+        idle_timeout_ms: int = 0,
+        desired: Sequence[str] = (),
+    ) -> Frame:
         """Exchange headers and opens, without SASL; returns the broker's open."""
         idle = proton.uint(idle_timeout_ms) if idle_timeout_ms else None
         fields = ["raw-peer", "localhost", proton.uint(max_frame), proton.ushort(channel_max), idle]
+        if desired:
+            undescribed: Any = proton.UNDESCRIBED
+            symbols = proton.Array(undescribed, proton.Data.SYMBOL, *map(proton.symbol, desired))
+            fields += [None, None, None, symbols]
         self.send(AMQP_HEADER + frame(OPEN, fields))
         header = self._take(8)
         if header != AMQP_HEADER:

@@ -21,6 +21,7 @@ class RunningBroker:
     """`with RunningBroker() as broker:` starts qpidd on a free port and stops it in the end.
 
     `settings` are keys of the configuration file. Raises RuntimeError with the broker's own words if it does not start.
+    `descriptors`: how many it may have open.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class RunningBroker:
         *,
         config: str | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
+        descriptors: int | None = None,
     ) -> None:
         self._start_timeout_s = start_timeout_s
         self.directory = Path(tempfile.mkdtemp(prefix="qpid-ha-test-"))
@@ -40,7 +42,8 @@ class RunningBroker:
             "control-socket": str(self.control_socket),
             **(settings or {}),
         }
-        self._command = [sys.executable, "-m", "qpid_ha_broker.server.main"]
+        self._command = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}"]
+        self._command += [sys.executable, "-m", "qpid_ha_broker.server.main"]
         for key, value in given.items():
             self._command += ["--set", f"{key}={value}"]
         if config is not None:
@@ -79,6 +82,13 @@ class RunningBroker:
     def log(self) -> str:
         """All that the broker has logged."""
         return self.log_path.read_text(encoding="utf-8") if self.log_path.exists() else ""
+
+    def await_log(self, pattern: str, timeout_s: float = 10.0) -> bool:
+        """Whether `pattern` (a regular expression) comes up in the log in time."""
+        deadline = time.monotonic() + timeout_s
+        while not (found := re.search(pattern, self.log())) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return found is not None
 
     def stop(self, timeout_s: float = 15.0) -> int:
         """SIGTERM, and the exit code; SIGKILL and TimeoutExpired when it does not stop."""

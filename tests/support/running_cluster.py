@@ -14,13 +14,18 @@ from qpid_ha_agent.demo_cluster import ClusterFailed, Facts, LocalBroker, LocalC
 
 __all__ = ["ClusterFailed", "RunningCluster"]
 
+NOT_STARTED = frozenset({"down", "loading"})
+"""States in which a broker knows nothing yet of what its store holds."""
+
 
 class RunningCluster(LocalCluster):
-    """`with RunningCluster(tmp_path) as cluster:` starts the brokers and waits until each answers.
+    """`with RunningCluster(tmp_path) as cluster:` starts the brokers and waits until each has loaded its store.
 
     With `agents` they elect among themselves; without, promote one. Brokers are named by their index, from 0.
     Control sockets have short paths, because tmp_path is often longer than a socket's address may be.
     """
+
+    poll_interval_s = 0.02
 
     def __init__(
         self,
@@ -39,7 +44,7 @@ class RunningCluster(LocalCluster):
     def __enter__(self) -> RunningCluster:
         super().__enter__()
         try:
-            self.wait_until(lambda: "down" not in self.states(), "every broker answers")
+            self.wait_started()
         except BaseException:
             self.stop()
             raise
@@ -52,6 +57,10 @@ class RunningCluster(LocalCluster):
                 self.resume(broker)
         super().stop()
         self._sockets.cleanup()
+
+    def wait_started(self) -> None:
+        """Until every broker answers and has loaded its store."""
+        self.wait_until(lambda: not NOT_STARTED & set(self.states()), "every broker has loaded its store")
 
     # --- what it is
 
@@ -129,7 +138,7 @@ class RunningCluster(LocalCluster):
             self.resume(broker)
 
     def restart(self, which: int | LocalBroker) -> None:
-        """Start it again after `kill` or a stop (without agents), and wait until it answers."""
+        """Start it again after `kill` or a stop (without agents), and wait until it has loaded its store."""
         broker = self.broker(which)
         broker.start()
-        self.wait_until(lambda: self.state(broker) != "down", f"{broker.name} answers")
+        self.wait_until(lambda: self.state(broker) not in NOT_STARTED, f"{broker.name} has loaded its store")

@@ -15,6 +15,8 @@ import yaml
 import fake_qpidd
 from qpid_ha_agent.broker_process import find_pid
 from qpid_ha_agent.service import Service
+from qpid_ha_broker.coordination.file import RECORD_FILE, encode_record
+from qpid_ha_broker.ha.effects import Record
 from running_agent import wait_until
 
 
@@ -42,6 +44,11 @@ class ScriptedBroker:
         """As the actions take it."""
         return Service(self.config, self.control_socket, self.log_file, (str(self.program),))
 
+    @property
+    def record(self) -> Path:
+        """The coordinator's file."""
+        return self.directory / RECORD_FILE
+
     def script(self, name: str, commands: str) -> Path:
         """A program of a few lines of shell."""
         path = self.directory / name
@@ -50,10 +57,20 @@ class ScriptedBroker:
         return path
 
     def says(self, **status: object) -> None:
-        """From now on, of itself."""
+        """From now on, of itself. What in-sync set its log knows was recorded before."""
+        generation, members = status.get("generation", 1), status.get("members", ["a", "b"])
+        if isinstance(generation, int) and generation and isinstance(members, list):
+            self.record.write_bytes(encode_record(Record("uuid", generation, "a", 1, tuple(members))))
         temporary = self.directory / "told.tmp"
         temporary.write_text(json.dumps(status), encoding="utf-8")
         temporary.replace(self.directory / f"{self.name}.json")
+
+    def asked(self, method: str) -> list[object]:
+        """The params of each request, the oldest first."""
+        path = self.directory / f"{self.name}.asked"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        requests = [json.loads(line) for line in lines]
+        return [request["params"] for request in requests if request["method"] == method]
 
     @property
     def pid(self) -> int:

@@ -84,6 +84,10 @@ class ScriptedPacemaker:
         """What was published before a promotion."""
         return self._read(f"qpid-ha-position-{self._resource}", node)
 
+    def failure(self) -> str:
+        """What is told of the broker's end on this node."""
+        return self._read(f"{self._resource}-failure", NODE)
+
     def publish(self, node: str, position: str) -> None:
         """As another node would."""
         place = self._place / f"qpid-ha-position-{self._resource}"

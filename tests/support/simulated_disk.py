@@ -41,6 +41,7 @@ class _Content:
     seen: bytearray = field(default_factory=bytearray)
     stable: bytearray = field(default_factory=bytearray)
     pending: list[_Write] = field(default_factory=list)
+    last_synced_at: int = 0
 
     def apply(self, write: _Write) -> None:
         _apply(self.seen, write)
@@ -49,6 +50,7 @@ class _Content:
     def sync(self) -> None:
         for write in self.pending:
             _apply(self.stable, write)
+        self.last_synced_at = min([write.offset for write in self.pending], default=self.last_synced_at)
         self.pending = []
 
     def forget(self) -> None:
@@ -60,7 +62,7 @@ class _Content:
         for write in self.pending:
             for part in _survivors(write, random):
                 _apply(image, part)
-        return _Content(bytearray(image), image)
+        return _Content(bytearray(image), image, last_synced_at=self.last_synced_at)
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +92,8 @@ class SimulatedDisk:
         self.trace: list[str] = []
         """What they were: kind and path."""
         self.is_off = False
+        self.on_sync: Callable[[bytes], None] | None = None
+        """Told of each write that a sync has put on disk for certain."""
         self._crash_at: int | None = None
         self._failures: list[_Failure] = []
         self._names: dict[str, _Content] = {}
@@ -131,6 +135,7 @@ class SimulatedDisk:
         after = SimulatedDisk(self.random, self.capacity)
         after._names, after._stable_names = names, dict(names)
         after._directories = set(self._directories)
+        after.on_sync = self.on_sync
         return after
 
     # --- for tests that look, or that damage -------------------------------------------------------------------------
@@ -144,6 +149,14 @@ class SimulatedDisk:
         content = _Content(bytearray(data), bytearray(data))
         self._names[path] = self._stable_names[path] = content
         self._directories.add(_directory_of(path))
+
+    def files(self) -> dict[str, bytes]:
+        """All files as a reader sees them: what a snapshot of the file system holds."""
+        return {path: bytes(content.seen) for path, content in self._names.items()}
+
+    def last_synced_at(self, path: str) -> int:
+        """Where the last write that was synced began; what lies before it was on disk earlier."""
+        return self._names[path].last_synced_at
 
     def unsynced(self, path: str) -> int:
         """How many writes of that file could still be lost."""
@@ -307,7 +320,14 @@ class SimulatedFile:
 
     def sync(self) -> None:
         self._check()
-        self._disk.operate("sync", self._path, self._content.sync, self._content.forget)
+
+        def settle() -> None:
+            if self._disk.on_sync is not None:
+                for write in self._content.pending:
+                    self._disk.on_sync(write.data)
+            self._content.sync()
+
+        self._disk.operate("sync", self._path, settle, self._content.forget)
 
     def read(self, offset: int, length: int) -> bytes:
         self._check()

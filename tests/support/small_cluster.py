@@ -39,6 +39,10 @@ class Node:
         self.answers: dict[int, fx.Answered] = {}
         self.discarded: list[fx.Discarded] = []
         self.states: list[str] = []
+        self.reasons: list[str] = []
+        """Of each change of state."""
+        self.not_let_in: set[str] = set()
+        """Names of brokers that cannot log in here."""
         self.stopped = ""
         self.turn_due = False
         self.confirmed = 0
@@ -181,9 +185,9 @@ class SmallCluster:
             self._expire_questions()
             self.run()
 
-    def promote(self, name: str, force: bool = False) -> fx.Answered:
+    def promote(self, name: str, force: bool = False, failover: bool = False) -> fx.Answered:
         """Ask `name` to become primary, and wait for what comes of it."""
-        return self._ask_for(name, fx.PromoteAsked(next(self._numbers), force))
+        return self._ask_for(name, fx.PromoteAsked(next(self._numbers), force, failover=failover))
 
     def demote(self, name: str) -> fx.Answered:
         """Ask `name` to be primary no more."""
@@ -193,7 +197,13 @@ class SmallCluster:
         """Ask the primary `name` to hand over."""
         return self._ask_for(name, fx.SwitchoverAsked(next(self._numbers), to))
 
-    def _ask_for(self, name: str, what: fx.PromoteAsked | fx.DemoteAsked | fx.SwitchoverAsked) -> fx.Answered:
+    def drop(self, name: str, backup: str) -> fx.Answered:
+        """Tell the primary `name` that the machine of `backup` is off."""
+        return self._ask_for(name, fx.DropAsked(next(self._numbers), backup, "its machine is off"))
+
+    def _ask_for(
+        self, name: str, what: fx.PromoteAsked | fx.DemoteAsked | fx.SwitchoverAsked | fx.DropAsked
+    ) -> fx.Answered:
         node = self.nodes[name]
         node.feed(what)
         self.run()
@@ -267,6 +277,7 @@ class SmallCluster:
                 self._write_record(node, number, expected, wanted)
             case fx.StateChanged(before, after, reason):
                 node.states.append(f"{before} -> {after}")
+                node.reasons.append(reason)
             case fx.EndClients():
                 node.turn()
                 node.feed(fx.ClientsEnded())
@@ -286,6 +297,8 @@ class SmallCluster:
         other = self.nodes.get(name)
         if other is None or not other.running or name == node.name:
             node.feed(fx.LinkLost(link, "connection refused"))
+        elif node.name in other.not_let_in:
+            node.feed(fx.LinkLost(link, "amqp:unauthorized-access: Authentication failed", is_login=True))
         elif not self._is_cut(node.name, name):
             far = next(self._numbers)
             self._links[node.name, link] = (name, far)

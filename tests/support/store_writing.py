@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.store.blocks import BlockKind
 from qpid_ha_broker.store.files import Disk
+from qpid_ha_broker.store.inspection import read_status
 from qpid_ha_broker.store.journal import Identity, Journal
 from qpid_ha_broker.store.status import STATUS_FILE, Status
 
@@ -40,6 +42,8 @@ class StoreWriter:
         self.disk = disk
         self.broker = broker
         self.last_lsn = first_lsn - 1
+        before = read_status(disk) or Status(CLUSTER, broker, "default")
+        disk.replace(STATUS_FILE, replace(before, clean="", journal_end=None, last_lsn=0, local_lsn=0).encode())
         self.journal = Journal.begin(
             disk, Identity(CLUSTER, broker, "default"), number, generation=1, first_lsn=first_lsn,
             first_local_lsn=(1 << 63) + 1, previous_bytes=previous, clock=lambda: 0, segment_bytes=SEGMENT_BYTES,

@@ -46,6 +46,7 @@ class WrittenJournal:
         self.committed = 0
         self.history: list[tuple[int, str, int]] = []
         self.disk = LocalDisk(self.directory)
+        self.write_status()
         self.journal = Journal.begin(
             self.disk, self.identity, number, generation=generation, first_lsn=1, first_local_lsn=LOCAL_BASE + 1,
             previous_bytes=0, clock=lambda: self.now_ms, segment_bytes=segment_bytes,

@@ -305,6 +305,10 @@ def test_a_setting_that_cannot_be_is_refused_and_nothing_changes(desk: Desk) -> 
 
 def test_a_queue_lives_from_create_to_delete(desk: Desk) -> None:
     created = desk.ask("queues", action="create", name="orders", arguments={"qpid.max_count": 3})
+    assert isinstance(created, dict)
+    assert created.pop("created") is True
+    again = desk.ask("queues", action="create", name="orders", arguments={"qpid.max_count": 3})
+    assert again == {**created, "created": False}
     assert desk.ask("queues", action="list") == desk.ask("queues") == [created]
     desk.ask("queues", action="update", name="orders", arguments={"qpid.max_count": 4})
     read = desk.ask("queues", action="read", name="orders")

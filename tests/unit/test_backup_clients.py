@@ -9,8 +9,9 @@ import proton
 import pytest
 
 from paired_engines import START_MS, PairedClient
+from paired_links import subscribe
 from paired_peers import SETTINGS, Cluster, condition_of
-from qpid_ha_broker.amqp.conditions import CONNECTION_REDIRECT, AmqpError
+from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.errors import NotEnoughReplicas
@@ -24,22 +25,43 @@ def broker() -> Cluster:
 # --- ordinary clients of a backup
 
 
-def redirect() -> AmqpError:
-    return AmqpError(CONNECTION_REDIRECT, "the primary is b", {"network-host": "b.example", "port": 5673})
+def refusal() -> AmqpError:
+    return AmqpError(CONNECTION_FORCED, "the primary is b", {"network-host": "b.example", "port": 5673})
 
 
-def test_a_client_is_sent_to_the_primary(broker: Cluster) -> None:
-    broker.container.client_refusal = redirect()
+QPID_JMS = ("sole-connection-for-container", "DELAYED_DELIVERY", "ANONYMOUS-RELAY", "SHARED-SUBS")
+"""What the open of Qpid JMS desires."""
+
+
+def test_a_client_is_refused_before_the_open_that_would_send_it_back_to_its_first_address(broker: Cluster) -> None:
+    broker.container.client_refusal = refusal()
     client = broker.connect()
+    assert client.connection.state & proton.Endpoint.REMOTE_UNINIT
+    assert client.peer.is_hung_up
+    assert [notice.text for notice in broker.container.take_notices()] == ["127.0.0.1:1 sent away: the primary is b"]
+
+
+def test_a_client_that_reads_refusals_is_told_that_no_connection_comes_of_the_open_and_why(broker: Cluster) -> None:
+    broker.container.client_refusal = refusal()
+    broker.container.failover_servers = [{"network-host": "a.example", "port": 5672, "scheme": "amqp"}]
+    client = broker.connect(QPID_JMS)
+    properties: Any = client.connection.remote_properties
+    assert properties["amqp:connection-establishment-failed"] is True
+    assert "failover-server-list" not in properties
     condition = condition_of(client)
-    assert (condition.name, condition.description) == (CONNECTION_REDIRECT, "the primary is b")
+    assert (condition.name, condition.description) == (CONNECTION_FORCED, "the primary is b")
     assert condition.info == {"network-host": "b.example", "port": 5673}
     assert type(condition.info["port"]) is proton.ushort
     assert broker.warnings() == []
 
 
+def test_a_client_that_is_served_is_not_told_that_no_connection_comes_of_the_open(broker: Cluster) -> None:
+    properties: Any = broker.connect(QPID_JMS).connection.remote_properties
+    assert "amqp:connection-establishment-failed" not in properties
+
+
 def test_marked_connections_are_let_in_everywhere(broker: Cluster) -> None:
-    broker.container.client_refusal = redirect()
+    broker.container.client_refusal = refusal()
     admin = broker.admin()
     assert admin.peer.is_admin
     assert admin.connection.remote_condition is None
@@ -47,17 +69,40 @@ def test_marked_connections_are_let_in_everywhere(broker: Cluster) -> None:
 
 
 def test_clients_that_are_there_are_ended_and_channels_are_not(broker: Cluster) -> None:
-    client, admin, backup = broker.connect(), broker.admin(), broker.backup()
+    client, jms, admin, backup = broker.connect(), broker.connect(QPID_JMS), broker.admin(), broker.backup()
     consumer, browser = admin.receiver("q", credit=1), _browser(admin, "q")
-    broker.container.end_clients(redirect())
+    broker.container.end_clients(refusal())
     broker.settle_down()
-    assert condition_of(client).name == CONNECTION_REDIRECT
+    assert client.peer.is_hung_up
+    assert condition_of(client) is None  # Proton's Python client would wait after a close
+    assert condition_of(jms).name == CONNECTION_FORCED
     assert admin.connection.remote_condition is None
-    assert consumer.remote_condition.name == CONNECTION_REDIRECT
+    assert consumer.remote_condition.name == CONNECTION_FORCED
     assert browser.remote_condition is None
     backup.settle_down()
     assert backup.reasons == []
     assert list(broker.container.connections) == [admin.peer, backup.peer]
+
+
+def test_what_was_confirmed_before_a_client_is_sent_away_still_reaches_it(broker: Cluster) -> None:
+    client = broker.connect()
+    delivery = client.send(client.sender("q"), proton.Message(body="x"))
+    client.exchange()
+    broker.turn()
+    broker.container.end_clients(refusal())
+    broker.settle_down()
+    assert delivery.settled
+    assert delivery.remote_state == proton.Delivery.ACCEPTED
+
+
+def test_what_a_client_still_sends_when_it_was_sent_away_is_not_taken(broker: Cluster) -> None:
+    client = broker.connect()
+    sender = client.sender("q")
+    broker.container.end_clients(refusal())
+    delivery = client.send(sender, proton.Message(body="x"))
+    broker.settle_down()
+    assert broker.queue("q").count == 0
+    assert not delivery.settled
 
 
 def test_clients_learn_of_all_brokers(broker: Cluster) -> None:
@@ -93,8 +138,8 @@ def replica(broker: Cluster) -> Cluster:
     broker.settle_down()
     broker.container.resources.log.add_witness("replication")
     broker.container.read_only = True
-    broker.container.end_clients(redirect())
-    broker.container.client_refusal = redirect()
+    broker.container.end_clients(refusal())
+    broker.container.client_refusal = refusal()
     broker.container.now_ms = START_MS + 60_000
     broker.batches.clear()
     return broker
@@ -152,6 +197,42 @@ def test_management_answers_on_a_replica(replica: Cluster) -> None:
     admin.send(admin.sender("$management"), request)
     replica.settle_down()
     assert len(admin.received(replies)) == 1
+
+
+def test_a_replica_answers_management_as_the_manual_asks_it(replica: Cluster) -> None:
+    """To a dynamic address, which on a primary is a temporary queue."""
+    replica.container.resources.read_only = "b is the primary"
+    admin = replica.admin()
+    replies = subscribe(admin, None, "replies", dynamic=True)
+    other = subscribe(admin, None, "other", dynamic=True)
+    address = replies.remote_source.address
+    assert address != other.remote_source.address
+    replies.flow(5)
+    requests = admin.sender("$management")
+    operations = [
+        {"operation": "READ", "type": "queue", "name": "q"},
+        {"operation": "DELETE", "type": "queue", "name": "q"},
+    ]
+    for properties in operations:
+        admin.send(requests, proton.Message(reply_to=address, properties=properties))
+    replica.settle_down()
+    found = [message.properties["statusCode"] for _, message in admin.received(replies)]
+    assert found == [200, 409]
+    assert replica.batches == []
+    assert admin.sender(address).remote_condition.name == "amqp:not-allowed"
+
+
+def test_an_address_for_replies_is_no_queue_after_a_promotion(replica: Cluster) -> None:
+    admin = replica.admin()
+    replies = subscribe(admin, None, "replies", dynamic=True)
+    replies.flow(5)
+    replica.container.read_only = False
+    address = replies.remote_source.address
+    assert admin.sender(address).remote_condition.name == "amqp:not-found"
+    request = proton.Message(reply_to=address, properties={"operation": "READ", "type": "queue", "name": "q"})
+    admin.send(admin.sender("$management"), request)
+    replica.settle_down()
+    assert [message.properties["statusCode"] for _, message in admin.received(replies)] == [200]
 
 
 # --- confirmations

@@ -10,6 +10,7 @@ import pytest
 
 from model_support import WITNESS, Core, bodies, message, transaction_of
 from paired_engines import PairedBroker, PairedClient
+from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.terminus import AFTER
 from qpid_ha_broker.model.queue import Queue
 
@@ -138,9 +139,9 @@ def test_the_tag_of_each_delivery_is_the_id_of_its_message() -> None:
     broker.settle_down()
     tags = []
     while (delivery := link.current) is not None and delivery.readable:
-        tags.append(bytes(delivery.tag, "latin-1") if isinstance(delivery.tag, str) else bytes(delivery.tag))
+        tags.append(delivery.tag)
         link.advance()
-    assert tags == [message_id.to_bytes(8, "big") for message_id in ids[2:]]
+    assert tags == [f"{message_id:016x}" for message_id in ids[2:]]
     link.remote_source.filter.rewind()
     link.remote_source.filter.next()
     assert link.remote_source.filter.get_object() == {
@@ -159,3 +160,8 @@ def test_only_a_browser_may_ask_for_a_position() -> None:
     client = PairedBroker().connect()
     link = attach(client, proton.ulong(0), copy=False)
     assert "copy" in link.remote_condition.description
+
+
+@pytest.mark.parametrize("tag", [(1 << 63).to_bytes(8, "big"), b"8000000000000000"])
+def test_the_tags_of_brokers_that_wrote_eight_bytes_are_still_read(tag: bytes) -> None:
+    assert engine.number_of_tag(tag) == 1 << 63

@@ -9,6 +9,7 @@ from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.configuration import MAX_NAME_BYTES
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound
 from qpid_ha_broker.model.exchanges import ExchangeKind
+from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.replication import STANDARD_EXCHANGES
 
 
@@ -81,6 +82,19 @@ def test_what_no_log_could_hold_is_refused_before_it_is_written(arguments: dict[
         core.configuration.bind("e", "q", "k" * 70_000, {})
     assert core.log.last_lsn == lsn
     core.check()
+
+
+def test_the_same_queue_may_be_asked_for_in_other_words() -> None:
+    core = Core()
+    queue = core.configuration.declare_queue("q", {"qpid.replicate": "all", "qpid.max_count": "5", "owner": "me"})
+    assert queue.replication is Replicate.MESSAGES
+    for level in ("messages", "ALL"):
+        same: dict[str, Scalar] = {"qpid.max_count": 5, "qpid.replicate": level, "owner": "me"}
+        assert core.configuration.declare_queue("q", same) is queue
+    others: list[dict[str, Scalar]] = [{"qpid.max_count": 5, "owner": "me"}, {"qpid.replicate": "all"}]
+    for other in others:
+        with pytest.raises(AlreadyExists):
+            core.configuration.declare_queue("q", other)
 
 
 def test_what_is_not_there_is_named() -> None:

@@ -464,3 +464,72 @@ def test_a_bug_costs_one_connection_and_what_it_held_is_there_for_the_others(
     broker.clients.remove(unlucky)
     receiver = client.receiver("q", 1)
     assert [message.body for _, message in client.received(receiver)] == [0]
+
+
+# --- what clients read
+
+
+def test_the_tags_of_a_thousand_unsettled_deliveries_can_be_read_by_proton(
+    broker: PairedBroker, client: PairedClient
+) -> None:
+    stock(broker, client, "q", 1000)
+    link = client.receiver("q", 1000)
+    tags = {delivery.tag for delivery, _ in client.received(link)}
+    assert len(tags) == 1000
+
+
+@pytest.mark.parametrize("address", ["q", "$management"])
+def test_a_drain_without_credit_is_answered_with_a_flow(
+    broker: PairedBroker, client: PairedClient, address: str
+) -> None:
+    link = client.receiver(address)
+    collector = proton.Collector()
+    client.connection.collect(collector)
+
+    link.drain(0)
+    broker.settle_down()
+
+    assert flows(collector) == 1
+    assert (link.credit, link.remote_condition) == (0, None)
+
+
+def test_a_drain_is_answered_although_messages_have_used_up_the_credit(
+    broker: PairedBroker, client: PairedClient
+) -> None:
+    stock(broker, client, "q", 3)
+    link = client.receiver("q")
+    collector = proton.Collector()
+    client.connection.collect(collector)
+
+    link.drain(2)
+    broker.settle_down()
+    assert len(client.received(link)) == 2
+    assert flows(collector) == 1
+
+    link.drain(0)
+    broker.settle_down()
+    assert flows(collector) == 1
+
+    link.flow(5)
+    broker.settle_down()
+    assert (len(client.received(link)), link.credit) == (1, 4)
+
+
+def flows(collector: Any) -> int:
+    """How many flows for a link have come since the last call."""
+    found = 0
+    while (event := collector.peek()) is not None:
+        found += event.type == proton.Event.LINK_FLOW
+        collector.pop()
+    return found
+
+
+def test_a_request_is_read_whole_and_therefore_short(broker: PairedBroker, client: PairedClient) -> None:
+    """A megabyte of nulls takes half a second to decode."""
+    sender = client.sender("$management")
+    broker.settle_down()
+    assert sender.remote_max_message_size == 16 * 1024
+    client.send(sender, proton.Message(body=b"x" * 16 * 1024, reply_to="replies"))
+    broker.settle_down()
+    assert sender.remote_condition.name == "amqp:link:message-size-exceeded"
+    assert "a request has 16384 at most" in sender.remote_condition.description

@@ -18,6 +18,7 @@ ORPHANED = Known(state=State.CONNECTING, has_data=True)
 NEW = Known(state=State.CONNECTING)
 CATCHUP = Known(state=State.CATCHUP, has_data=True)
 PRIMARY = Known(state=State.PRIMARY, has_data=True, lock=LockView.HELD)
+LOADING = Known(state=State.LOADING)
 DEAD = Known(alive=False, deaths=1)
 
 
@@ -33,6 +34,10 @@ STORY = {
     "the first start is at once": (Known(alive=False), Action.START_BROKER),
     "it is left alone while it starts": (STARTED, Action.WAIT),
     "a start that never ends is ended": (replace(STARTED, silent_s=120.0), Action.KILL_BROKER),
+    "one that loads its store is left alone, however long": (replace(LOADING, silent_s=14.0), Action.WAIT),
+    "and stands in nobody's way": (held(LOADING), Action.RELEASE_LOCK),
+    "nor in the queue": (waiting(LOADING), Action.RELEASE_LOCK),
+    "and may be stopped": (replace(LOADING, stopping=True), Action.STOP_BROKER),
     "a new broker tries the lock": (NEW, Action.TRY_LOCK),
     "but not all the time": (replace(NEW, pause_s=0.1), Action.WAIT),
     "with the lock it is promoted": (held(NEW), Action.PROMOTE),
@@ -67,12 +72,26 @@ STORY = {
     "but no good either": (replace(READY, silent_s=15.0), Action.KILL_BROKER),
     "a promotion may take a while": (held(ORPHANED, silent_s=4.9, is_asked=True), Action.WAIT),
     "but not for ever": (held(ORPHANED, silent_s=5.0, is_asked=True), Action.KILL_BROKER),
-    "who loses the lock demotes": (replace(PRIMARY, lock=LockView.LOST), Action.DEMOTE),
-    "and insists": (replace(PRIMARY, lock=LockView.LOST, lockless_primary_s=10.0), Action.KILL_BROKER),
-    "then forgets it": (replace(READY, lock=LockView.LOST), Action.RELEASE_LOCK),
+    "a primary that loses the lock forgets it": (replace(PRIMARY, lock=LockView.LOST), Action.RELEASE_LOCK),
+    "as any other one": (replace(READY, lock=LockView.LOST), Action.RELEASE_LOCK),
     "a primary made by hand gets the lock": (replace(PRIMARY, lock=LockView.NONE), Action.ACQUIRE_LOCK),
-    "which takes a moment": (waiting(PRIMARY, lockless_primary_s=2.9), Action.WAIT),
-    "but no longer": (waiting(PRIMARY, lockless_primary_s=3.0), Action.DEMOTE),
+    "but does not ask for it all the time": (replace(PRIMARY, lock=LockView.NONE, pause_s=0.1), Action.WAIT),
+    "however long that takes": (waiting(PRIMARY, lease_silent_s=600.0), Action.WAIT),
+    "whom the record has replaced finds out": (replace(PRIMARY, disowned_s=0.9), Action.WAIT),
+    "or is told, whatever lock it has": (replace(PRIMARY, disowned_s=1.0), Action.DEMOTE),
+    "and must obey": (waiting(PRIMARY, disowned_s=10.0), Action.KILL_BROKER),
+    "a primary without the record goes on": (replace(PRIMARY, recordless_s=4.9), Action.WAIT),
+    "then somebody with it shall lead": (replace(PRIMARY, recordless_s=5.0), Action.HAND_OVER),
+    "if there is one": (replace(PRIMARY, recordless_s=5.0, pause_s=0.1), Action.WAIT),
+    "a lock that is not renewed is waited for": (waiting(ORPHANED, lease_silent_s=2.9), Action.WAIT),
+    "but no longer than that": (waiting(ORPHANED, lease_silent_s=3.0), Action.PROMOTE),
+    "with a pause after a refusal": (waiting(ORPHANED, lease_silent_s=3.0, pause_s=0.1), Action.WAIT),
+    "nor by somebody new": (replace(NEW, lease_silent_s=3.0), Action.PROMOTE),
+    "while the primary serves, its agent may hang": (waiting(READY, lease_silent_s=600.0), Action.WAIT),
+    "a promotion without the lock must end, too": (
+        waiting(ORPHANED, lease_silent_s=9.0, silent_s=5.0, is_asked=True),
+        Action.KILL_BROKER,
+    ),
     "after a demotion the others find the new primary first": (held(ORPHANED, demoted_for_s=0.9), Action.WAIT),
     "then its agent has the lock": (held(READY, demoted_for_s=0.1), Action.RELEASE_LOCK),
     "or whoever wants it": (held(ORPHANED, demoted_for_s=1.0), Action.RELEASE_LOCK),
@@ -111,8 +130,10 @@ def every_situation() -> Iterator[Known]:
             known = replace(base, refusal=refusal, demoted_for_s=demoted, pause_s=pause)
             yield known
             yield replace(known, is_working=True)
-            yield replace(known, held_for_s=9.0, lockless_primary_s=3.0)
-            yield replace(known, lockless_primary_s=10.0)
+            yield replace(known, held_for_s=9.0, disowned_s=1.0)
+            yield replace(known, disowned_s=10.0)
+            yield replace(known, lease_silent_s=3.0)
+            yield replace(known, recordless_s=5.0)
             yield replace(known, alive=False)
             yield replace(known, alive=False, deaths=1, dead_for_s=10.0)
             for tried, stop_asked_s in itertools.product((False, True), (None, 0.0, 20.0)):
@@ -129,15 +150,21 @@ def broken_promises(known: Known) -> Iterator[str]:
         yield "one broker, and none when stopping"
     if action in (Action.PROMOTE, Action.DEMOTE, Action.HAND_OVER) and (known.is_asked or not known.alive):
         yield "one request at a time, and to a living broker"
-    if action is Action.PROMOTE and (known.lock is not LockView.HELD or known.stopping or known.refusal):
-        yield "only who has the lock promotes, and once per lock"
+    has_right = known.lock is LockView.HELD and not known.refusal
+    has_waited = known.lock is not LockView.HELD and known.lease_silent_s >= LIMITS.lease_s and not known.pause_s
+    if action is Action.PROMOTE and (known.stopping or not (has_right or has_waited)):
+        yield "who has the lock promotes, once per lock; without, only beside one who hangs with it"
+    is_ours = not known.disowned_s and not known.recordless_s and not known.silent_s and not known.stopping
+    if known.alive and known.state is State.PRIMARY and is_ours and action in (Action.DEMOTE, Action.KILL_BROKER):
+        yield "a primary that the record names stays it, whoever has the lock"
     if action is Action.PROMOTE and known.state is not State.CONNECTING:
         yield "no promotion while there is a primary, nor of half a copy"
     if action in (Action.TRY_LOCK, Action.ACQUIRE_LOCK) and known.lock is not LockView.NONE:
         yield "who has or awaits the lock does not ask for it again"
     if action in (Action.DEMOTE, Action.HAND_OVER) and known.state is not State.PRIMARY:
         yield "only a primary can be demoted"
-    if action is Action.RELEASE_LOCK and known.alive and known.state is State.PRIMARY:
+    keeps = known.lock is not LockView.LOST or known.stopping
+    if action is Action.RELEASE_LOCK and known.alive and known.state is State.PRIMARY and keeps:
         yield "a living primary keeps its lock"
     if action is Action.RELEASE_LOCK and known.lock is LockView.NONE:
         yield "there must be something to let go"

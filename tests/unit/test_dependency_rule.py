@@ -16,6 +16,7 @@ EVENTS, MODEL = "qpid_ha_broker.events", "qpid_ha_broker.model"
 HA, COORDINATION = "qpid_ha_broker.ha", "qpid_ha_broker.coordination"
 STORE = "qpid_ha_broker.store"
 HISTORY = ("qpid_ha_broker.ha.history", "qpid_ha_broker.ha.frames")  # where two logs part, and of what that is said
+RECORD = "qpid_ha_broker.ha.effects.Record"  # one value: what a coordinator remembers, to judge stores beside it
 AMQP, SERVER = "qpid_ha_broker.amqp", "qpid_ha_broker.server"
 AGENT = "qpid_ha_agent"
 PIPELINE = "qpid_ha_pipeline"
@@ -32,7 +33,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     AMQP: (EVENTS, MODEL, QUANTITIES),
     HA: (EVENTS, MODEL, QUANTITIES),
     COORDINATION: (EVENTS, HA, QUANTITIES),
-    STORE: (EVENTS, MODEL, *HISTORY),
+    STORE: (EVENTS, MODEL, *HISTORY, RECORD),
     SERVER: (EVENTS, MODEL, HA, AMQP, COORDINATION, STORE, QUANTITIES),
     AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, QUANTITIES),
     PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *WIRE, QUANTITIES),

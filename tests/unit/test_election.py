@@ -21,7 +21,10 @@ from qpid_ha_agent.pacemaker.election import (
 )
 from qpid_ha_agent.pacemaker.scores import position_of
 from qpid_ha_agent.sight import Life, Sight
+from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.frames import Answer, Store
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.ha.verdict import Accept, Known, judge
 
 EVERY_BROKER = list(itertools.product([*State, None], *[[False, True]] * 4))
 
@@ -219,3 +222,44 @@ def test_the_scores_are_those_of_the_documentation() -> None:
     section = text.partition("## Scores and election")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([0-9]+) \| ", section, re.MULTILINE)
     assert sorted(map(int, rows)) == sorted(SCORES.values())
+
+
+# --- the agents' election and the brokers' verdict
+
+
+EVERY_THREE = list(itertools.product(itertools.product([7, 8], [100, 101], [False, True]), repeat=3))
+"""Epoch, last number, and whether it was restarted, of three brokers."""
+POSSIBLE = [three for three in EVERY_THREE if all(epoch == 8 or restored for epoch, _, restored in three)]
+"""Whoever was not restarted has heard of the newest set."""
+
+
+@pytest.mark.parametrize("three", POSSIBLE)
+def test_whom_the_election_sends_ahead_the_verdict_accepts_and_nobody_else(
+    three: tuple[tuple[int, int, bool], ...],
+) -> None:
+    """All are in sync and can be asked. Whoever is sent ahead and refused, or held back and fit, costs a plan."""
+    names = ("a", "b", "c")
+    positions = {
+        name: at(lsn, epoch=epoch, restored=restored) for name, (epoch, lsn, restored) in zip(names, three, strict=True)
+    }
+    answers = {name: answer_of(name, names, position) for name, position in positions.items()}
+    record = Record("uuid", 3, "z", max(epoch for epoch, _, _ in three), names)
+    for name in names:
+        others = {other: position for other, position in positions.items() if other != name}
+        elected = compare(name, positions[name], others, None, max_lag=1000)
+        known = Known(
+            own=answers[name], own_primary="z", answers=tuple(answers[other] for other in others), unreachable=(),
+            record=record, has_coordinator=True, min_in_sync=1,
+        )  # fmt: skip
+        judged = judge(known)
+        assert isinstance(elected, Go) == isinstance(judged, Accept), (name, elected, judged)
+
+
+def answer_of(name: str, members: tuple[str, ...], position: Position) -> Answer:
+    """What that broker tells the others."""
+    store = Store.DIRTY if position.is_restored else Store.MEMORY
+    generation, epoch, lsn = position[:3]
+    return Answer(
+        1, name, f"{name}-1", "uuid", "connecting", generation, epoch, members, members, lsn, True, 0, "", True, "", 1,
+        store,
+    )  # fmt: skip

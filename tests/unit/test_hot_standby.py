@@ -9,7 +9,7 @@ import pytest
 
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
-from qpid_ha_broker.ha.states import TRANSITIONS, Cause, State, StateMachine, UnknownTransition
+from qpid_ha_broker.ha.states import TRANSITIONS, Cause, Phase, State, StateMachine, UnknownTransition
 from small_cluster import Node, SmallCluster, three
 
 
@@ -105,6 +105,77 @@ def test_a_stalled_backup_holds_publishers_no_longer_than_the_backup_timeout() -
     cluster.settle()
     assert cluster["c"].is_in(State.READY)
     assert set(a.member.members) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("has_coordinator", [True, False])
+def test_a_backup_whose_machine_is_known_to_be_off_is_dropped_and_publishers_do_not_wait(has_coordinator: bool) -> None:
+    cluster = three(backup_timeout_s=10.0, has_coordinator=has_coordinator)
+    a = cluster["a"]
+    a.declare("q")
+    cluster.settle()
+    cluster.cut("c", "a", "b")  # no answer, and no broken connection either
+    lsn = a.publish("q", "1")
+    cluster.wait(2)
+    assert a.committed < lsn
+
+    dropped = cluster.drop("a", "c")
+
+    assert (dropped.done, dropped.text) == (True, "c is dropped; in sync: a, b")
+    cluster.wait(3)
+    assert a.committed >= lsn
+    assert set(a.member.members) == {"a", "b"}
+    assert cluster.drop("a", "c").text == "c is not waited for; in sync: a, b"
+
+
+def test_dropping_a_backup_confirms_nothing_before_that_is_recorded() -> None:
+    cluster = three(backup_timeout_s=10.0, has_coordinator=True)
+    a = cluster["a"]
+    a.declare("q")
+    cluster.settle()
+    cluster.cut("c", "a", "b")
+    cluster.record_is_reachable = False
+    lsn = a.publish("q", "1")
+
+    cluster.drop("a", "c")
+
+    cluster.wait(3)
+    assert a.committed < lsn
+    cluster.record_is_reachable = True
+    cluster.wait(3)
+    assert a.committed >= lsn
+
+
+def test_a_backup_that_is_dropped_by_mistake_comes_back() -> None:
+    cluster = three(backup_timeout_s=20.0)
+    assert cluster.drop("a", "b").done
+    assert any("backup b leaves the in-sync set" in notice for notice in cluster["a"].notices)
+    cluster.settle()
+    assert cluster["b"].is_in(State.READY)
+    assert set(cluster["a"].member.members) == {"a", "b", "c"}
+    refused = cluster.drop("b", "c")
+    assert (refused.done, refused.text) == (False, "this broker is ready: ask the primary, a")
+
+
+def test_a_backup_that_never_came_back_is_dropped_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = three(backup_timeout_s=20.0, has_coordinator=True)
+    b = cluster["b"]
+    carry_out = cluster.carry_out
+
+    def cut_off(node: Node, effect: fx.Effect) -> None:
+        if node is b and isinstance(effect, fx.Send) and isinstance(effect.frame, fr.Welcome):
+            cluster.cut("c", "a", "b")
+        carry_out(node, effect)
+
+    monkeypatch.setattr(cluster, "carry_out", cut_off)
+    cluster.kill("a")
+    assert cluster.promote("b").done
+    cluster.wait(4)
+    assert (b.member.phase, b.member.members) == (Phase.RECOVERING, ("b", "c"))
+
+    assert cluster.drop("b", "c").done
+
+    cluster.wait(1)
+    assert (b.member.phase, b.member.members) == (Phase.ACTIVE, ("b",))
 
 
 def test_a_backup_that_loses_the_primary_in_its_catch_up_recovers_with_the_next_one() -> None:
@@ -360,6 +431,57 @@ def test_a_switchover_comes_to_nothing_when_the_primary_that_wanted_it_cannot_be
     assert cluster["b"].is_in(State.READY)
 
 
+# --- a failover: only because there is no primary
+
+
+@pytest.mark.parametrize("has_coordinator", [False, True])
+def test_a_failover_does_not_depose_a_primary_that_answers(has_coordinator: bool) -> None:
+    """The agent that asks for it lost sight of the primary; its view may be older than the switchover that ended."""
+    cluster = three(has_coordinator=has_coordinator)
+    refused = cluster.promote("c", failover=True)
+    assert (refused.done, "a is primary, and answers" in refused.text) == (False, True)
+    assert primaries(cluster) == ["a"]
+
+
+@pytest.mark.parametrize("has_coordinator", [False, True])
+def test_a_failover_replaces_a_primary_that_is_dead(has_coordinator: bool) -> None:
+    cluster = three(has_coordinator=has_coordinator)
+    cluster.kill("a")
+    assert cluster.promote("c", failover=True).done
+
+
+def test_a_failover_in_the_midst_of_a_switchover_leaves_it_to_the_one_that_takes_over() -> None:
+    """The old primary has handed over, and the new one waits for the coordinator: nobody is primary at that moment."""
+    cluster = three(has_coordinator=True)
+    cluster.record_answers = deque()
+    cluster["a"].feed(fx.SwitchoverAsked(1, "b"))
+    cluster.run()
+    assert primaries(cluster) == []
+    refused = cluster.promote("c", failover=True)
+    assert (refused.done, "b takes over" in refused.text) == (False, True)
+    cluster.let_record_answers_come()
+    assert primaries(cluster) == ["b"]
+
+
+def test_a_failover_deposes_a_primary_that_slept_while_the_record_went_on() -> None:
+    """It answers, but is of an older generation than its successor, which is dead by now."""
+    cluster = three(has_coordinator=True)
+    cluster["a"].paused = True
+    cluster.cut("a", "b", "c")
+    cluster.wait(3)
+    assert cluster.promote("b").done
+    cluster.settle()
+    cluster.kill("b")
+    cluster.wait(1)
+    cluster.heal()
+    cluster["a"].paused = False
+    assert "nothing to take over" not in cluster.promote("c", failover=True).text  # it was asked to step down
+    assert cluster["a"].is_in(State.CONNECTING)
+    assert cluster.promote("c", failover=True).done
+    cluster.settle()
+    assert primaries(cluster) == ["c"]
+
+
 # --- wrong input
 
 
@@ -486,3 +608,45 @@ def test_a_frame_that_nobody_asked_for_changes_nothing() -> None:
             before = node.member.position, node.state
             said_to(node, 4242, frame)
             assert (node.member.position, node.state) == before
+
+
+def test_a_backup_that_cannot_log_in_says_so_until_it_can() -> None:
+    cluster = three()
+    b, problem = cluster["b"], "cannot log in to the broker at a:5672: amqp:unauthorized-access: Authentication failed"
+    for name in "ac":
+        cluster[name].not_let_in.add("b")
+    cluster.disconnect("a", "b")
+    cluster.wait(10)
+    assert (b.member.login_problem, b.member.problem) == (problem, problem)
+    assert [notice.startswith(problem) for notice in b.notices].count(True) == 1
+    cluster["a"].not_let_in.clear()
+    cluster.settle()
+    assert b.is_in(State.READY)
+    assert b.member.login_problem == ""
+
+
+def test_a_login_that_was_refused_is_not_told_of_any_more_when_nobody_listens_there() -> None:
+    cluster = three()
+    cluster["a"].not_let_in.add("b")
+    cluster.disconnect("a", "b")
+    cluster.wait(10)
+    cluster.kill("a")
+    cluster.wait(10)
+    assert cluster["b"].member.login_problem == ""
+
+
+def test_a_primary_that_is_demoted_says_by_whom() -> None:
+    cluster = three()
+    cluster["a"].feed(fx.DemoteAsked(1, "demoted by ann on node1"))
+    cluster.settle()
+    assert "demoted by ann on node1" in cluster["a"].reasons
+    assert "demoted by ann on node1: clients are sent away" in cluster["a"].notices
+
+
+def test_a_primary_that_hands_over_says_to_whom_and_who_wanted_it() -> None:
+    cluster = three()
+    cluster["a"].feed(fx.SwitchoverAsked(1, "b", "a switchover by ann on node1"))
+    cluster.settle()
+    assert "handed over to b: a switchover by ann on node1" in cluster["a"].reasons
+    assert cluster.promote("c").done
+    assert "handed over to c" in cluster["b"].reasons

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from control_broker import ControlBroker, answering
-from qpid_ha_agent.cli.lsb import Code, run_action
+from qpid_ha_agent.cli.lsb import Code, Status, run_action
 from qpid_ha_broker.server.control import REFUSED, ControlError
 
 WHY = "this broker holds no data, and amqp://c:5672 cannot be asked for any: start all brokers"
@@ -83,3 +88,41 @@ def test_who_never_comes_is_waited_for_as_long_as_configured(tmp_path: Path) -> 
     broker = StartingBroker(tmp_path, refusals=99, others=(MISSING,))
     assert start_primary(broker, patience="2s") == Code.FAILED
     assert 1 < broker.promotions < 99
+
+
+# --- who may
+
+
+NOBODY = 65534
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Files are opened as that user; what was imported before stays."""
+    importlib.import_module("psutil")  # which a real user's installation would let him read
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED FOR LACK OF ROOT: only root can do something as somebody else")
+@pytest.mark.parametrize("config_mode", [0o600, 0o644], ids=["secret configuration", "public configuration"])
+@pytest.mark.parametrize("kind", ["service", "primary"])
+@pytest.mark.parametrize("action", ["start", "stop", "restart", "status"])
+def test_whoever_may_not_administer_the_broker_is_told_so(kind: str, action: str, config_mode: int) -> None:
+    """One who may not even look would else be told that nothing runs here, and that it was stopped."""
+    with tempfile.TemporaryDirectory(prefix="qpid-ha-test-") as place:
+        Path(place).chmod(0o755)
+        broker = StartingBroker(Path(place))
+        config = Path(place, "qpid-ha.yaml")
+        config.write_text(f"name: node1\ncontrol-socket: {broker.path}\nha.cluster: true\n", encoding="utf-8")
+        config.chmod(config_mode)
+        environment = {"QPID_HA_CONFIG": str(config), "QPID_HA_AGENT_DIRECTORY": f"{place}/agent"}
+        with answering(broker):
+            Path(broker.path).chmod(0o600)
+            with as_nobody():
+                code = run_action(kind, action, environment | {"QPID_HA_HANG_TIMEOUT": "200ms"})
+    assert code == (Status.UNKNOWN if action == "status" else Code.NOT_ALLOWED)
+    assert broker.asked == []

@@ -95,6 +95,29 @@ def test_every_request_to_a_coordinator_is_answered(monkeypatch: pytest.MonkeyPa
     asyncio.run(story())
 
 
+def test_a_coordinator_that_hangs_is_asked_again_and_again_by_a_few_threads(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        fed: asyncio.Queue[Input] = asyncio.Queue()
+        hanging, before = Hanging(), set(threading.enumerate())
+        requests = RecordRequests(hanging, fed.put_nowait)
+        monkeypatch.setattr(record_requests, "LIMIT_S", 0.01)
+        for number in range(20):
+            requests.write(WriteRecord(number, Record(), Record("c", 1, "a", 1, ("a",))))
+            assert await fed.get() == RecordWritten(number, False, None, "the coordinator gave no answer within 0.01 s")
+        waiting = set(threading.enumerate()) - before
+        assert len(waiting) == record_requests.HANGING_AT_MOST
+        hanging.release.set()
+        for thread in waiting:
+            thread.join()
+        requests.read(ReadRecord(20))
+        assert await fed.get() == RecordRead(20, Record())
+
+    asyncio.run(story())
+    assert caplog.text.count("the coordinator gave no answer") == 1
+
+
 def test_a_listener_that_does_not_read_is_let_go_and_the_others_hear_all() -> None:
     async def story() -> None:
         events = ClusterEvents()

@@ -55,8 +55,8 @@ def test_arguments_come_as_what_they_are_or_as_text(name: str, given: Scalar, me
         ("auto_delete_delay_s", -0.5, "seconds"),
         ("exclusive", "yes", "true or false"),
         ("exclusive", 1, "true or false"),
-        ("policy_type", "flow_to_disk", "reject or ring"),
-        ("replicate", "some", "none, configuration or messages"),
+        ("policy_type", "flow_to_disk", "reject, ring or self-destruct"),
+        ("replicate", "some", "none, configuration, messages or all"),
         ("last_value_queue_key", 7, "a text"),
     ],
 )

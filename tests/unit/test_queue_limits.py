@@ -109,6 +109,47 @@ def test_a_ring_with_priorities_drops_the_lowest_first() -> None:
     assert core.consume(queue) == ["p9", "p5", "new"]
 
 
+def test_a_low_message_does_not_push_a_high_one_out_of_a_ring() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=2, policy_type="ring", priorities=10)
+    core.publish(queue, message("high", priority=9), message("middle", priority=5))
+    last = core.log.last_lsn
+    core.publish(queue, message("low", priority=1))
+    assert (bodies(queue.entries()), core.log.last_lsn) == (["high", "middle"], last)
+    core.publish(queue, message("newer", priority=5))
+    assert core.consume(queue) == ["high", "newer"]
+    assert core.resources.outranked_total == 1
+    core.check()
+
+
+def test_a_low_message_that_two_others_would_have_to_make_room_for_leaves_both_where_they_were() -> None:
+    core = Core()
+    low, high = message("11", priority=1), message("99", priority=9)
+    queue = core.queue("q", max_size=2 * len(low.payload), policy_type="ring", priorities=10)
+    core.publish(queue, low, high)
+    core.publish(queue, message("222222", priority=1))
+    assert queue.acquired == 0
+    assert core.consume(queue) == ["99", "11"]
+    core.check()
+
+
+def test_other_queues_get_what_a_ring_has_no_place_for() -> None:
+    core = Core()
+    ring, free = core.queue("ring", max_count=1, policy_type="ring", priorities=2), core.queue("free")
+    exchange = core.exchange("all", "fanout", ring, free)
+    core.publish(ring, message("high", priority=9))
+    core.publish(exchange, message("low", priority=0))
+    assert [bodies(queue.entries()) for queue in (ring, free)] == [["high"], ["low"]]
+    core.check()
+
+
+def test_a_ring_of_one_order_takes_whatever_priority_a_message_has() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=1, policy_type="ring")
+    core.publish(queue, message("high", priority=9), message("low", priority=0))
+    assert core.consume(queue) == ["low"]
+
+
 def test_a_ring_that_was_made_a_rejecting_queue_rejects() -> None:
     core = Core()
     queue = core.queue("q", max_count=1, policy_type="ring")
@@ -358,5 +399,24 @@ def test_a_queue_that_is_its_own_dead_letter_queue_does_not_go_round_in_circles(
     core.configuration.bind("dlx", "q", "", {})
     core.publish(queue, "a")
     core.resources.reject(queue, core.take(queue, core.consumer(queue)))
-    assert queue.count == 0
+    assert (queue.count, core.resources.dead_letters_dropped_total) == (0, 1)
+    core.check()
+
+
+def test_a_dead_letter_whose_alternate_exchange_leads_nowhere_is_counted() -> None:
+    core = Core()
+    core.exchange("dlx")
+    queue = core.queue("q", alternate_exchange="dlx", delivery_limit=1)
+    core.publish(queue, "a")
+    core.resources.release(queue, core.take(queue, core.consumer(queue)), failed=True)
+    assert (queue.count, core.resources.dead_letters_dropped_total) == (0, 1)
+
+
+def test_a_dead_letter_goes_to_a_queue_that_is_not_replicated() -> None:
+    core = Core()
+    dead = core.dead_letter_queue(replicate="none")
+    queue = core.queue("q", alternate_exchange="dlx")
+    core.publish(queue, "a")
+    core.resources.reject(queue, core.take(queue, core.consumer(queue)))
+    assert (queue.count, bodies(dead.entries())) == (0, ["a"])
     core.check()

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import queue
-import signal
-import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from qpid_ha_agent.broker_config import BrokerConfigError
-from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
+from qpid_ha_agent.broker_process import BrokerProcess
 from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.decision import LockView
 from qpid_ha_agent.lock import PrimaryLock
 from qpid_ha_agent.run_settings import read_run_settings
+from qpid_ha_agent.tenure import LeaseWatch, Refusals
 from qpid_ha_broker.coordination.coordinator import CoordinatorError, Lease
 from qpid_ha_broker.coordination.file import Lock
 from qpid_ha_broker.ha.states import State
@@ -209,6 +205,12 @@ def test_a_lock_won_just_when_nobody_wants_it_is_not_kept() -> None:
         def is_held(self) -> bool:
             return not released.is_set()
 
+        def renew(self) -> None:
+            pass
+
+        def last_renewal(self) -> str:
+            return ""
+
         def release(self) -> None:
             released.set()
 
@@ -222,55 +224,80 @@ def test_a_lock_won_just_when_nobody_wants_it_is_not_kept() -> None:
     assert view_of(lock) is LockView.NONE
 
 
+class Hangs(Lock):
+    """Its directory is on a server that does not answer any more."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.goes_on = threading.Event()
+
+    def release(self) -> None:
+        self.goes_on.wait(TIMEOUT_S)
+        super().release()
+
+
+def test_giving_back_a_lost_lock_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
+    lease = Hangs(tmp_path)
+    lock = PrimaryLock(lambda: lease, lambda: None)
+    lease.goes_on.set()
+    assert lock.try_now()
+    lease.goes_on.clear()
+    lock.declare_lost()
+
+    lock.release()
+
+    assert view_of(lock) is LockView.NONE
+    lease.goes_on.set()
+    assert Lock(tmp_path).acquire(threading.Event())
+
+
+# --- who has it says again and again that he goes on
+
+
+def test_who_has_the_lock_renews_it_at_each_check(tmp_path: Path, lock: PrimaryLock) -> None:
+    other = PrimaryLock(lambda: Lock(tmp_path), lambda: None)
+    assert lock.try_now()
+    renewals = [other.last_renewal()]
+    for _ in range(12):
+        lock.check()
+        renewals.append(other.last_renewal())
+    assert len(set(renewals)) == 13
+    other.check()  # it is not his
+    assert other.last_renewal() == renewals[-1]
+
+
+def test_a_lock_that_is_not_renewed_counts_as_silent_by_what_was_seen_of_it() -> None:
+    watch = LeaseWatch(look_max_s=1.0)
+    watch.note("1", 100.0)
+    watch.note("1", 100.5)
+    watch.note("1", 101.0)
+    assert watch.silent_s == pytest.approx(1.0)
+    watch.note("2", 101.5)
+    assert watch.silent_s == 0.0
+    watch.note("2", 102.0)
+    watch.forget()  # it was ours in between
+    assert watch.silent_s == 0.0
+
+
+def test_an_agent_that_slept_itself_has_seen_nobody_silent() -> None:
+    watch = LeaseWatch(look_max_s=1.0)
+    watch.note("1", 100.0)
+    watch.note("1", 3700.0)
+    assert watch.silent_s == pytest.approx(1.0)
+
+
+def test_a_refusal_that_repeats_itself_is_asked_for_less_and_less_often_until_something_changes() -> None:
+    refusals = Refusals()
+    pauses = [refusals.pauses("the coordinator's record is empty") for _ in range(Refusals.SOON + 5)]
+    assert pauses[: Refusals.SOON] == [1.0] * Refusals.SOON
+    assert pauses[Refusals.SOON :] == [2.0, 4.0, 8.0, 8.0, 8.0]
+    assert refusals.pauses("b cannot be asked") == 1.0
+    refusals.pauses("the coordinator's record is empty")
+    refusals.forget()
+    assert refusals.pauses("the coordinator's record is empty") == 1.0
+
+
 # --- the process
-
-
-def test_a_process_that_was_stopped_can_be_killed_and_says_how_it_ended() -> None:
-    process = BrokerProcess.start([sys.executable, "-c", "import time; time.sleep(600)"])
-    assert os.getsid(process.pid) == process.pid  # a Ctrl-C in the agent's terminal is not for the broker
-    process.send(signal.SIGSTOP)
-    assert process.is_alive()
-
-    process.send(signal.SIGKILL)
-
-    assert process.end_text() == "killed by SIGKILL"
-    assert not process.is_alive()
-    process.send(signal.SIGKILL)  # hits nobody
-    process.close()
-
-
-def test_a_process_that_works_or_waits_for_a_processor_is_told_from_one_that_is_stopped() -> None:
-    busy, stopped = [BrokerProcess.start([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
-    try:
-        wait_worked(stopped, 0.05)
-        stopped.send(signal.SIGSTOP)
-        os.waitid(os.P_PID, stopped.pid, os.WSTOPPED)
-        worked_s = stopped.worked_s()
-        wait_worked(busy, busy.worked_s() + 0.1)
-        assert stopped.worked_s() == worked_s
-    finally:
-        for process in (busy, stopped):
-            process.send(signal.SIGKILL)
-            assert process.end_text() == "killed by SIGKILL"
-            process.close()
-
-
-def wait_worked(process: BrokerProcess, worked_s: float) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while process.worked_s() < worked_s:
-        assert time.monotonic() < deadline, "it does not work"
-        time.sleep(0.005)
-
-
-def test_an_exit_code_is_told() -> None:
-    process = BrokerProcess.start([sys.executable, "-c", "raise SystemExit(3)"])
-    assert process.end_text() == "ended with exit code 3"
-    process.close()
-
-
-def test_a_program_that_is_not_there_is_named() -> None:
-    with pytest.raises(BrokerProcessError, match="/no/such/qpidd"):
-        BrokerProcess.start(["/no/such/qpidd"])
 
 
 def test_where_nobody_listens_there_is_nothing_to_take_over(tmp_path: Path) -> None:
@@ -325,9 +352,3 @@ def test_what_is_said_on_the_command_line_beats_the_file_for_agent_and_broker(tm
 def test_settings_without_which_agents_cannot_agree_are_named(tmp_path: Path, text: str, named: str) -> None:
     with pytest.raises(BrokerConfigError, match=named):
         read_run_settings(settings_file(tmp_path, text), [], ["qpidd"])
-
-
-def test_the_command_imports_next_to_nothing() -> None:
-    script = "import sys, qpid_ha_agent.cli.agent; print([name for name in ('asyncio', 'yaml') if name in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"

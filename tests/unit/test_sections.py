@@ -98,6 +98,17 @@ def test_a_second_delivery_is_marked_and_counted_and_nothing_else_changes() -> N
     assert (again.durable, again.priority, again.subject, again.body) == (True, 7, "weather", "news")
 
 
+@pytest.mark.parametrize(("given", "sent"), [(False, False), (True, True), (None, True)])
+def test_a_message_that_its_publisher_marks_as_seen_before_goes_out_marked(given: bool | None, sent: bool) -> None:
+    """Only who says it marks a message: to say nothing is what nearly every client does."""
+    header = proton.Data()
+    header.put_object(proton.Described(proton.ulong(0x70), [None, None, None, given, None]))
+    payload = bytes(header.encode()) + b"\x00\x53\x77\x40"  # and a body of null
+    again: Any = proton.Message()
+    again.decode(MessageSections().fresh(payload))
+    assert again.first_acquirer is sent
+
+
 def test_a_delivery_count_at_its_end_stays_there() -> None:
     payload = encode_header(False, 4, 0, True, 0xFFFFFFFF) + section(DATA, b"x")
     again = proton.Message()
@@ -185,3 +196,77 @@ def test_the_cache_of_headers_stays_small() -> None:
         sections.header(encode_header(False, 4, ttl_ms, True, 0) + section(DATA, b"x"))
 
     assert len(sections._headers) <= 1024
+
+
+# --- what a publisher can make us do
+
+
+class Counted(bytes):
+    """Bytes that tell how often something was read of them."""
+
+    reads = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        Counted.reads += 1
+        return super().__getitem__(key)
+
+
+def long_list(code: int, beginning: bytes, count: int, rest: int) -> bytes:
+    """A section that is a list of `count` encoded values and `rest` nulls."""
+    values = beginning + b"\x40" * rest
+    size = (len(values) + 4).to_bytes(4, "big") + (count + rest).to_bytes(4, "big")
+    return b"\x00\x53" + bytes((code,)) + b"\xd0" + size + values
+
+
+def reads_of(read: Reader, payload: bytes) -> int:
+    Counted.reads = 0
+    read(MessageSections(), Counted(payload))
+    return Counted.reads
+
+
+@pytest.mark.parametrize(
+    ("read", "code", "beginning"),
+    [
+        (READERS[0], HEADER, b"\x41\x50\x04"),
+        (READERS[3], PROPERTIES, b"\x40\x40\x40\xa1\x01k"),
+        (READERS[7], PROPERTIES, b"\xa1\x01k"),
+    ],
+    ids=["header", "subject", "message id"],
+)
+def test_of_a_long_list_only_the_fields_are_read_that_mean_something(read: Reader, code: int, beginning: bytes) -> None:
+    """A megabyte of nulls would keep everybody waiting for half a second."""
+    few, many = (long_list(code, beginning, 4, rest) + section(DATA, b"x") for rest in (10, 1_000_000))
+    assert reads_of(read, many) <= reads_of(read, few) + 5
+
+
+@pytest.mark.parametrize("read", [READERS[5], READERS[8]], ids=["properties", "selector"])
+def test_a_map_with_too_many_entries_is_refused_before_it_is_read(read: Reader) -> None:
+    payload = section(APPLICATION_PROPERTIES, {str(number): number for number in range(1001)}) + section(DATA, b"x")
+    with pytest.raises(AmqpError, match="1001 entries; 1000 are allowed"):
+        read(MessageSections(), payload)
+    assert MessageSections().header(payload).length == 0
+
+
+def test_long_headers_are_not_remembered() -> None:
+    sections = MessageSections()
+    for number in range(10):
+        sections.header(long_list(HEADER, b"\x41\x50\x04", 2, 100_000 + number) + section(DATA, b"x"))
+    assert sections._headers == {}
+
+
+def test_simple_values_of_every_type_are_read_as_proton_reads_them() -> None:
+    values: dict[Any, Any] = {
+        "null": None, "yes": True, "no": False, "ubyte": proton.ubyte(200), "byte": proton.byte(-3),
+        "ushort": proton.ushort(60_000), "short": proton.short(-300), "uint0": proton.uint(0),
+        "smalluint": proton.uint(7), "uint": proton.uint(2**31), "int": proton.int32(-(2**31)),
+        "smallint": proton.int32(-1),
+        "ulong0": proton.ulong(0), "smallulong": proton.ulong(9), "ulong": proton.ulong(2**63), "long": -(2**62),
+        "smalllong": 5, "float": proton.float32(1.5), "double": 2.25, "char": proton.char("x"),
+        "timestamp": proton.timestamp(1_700_000_000_000), "binary": b"\x00\xff", "text": "żółw", "long text": "x" * 300,
+        "symbol": proton.symbol("s"), "decimal": proton.decimal64(5),
+    }  # fmt: skip
+    found = MessageSections().properties(section(APPLICATION_PROPERTIES, values))
+    assert {name: (type(value), value) for name, value in found.items() if not isinstance(value, int | float)} == {
+        name: (type(value), value) for name, value in values.items() if not isinstance(value, int | float)
+    }
+    assert found == values

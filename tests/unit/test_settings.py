@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.quantities import format_duration, format_size, parse_duration_s, parse_size_bytes
 from qpid_ha_broker.server.config_file import ConfigError, load_settings
+from qpid_ha_broker.server.data_directory import lock_data_directory
 from qpid_ha_broker.server.settings import BrokerSettings, ListenAddress, SettingsError, changeable_keys
 
 MIB = 1024**2
@@ -19,6 +19,7 @@ MIB = 1024**2
 
 def settings_of(tmp_path: Path, text: str, flags: dict[str, object] | None = None) -> BrokerSettings:
     file = tmp_path / "qpid-ha.yaml"
+    file.touch(mode=0o600)
     file.write_text(text)
     return load_settings(file, flags, environment={})
 
@@ -190,6 +191,8 @@ WRONG_FILES = [
     ("ha: {username: me, password: a, password-file: /dev/null}", ["ha.password", "ha.password-file"]),
     ("ha: {username: me, password-file: /nonexistent/pw}", ["ha.password-file", "/nonexistent/pw", "No such file"]),
     ("ha: {username: me, password-file: /dev/null}", ["ha.password-file", "/dev/null", "empty"]),
+    (f"idle-timeout: {'9' * 400}", ["idle-timeout", "duration"]),
+    (f"memory-limit: {'9' * 400}", ["memory-limit", "size"]),
     ("ha: {replicate: some}", ["ha.replicate", "'some'", "configuration"]),
     ("ha: {coordinator: zookeeper}", ["ha.coordinator", "'zookeeper'", "file:PATH"]),
     ("ha: {coordinator: 'file:state'}", ["ha.coordinator", "absolute"]),
@@ -277,26 +280,70 @@ def test_loopback_addresses_are_known(host: str) -> None:
     assert ListenAddress.parse(str(address)) == address
 
 
-def test_a_certificate_and_a_key_that_belong_together_are_accepted(tmp_path: Path) -> None:
-    make_certificate(tmp_path, "a")
-    make_certificate(tmp_path, "b")
-    text = f"listen: amqps://127.0.0.1:0\ntls: {{certificate: {tmp_path}/a.pem, ca: {tmp_path}/a.pem, key: "
-    settings = settings_of(tmp_path, text + f"{tmp_path}/a.key, require-client-certificate: true}}")
-    assert settings.mechanisms_for(settings.listen[0]) == ("EXTERNAL", "ANONYMOUS")
-    with pytest.raises(ConfigError, match=r"tls\.certificate: .*a\.pem and .*b\.key"):
-        settings_of(tmp_path, text + f"{tmp_path}/b.key}}")
+# --- secrets -------------------------------------------------------------------------------------------------
 
 
-def make_certificate(directory: Path, name: str) -> None:
-    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    to = ["-subj", f"/CN={name}", "-keyout", f"{directory}/{name}.key", "-out", f"{directory}/{name}.pem"]
-    subprocess.run([*new, *to], check=True, capture_output=True)
+def test_a_secret_on_the_command_line_is_refused_and_not_quoted() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_settings(None, {"ha.username": "me", "ha.password": "correct horse"}, {})
+    assert "ha.password-file" in str(refused.value)
+    assert "correct horse" not in str(refused.value)
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o602, 0o601])
+def test_a_secret_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+    password = tmp_path / "password"
+    password.write_text("correct horse\n")
+    password.chmod(mode)
+    with pytest.raises(ConfigError, match=f"ha.password-file: .*chmod o-rwx {password}"):
+        settings_of(tmp_path, f"ha: {{username: me, password-file: {password}}}")
+    password.chmod(0o640)
+    assert settings_of(tmp_path, f"ha: {{username: me, password-file: {password}}}").ha.read_password()
+
+
+def test_a_configuration_with_a_password_is_a_secret_too(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("ha: {username: me, password: correct horse}")
+    config.chmod(0o644)
+    with pytest.raises(ConfigError, match=f"ha.password: {config} is a secret"):
+        load_settings(config, {}, {})
+    config.chmod(0o600)
+    assert load_settings(config, {}, {}).ha.password == "correct horse"
+
+
+def test_a_coordinator_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    with pytest.raises(ConfigError, match=f"ha.coordinator: .*chmod o-w {shared}"):
+        settings_of(tmp_path, f"ha.coordinator: file:{shared}")
+    shared.chmod(0o770)
+    assert settings_of(tmp_path, f"ha.coordinator: file:{shared}").ha.coordinator_path == shared
+
+
+def test_a_data_directory_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(SettingsError, match=r"data-dir: .*chmod o-w"):
+        lock_data_directory(tmp_path)
+
+
+# --- TLS ---
+
+
+def test_tls_below_1_2_cannot_be_asked_for(tmp_path: Path) -> None:
+    assert settings_of(tmp_path, "name: a").get("tls.versions") == ["TLSv1.2", "TLSv1.3"]
+    assert settings_of(tmp_path, "tls.versions: tlsv1.3").tls.versions == ("TLSv1.3",)
+    with pytest.raises(ConfigError, match=r"tls.versions: .*TLSv1\.1"):
+        settings_of(tmp_path, "tls.versions: [TLSv1.1]")
+    with pytest.raises(ConfigError, match=r"tls.ciphers: .*openssl ciphers"):
+        settings_of(tmp_path, "tls.ciphers: ROT13")
 
 
 # --- a cluster --------------------------------------------------------------------------------------------
 
 
 def test_a_member_of_a_cluster_is_described_as_qpids_users_know_it(tmp_path: Path) -> None:
+    (tmp_path / "password").touch(mode=0o600)
     (tmp_path / "password").write_text("correct horse\n")
     settings = settings_of(
         tmp_path,

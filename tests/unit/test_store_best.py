@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from qpid_ha_broker.ha.effects import Record
 from qpid_ha_broker.ha.frames import GenerationEntry
 from qpid_ha_broker.store.best import Admin, Doubt, Equal, Standing, Verdict, Winner, best, choose
 from qpid_ha_broker.store.facts import FactsError, Integrity, StoreFacts
@@ -97,7 +98,7 @@ def named(title: str) -> tuple[StoreFacts, ...]:
 
 def test_every_kind_of_doubt_and_of_standing_has_a_case() -> None:
     verdicts = [best(case.stores) for case in read_cases()]
-    assert {verdict.doubt for verdict in verdicts if isinstance(verdict, Admin)} == set(Doubt)
+    assert {verdict.doubt for verdict in verdicts if isinstance(verdict, Admin)} == set(Doubt) - {Doubt.OLD_STORES}
     assert {reason.standing for verdict in verdicts for reason in verdict.reasons} == set(Standing)
 
 
@@ -166,6 +167,39 @@ def test_an_operator_may_choose_any_store_that_can_be_loaded_and_no_other() -> N
     assert (chosen.store.broker, chosen.is_safe) == ("b", False)
     assert choose(stores, "a", "an operator said so") is None
     assert choose(stores, "nobody", "an operator said so") is None
+
+
+def recorded(generation: int, epoch: int, primary: str = "a") -> Record:
+    return Record(named("All members")[0].cluster, generation, primary, epoch, ("a", "b", "c"))
+
+
+def test_stores_that_are_older_than_the_coordinators_record_are_no_winners() -> None:
+    stores = named("All members")
+    (at, epoch) = (stores[0].generation, stores[0].epoch)
+    assert isinstance(best(stores, recorded(at, epoch)), Winner)
+    for record in (recorded(at + 2, epoch + 3), recorded(at, epoch + 1)):
+        found = best(stores, record)
+        assert isinstance(found, Admin)
+        assert found.doubt is Doubt.OLD_STORES
+        wait, forced = found.options
+        assert wait.commands[0].startswith("qpid-ha store best a:/data b:/data c:/data")
+        assert forced.commands[-1] == "qpid-ha promote --force -b amqp://a:5672"
+
+
+def test_a_recorded_primary_that_died_before_its_first_event_is_no_reason_to_doubt_the_stores() -> None:
+    stores = named("All members")
+    record = recorded(stores[0].generation + 1, stores[0].epoch + 1, primary="b")
+    claimed = [replace(each, promised=record.generation) if each.broker == "b" else each for each in stores]
+    assert isinstance(best(claimed, record), Winner)
+    assert isinstance(best(stores, record), Admin)
+
+
+def test_a_record_that_was_lost_makes_the_promotion_one_by_force() -> None:
+    stores = named("All members")
+    found = best(stores, Record())
+    assert isinstance(found, Winner)
+    assert found.next_commands[-1] == "qpid-ha promote --force -b amqp://a:5672"
+    assert "The coordinator's record is empty" in found.text
 
 
 @pytest.mark.parametrize("case", read_cases(), ids=lambda case: case.title)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import given
@@ -27,12 +30,24 @@ from qpid_ha_broker.store.blocks import (
     read_block,
 )
 from qpid_ha_broker.store.errors import BlockError, NewerFormat
-from qpid_ha_broker.store.reading import Ending, classify, end_data, end_facts, read_blocks, read_header
+from qpid_ha_broker.store.reading import (
+    NO_WITNESSES,
+    Ending,
+    Witnesses,
+    classify,
+    end_data,
+    end_facts,
+    read_blocks,
+    read_header,
+)
 from simulated_disk import SimulatedDisk
 
 U64 = st.integers(0, (1 << 64) - 1)
 NAMES = st.text(alphabet="abcXYZ019._-", min_size=1, max_size=64)
-HEADER = FileHeader("journal", "5f0c", "alpha", "default", 7, 3, 101, 1 << 63, 1_700_000_000_000, 4096, False)
+UUIDS = st.uuids().map(str)
+HEADER = FileHeader(
+    "journal", "5f0c", "alpha", "default", 7, 3, 101, 1 << 63, 1_700_000_000_000, 4096, False, "77ab", 1 << 26, 12
+)  # fmt: skip
 PROTOCOL = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 
 # --- the header of a file --------------------------------------------------------------------------------------------
@@ -40,14 +55,33 @@ PROTOCOL = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encodi
 
 @given(
     st.builds(
-        FileHeader, st.sampled_from(("journal", "snapshot")), NAMES, NAMES, NAMES, U64, U64, U64, U64, U64, U64,
-        st.booleans(),
+        FileHeader, st.sampled_from(("journal", "snapshot")), UUIDS, NAMES, st.just("default"), U64, U64, U64, U64, U64,
+        U64, st.booleans(), UUIDS.map(lambda text: text.replace("-", "")), U64, U64,
     )
 )  # fmt: skip
 def test_a_file_header_says_what_was_put_into_it(header: FileHeader) -> None:
     page = encode_header(header)
     assert len(page) == FILE_HEADER_BYTES
     assert decode_header(page) == header
+
+
+def sealed_header(version: int, **fields: object) -> bytes:
+    """As somebody writes it who has only the protocol's page."""
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    start = b"QPIDHAJ\0" + version.to_bytes(2, "little") + len(text).to_bytes(2, "little")
+    rest = text.ljust(FILE_HEADER_BYTES - 16, b"\0")
+    return start + crc32(rest, crc32(start)).to_bytes(4, "little") + rest
+
+
+def test_a_file_header_of_format_1_is_read_and_says_nothing_of_what_came_later() -> None:
+    fields = HEADER._asdict()
+    del fields["kind"]
+    later = {name: fields.pop(name) for name in ("store", "room_bytes", "status_revision")}
+    assert decode_header(sealed_header(1, **fields)) == HEADER._replace(store="", room_bytes=0, status_revision=0)
+    assert decode_header(sealed_header(2, **fields, **later)) == HEADER
+    for version, mixed in ((1, {**fields, **later}), (2, fields), (1, {**fields, "store": "77ab"}), (0, fields)):
+        with pytest.raises(BlockError):
+            decode_header(sealed_header(version, **mixed))
 
 
 def test_no_byte_of_a_file_header_changes_unnoticed() -> None:
@@ -159,14 +193,14 @@ def file_of(*groups: tuple[bytes, ...], size: int = 0, number: int = 7) -> bytes
     return image.ljust(size, b"\0")
 
 
-def verdict_of(image: bytes | bytearray, **witnesses: int) -> tuple[list[bytes], Ending, int]:
+def verdict_of(image: bytes | bytearray, witnesses: Witnesses = NO_WITNESSES) -> tuple[list[bytes], Ending, int]:
     disk = SimulatedDisk(Random(0))
     disk.put("file", bytes(image))
     file = disk.open("file")
     header = read_header(file)
     reader = read_blocks(file, header)
     data = [block.data for block in reader]
-    verdict = classify(file, header, reader, **witnesses)
+    verdict = classify(file, header, reader, witnesses)
     assert verdict.offset == reader.end
     return data, verdict.ending, verdict.offset
 
@@ -212,12 +246,14 @@ def test_zeros_where_a_block_had_been_on_disk_are_damage_too() -> None:
     assert verdict_of(lost)[1:] == (Ending.DAMAGED, FILE_HEADER_BYTES)
 
 
-@pytest.mark.parametrize("witness", ["previous_bytes", "clean_bytes"])
-def test_a_file_that_is_shorter_than_others_know_is_damaged(witness: str) -> None:
+@pytest.mark.parametrize(
+    "told", [lambda n: Witnesses(previous_bytes=n), lambda n: Witnesses(clean_bytes=n), lambda n: Witnesses(0, 0, n)]
+)
+def test_a_file_that_is_shorter_than_others_know_is_damaged(told: Callable[[int], Witnesses]) -> None:
     first, second = file_of((b"a",), size=999), file_of((b"a",), (b"b",))
     end = len(file_of((b"a",)))
-    assert verdict_of(first, **{witness: end})[1] is Ending.CLEAN
-    assert verdict_of(first, **{witness: len(second)})[1:] == (Ending.DAMAGED, end)
+    assert verdict_of(first, told(end))[1] is Ending.CLEAN
+    assert verdict_of(first, told(len(second)))[1:] == (Ending.DAMAGED, end)
 
 
 def test_a_witness_far_behind_is_found() -> None:

@@ -8,11 +8,15 @@ from random import Random
 
 import pytest
 
-from kept_journal import begin, content, keep, read_journal, stage
+from kept_journal import IDENTITY, begin, content, keep, read_journal, stage
+from qpid_ha_broker.server.store_status import StoreStatus
 from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES
 from qpid_ha_broker.store.errors import BlockError
+from qpid_ha_broker.store.inspection import read_status
 from qpid_ha_broker.store.layout import segment_path
 from qpid_ha_broker.store.reading import Ending
+from qpid_ha_broker.store.status import STATUS_FILE, Status
+from qpid_ha_broker.store.survey import survey
 from simulated_disk import SECTOR_BYTES, PowerCut, SimulatedDisk
 
 # --- damage ----------------------------------------------------------------------------------------------------------
@@ -65,7 +69,7 @@ def test_a_tail_that_was_torn_at_any_sector_costs_only_the_last_group() -> None:
     whole, end = disk.peek(segment_path(1)), journal.position
     boundaries = range(start // SECTOR_BYTES * SECTOR_BYTES, end + SECTOR_BYTES, SECTOR_BYTES)
     for cut in boundaries:
-        for lost in (whole[:cut].ljust(len(whole), b"\0"), whole[:cut], without_sector(whole, max(cut, start), start)):
+        for lost in (whole[:cut].ljust(len(whole), b"\0"), without_sector(whole, max(cut, start), start)):
             found = read_journal(disk_with(lost))
             if cut < start:
                 continue
@@ -93,7 +97,10 @@ class Life:
 
     def run(self, disk: SimulatedDisk, random: Random) -> None:
         self.staged, number, previous_bytes = recovered(disk)
-        journal = begin(disk, number, self.staged + 1, previous_bytes)
+        status = StoreStatus(disk, read_status(disk) or Status(*IDENTITY))
+        status.change(clean="", journal_end=None)
+        status.write()
+        journal = status.journal = begin(disk, number, self.staged + 1, previous_bytes, status=status)
         self.kept = self.staged  # from now on, even if the process before had not synced it
         for _ in range(12):
             for _ in range(random.randrange(1, 4)):
@@ -101,18 +108,22 @@ class Life:
                 stage(journal, self.staged, random.randrange(1, 1500))
             journal.flush()
             self.kept = self.staged
-            action = random.randrange(4)
+            action = random.randrange(5)
             if action == 0:
                 journal.mark()
             elif action == 1:
                 journal.prepare_spare()
             elif action == 2:
                 journal.roll()
-        journal.end()
+            elif status.change(promised=status.current.promised + 1):
+                status.write()
+        status.change(clean="a shutdown", journal_end=journal.end())
+        status.write()
 
 
 def recovered(disk: SimulatedDisk) -> tuple[int, int, int]:
     """Last LSN, number of the next segment and length of the last. What a start must find, crash or not."""
+    survey(disk)  # no crash makes a broker refuse its store
     found = read_journal(disk)
     assert {verdict.ending for verdict in found.verdicts} <= {Ending.CLEAN, Ending.TORN}
     assert found.lsns == list(range(1, len(found.lsns) + 1))
@@ -155,6 +166,7 @@ def test_crash_after_crash_each_start_finds_what_the_one_before_could_promise(se
 
 def test_what_a_killed_process_had_not_synced_is_put_on_disk_before_anything_is_built_on_it() -> None:
     disk = SimulatedDisk(Random(1))
+    disk.put(STATUS_FILE, Status(*IDENTITY).encode())
     journal = begin(disk)
     keep(journal, 1)
     stage(journal, 2)

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -16,9 +11,9 @@ from model_support import message, transaction_of
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Enqueued, Released
 from qpid_ha_broker.store.blocks import BlockKind
-from qpid_ha_broker.store.files import Disk, LocalDisk
+from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.fold import Folded, FoldError, fold
-from qpid_ha_broker.store.layout import segment_path, snapshot_path
+from qpid_ha_broker.store.layout import segment_path
 from qpid_ha_broker.store.reading import read_blocks, read_header
 from simulated_disk import SimulatedDisk
 
@@ -157,35 +152,6 @@ def test_a_fold_does_not_look_at_the_segment_that_is_being_written() -> None:
     disk = copied(core.disk)
     disk.put(path, bytes(torn))
     assert fold(disk, number, IDENTITY).messages == 1
-
-
-def test_the_consolidator_is_a_process_that_makes_one_file(tmp_path: Path) -> None:
-    core = KeptCore(LocalDisk(tmp_path))
-    core.publish(core.queue("q"), *(message(str(each), durable=True) for each in range(10)))
-    core.keep()
-    number = core.journal.roll()
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-
-    done = consolidate(tmp_path, number)
-    assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(done.stdout)
-    assert (told["path"], told["messages"]) == (snapshot_path(number), 10)
-    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert after.keys() - before.keys() == {tmp_path / told["path"]}
-    assert {path: after[path] for path in before} == before
-
-    again = consolidate(tmp_path, number)
-    assert (again.returncode, again.stdout) == (1, "")
-    assert "there already" in again.stderr
-    assert consolidate(tmp_path, 77).returncode == 2
-
-
-def consolidate(directory: Path, upto: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "qpid_ha_broker.store.consolidator", str(directory), "--upto", str(upto)]
-    broker = str(Path(__file__).resolve().parents[2] / "broker")
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": broker}
-    )
 
 
 def fold_all(core: KeptCore) -> Folded:

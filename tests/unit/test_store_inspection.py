@@ -13,7 +13,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.ha.frames import GenerationEntry, Position
 from qpid_ha_broker.model.resource_set import ResourceSet
-from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES
+from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, FORMAT_VERSION
 from qpid_ha_broker.store.checking import check
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.facts import Integrity
@@ -132,7 +132,7 @@ def test_a_newer_format_is_told_from_damage(disk: LocalDisk, tmp_path: Path) -> 
     StoreWriter(disk).write(opening()).kill()
     path = tmp_path / segment_path(1)
     data = bytearray(path.read_bytes())
-    data[8:10] = (2).to_bytes(2, "little")
+    data[8:10] = (FORMAT_VERSION + 1).to_bytes(2, "little")
     data[12:16] = crc32(bytes(data[16:512]), crc32(bytes(data[:12]))).to_bytes(4, "little")
     path.write_bytes(data)
     assert examine(disk, "here").integrity is Integrity.NEWER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -27,6 +28,9 @@ STATUS = Status(
     local_lsn=1 << 63,
     promised=3,
     promised_to="gamma",
+    store="77ab",
+    revision=12,
+    journal_synced=(9, 512),
 )
 
 
@@ -69,7 +73,15 @@ def test_the_checksum_is_made_as_the_protocol_page_says() -> None:
 
 def test_status_of_a_newer_release_is_refused_as_such() -> None:
     with pytest.raises(NewerFormat, match="upgrade this one"):
-        Status.decode(sealed(format=2, weather="fine"))
+        Status.decode(sealed(format=3, weather="fine"))
+
+
+def test_status_of_format_1_is_read_and_says_nothing_of_what_came_later() -> None:
+    later = {"store": ..., "revision": ..., "journal_synced": ...}
+    assert Status.decode(sealed(format=1, **later)) == replace(STATUS, store="", revision=0, journal_synced=None)
+    for version, mixed in ((1, {}), (2, later), (1, {**later, "revision": 5})):
+        with pytest.raises(StatusError):
+            Status.decode(sealed(format=version, **mixed))
 
 
 @pytest.mark.parametrize(

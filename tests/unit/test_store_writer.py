@@ -82,8 +82,8 @@ class WatchedStore(Store):
         super().__init__(directory, StoreSettings(segment_bytes=SEGMENT_BYTES), "node1", owner.disk)
         self._owner = owner
 
-    def filled(self, is_full: bool) -> None:
-        super().filled(is_full)
+    def filled(self, shortage: OSError | None) -> None:
+        super().filled(shortage)
         self._owner.news.set()
 
 
@@ -338,6 +338,32 @@ def test_on_a_full_disk_it_waits_says_so_once_and_goes_on(tmp_path: Path, caplog
 
     run(story)
     assert len([line for line in caplog.messages if line.startswith("no room")]) == 1
+
+
+def test_without_file_descriptors_it_waits_says_so_once_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        owner = Owner(tmp_path)
+        owner.start()
+        queue = owner.queue("q")
+        owner.turn()
+        await owner.certain(1)
+        owner.disk.fail(1, errno.EMFILE, of=("create",), times=3)
+        lsn = owner.publish(queue, bytes(SEGMENT_BYTES))
+        owner.turn()
+        await owner.until(lambda: owner.store.health == "full")
+        assert not owner.resources.is_certain(lsn)
+        await owner.certain(lsn)
+        await owner.until(lambda: owner.store.health == "ok")
+        await owner.store.close("")
+
+        resources, _ = after_power_cut(owner.disk)
+        assert payloads(resources, "q") == [bytes(SEGMENT_BYTES)]
+
+    run(story)
+    (line,) = [line for line in caplog.messages if line.startswith("no room")]
+    assert "Too many open files" in line
 
 
 @pytest.mark.parametrize("kind", ["write", "sync"])

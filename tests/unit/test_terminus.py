@@ -31,7 +31,7 @@ def described(descriptor: Any, value: Any) -> proton.Described:
 
 
 def test_a_source_that_says_nothing_asks_for_nothing() -> None:
-    assert read_terminus(source()) == Terminus(None, False, False, False, False, False, {})
+    assert read_terminus(source()) == Terminus(None, False, False, False, False, frozenset(), {})
     filters = read_filters(source())
     assert (filters.selector, filters.binding_key, filters.headers, filters.applied) == (None, None, None, {})
 
@@ -43,7 +43,7 @@ def test_what_a_source_says_is_read() -> None:
     given_source.expiry_policy = proton.Terminus.EXPIRE_NEVER
     given_source.distribution_mode = proton.Terminus.DIST_MODE_COPY
 
-    assert read_terminus(given_source) == Terminus("news", True, False, True, True, False, {})
+    assert read_terminus(given_source) == Terminus("news", True, False, True, True, frozenset(), {})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a reviewer would say every time, said once: sizes that stay readable, nothing left lying about."""
+"""What a reviewer would say every time, said once: functions that stay readable, nothing left lying about."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULE_LINES_MAX = 499
 FUNCTION_LINES_MAX = 70
 TEXT = {".cfg", ".js", ".json", ".md", ".py", ".toml", ".yaml", ""}
 NOT_OURS = {".git", ".venv", "build", "dist", "node_modules", "__pycache__", "LICENSE"}
@@ -35,12 +34,6 @@ def lines_matching(pattern: re.Pattern[str]) -> list[str]:
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1)
         if pattern.search(line)
     ]
-
-
-def test_modules_fit_in_a_head() -> None:
-    lengths = {path.relative_to(ROOT): len(path.read_text(encoding="utf-8").splitlines()) for path in python_files()}
-    assert lengths
-    assert {path: lines for path, lines in lengths.items() if lines > MODULE_LINES_MAX} == {}
 
 
 def test_functions_fit_on_a_screen() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qpid_ha_broker.ha.effects import Record
 from qpid_ha_broker.ha.frames import Answer, Store
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.ha.verdict import Accept, Known, Refuse, StepDownFirst, Verdict, judge
+from qpid_ha_broker.ha.verdict import Accept, CommittedSet, Known, Refuse, StepDownFirst, Verdict, judge
 
 
 def broker(name: str, **changed: Any) -> Answer:
@@ -84,10 +86,10 @@ def test_a_broker_without_data_is_refused_beside_one_that_has_some() -> None:
     assert "c does" in refusal(verdict(fresh("b"), broker("c")))
 
 
-def test_the_first_start_needs_everybody_unless_a_coordinator_says_that_nothing_ever_was() -> None:
-    assert "a:5672" in refusal(verdict(fresh("b"), fresh("c")))
-    assert isinstance(verdict(fresh("b"), fresh("c"), unreachable=()), Accept)
-    assert isinstance(verdict(fresh("b"), record=Record(), has_coordinator=True), Accept)
+@pytest.mark.parametrize("given", [{}, {"record": Record(), "has_coordinator": True}])
+def test_the_first_start_needs_everybody_because_an_empty_record_may_be_a_lost_one(given: dict[str, Any]) -> None:
+    assert "a:5672" in refusal(verdict(fresh("b"), fresh("c"), **given))
+    assert isinstance(verdict(fresh("b"), fresh("c"), unreachable=(), **given), Accept)
 
 
 def test_who_lost_the_memory_that_a_record_speaks_of_is_refused() -> None:
@@ -233,11 +235,13 @@ def test_a_newcomer_whose_own_log_does_not_say_that_it_was_in_sync_holds_nobody_
     given: dict[str, Any] = {"record": record, "has_coordinator": True, "unreachable": ()}
     newcomer = restarted("c", lsn=120, members=("a", "b"))
 
-    found = verdict(restarted("a"), restarted("b", lsn=90), newcomer, **given)
+    recorder = restarted("a", epoch=8)  # which has on disk what it has recorded
+
+    found = verdict(recorder, restarted("b", lsn=90), newcomer, **given)
 
     assert isinstance(found, Accept)
     assert "c" not in found.members
-    assert "not in the in-sync set of its own log" in refusal(verdict(newcomer, restarted("a"), **given))
+    assert "not in the in-sync set of its own log" in refusal(verdict(newcomer, recorder, **given))
 
 
 def test_an_operator_may_want_to_be_asked() -> None:
@@ -272,3 +276,141 @@ def test_a_member_that_came_back_empty_cannot_say_whether_it_had_gone_on_alone()
     assert "c of the last in-sync set cannot be asked" in text
     given: dict[str, Any] = {"record": Record("uuid", 3, "a", 7, ("a", "b", "c")), "has_coordinator": True}
     assert isinstance(verdict(restarted("b"), restarted("a"), fresh("c"), unreachable=(), **given), Accept)
+
+
+# --- a record that was lost, or is older than what the logs know
+
+
+RECORDED = Record("uuid", 3, "a", 7, ("a", "b", "c"))
+EMPTY = Record()
+
+
+def beside(record: Record, own: Answer, *answers: Answer, **changed: Any) -> Verdict:
+    """With that record, and everybody there."""
+    given: dict[str, Any] = {"record": record, "has_coordinator": True, "unreachable": ()}
+    return verdict(own, *answers, **{**given, **changed})
+
+
+@pytest.mark.parametrize("record", [EMPTY, RECORDED._replace(generation=2)])
+def test_a_record_that_does_not_know_a_generation_is_refused_whoever_knows_that_one(record: Record) -> None:
+    assert "but the log of b knows generation 3" in refusal(beside(record, broker("b"), broker("c")))
+    behind = broker("c", generation=2)
+    assert "but the log of b knows generation 3" in refusal(beside(record, behind, broker("b", epoch=1)))
+
+
+def test_a_record_from_before_a_departure_is_refused_by_who_knows_that_it_counted() -> None:
+    without_c = CommittedSet(3, 9, ("a", "b"))
+    own = broker("b", epoch=9, members=("a", "b"))
+    assert "knows epoch 9, without some of those" in refusal(beside(RECORDED, own, own_committed=without_c))
+    assert isinstance(beside(RECORDED._replace(epoch=9, members=("a", "b")), own, own_committed=without_c), Accept)
+
+
+@pytest.mark.parametrize(
+    "committed",
+    [
+        pytest.param(None, id="a set that may not be committed was perhaps never recorded"),
+        pytest.param(CommittedSet(3, 9, ("a", "b", "c", "d")), id="one that grew is committed before it is recorded"),
+        pytest.param(CommittedSet(2, 9, ("a", "b")), id="epochs of two generations are not compared"),
+    ],
+)
+def test_a_log_that_is_newer_than_the_record_proves_nothing_by_itself(committed: CommittedSet | None) -> None:
+    assert isinstance(beside(RECORDED, broker("b", epoch=9), broker("c"), own_committed=committed), Accept)
+
+
+def test_another_primary_of_the_same_generation_shows_that_the_record_is_not_the_one_there_was() -> None:
+    assert "a leads that generation, not c" in refusal(beside(RECORDED._replace(primary="c"), broker("b")))
+
+
+def test_force_begins_a_new_record_and_gives_up_no_more_than_it_must() -> None:
+    everybody = beside(EMPTY, broker("b"), broker("c"), broker("a"), force=True)
+    alone = beside(EMPTY, broker("b"), broker("c"), force=True, unreachable=("a:5672",))
+    assert isinstance(everybody, Accept)
+    assert isinstance(alone, Accept)
+    assert (everybody.members, everybody.is_forced) == (("b", "c"), False)
+    assert (alone.members, alone.is_forced) == (("b",), True)
+
+
+# --- stores that are older than the record
+
+
+LATER = Record("uuid", 5, "a", 7, ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("store", [Store.DIRTY, Store.CLEAN])
+@pytest.mark.parametrize("changed", [{}, {"is_chosen": True}])
+@pytest.mark.parametrize("record", [LATER, RECORDED._replace(epoch=8)])
+def test_stores_that_are_older_than_the_record_are_not_led_from(
+    store: Store, changed: dict[str, Any], record: Record
+) -> None:
+    own, *others = (broker(name, store=store) for name in "bac")
+    text = refusal(beside(record, own, *others, **changed))
+    assert f"record says generation {record.generation}, epoch {record.epoch}" in text
+    assert "goes further than generation 3, epoch 7" in text
+    assert "gives up all that was confirmed after LSN 100" in text
+    assert isinstance(beside(record, own, *others, force=True), Accept)
+
+
+def test_one_store_that_knows_the_record_is_enough() -> None:
+    """It was in sync, so it holds all that was confirmed."""
+    newest = restarted("a", generation=5)
+    assert isinstance(beside(LATER, newest, restarted("b"), restarted("c"), own_primary="a"), Accept)
+    assert "the store of a goes further" in refusal(beside(LATER, restarted("b"), newest, restarted("c")))
+
+
+def test_one_that_is_halfway_through_a_catch_up_does_not_vouch_for_the_others() -> None:
+    halfway = restarted("c", generation=5, complete=False)
+    assert "no store here" in refusal(beside(LATER, restarted("b"), restarted("a"), halfway))
+
+
+def test_a_candidate_that_died_before_its_first_event_says_so_itself() -> None:
+    """Its claim was on its disk before the coordinator was asked."""
+    died = restarted("a", promised=5)
+    assert isinstance(beside(LATER, restarted("b"), died, restarted("c")), Accept)
+    assert isinstance(beside(LATER, died, restarted("b"), restarted("c")), Accept)
+    assert "no store here" in refusal(beside(LATER, restarted("b", promised=5), restarted("a"), restarted("c")))
+
+
+def test_who_was_not_restarted_knows_that_nothing_was_confirmed_without_it() -> None:
+    assert isinstance(beside(LATER, broker("b"), restarted("a"), restarted("c")), Accept)
+    assert isinstance(beside(LATER, broker("b"), unreachable=("a:5672", "c:5672")), Accept)
+    assert "unlike b" in refusal(beside(LATER, restarted("c"), broker("b"), restarted("a")))
+
+
+STORES = st.sampled_from(list(Store))
+NUMBERS = st.integers(0, 4)
+
+
+@st.composite
+def answers(draw: st.DrawFn, name: str) -> Answer:
+    """Any broker, as it may answer."""
+    members = tuple(sorted(draw(st.sets(st.sampled_from("abc"), min_size=1))))
+    return broker(
+        name, generation=draw(NUMBERS), epoch=draw(NUMBERS), members=members, newest_members=members, lsn=draw(NUMBERS),
+        store=draw(STORES), complete=draw(st.booleans()), promised=draw(NUMBERS), min_in_sync=draw(st.integers(1, 2)),
+    )  # fmt: skip
+
+
+@given(data=st.data())
+def test_nobody_leads_against_a_log_that_proves_the_record_old_or_from_stores_that_it_proves_old(
+    data: st.DataObject,
+) -> None:
+    own = data.draw(answers("a"))
+    others = [data.draw(answers(name)) for name in data.draw(st.sets(st.sampled_from("bc")))]
+    record = data.draw(
+        st.builds(Record, st.just("uuid"), NUMBERS, st.sampled_from("abc"), NUMBERS, st.just(("a", "b")))
+    )
+    unreachable = data.draw(st.sampled_from([(), ("c:5672",)]))
+
+    found = beside(record, own, *others, own_primary=data.draw(st.sampled_from("abc")), unreachable=unreachable)
+
+    if not isinstance(found, Refuse):
+        here = (own, *others)
+        assert max(each.generation for each in here) <= record.generation
+        may_be_a_copy = own.generation and own.store in (Store.DIRTY, Store.CLEAN)
+        vouch = [
+            each for each in here
+            if (each.generation, each.epoch) >= (record.generation, record.epoch)
+            or (each.store is Store.MEMORY and each.generation)
+            or (each.name == record.primary and each.promised >= record.generation)
+        ]  # fmt: skip
+        assert vouch or not may_be_a_copy

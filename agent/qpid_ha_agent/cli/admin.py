@@ -11,16 +11,19 @@ from qpid_ha_agent.cli.output import print_document, print_facts, print_notes, v
 from qpid_ha_agent.cli.parameters import read_changes
 from qpid_ha_agent.cli.queue import queue
 from qpid_ha_agent.cli.store import store
+from qpid_ha_agent.cli.tls import tls
 from qpid_ha_agent.cli.watch import watch
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="qpid-ha", prog_name="qpid-ha")
 @common_options
 @click.pass_context
 def admin(context: click.Context) -> None:
     """Ask and administer a qpid-ha broker.
 
-    Exit codes: 0 yes or done, 1 no or refused, 2 usage, 3 the broker cannot be reached.
+    Exit codes: 0 yes or done, 1 no, not yet or refused, 2 usage, 3 the broker cannot be reached, 4 we may not (login or
+    permission).
     """
     context.ensure_object(Invocation)
 
@@ -69,7 +72,7 @@ def set_settings(invocation: Invocation, words: tuple[str, ...]) -> None:
             print_document(change, invocation.format)
 
 
-for command in (*commands, watch, queue, exchange, store):
+for command in (*commands, watch, queue, exchange, store, tls):
     admin.add_command(command)
 
 

@@ -9,6 +9,7 @@ import click
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="qpid-ha", prog_name="qpid-ha-agent")
 def agent() -> None:
     """Drive a qpid-ha broker: start it, promote it when it must, end it when it does not answer."""
 

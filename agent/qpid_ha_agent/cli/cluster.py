@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import click
 
-from qpid_ha_agent.cli.invocation import NO, Invocation, common_options, facts_of, rows_of
+from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, Failure, Invocation, common_options, facts_of, rows_of
 from qpid_ha_agent.cli.output import cell, print_comparison, print_document, print_facts, print_notes, print_rows
+from qpid_ha_agent.cli.parameters import duration
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.quantities import format_progress
 
-STATES = ("standalone", "connecting", "catchup", "ready", "primary", "stopping")
+STATES = tuple(state.value for state in State)
 STATUS_COLUMNS = ("name", "address", "state", "phase", "generation", "lsn", "in-sync")
 BACKUP_COLUMNS = ("name", "state", "in-sync", "lsn", "lag-messages", "lag-bytes", "lag-s")
 HISTORY_COLUMNS = ("generation", "primary", "first-lsn", "started", "cause", "forced")
 COPY_COLUMNS = ("queue", "from", "state", "primary", "messages", "lag-events", "problem")
 UNREACHABLE_STATE = "unreachable"
+WAIT_STEP_S = 0.5
+ELSEWHERE_TIMEOUT_S = 3.0
+"""For each of the brokers that are asked because the one of this machine is silent."""
 CHANGE_TIMEOUT_S = 30.0
 """A change of primary waits for other brokers."""
 
@@ -26,25 +34,72 @@ CHANGE_TIMEOUT_S = 30.0
 @click.command()
 @click.option("--expect", type=click.Choice(STATES), metavar="STATE", help="Say nothing; 0 if it is in STATE, else 1.")
 @click.option("--is-primary", is_flag=True, help="Say nothing; 0 if it is the primary, else 1.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=duration,
+    metavar="DURATION",
+    help="With --expect or --is-primary: until it is so, for so long at most, such as 10m. A broker that cannot be"
+    " reached may come; one that does not let us in ends the wait.",
+)
 @click.option("--all", "everyone", is_flag=True, help="Every broker of the cluster, a line for each.")
 @common_options
 @click.pass_context
-def status(context: click.Context, expect: str | None, is_primary: bool, everyone: bool) -> None:
+def status(context: click.Context, expect: str | None, is_primary: bool, wait_s: float | None, everyone: bool) -> None:
     """The state of the broker, on one line."""
     if (expect is not None) + is_primary + everyone > 1:
         raise click.UsageError("--expect, --is-primary and --all are different questions: give one of them")
     invocation: Invocation = context.obj
     if everyone:
-        print_rows(status_rows(invocation), STATUS_COLUMNS, invocation.format)
+        rows = status_rows(invocation)
+        print_rows(rows, STATUS_COLUMNS, invocation.format)
+        _print_problems(rows)
+        return
+    wanted = "primary" if is_primary else expect
+    if wait_s is not None:
+        if wanted is None:
+            raise click.UsageError("--wait for what? Give --expect STATE or --is-primary with it")
+        _await_state(invocation, wanted, wait_s)
         return
     facts = facts_of(invocation.call("status"))
-    wanted = "primary" if is_primary else expect
     if wanted is not None:
         context.exit(0 if facts.get("state") == wanted else NO)
     if invocation.format == "table":
-        click.echo(facts.get("state"))
+        click.echo(_state_text(facts))
+        _print_problems([facts])
     else:
         print_document(facts, invocation.format)
+
+
+def _print_problems(rows: Sequence[Mapping[str, Any]]) -> None:
+    """On stderr: scripts read the state alone. A broker tells of its own only."""
+    for row in rows:
+        if row.get("problem"):
+            click.echo(cell(f"{row.get('name')}: {row['problem']}"), err=True)
+
+
+def _state_text(facts: Mapping[str, Any]) -> str:
+    state = str(facts.get("state"))
+    if state != State.LOADING:
+        return state
+    return f"{state} {format_progress(int(facts.get('loaded_bytes', 0)), int(facts.get('store_bytes', 0)))}"
+
+
+def _await_state(invocation: Invocation, wanted: str, wait_s: float) -> None:
+    """Come back when the broker is in that state. Raises Failure: after `wait_s`, or for what no waiting mends."""
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        try:
+            facts = facts_of(invocation.call("status"))
+        except Failure as failure:
+            if failure.exit_code != UNREACHABLE or time.monotonic() >= deadline_s:
+                raise
+        else:
+            if facts.get("state") == wanted:
+                return
+            if time.monotonic() >= deadline_s:
+                raise Failure(f"{facts.get('name')} is {facts.get('state')}, not {wanted}, after {wait_s:g} s", NO)
+        time.sleep(min(WAIT_STEP_S, max(0.0, deadline_s - time.monotonic())))
 
 
 def status_rows(invocation: Invocation) -> list[dict[str, Any]]:
@@ -54,11 +109,34 @@ def status_rows(invocation: Invocation) -> list[dict[str, Any]]:
 
 
 def _of_all(invocation: Invocation, method: str) -> list[dict[str, Any]]:
+    """Where the broker of this machine does not answer, the first of its `ha.brokers-url` that does is asked."""
+    try:
+        return _ask_for_all(invocation, method)
+    except Failure as failure:
+        if failure.exit_code != UNREACHABLE or invocation.broker is not None:
+            raise
+        return _ask_elsewhere_for_all(invocation, method, failure)
+
+
+def _ask_for_all(invocation: Invocation, method: str) -> list[dict[str, Any]]:
     """A standalone broker is all there is."""
     own = facts_of(invocation.call("status"))
     if own.get("state") == "standalone":
         return [own if method == "status" else facts_of(invocation.call(method))]
     return rows_of(invocation.call(method, all=True))
+
+
+def _ask_elsewhere_for_all(invocation: Invocation, method: str, failure: Failure) -> list[dict[str, Any]]:
+    """`failure` is why the broker of this machine was not asked; raised if no other one answers either."""
+    from qpid_ha_agent.login import listed_brokers
+
+    for broker in listed_brokers(os.environ):
+        elsewhere = replace(invocation, broker=str(broker), timeout_s=invocation.timeout_s or ELSEWHERE_TIMEOUT_S)
+        with suppress(Failure):
+            rows = _ask_for_all(elsewhere, method)
+            click.echo(f"{failure.message}; this is what the broker at {broker} sees", err=True)
+            return rows
+    raise failure
 
 
 @click.command()
@@ -85,7 +163,8 @@ def query(invocation: Invocation, everyone: bool) -> None:
 @click.pass_obj
 def promote(invocation: Invocation, force: bool) -> None:
     """Make the broker the primary. A live primary is asked to hand over first."""
-    _say(invocation, invocation.call("promote", usual_timeout_s=CHANGE_TIMEOUT_S, force=force))
+    cause = f"promoted by {_operator()}"
+    _say(invocation, invocation.call("promote", usual_timeout_s=CHANGE_TIMEOUT_S, force=force, cause=cause))
 
 
 @click.command()
@@ -93,7 +172,8 @@ def promote(invocation: Invocation, force: bool) -> None:
 @click.pass_obj
 def demote(invocation: Invocation) -> None:
     """Make the primary a backup; it keeps running and follows the next one."""
-    _say(invocation, invocation.call("demote", usual_timeout_s=CHANGE_TIMEOUT_S))
+    cause = f"demoted by {_operator()}"
+    _say(invocation, invocation.call("demote", usual_timeout_s=CHANGE_TIMEOUT_S, cause=cause))
 
 
 @click.command()
@@ -102,7 +182,8 @@ def demote(invocation: Invocation) -> None:
 @click.pass_obj
 def switchover(invocation: Invocation, to: str | None) -> None:
     """Let the primary hand over to broker TO, or to the best backup: nothing is lost."""
-    _say(invocation, invocation.call("switchover", usual_timeout_s=CHANGE_TIMEOUT_S, to=to))
+    cause = f"a switchover by {_operator()}"
+    _say(invocation, invocation.call("switchover", usual_timeout_s=CHANGE_TIMEOUT_S, to=to, cause=cause))
 
 
 @click.command()
@@ -175,6 +256,18 @@ commands: tuple[click.Command, ...] = (
     shutdown,
     events,
 )
+
+
+def _operator() -> str:
+    """Who types this, and where, for the broker's log: with sudo, who called it."""
+    import getpass
+    import socket
+
+    try:
+        user = os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):  # an id that this machine has no name for
+        user = f"uid {os.getuid()}"
+    return f"{user[:60]} on {socket.gethostname()[:60]}"
 
 
 def _say(invocation: Invocation, answer: object) -> None:

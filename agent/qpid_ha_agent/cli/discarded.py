@@ -11,6 +11,7 @@ import click
 
 from qpid_ha_agent.broker_address import AddressError, RemoteBroker, find_broker, read_config
 from qpid_ha_agent.cli.invocation import (
+    MAY_NOT,
     NO,
     UNREACHABLE,
     USAGE,
@@ -21,6 +22,7 @@ from qpid_ha_agent.cli.invocation import (
     common_options,
 )  # fmt: skip
 from qpid_ha_agent.cli.output import print_rows
+from qpid_ha_agent.control import Forbidden
 
 if TYPE_CHECKING:
     from qpid_ha_agent.discarded_messages import DiscardedFile
@@ -98,10 +100,12 @@ def replay(
         sent += 1
 
     try:
-        login = find_login(broker, invocation.password_file, os.environ)
+        broker, login = find_login(broker, invocation.password_file, os.environ)
         with Replay(broker, login, invocation.timeout_s or USUAL_TIMEOUT_S) as replaying:
             for file in found:
                 click.echo(f"{len(file.messages)} messages of {file.queue}: {replaying.publish(file, to, count)}")
+    except Forbidden as problem:
+        raise Failure(str(problem), MAY_NOT) from None
     except (DiscardedError, AddressError) as error:
         raise Failure(f"{sent} of {total} messages were sent: {error}", UNREACHABLE if not sent else NO) from None
     _complain(found)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from qpid_ha_agent.cli.invocation import Invocation, common_options, unexpected
-from qpid_ha_agent.cli.output import print_facts, print_rows
+from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of, unexpected
+from qpid_ha_agent.cli.output import print_creation, print_facts, print_outcome, print_rows
 from qpid_ha_agent.cli.parameters import read_arguments
 
 COLUMNS = ("name", "kind", "bindings")
@@ -65,7 +65,9 @@ def show(invocation: Invocation, name: str) -> None:
 @click.pass_obj
 def create(invocation: Invocation, name: str, kind: str, texts: tuple[str, ...]) -> None:
     """Create an exchange."""
-    invocation.call("exchanges", action="create", name=name, kind=kind, arguments=read_arguments(texts) or None)
+    arguments = read_arguments(texts) or None
+    answer = facts_of(invocation.call("exchanges", action="create", name=name, kind=kind, arguments=arguments))
+    print_creation(f"{kind} exchange {name}", answer, invocation.format)
 
 
 @exchange.command()
@@ -74,7 +76,8 @@ def create(invocation: Invocation, name: str, kind: str, texts: tuple[str, ...])
 @click.pass_obj
 def delete(invocation: Invocation, name: str) -> None:
     """Delete an exchange and its bindings."""
-    invocation.call("exchanges", action="delete", name=name)
+    answer = invocation.call("exchanges", action="delete", name=name)
+    print_outcome(answer, f"exchange {name} deleted", invocation.format)
 
 
 @exchange.command()
@@ -87,7 +90,8 @@ def delete(invocation: Invocation, name: str) -> None:
 def bind(invocation: Invocation, name: str, queue: str, key: str, texts: tuple[str, ...]) -> None:
     """Let QUEUE have what is sent to the exchange NAME with a subject that KEY matches."""
     arguments = read_arguments(texts) or None
-    invocation.call("exchanges", action="bind", name=name, queue=queue, key=key, arguments=arguments)
+    answer = invocation.call("exchanges", action="bind", name=name, queue=queue, key=key, arguments=arguments)
+    print_outcome(answer, f"{_binding(name, queue, key)} is there", invocation.format)
 
 
 @exchange.command()
@@ -98,4 +102,9 @@ def bind(invocation: Invocation, name: str, queue: str, key: str, texts: tuple[s
 @click.pass_obj
 def unbind(invocation: Invocation, name: str, queue: str, key: str) -> None:
     """Take a binding away."""
-    invocation.call("exchanges", action="unbind", name=name, queue=queue, key=key)
+    answer = invocation.call("exchanges", action="unbind", name=name, queue=queue, key=key)
+    print_outcome(answer, f"{_binding(name, queue, key)} is gone", invocation.format)
+
+
+def _binding(exchange: str, queue: str, key: str) -> str:
+    return f"the binding of queue {queue} to exchange {exchange}{f' with key {key}' if key else ''}"

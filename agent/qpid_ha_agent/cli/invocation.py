@@ -1,6 +1,7 @@
 """What all commands of `qpid-ha` share: which broker, how long to wait, how to print, and the exit codes.
 
-Exit codes: 0 yes or done, 1 no or refused (the reason is on stderr), 2 usage, 3 the broker cannot be reached.
+Exit codes: 0 yes or done, 1 no, not yet or refused (the reason is on stderr), 2 usage, 3 the broker cannot be reached,
+4 we may not: a wrong login, or no permission.
 """
 
 from __future__ import annotations
@@ -14,12 +15,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qpid_ha_agent.broker_address import AddressError, RemoteBroker, find_broker
-from qpid_ha_agent.control import METHOD_NOT_FOUND, ControlClient, Refused, Unreachable
+from qpid_ha_agent.control import (
+    METHOD_NOT_FOUND,
+    ControlClient,
+    Forbidden,
+    NotAllowed,
+    Refused,
+    Unreachable,
+    call_with_cause,
+)
 
 if TYPE_CHECKING:
     from qpid_ha_agent.remote_control import RemoteControlClient
 
-NO, USAGE, UNREACHABLE = 1, 2, 3
+NO, USAGE, UNREACHABLE, MAY_NOT = 1, 2, 3, 4
 USUAL_TIMEOUT_S = 10.0
 FORMATS = ("table", "json", "yaml")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -37,7 +46,11 @@ class Invocation:
     def call(self, method: str, /, *, usual_timeout_s: float = USUAL_TIMEOUT_S, **params: object) -> Any:
         """Ask the broker; parameters that are None are left out. Ends the program when it refuses or is silent."""
         with self._failures(method), self._client(usual_timeout_s) as client:
-            return client.call(method, **_given(params))
+            match _given(params):
+                case {"cause": str(cause), **others}:
+                    return call_with_cause(client, method, cause, **others)
+                case given:
+                    return client.call(method, **given)
 
     def stream(self, method: str, /, **params: object) -> Iterator[Any]:
         """What the broker answers and goes on telling. Ends the program when it refuses, is silent or stops."""
@@ -52,12 +65,14 @@ class Invocation:
         from qpid_ha_agent.login import find_login
         from qpid_ha_agent.remote_control import RemoteControlClient
 
-        return RemoteControlClient(broker, find_login(broker, self.password_file, os.environ), timeout_s)
+        return RemoteControlClient(*find_login(broker, self.password_file, os.environ), timeout_s)
 
     @contextmanager
     def _failures(self, method: str) -> Iterator[None]:
         try:
             yield
+        except (Forbidden, NotAllowed) as problem:
+            raise Failure(str(problem), MAY_NOT) from None
         except Refused as refusal:
             message = refusal.message
             if refusal.code == METHOD_NOT_FOUND:

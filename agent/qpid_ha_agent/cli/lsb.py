@@ -19,10 +19,10 @@ from pathlib import Path
 from qpid_ha_agent import actions
 from qpid_ha_agent.actions import ActionFailed, Trouble
 from qpid_ha_agent.broker_address import DEFAULT_CONFIG_FILE
-from qpid_ha_agent.broker_config import BrokerConfigError
+from qpid_ha_agent.broker_config import BrokerConfigError, ForbiddenConfigError
 from qpid_ha_agent.control import ControlClient, ControlFailure
-from qpid_ha_agent.ocf.loading import is_loading
 from qpid_ha_agent.ocf.memory import DIRECTORY
+from qpid_ha_agent.ocf.starting import is_starting
 from qpid_ha_agent.service import Service, read_service
 from qpid_ha_agent.sight import Life, Sight, look, look_at_all
 from qpid_ha_agent.started_by import StartedBy, StartedByFile
@@ -49,8 +49,11 @@ class Code(IntEnum):
 
     DONE = 0
     FAILED = 1
+    """Or refused by the broker."""
     USAGE = 2
+    """The script's own: no argument, or more than one."""
     UNIMPLEMENTED = 3
+    """There is no such action."""
     NOT_ALLOWED = 4
     NOT_CONFIGURED = 6
     NOT_RUNNING = 7
@@ -68,6 +71,15 @@ class Status(IntEnum):
     """There is a process, and no answer for as long as a hang may last."""
 
 
+RUNS_NOT = (Status.DIED, Status.RUNS_NOT)
+CODES = {
+    Trouble.NOT_RUNNING: Code.NOT_RUNNING,
+    Trouble.CONFIGURATION: Code.NOT_CONFIGURED,
+    Trouble.FORBIDDEN: Code.NOT_ALLOWED,
+}
+"""Of an action that failed; all else is FAILED."""
+
+
 class Unfit(Exception):
     """The environment does not do; the text says what to put right."""
 
@@ -82,14 +94,13 @@ def run_action(kind: str, action: str, environment: Mapping[str, str] = os.envir
     steps = script.actions()
     if action not in steps:
         listed = "|".join(steps)
-        return script.no(Code.USAGE, f"usage: {KINDS[kind]} {{{listed}}}")
+        return script.no(Code.UNIMPLEMENTED, f"there is no action {action}; usage: {KINDS[kind]} {{{listed}}}")
     try:
         return steps[action]()
     except Unfit as unfit:
         return script.no(Status.UNKNOWN if action == "status" else unfit.code, str(unfit))
     except ActionFailed as failure:
-        codes = {Trouble.NOT_RUNNING: Code.NOT_RUNNING}
-        return script.no(codes.get(failure.trouble, Code.FAILED), str(failure))
+        return script.no(CODES.get(failure.trouble, Code.FAILED), str(failure))
 
 
 @dataclass(frozen=True)
@@ -134,21 +145,36 @@ class Script:
             "start": start,
             "stop": stop,
             "status": status,
-            "restart": lambda: stop() or start(),
-            "try-restart": lambda: Code.DONE if status() else stop() or start(),
+            "restart": lambda: self._restart(stop, start),
+            "try-restart": lambda: Code.DONE if status() in RUNS_NOT else self._restart(stop, start),
             "reload": self.reload,
         }
+
+    def _restart(self, stop: Callable[[], int], start: Callable[[], int]) -> int:
+        """A broker that runs is not stopped for a configuration with which none would start."""
+        if self._name == KINDS["service"]:
+            actions.check(self._startable())
+        return stop() or start()
 
     # --- the broker
 
     def start(self) -> int:
         """A broker that answers; it is the managed service's from now on, whoever started it."""
+        service = self._startable()
+        self._remember(service)
+        try:
+            sight = actions.start(service, self._settings.timeouts_s["start"])
+        except ActionFailed as failure:
+            if failure.trouble is Trouble.MACHINE:
+                actions.check(service)  # the configuration has a code of its own
+            raise
+        return self._yes(f"the broker runs ({sight.state})")
+
+    def _startable(self) -> Service:
         service = self._configured
         if service.user and os.geteuid() not in (0, _user_id(service.user)):
             raise Unfit(Code.NOT_ALLOWED, f"only root may start a broker as {service.user}: run this as root")
-        self._remember(service)
-        sight = actions.start(service, self._settings.timeouts_s["start"])
-        return self._yes(f"the broker runs ({sight.state})")
+        return service
 
     def stop(self) -> int:
         """No broker of this service. One that another service started is that one's."""
@@ -169,7 +195,7 @@ class Script:
         at the same time, may never hear of it. A backup has nobody to wait for."""
         if look(service.control_socket, ENOUGH_S).is_primary:
             try:
-                actions.demote(service, self._settings.timeouts_s["promote"])
+                actions.demote(service, self._cause("stop"), self._settings.timeouts_s["promote"])
             except ActionFailed as failure:
                 self._say(f"ended as the primary: {failure}")
 
@@ -189,11 +215,15 @@ class Script:
 
     # --- its role
 
+    def _cause(self, action: str) -> str:
+        """Who wants a change of roles, for the broker's log and its history."""
+        managed = self._settings.managed_service
+        return f"rgmanager: {action} of {managed}" if managed else f"{self._name} {action}"
+
     def promote(self) -> int:
         """A primary, or the broker's own sentence why it will not be."""
         self._await_broker()
-        managed = self._settings.managed_service
-        cause = f"rgmanager started {managed}" if managed else f"{self._name} start"
+        cause = self._cause("start")
         deadline_s = time.monotonic() + self._settings.timeouts_s["first_start"]
         was_someone_missing = True  # whom the first refusal is about may have come before anybody looks
         while True:
@@ -218,7 +248,7 @@ class Script:
         if sight.life is Life.SILENT or sight.is_primary:
             limit_s = self._settings.timeouts_s["promote"] if sight.is_primary else ENOUGH_S
             try:
-                sight = actions.demote(service, limit_s)
+                sight = actions.demote(service, self._cause("stop"), limit_s)
             except ActionFailed as failure:
                 self._say(f"cannot be demoted, and is stopped instead: {failure}")
                 return self._yes(actions.stop(service, self._settings.timeouts_s["stop"]))
@@ -243,12 +273,16 @@ class Script:
         return self._look_until(limit_s, lambda sight: sight.life is not Life.SILENT)
 
     def _await_broker(self) -> None:
-        """One that is there and silent loads its store."""
-        timeouts_s = self._settings.timeouts_s
-        limit_s, socket = min(BROKER_PATIENCE_S, timeouts_s["first_start"]), self._service.control_socket
-        sight = self._look_until(limit_s, lambda sight: sight.life is Life.ANSWERS)
-        if sight.life is Life.SILENT and is_loading(socket, timeouts_s["start"]):
-            self._look_until(timeouts_s["start"], lambda sight: not is_loading(socket, timeouts_s["start"]))
+        """One that is being started, or that loads its store, is waited for as long as a start may last."""
+        timeouts_s, socket = self._settings.timeouts_s, self._service.control_socket
+
+        def is_ready(sight: Sight) -> bool:
+            return sight.life is Life.ANSWERS and not sight.is_loading
+
+        sight = self._look_until(min(BROKER_PATIENCE_S, timeouts_s["first_start"]), is_ready)
+        if sight.is_loading or (sight.life is Life.SILENT and is_starting(socket, timeouts_s["start"])):
+            limit_s = timeouts_s["start"]
+            self._look_until(limit_s, lambda sight: is_ready(sight) or sight.life is Life.GONE)
 
     def _look_until(self, limit_s: float, is_enough: Callable[[Sight], bool]) -> Sight:
         deadline_s = time.monotonic() + limit_s
@@ -277,6 +311,8 @@ class Script:
         settings = self._settings
         try:
             return read_service(settings.config, log_file=settings.log_file, user=settings.user)
+        except ForbiddenConfigError as error:
+            raise Unfit(Code.NOT_ALLOWED, str(error)) from None
         except BrokerConfigError as error:
             raise Unfit(Code.NOT_CONFIGURED, str(error)) from None
 
@@ -296,11 +332,14 @@ class Script:
     def _stoppable(self) -> Service | None:
         """None when nothing says that there could be one.
 
-        A stop must not fail because of the configuration: rgmanager would leave the service where it is.
+        A stop must not fail because of the configuration: rgmanager would leave the service where it is. Somebody who
+        may not even look cannot say that there is none.
         """
         try:
             return self._service
         except Unfit as unfit:
+            if unfit.code is Code.NOT_ALLOWED:
+                raise
             self._say(str(unfit))
             return None
 

@@ -65,6 +65,22 @@ def value_text(value: object) -> str:
     return "none" if value is None else cell(value)
 
 
+def print_outcome(answer: object, text: str, format_name: str) -> None:
+    """What came of a command: in a sentence for people, as the broker answered for programs."""
+    if format_name == "table":
+        click.echo(cell(text))
+    else:
+        print_document(answer, format_name)
+
+
+def print_creation(thing: str, answer: Mapping[str, object], format_name: str) -> None:
+    """Whether `thing`, such as `queue orders`, was made or was there; a broker of an older version does not say."""
+    how = {True: "created", False: "exists already, with the same arguments: nothing was changed"}
+    created = answer.get("created")
+    is_told = isinstance(created, bool)
+    print_outcome(answer, f"{thing} {how[created is True] if is_told else 'is there'}", format_name)
+
+
 def print_notes(answer: object) -> None:
     """What the broker has to say about what it did, on lines of their own."""
     notes = answer.get("notes") if isinstance(answer, Mapping) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 
 import click
@@ -62,4 +63,4 @@ def _scalar(text: str) -> object:
         value = json.loads(text)
     except ValueError:
         return text
-    return value if isinstance(value, int | float) else text
+    return value if isinstance(value, int | float) and -math.inf < value < math.inf else text

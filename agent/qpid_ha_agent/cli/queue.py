@@ -6,17 +6,24 @@ from typing import Any
 
 import click
 
-from qpid_ha_agent.cli.invocation import Command, Invocation, common_options, unexpected
-from qpid_ha_agent.cli.output import print_facts, print_rows
+from qpid_ha_agent.cli.invocation import Command, Invocation, common_options, facts_of, unexpected
+from qpid_ha_agent.cli.output import print_creation, print_facts, print_outcome, print_rows
 from qpid_ha_agent.cli.parameters import duration, read_arguments, size
 
 COLUMNS = ("name", "messages", "bytes", "acquired", "consumers", "enqueued", "dequeued")
+
+LEVELS = ["none", "configuration", "messages", "all"]
 
 # Option, the queue argument that it stands for, how it is read, and what it does.
 _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ("--max-messages", "qpid.max_count", click.IntRange(min=0), "Most messages."),
     ("--max-bytes", "qpid.max_size", size, "Most bytes, such as 100MiB."),
-    ("--policy", "qpid.policy_type", click.Choice(["reject", "ring"]), "When full: refuse, or drop the oldest."),
+    (
+        "--policy",
+        "qpid.policy_type",
+        click.Choice(["reject", "ring", "self-destruct"]),
+        "When full: refuse, drop the oldest, or delete the queue.",
+    ),
     ("--ttl", "qpid.message_ttl_ms", duration, "How long a message lives, such as 30s."),
     ("--priorities", "qpid.priorities", click.IntRange(1, 10), "Levels of priority."),
     ("--fairshare", "qpid.fairshare", click.IntRange(min=0), "Messages of a level in a row."),
@@ -27,7 +34,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ("--auto-delete", "qpid.auto_delete", bool, "Delete when unused."),
     ("--auto-delete-delay", "qpid.auto_delete_delay_s", duration, "How long unused before that, such as 10s."),
     ("--durable", "qpid.durable", bool, "Kept and shown; with a store every queue survives."),
-    ("--replicate", "qpid.replicate", click.Choice(["none", "configuration", "messages"]), "In a cluster."),
+    ("--replicate", "qpid.replicate", click.Choice(LEVELS), "What backups get of it; all: messages."),
 )
 
 
@@ -100,7 +107,8 @@ def _whole(seconds: float) -> float:
 @click.pass_obj
 def create(invocation: Invocation, /, name: str, texts: tuple[str, ...], **options: Any) -> None:
     """Create a queue. It may exist already only with the same arguments."""
-    invocation.call("queues", action="create", name=name, arguments=_given_arguments(options, texts))
+    answer = facts_of(invocation.call("queues", action="create", name=name, arguments=_given_arguments(options, texts)))
+    print_creation(f"queue {name}", answer, invocation.format)
 
 
 @queue.command()
@@ -111,7 +119,8 @@ def create(invocation: Invocation, /, name: str, texts: tuple[str, ...], **optio
 @click.pass_obj
 def delete(invocation: Invocation, name: str, if_empty: bool, if_unused: bool) -> None:
     """Delete a queue, with its messages."""
-    invocation.call("queues", action="delete", name=name, if_empty=if_empty, if_unused=if_unused)
+    answer = invocation.call("queues", action="delete", name=name, if_empty=if_empty, if_unused=if_unused)
+    print_outcome(answer, f"queue {name} deleted", invocation.format)
 
 
 @queue.command()
@@ -120,4 +129,5 @@ def delete(invocation: Invocation, name: str, if_empty: bool, if_unused: bool) -
 @click.pass_obj
 def purge(invocation: Invocation, name: str) -> None:
     """Drop all messages that nobody has acquired."""
-    invocation.call("queues", action="purge", name=name)
+    answer = facts_of(invocation.call("queues", action="purge", name=name))
+    print_outcome(answer, f"{answer.get('purged')} messages purged from queue {name}", invocation.format)

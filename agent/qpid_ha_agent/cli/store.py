@@ -17,6 +17,7 @@ from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, Failure, Invoca
 from qpid_ha_agent.cli.output import cell, print_document, print_rows
 
 if TYPE_CHECKING:
+    from qpid_ha_broker.ha.effects import Record
     from qpid_ha_broker.store.facts import StoreFacts
 
 LIST_COLUMNS = ("store", "broker", "state", "generation", "lsn", "epoch", "in-sync", "messages", "bytes", "written")
@@ -125,7 +126,7 @@ def best(context: click.Context, sources: tuple[str, ...]) -> None:
         click.echo(problem, err=True)
     if not stores:
         raise Failure("no store could be looked at", UNREACHABLE)
-    verdict = judge(stores)
+    verdict = judge(stores, _find_record())
     print_verdict(verdict, stores, invocation.format)
     context.exit(NO if isinstance(verdict, Admin) else 0)
 
@@ -169,14 +170,15 @@ def recover(
     stores, problems = _find(invocation, sources)
     for problem in problems:
         click.echo(problem, err=True)
-    chosen, reason = _choose(stores, winner, position, force, invocation.format)
+    record = _find_record()
+    chosen, reason = _choose(stores, record, winner, position, force, invocation.format)
     others = [each for each in stores if each is not chosen] if erase_others else []
     _act(chosen, reason, others, dry_run)
     from qpid_ha_broker.store.advice import start_commands
     from qpid_ha_broker.store.best import Admin, Doubt
     from qpid_ha_broker.store.best import best as judge
 
-    verdict = judge(stores)
+    verdict = judge(stores, record)
     is_objected = isinstance(verdict, Admin) and verdict.doubt is not Doubt.MISSING
     click.echo("Then:")
     for command in start_commands(stores, chosen, force=is_objected):
@@ -184,14 +186,19 @@ def recover(
 
 
 def _choose(
-    stores: list[StoreFacts], winner: str | None, position: str | None, force: bool, format_name: str
+    stores: list[StoreFacts],
+    record: Record | None,
+    winner: str | None,
+    position: str | None,
+    force: bool,
+    format_name: str,
 ) -> tuple[StoreFacts, str]:
     """The store to mark, and what to write beside the mark. Ends the program when there is none."""
     from qpid_ha_agent.cli.store_tables import print_verdict
     from qpid_ha_broker.store.best import Equal, Winner, choose
     from qpid_ha_broker.store.best import best as judge
 
-    verdict = judge(stores)
+    verdict = judge(stores, record)
     safe = verdict.stores if isinstance(verdict, Equal) else (verdict.store,) if isinstance(verdict, Winner) else ()
     named = [each for each in safe if winner in (None, each.broker) and not each.is_empty]
     if named:
@@ -210,6 +217,23 @@ def _choose(
         return forced.store, "an operator chose it by force"
     print_verdict(verdict, stores, format_name)
     raise Failure("nothing was changed: these stores alone do not say that it is safe", NO)
+
+
+def _find_record() -> Record | None:
+    """What the coordinator says that this machine's broker is configured with; None: there is none to be asked."""
+    import os
+
+    from qpid_ha_agent.broker_address import AddressError, read_config
+    from qpid_ha_agent.broker_config import find_key
+    from qpid_ha_broker.coordination.choice import make_coordinator
+    from qpid_ha_broker.coordination.coordinator import CoordinatorError
+
+    try:
+        text = find_key(read_config(os.environ), "ha.coordinator")
+        return None if text in (None, "", "none") else make_coordinator(str(text)).read()
+    except (AddressError, CoordinatorError, ValueError) as error:
+        click.echo(f"{error}; the stores are judged without the coordinator's record", err=True)
+        return None
 
 
 def _is_here(facts: StoreFacts) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, TextIO
 
 from qpid_ha_agent import actions
 from qpid_ha_agent.actions import ActionFailed, Trouble
+from qpid_ha_agent.control import ControlClient, ControlFailure
 from qpid_ha_agent.ocf.codes import Code, exit_reason
-from qpid_ha_agent.ocf.loading import how_far, is_loading
 from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.ocf.parameters import Parameters
 from qpid_ha_agent.ocf.patience import Limit, Patience
+from qpid_ha_agent.ocf.starting import is_starting
 from qpid_ha_agent.ocf.validation import Invalid, check_everywhere, check_here, service_of
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes, ClusterUnreachable, local_node
 from qpid_ha_agent.pacemaker.election import MakeWay
@@ -25,7 +27,7 @@ from qpid_ha_agent.pacemaker.rivals import Rivals
 from qpid_ha_agent.pacemaker.scores import Scores, is_held_back, needs_company
 from qpid_ha_agent.service import Service
 from qpid_ha_agent.sight import Life, Sight, await_company, look
-from qpid_ha_agent.vip_action import VirtualIp, VirtualIpProblem
+from qpid_ha_agent.vip_action import VirtualIp, VirtualIpInUse, VirtualIpProblem
 
 if TYPE_CHECKING:
     from qpid_ha_broker.ha.effects import Record
@@ -48,6 +50,8 @@ class OcfAgent:
         self._memory = MemoryFile(self.resource, state_directory(environment))
         self._patience = Patience(environment)
         self._virtual_ip = VirtualIp(parameters.virtual_ip, parameters.virtual_ip_nic)
+        self._last_members: frozenset[str] = frozenset()
+        """The in-sync set, as the watcher saw it last behind this primary; empty behind another one."""
 
     @cached_property
     def _cluster(self) -> ClusterAttributes:
@@ -55,7 +59,7 @@ class OcfAgent:
 
     @cached_property
     def _scores(self) -> Scores:
-        return Scores(self._cluster, self._memory, self._is_first_start)
+        return Scores(self._cluster, self._memory, self._is_first_start, self._record)
 
     @cached_property
     def _rivals(self) -> Rivals:
@@ -70,24 +74,32 @@ class OcfAgent:
         remembered = self._parameters.control_socket or self._memory.read().control_socket
         return Path(remembered) if remembered else service_of(self._parameters).control_socket  # raises Invalid
 
+    @cached_property
+    def _log_file(self) -> Path | None:
+        """Where the broker's last words are; None: nobody knows, because the configuration is wrong."""
+        try:
+            return service_of(self._parameters).log_file
+        except Invalid:
+            return None
+
     # --- actions
 
     def start(self) -> Code:
-        """A broker that runs as a backup."""
+        """A broker that runs as a backup, or will once it has loaded its store."""
         service = check_here(self._parameters)
         with self._memory.changed() as memory:
             memory.control_socket, memory.is_hanging = str(service.control_socket), False
         try:
             sight = actions.start(service, self._limit_s("start_timeout"))
         except ActionFailed as failure:
-            if failure.trouble is Trouble.FAILED and (far := how_far(service.log_file)):
-                return self._no(Code.ERR_GENERIC, f"its store takes longer than start_timeout to load: {far}")
             return self._failed(failure)
         if sight.is_primary:  # somebody promoted it by hand; a start means: not yet
-            sight = actions.demote(service, self._limit_s("start_timeout"))
+            sight = actions.demote(service, self._cause("started"), self._limit_s("start_timeout"))
         if sight.life is Life.GONE:
             return self._no(Code.ERR_GENERIC, f"the broker was primary without Pacemaker, and is gone: {sight.how}")
         self._virtual_ip.take_down()
+        with self._memory.changed() as memory:
+            memory.is_started, memory.failure = True, ""
         self._tell(lambda: self._scores.refresh(sight, always=True))
         self.ensure_watch()
         return Code.SUCCESS
@@ -114,16 +126,21 @@ class OcfAgent:
             self._inform(f"{invalid}; {NEVER_STARTED}")
             return Code.NOT_RUNNING
         if sight.life is Life.GONE:
-            return Code.NOT_RUNNING
+            return self._gone()
         if sight.life is Life.SILENT:
             return self._silent(sight)
+        if sight.is_loading:
+            self._inform(f"the broker is loading its store: {sight.progress}")
         code = self._promoted(sight) if sight.is_primary else self._unpromoted()
         if code in (Code.SUCCESS, Code.RUNNING_PROMOTED) and self._level() > 0:
             code = self._look_closer(code)
         if "OCF_RESOURCE_INSTANCE" not in self._environment:  # a person wants to know, of whatever resource
             return code
-        self._tell(lambda: self._scores.refresh(sight, always=self._is_probe()))
+        is_to_be_moved = self._is_promoted_to_pacemaker and not sight.is_primary
+        self._tell(lambda: self._scores.refresh(sight, always=self._is_probe() or is_to_be_moved))
         self._tell(lambda: self._hindrance.refresh(sight))
+        if self._is_probe():  # somebody has cleaned up
+            self._tell(self._forget_failure)
         self.ensure_watch()
         return code
 
@@ -131,6 +148,9 @@ class OcfAgent:
         """A primary, with the virtual IP; or the sentence that says why another one shall be it."""
         self._virtual_ip.prepare()
         sight = self._look()
+        if sight.is_loading:
+            self._tell(lambda: self._scores.refresh(sight, always=True))
+            return self._no(Code.ERR_GENERIC, f"the broker is still loading its store: {sight.progress}")
         if sight.life is Life.ANSWERS and not sight.is_primary and not self._memory.read().is_forced:
             verdict = self._rivals.judge(sight, self._parameters.max_lag)
             if isinstance(verdict, MakeWay):
@@ -164,7 +184,9 @@ class OcfAgent:
         service, limit_s = self._running_service(), self._hasty_limit_s("promote_timeout")
         try:
             look_s = self._last_chance_s()
-            sight = actions.demote(service, limit_s, look_s) if service is not None else Sight(Life.GONE, NEVER_STARTED)
+            sight = Sight(Life.GONE, NEVER_STARTED)
+            if service is not None:
+                sight = actions.demote(service, self._cause("demoted"), limit_s, look_s)
         except ActionFailed as failure:
             return self._failed(failure)
         self._virtual_ip.take_down()
@@ -178,22 +200,47 @@ class OcfAgent:
         return Code.SUCCESS
 
     def notify(self) -> Code:
-        """Before a promotion: tell everybody how far this broker is. Nobody shall make way for one that has just been
-        refused: two could send each other ahead for ever."""
+        """What the instances of the clone tell each other around what is done with one of them. Never fails."""
         about = tuple(self._environment.get(f"{META}notify_{name}") for name in ("type", "operation"))
-        if about != ("pre", "promote"):
-            return Code.SUCCESS
+        if about == ("pre", "promote"):
+            self._publish_position()
+        elif about == ("post", "stop"):
+            self._drop_stopped()
+        return Code.SUCCESS
+
+    def _publish_position(self) -> None:
+        """Tell everybody how far this broker is. Nobody shall make way for one that has just been refused: two could
+        send each other ahead for ever."""
         sight, memory = self._look(), self._memory.read()
-        if sight.life is Life.ANSWERS and not is_held_back(sight, memory):
+        if sight.life is Life.ANSWERS and not sight.is_loading and not is_held_back(sight, memory):
             self._tell(lambda: self._rivals.publish(sight, memory.handed_over))
         else:
             self._tell(lambda: self._rivals.take_back())
-        return Code.SUCCESS
+
+    def _drop_stopped(self) -> None:
+        """A backup that Pacemaker has stopped, or whose node it has fenced, need not be waited for. Without this a
+        primary waits `ha.backup-timeout` for one whose machine is off, and confirms nothing meanwhile."""
+        stopped = sorted(self._rivals.stopped_nodes() - {self._environment.get(f"{META}on_node", "")})
+        if not stopped or not self._look().is_primary:
+            return
+        is_fenced = self._environment.get(f"{META}notify_key_operation") == "stonith"
+        reason = f"Pacemaker has {'fenced its node' if is_fenced else 'stopped it'}"
+        try:
+            with ControlClient(self._control_socket, LAST_CHANCE_S + actions.LOOK_S) as client:
+                for node in stopped:
+                    client.call("drop", backup=node, reason=reason)
+        except ControlFailure as failure:
+            self._inform(f"the primary was not told that {', '.join(stopped)} is gone: {failure}")
 
     def validate_all(self) -> Code:
-        """Level 0: the parameters by themselves. Level 10: whether this node fits them."""
+        """Level 0: the parameters by themselves. Level 10: whether this node fits them, and whether the broker would
+        start with its configuration; to ask before a restart."""
         if self._level() > 0:
-            check_here(self._parameters)
+            service = check_here(self._parameters)
+            try:
+                actions.check(service)
+            except ActionFailed as failure:
+                return self._no(Code.ERR_ARGS, str(failure))
         else:
             check_everywhere(self._parameters)
         return Code.SUCCESS
@@ -211,10 +258,26 @@ class OcfAgent:
 
     # --- monitoring
 
+    @property
+    def _is_promoted_to_pacemaker(self) -> bool:
+        return self._environment.get(f"{META}role") in PROMOTED
+
+    def _gone(self) -> Code:
+        """Nobody is surprised by that where nothing was started, or where it was stopped."""
+        memory = self._memory.read()
+        if not memory.is_started:
+            return Code.NOT_RUNNING
+        return self._no(Code.NOT_RUNNING, memory.failure or f"the broker's process is gone{self._last_words()}")
+
+    def _last_words(self) -> str:
+        """Of a broker that has ended by itself, as the end of a sentence; empty when it did not say why."""
+        words = actions.last_words(self._log_file) if self._log_file is not None else ""
+        return f": {words}" if words else ""
+
     def _silent(self, sight: Sight) -> Code:
-        was_promoted = self._environment.get(f"{META}role") in PROMOTED
-        if not was_promoted and is_loading(self._control_socket, self._parameters.start_timeout):
-            self._inform("the broker is being started, and loads its store")
+        was_promoted = self._is_promoted_to_pacemaker
+        if not was_promoted and is_starting(self._control_socket, self._parameters.start_timeout):
+            self._inform("the broker is being started")
             return Code.SUCCESS
         return self._no(
             Code.FAILED_PROMOTED if was_promoted else Code.ERR_GENERIC, f"the broker is silent: {sight.how}"
@@ -226,8 +289,10 @@ class OcfAgent:
 
     def _promoted(self, sight: Sight) -> Code:
         try:
-            if self._virtual_ip.repair():
-                self._inform(f"the virtual IP {self._parameters.virtual_ip} was gone, and is up again")
+            if repaired := self._virtual_ip.repair(lambda: self._is_recorded(sight)):
+                self._inform(repaired)
+        except VirtualIpInUse as problem:  # no other primary would have it either
+            return self._no(Code.DEGRADED_PROMOTED, str(problem))
         except VirtualIpProblem as problem:
             alone = len(sight.names("members")) < 2
             code = Code.DEGRADED_PROMOTED if alone else Code.FAILED_PROMOTED
@@ -271,8 +336,12 @@ class OcfAgent:
             company = await_company(self._control_socket, 0, self._parameters.hang_timeout)
         self._tell(lambda: self._scores.refuse(why, company))
 
+    def _cause(self, what_was_done: str) -> str:
+        """Who wants a change of roles, for the broker's log and its history."""
+        return f"Pacemaker {what_was_done} {self.resource} on {self._environment.get(f'{META}on_node', 'this node')}"
+
     def _promote_broker(self, service: Service, limit_s: float) -> Sight:
-        cause = f"Pacemaker promoted {self.resource} on {self._environment.get(f'{META}on_node', 'this node')}"
+        cause = self._cause("promoted")
         with self._memory.changed() as memory:
             force, memory.may_lead = memory.is_forced, True
         try:
@@ -285,18 +354,27 @@ class OcfAgent:
 
     def _is_first_start(self) -> bool:
         """Nobody ever confirmed anything, as far as the cluster's record goes."""
-        record = self._record()
+        record = self._read_record()
         return record is not None and record.generation == 0
 
+    def _is_recorded(self, sight: Sight) -> bool | None:
+        """Whether the record names this broker as primary; None when it cannot be read."""
+        record = self._record()
+        return None if record is None else record.primary == sight.status.get("name")
+
     def _record(self) -> Record | None:
-        """None when it cannot be read; the log says why."""
+        """None when it cannot be read, or there is no coordinator to keep one."""
+        return self._read_record(of_none=False)
+
+    def _read_record(self, *, of_none: bool = True) -> Record | None:
+        """None when it cannot be read; the log says why. `of_none`: an empty one where there is no coordinator."""
         from qpid_ha_agent.broker_config import BrokerConfigError, read_broker_config
         from qpid_ha_broker.coordination.choice import make_coordinator
         from qpid_ha_broker.coordination.coordinator import CoordinatorError
 
         try:
-            broker = read_broker_config(Path(self._parameters.config), {})
-            return make_coordinator(broker.coordinator).read()
+            text = read_broker_config(Path(self._parameters.config), {}).coordinator
+            return make_coordinator(text).read() if of_none or text != "none" else None
         except (BrokerConfigError, CoordinatorError, ValueError) as error:
             self._inform(f"cannot tell what was confirmed, and by whom: {error}")
             return None
@@ -304,7 +382,15 @@ class OcfAgent:
     # --- for the watcher
 
     def status_changed(self, sight: Sight) -> None:
-        """Better news is told at once: without a candidate there is nothing to promote."""
+        """Better news is told at once: without a candidate there is nothing to promote.
+
+        Nor do those who come back behind a primary wait for its next monitor: they may have been cut off when the
+        virtual IP moved, and clients with them.
+        """
+        members = frozenset(sight.names("members")) if sight.is_primary else frozenset()
+        if members - self._last_members and self._last_members:
+            self._tell(self._virtual_ip.announce)
+        self._last_members = members
         self._tell(lambda: self._scores.raise_to(sight))
         self._tell(lambda: self._hindrance.refresh(sight))
 
@@ -312,6 +398,15 @@ class OcfAgent:
         """The broker would not be promoted; it might now."""
         self._inform("somebody answers who did not when a promotion was refused: it may be tried again")
         self._tell(lambda: self._scores.try_again(sight))
+
+    def status_lasts(self, sight: Sight) -> None:
+        """What the broker is worth less may be told now."""
+        self._tell(lambda: self._scores.refresh(sight))
+
+    def note_failure(self, problem: str) -> None:
+        """It has ended, or hangs. Raises OSError."""
+        with self._memory.changed() as memory:
+            memory.failure = f"{problem}{self._last_words()}"
 
     def note_hang(self) -> None:
         """It was waited for. Raises OSError."""
@@ -323,18 +418,28 @@ class OcfAgent:
         self._scores.rule_out()
 
     def report_failure(self) -> None:
-        """This one shall be recovered. Raises ClusterUnreachable."""
+        """This one shall be recovered. Raises ClusterUnreachable, OSError."""
+        with self._memory.changed() as memory:
+            memory.is_failure_shown, failure = True, memory.failure
+        self._tell(lambda: self._cluster.explain_failure(f"{time.strftime('%H:%M:%S')} {failure}"))
         self._cluster.report_failure()
+
+    def _forget_failure(self) -> None:
+        """Raises ClusterUnreachable, OSError."""
+        if self._memory.read().is_failure_shown:
+            self._cluster.explain_failure("")
+            with self._memory.changed() as memory:
+                memory.is_failure_shown = False
 
     def open_log(self) -> None:
         """The watcher writes where the broker's output goes."""
         import logging
 
         form = "%(asctime)s %(levelname)s watch: %(message)s"
-        try:
-            output: TextIO = os.fdopen(actions.open_log(service_of(self._parameters).log_file), "a", buffering=1)
-        except (Invalid, OSError):
-            output = sys.stderr  # it watches all the same
+        output: TextIO = sys.stderr
+        if self._log_file is not None:
+            with contextlib.suppress(OSError):  # it watches all the same
+                output = os.fdopen(actions.open_log(self._log_file), "a", buffering=1)
         logging.basicConfig(stream=output, level=logging.INFO, format=form, datefmt="%Y-%m-%dT%H:%M:%S%z")
 
     # --- surroundings
@@ -370,6 +475,7 @@ class OcfAgent:
         try:
             with self._memory.changed() as memory:
                 memory.stops += 1
+                memory.is_started = False
                 memory.is_forced, memory.may_lead, memory.handed_over = False, False, ""
         except OSError as error:
             self._inform(f"the watcher was not told of the stop: {error}")
@@ -416,7 +522,8 @@ class OcfAgent:
             self._inform(f"not told: {error}")
 
     def _failed(self, failure: ActionFailed) -> Code:
-        code = Code.NOT_RUNNING if failure.trouble is Trouble.NOT_RUNNING else Code.ERR_GENERIC
+        codes = {Trouble.NOT_RUNNING: Code.NOT_RUNNING, Trouble.FORBIDDEN: Code.ERR_PERM}
+        code = codes.get(failure.trouble, Code.ERR_GENERIC)
         return self._no(code, str(failure))
 
     def _no(self, code: Code, reason: str) -> Code:

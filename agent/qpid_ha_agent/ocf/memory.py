@@ -36,6 +36,12 @@ class Memory:
     stops: int = 0
     """How often a stop was asked for. A watcher that finds more than it began with has no news: the death of its broker
     was wanted, or is being recovered from."""
+    is_started: bool = False
+    """A start has succeeded, and no stop was asked for since: a broker that is gone has failed."""
+    failure: str = ""
+    """What became of the broker that was started last, as the watcher saw it; empty: nothing, as far as is known."""
+    is_failure_shown: bool = False
+    """A failure is told beside the score, until somebody cleans up."""
     is_hanging: bool = False
     """The watcher has waited in vain for an answer: nobody has to wait for as long once more."""
     is_forced: bool = False
@@ -56,6 +62,8 @@ class Memory:
     """The brokers that answered then, as far as is known: one more attempt among them would be the same."""
     score_told_at_s: float = 0.0
     """By the clock that starts with the machine."""
+    fell_at_s: float = 0.0
+    """Since when the broker is worth less than was told, by the same clock; 0: it is not."""
     hindrance: str = ""
     """The sentence that was told of why the broker cannot be promoted, while nobody else is."""
     hindered_since_s: float = 0.0

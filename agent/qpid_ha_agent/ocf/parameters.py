@@ -77,8 +77,8 @@ TABLE = (
     ),
     Parameter(
         "start_timeout", "string", "60s", "How long a start may take",
-        "How long the broker may take from its start to its first answer: it loads its store before. An action's own"
-        " timeout beats it when that is shorter.", reloadable=True,
+        "How long the broker may take from its start to its first answer, which comes before it loads its store. An"
+        " action's own timeout beats it when that is shorter.", reloadable=True,
     ),
     Parameter(
         "stop_timeout", "string", "30s", "How long a stop may take",

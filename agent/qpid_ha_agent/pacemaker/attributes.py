@@ -61,6 +61,12 @@ class ClusterAttributes:
         change = ["--update", text] if text else ["--delete"]
         _run(["attrd_updater", "--name", f"{self.resource}-not-promoted", *change])
 
+    def explain_failure(self, text: str) -> None:
+        """What became of this node's broker; empty: that is over. A failure that is reported from outside reads
+        "Simulated failure" in crm_mon whatever its reason is, so it stands beside the score."""
+        change = ["--update", text] if text else ["--delete"]
+        _run(["attrd_updater", "--name", f"{self.resource}-failure", *change])
+
     def report_failure(self) -> None:
         """The resource has failed on this node: plan now, not at the next monitor."""
         _run(["crm_resource", "--fail", "--resource", self.resource, "--node", self.node])

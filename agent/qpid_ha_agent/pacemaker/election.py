@@ -110,7 +110,7 @@ def compare(
 
     After a planned demotion the new primary has to hold all that the old one held, not only what was confirmed. Whoever
     was restarted would be refused while one is there that was not, however far its store goes: nobody makes way for it
-    where one of the same epoch was not restarted.
+    where one of the same epoch was not restarted. Where all were, the order is that of the broker's own verdict.
     """
     if handed_over is not None and handed_over.node in others and own.generation == handed_over.generation:
         missing = handed_over.lsn - own.lsn
@@ -124,6 +124,8 @@ def compare(
     node, best = max(rivals.items(), key=lambda row: (*row[1][:2], not row[1].is_restored, row[1].lsn))
     if not own.is_in_sync:
         return MakeWay(node, f"it is in sync, and {own_node} is not")
+    if own.is_restored and all(position.is_restored for position in rivals.values()):
+        return _compare_stores(own_node, own, rivals)
     if best[:2] > own[:2]:
         found = f"generation {best.generation}, epoch {best.epoch}"
         return MakeWay(node, f"it knows {found}, and {own_node} only {own.generation}, {own.epoch}")
@@ -132,6 +134,16 @@ def compare(
     if own.is_restored and awake:
         return MakeWay(_furthest(awake), f"{own_node} was restarted, and it was not")
     return _compare_lsn(own_node, own, level if own.is_restored else awake, max_lag)
+
+
+def _compare_stores(own_node: str, own: Position, rivals: Mapping[str, Position]) -> Go | MakeWay:
+    """After all were restarted only the furthest may lead; the broker judges by the same order, and would refuse."""
+    from qpid_ha_broker.ha.history import log_end  # a monitor, which imports this module, has no use for it
+
+    node, best = max(rivals.items(), key=lambda row: log_end(row[1]))
+    if log_end(best) <= log_end(own):
+        return Go(f"at {own.lsn}, the best of the others at {best.lsn}, and all were restarted")
+    return MakeWay(node, f"all were restarted, it is at {best.lsn}, and {own_node} at {own.lsn}")
 
 
 def _compare_lsn(own_node: str, own: Position, others: Mapping[str, int], max_lag: int) -> Go | MakeWay:

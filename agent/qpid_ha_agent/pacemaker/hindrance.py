@@ -15,13 +15,22 @@ from qpid_ha_agent.sight import Sight
 if TYPE_CHECKING:
     from qpid_ha_broker.ha.effects import Record
 
+LOADING = "this broker is loading its store: `qpid-ha status` there tells how far it is"
+"""Not how far: each word costs the cluster a new plan."""
 TOLD_AFTER_S = 5.0
 """A broker that has just been started knows no primary for a moment; each word costs the cluster a new plan."""
 
 
 def hindrance(sight: Sight, record: Record | None) -> str:
     """A sentence, with what to do. `record` is None when it cannot be read."""
+    generation = sight.number("generation")
     how = "lacks some of what was confirmed" if has_data(sight) else "came back empty"
+    if record is not None and record.generation < generation:
+        says = f"knows generation {record.generation} only" if record.generation else "is empty"
+        return (
+            f"the coordinator's record {says}, and this broker knows generation {generation}: it was lost or"
+            " put back from a copy; run qpid-ha-agent force-promote on the node that is furthest"
+        )
     if record is None:
         return f"this broker {how}, and the record of who confirmed it cannot be read"
     members = ", ".join(record.members)
@@ -32,7 +41,8 @@ def hindrance(sight: Sight, record: Record | None) -> str:
 
 
 class Hindrance:
-    """Told when no primary is known for a while and this broker cannot be it; taken back when that is over."""
+    """Told when no primary is known for a while and this broker cannot be it, or when others do not let it in; taken
+    back when that is over."""
 
     def __init__(self, cluster: ClusterAttributes, memory: MemoryFile, record: Callable[[], Record | None]) -> None:
         self._cluster = cluster
@@ -48,17 +58,27 @@ class Hindrance:
             self._tell("", since_s=0.0)
         elif told.refusal:
             self._tell(told.refusal, since_s=now_s)
+        elif problem := sight.text("login_problem"):
+            self._tell_in_time(lambda: problem, told.hindered_since_s, now_s)
         elif told.score != NEVER or sight.text("primary"):
             if told.hindrance or told.hindered_since_s:
                 self._tell("", since_s=0.0)
-        elif not told.hindered_since_s:
-            self._tell("", since_s=now_s)
-        elif now_s - told.hindered_since_s >= TOLD_AFTER_S:
-            self._tell(hindrance(sight, self._record()), since_s=told.hindered_since_s)
+        else:
+            self._tell_in_time(lambda: self._why_not(sight), told.hindered_since_s, now_s)
 
     def drop(self) -> None:
         """There is no broker. Raises ClusterUnreachable, OSError."""
         self._tell("", since_s=0.0)
+
+    def _why_not(self, sight: Sight) -> str:
+        return LOADING if sight.is_loading else hindrance(sight, self._record())
+
+    def _tell_in_time(self, text: Callable[[], str], since_s: float, now_s: float) -> None:
+        """Not at once, but when it has been so for a while."""
+        if not since_s:
+            self._tell("", since_s=now_s)
+        elif now_s - since_s >= TOLD_AFTER_S:
+            self._tell(text(), since_s=since_s)
 
     def _tell(self, text: str, since_s: float) -> None:
         if text != self._memory.read().hindrance:

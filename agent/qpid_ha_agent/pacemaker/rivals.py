@@ -57,6 +57,10 @@ class Rivals:
         """On which there is a broker now; empty where nobody is told (notify=true)."""
         return (self._nodes(*ACTIVE) - self._nodes("stop")) | self._nodes("start")
 
+    def stopped_nodes(self) -> set[str]:
+        """On which there is no broker any more, after a notification of a stop, and none is about to be."""
+        return self._nodes("stop") - self._nodes("start")
+
     def _active_nodes(self) -> set[str]:
         return self._nodes(*ACTIVE)
 

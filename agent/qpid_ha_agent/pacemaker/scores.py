@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 from qpid_ha_agent.ocf.memory import Memory, MemoryFile
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
@@ -11,6 +12,12 @@ from qpid_ha_agent.pacemaker.election import NEVER, SCORES, Position, reason_of,
 from qpid_ha_agent.sight import Sight
 from qpid_ha_broker.ha.states import State
 
+if TYPE_CHECKING:
+    from qpid_ha_broker.ha.effects import Record
+
+FALL_AFTER_S = 5.0
+"""So long a broker has to be worth less before that is told. Each word costs the cluster a new plan, and in a failover
+everybody is worth less for a moment: the plan that is carried out then must not be thrown away for it."""
 TOLD_AGAIN_AFTER_S = 60.0
 """Pacemaker forgets scores when a node leaves; to tell the same again costs a process, but no new plan."""
 
@@ -48,38 +55,78 @@ def position_of(sight: Sight) -> Position:
     return Position(generation, epoch, lsn, sight.text("state"), in_sync, is_restored)
 
 
-class Scores:
-    """`is_first_start` is asked only for a broker without data: whether nobody ever confirmed anything."""
+def is_outvoted(sight: Sight, record: Record | None) -> bool:
+    """Whether a broker with data would refuse to be promoted because of the cluster's record. None: there is none.
 
-    def __init__(self, cluster: ClusterAttributes, memory: MemoryFile, is_first_start: Callable[[], bool]) -> None:
+    Others have gone on without it; or the record does not know the generation of its log, because it was lost, or put
+    back from a copy. Pacemaker restarts who refuses, which costs it what it has in memory only.
+    """
+    if record is None:
+        return False
+    if record.generation < sight.number("generation"):
+        return True
+    own_set = sight.number("generation"), sight.number("epoch")
+    return sight.text("name") not in record.members and (record.generation, record.epoch) >= own_set
+
+
+class Scores:
+    """`is_first_start` is asked only for a broker without data: whether nobody ever confirmed anything. `record` only
+    for one with data that knows no primary."""
+
+    def __init__(
+        self,
+        cluster: ClusterAttributes,
+        memory: MemoryFile,
+        is_first_start: Callable[[], bool],
+        record: Callable[[], Record | None] = lambda: None,
+    ) -> None:
         self._cluster = cluster
         self._memory = memory
         self._is_first_start = is_first_start
+        self._record = record
 
     def score(self, sight: Sight) -> str:
         """What the broker is worth now."""
+        if sight.is_loading:  # nobody knows, whatever it was chosen or forced for
+            return NEVER
         told = self._memory.read()
         if not sight.is_primary and (is_chosen(sight) or told.is_forced):
             return str(SCORES["better"])
         if is_held_back(sight, told):
             return NEVER
-        data = has_data(sight)
+        data, has_no_primary = has_data(sight), sight.state is State.CONNECTING and not sight.text("primary")
+        if data and has_no_primary and is_outvoted(sight, self._record()):
+            return NEVER
         first = not data and not sight.text("primary") and self._is_first_start()
         return score_of(reason_of(sight.state, data, is_in_sync(sight), first, bool(sight.text("restored"))))
 
     def refresh(self, sight: Sight, always: bool = False) -> None:
-        """Tell it if it is another one, or was told long ago, or `always`. Raises ClusterUnreachable, OSError."""
+        """Tell it if it is higher, or has been lower for a while, or was told long ago, or `always`.
+
+        Raises ClusterUnreachable, OSError.
+        """
         score = self.score(sight)
         told = self._memory.read()
         is_fresh = time.monotonic() - told.score_told_at_s < TOLD_AGAIN_AFTER_S
-        if always or told.score != score or not is_fresh:
+        if always or self._is_news(told, score) or (told.score == score and not is_fresh):
             self._tell(score)
 
     def raise_to(self, sight: Sight) -> None:
-        """Tell it if it is higher: falls can wait for the next monitor, and may be over by then."""
+        """Tell it if it is higher; if it is lower, count from now on. Raises ClusterUnreachable, OSError."""
         told = self._memory.read()
-        if not told.is_refused and _value(score := self.score(sight)) > _value(told.score):
+        if not told.is_refused and self._is_news(told, score := self.score(sight)):
             self._tell(score)
+
+    def _is_news(self, told: Memory, score: str) -> bool:
+        """Whether to tell it now, rather than wait whether it rises again."""
+        value, value_told, now_s = _value(score), _value(told.score), time.monotonic()
+        is_lower = value < value_told
+        if is_lower and told.fell_at_s:
+            return now_s - told.fell_at_s >= FALL_AFTER_S
+        if is_lower or told.fell_at_s:
+            with self._memory.changed() as memory:
+                memory.fell_at_s = now_s if is_lower else 0.0
+        return value > value_told or (not told.score and not is_lower)
 
     def make_way(self, node: str) -> None:
         """Let `node` be chosen next time. Raises ClusterUnreachable, OSError."""
@@ -111,7 +158,7 @@ class Scores:
     def _tell(self, score: str, is_refused: bool = False) -> None:
         self._cluster.set_score(score)
         with self._memory.changed() as memory:
-            memory.is_refused = is_refused
+            memory.is_refused, memory.fell_at_s = is_refused, 0.0
             memory.score, memory.score_told_at_s = score, time.monotonic()
 
 

@@ -23,11 +23,14 @@ from qpid_ha_agent.control import ControlClient, ControlFailure, TimedOut
 from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.pacemaker.attributes import ClusterUnreachable
 from qpid_ha_agent.pacemaker.one_watch import lock_of
+from qpid_ha_agent.pacemaker.scores import FALL_AFTER_S
 from qpid_ha_agent.sight import Life, Sight, who_answers
 
 log = logging.getLogger("watch")
 
 LOOK_EVERY_S = 0.5
+LASTS_AFTER_S = FALL_AFTER_S + LOOK_EVERY_S
+"""A state that lasts for so long is no stage of a failover."""
 TELL_ATTEMPTS = 5
 TELL_AGAIN_AFTER_S = 0.3
 FAILOVER_FIRST_S = 10.0
@@ -35,7 +38,7 @@ FAILOVER_FIRST_S = 10.0
 
 
 class Watch:
-    """One broker process. `changed` hears of each new status.
+    """One broker process. `changed` hears of each new status, `lasts` once of each state that goes on.
 
     After a loss of all power a broker must not lead before all of the last in-sync set can be asked. One that comes
     first refuses, and its score rises again a while later only, perhaps long after the one that was missing has come.
@@ -53,6 +56,7 @@ class Watch:
         changed: Callable[[Sight], None],
         refused_among: Callable[[], Collection[str] | None] = lambda: None,
         try_again: Callable[[Sight], None] = lambda _sight: None,
+        lasts: Callable[[Sight], None] = lambda _sight: None,
     ) -> None:
         self._process = process
         self._client = ControlClient(control_socket, hang_timeout_s)
@@ -62,6 +66,9 @@ class Watch:
         self._last = Sight(Life.SILENT, "it was not asked yet")
         self._refused_among = refused_among
         self._try_again = try_again
+        self._lasts = lasts
+        self._lasts_at_s: float | None = None
+        """When the state of the last answer has gone on for long enough; None: that was told."""
 
     def run(self) -> str:
         """Until the process is dead or silent: what happened to it, empty when its end was wanted."""
@@ -87,8 +94,13 @@ class Watch:
             except ControlFailure:
                 continue
             if status != self._last.status and isinstance(status, dict):
-                self._last = Sight(Life.ANSWERS, "the broker answered", status)
+                before, self._last = self._last, Sight(Life.ANSWERS, "the broker answered", status)
+                if before.state is not self._last.state:
+                    self._lasts_at_s = time.monotonic() + LASTS_AFTER_S
                 self._changed(self._last)
+            if self._lasts_at_s is not None and time.monotonic() >= self._lasts_at_s:
+                self._lasts_at_s = None
+                self._lasts(self._last)
             self._look_for_others()
             return True
         return False
@@ -123,11 +135,12 @@ def main(arguments: list[str]) -> int:
     stops = memory.read().stops
     watch = Watch(
         process, control_socket, hang_timeout_s, lambda: memory.read().stops != stops,
-        agent.status_changed, lambda: memory.read().standing_refusal, agent.try_again,
+        agent.status_changed, lambda: memory.read().standing_refusal, agent.try_again, agent.status_lasts,
     )  # fmt: skip
     problem = watch.run()
     os.close(lock)  # whoever recovers the broker starts another watcher
     if problem:
+        _insist(lambda: agent.note_failure(problem))
         log.error("the broker failed: %s", problem)
         if process.is_alive():
             _insist(agent.note_hang)

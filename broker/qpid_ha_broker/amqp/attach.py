@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import proton
 
-from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, AmqpError
+from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, AmqpError
 from qpid_ha_broker.amqp.coordinator import CoordinatorLink
 from qpid_ha_broker.amqp.incoming import IncomingLink, ReceivingLink
 from qpid_ha_broker.amqp.management_link import MANAGEMENT, ManagementLink, ReplyLink
@@ -14,16 +14,24 @@ from qpid_ha_broker.amqp.nodes import Target
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.peer_frames import ADDRESS as PEERS
 from qpid_ha_broker.amqp.peer_link import PeerReceiver, PeerSender, peer_receiver, peer_sender
-from qpid_ha_broker.amqp.terminus import AFTER, Filters, Terminus, read_filters, read_terminus
-from qpid_ha_broker.events.types import Scalar
-from qpid_ha_broker.model.errors import NotFound, NotPrimary
+from qpid_ha_broker.amqp.subscriptions import Subscriber
+from qpid_ha_broker.amqp.terminus import (
+    AFTER,
+    SHARED,
+    Filters,
+    Terminus,
+    answer_source,
+    answer_terminus,
+    read_filters,
+    read_terminus,
+)
+from qpid_ha_broker.model.errors import NotPrimary
 from qpid_ha_broker.model.queue import Queue
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection, LinkHandler
 
 _REPLICA = "this broker is a backup, and what it holds belongs to the primary"
-_TEMPORARY: dict[str, Scalar] = {"qpid.auto_delete": True}
 
 
 def attach(connection: Connection, link: proton.Link) -> LinkHandler:
@@ -42,58 +50,141 @@ def _attach_publisher(connection: Connection, link: proton.Link) -> ReceivingLin
     if connection.container.read_only and (terminus.coordinator or terminus.address != MANAGEMENT):
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: publish and have transactions there")
     link.rcv_settle_mode = proton.Link.RCV_FIRST  # what we do, whatever the publisher would like (section 2.7.3)
-    link.max_message_size = connection.container.settings.max_message_bytes
-    nodes = connection.container.nodes
     handler: ReceivingLink
     if terminus.coordinator:
         handler = CoordinatorLink(connection, link)
     elif terminus.address == MANAGEMENT:
+        answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
         handler = ManagementLink(connection, link)
-    elif terminus.dynamic:
-        queue = nodes.temporary_queue({**_TEMPORARY, **terminus.arguments})
-        link.target.address = queue.name
-        handler = IncomingLink(connection, link, Target(queue))
-        handler.owned_queue = queue.name
     else:
-        target = nodes.target(terminus.address, terminus) if terminus.address else None
-        handler = IncomingLink(connection, link, target)
+        handler = _publisher(connection, link, terminus)
+    link.max_message_size = handler.max_message_bytes
     link.open()
+    return handler
+
+
+def _publisher(connection: Connection, link: proton.Link, terminus: Terminus) -> IncomingLink:
+    nodes = connection.container.nodes
+    target: Target | None = None
+    if terminus.dynamic:
+        target = Target(nodes.temporary_queue(terminus))
+    elif terminus.address:
+        target = nodes.find(terminus.address, terminus)
+    node = target.node if target is not None else None
+    answer_terminus(link.target, link.remote_target, terminus, node, durable=False)
+    handler = IncomingLink(connection, link, target)
+    if terminus.dynamic and isinstance(node, Queue):
+        link.target.address = node.name
+        handler.owned_queue = node
     return handler
 
 
 def _attach_consumer(connection: Connection, link: proton.Link) -> OutgoingLink | ReplyLink | PeerSender:
     terminus, filters = read_terminus(link.remote_source), read_filters(link.remote_source)
+    if terminus.address == PEERS:
+        return peer_sender(connection, link)
     if terminus.address == MANAGEMENT:
+        answer_terminus(link.source, link.remote_source, terminus, None, durable=False)
         reply_link = ReplyLink(connection, link)
         link.open()
         return reply_link
-    if terminus.address == PEERS:
-        return peer_sender(connection, link)
-    if connection.container.read_only:
-        _check_browsing(connection, terminus)
     if filters.after is not None and not terminus.browse:
         raise AmqpError(INVALID_FIELD, f"{AFTER} is for browsing: ask for the distribution-mode copy")
-    if terminus.dynamic:
-        queue = connection.container.nodes.temporary_queue({**_TEMPORARY, **terminus.arguments})
-        link.source.address, owned = queue.name, queue.name
+    if connection.container.read_only and terminus.dynamic and not terminus.browse:
+        return _reply_link_of_replica(connection, link, terminus)
+    if connection.container.read_only:
+        handler = _browser_of_replica(connection, link, terminus, filters)
+    elif terminus.dynamic:
+        queue = connection.container.nodes.temporary_queue(terminus)
+        handler = _consumer_of_queue(connection, link, queue, terminus, filters)
+        handler.owned_queue = queue
+        link.source.address = queue.name
     elif terminus.address:
-        queue, owned = _queue_of(connection, link, terminus.address, terminus, filters)
+        handler = _consumer_of_node(connection, link, terminus.address, terminus, filters)
+    elif link.remote_source.type == proton.Terminus.UNSPECIFIED:
+        handler = _subscriber_without_source(connection, link)
     else:
         raise AmqpError(INVALID_FIELD, "a consumer's source needs an address, or dynamic=true")
-    _echo_filters(link, filters)
-    handler = OutgoingLink(connection, link, queue, browsing=terminus.browse, filters=filters)
-    handler.owned_queue = owned
-    handler.keep_on_detach = terminus.durable
     link.open()
     return handler
 
 
-def _check_browsing(connection: Connection, terminus: Terminus) -> None:
+def _consumer_of_queue(
+    connection: Connection, link: proton.Link, queue: Queue, terminus: Terminus, filters: Filters
+) -> OutgoingLink:
+    answer_terminus(link.source, link.remote_source, terminus, queue, durable=False)
+    applied = filters.for_queue()
+    answer_source(link.source, link.remote_source, applied)
+    return OutgoingLink(connection, link, queue, browsing=terminus.browse, filters=applied)
+
+
+def _consumer_of_node(
+    connection: Connection, link: proton.Link, address: str, terminus: Terminus, filters: Filters
+) -> OutgoingLink:
+    nodes = connection.container.nodes
+    if SHARED in terminus.capabilities and address not in connection.container.resources.state.queues:
+        raise AmqpError(
+            NOT_IMPLEMENTED,
+            "there are no shared subscriptions: bind a queue to the exchange, from which several may consume",
+        )
+    target = nodes.find(address, terminus)
+    if isinstance(target.node, Queue):
+        return _consumer_of_queue(connection, link, target.node, terminus, filters)
+    route = nodes.route(target, filters)
+    if terminus.durable:
+        subscriber = _subscriber(connection, link)
+        queue = nodes.subscriptions.durable(subscriber, route, terminus.arguments)
+    else:
+        queue = nodes.subscriptions.temporary(route, nodes.settings.temporary_arguments(terminus.arguments))
+    applied = filters.for_exchange(route.exchange.kind)
+    answer_terminus(link.source, link.remote_source, terminus, route.exchange, durable=terminus.durable)
+    answer_source(link.source, link.remote_source, applied)
+    handler = OutgoingLink(connection, link, queue, browsing=terminus.browse, filters=applied)
+    handler.owned_queue, handler.keep_on_detach = queue, terminus.durable
+    return handler
+
+
+def _subscriber(connection: Connection, link: proton.Link) -> Subscriber:
+    return Subscriber(connection.engine.connection.remote_container or "", link.name)
+
+
+def _subscriber_without_source(connection: Connection, link: proton.Link) -> OutgoingLink:
+    """A subscriber comes back that does not say to what: JMS does so to unsubscribe, by closing the link then.
+
+    Its selector is not known: what it gives credit for comes unfiltered, and the answer has no filter.
+    """
+    queue, exchange, binding = connection.container.nodes.subscriptions.left_behind(_subscriber(connection, link))
+    source = link.source
+    source.type = proton.Terminus.SOURCE
+    source.address = f"{exchange.name}/{binding.key}" if binding.key else exchange.name
+    source.durability, source.expiry_policy = proton.Terminus.CONFIGURATION, proton.Terminus.EXPIRE_NEVER
+    handler = OutgoingLink(connection, link, queue, browsing=False, filters=Filters(None, None, None, None, {}))
+    handler.owned_queue, handler.keep_on_detach = queue, True
+    return handler
+
+
+def _browser_of_replica(
+    connection: Connection, link: proton.Link, terminus: Terminus, filters: Filters
+) -> OutgoingLink:
     """Raises AmqpError for whatever would change something: a replica may be looked at."""
     if not terminus.browse or terminus.dynamic:
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: consume there, or browse here (distribution-mode copy)")
-    if terminus.address and terminus.address not in connection.container.resources.state.queues:
+    queue = connection.container.resources.state.queues.get(terminus.address or "")
+    if queue is None:
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: {terminus.address} is no queue here, and none is made")
+    return _consumer_of_queue(connection, link, queue, terminus, filters)
+
+
+def _reply_link_of_replica(connection: Connection, link: proton.Link, terminus: Terminus) -> ReplyLink:
+    """A dynamic address for the replies of `$management`, which is all that can come here: nobody may publish."""
+    address = connection.container.nodes.reply_address()
+    if terminus.topic:
+        raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: have topics there")
+    answer_terminus(link.source, link.remote_source, terminus, None, durable=False)
+    link.source.address = address
+    handler = ReplyLink(connection, link, address)
+    link.open()
+    return handler
 
 
 def is_writer(handler: LinkHandler) -> bool:
@@ -105,34 +196,14 @@ def is_writer(handler: LinkHandler) -> bool:
     return isinstance(handler, ReceivingLink)
 
 
-def _queue_of(
-    connection: Connection, link: proton.Link, address: str, terminus: Terminus, filters: Filters
-) -> tuple[Queue, str]:
-    """The queue to consume from, and its name if it exists for this link alone."""
-    nodes = connection.container.nodes
-    queue, exchange = nodes.source_queue(address, terminus)
-    if queue is not None:
-        return queue, ""
-    if exchange is None:
-        raise AmqpError(INVALID_FIELD, f"{address} is nothing that can be consumed from")
-    durable_name = f"{connection.engine.connection.remote_container}.{link.name}" if terminus.durable else None
-    queue = nodes.subscription(exchange, filters, durable_name)
-    return queue, queue.name
-
-
-def _echo_filters(link: proton.Link, filters: Filters) -> None:
-    applied = link.source.filter
-    applied.clear()
-    if filters.applied:
-        applied.put_object(filters.applied)
-
-
 def after_detach(connection: Connection, handler: LinkHandler, closed: bool) -> None:
     """Delete a queue that was made for this link: a temporary one always, a durable subscription when it was closed."""
-    name = handler.owned_queue
-    if not name or (handler.keep_on_detach and not closed):
+    queue = handler.owned_queue
+    if queue is None or (handler.keep_on_detach and not closed):
         return
+    if not connection.container.is_there(queue):
+        return  # it was deleted by hand, or by its auto-delete; another one may have its name by now
     try:
-        connection.container.configuration.delete_queue(name)
-    except (NotFound, NotPrimary):
-        return  # it was deleted by hand, or by its auto-delete; or it has become the new primary's to delete
+        connection.container.configuration.delete_queue(queue.name)
+    except NotPrimary:
+        return  # it has become the new primary's to delete

@@ -21,7 +21,6 @@ RESOURCE_LIMIT = "amqp:resource-limit-exceeded"
 RESOURCE_LOCKED = "amqp:resource-locked"
 UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
 CONNECTION_FORCED = "amqp:connection:forced"
-CONNECTION_REDIRECT = "amqp:connection:redirect"
 FRAMING_ERROR = "amqp:connection:framing-error"
 MESSAGE_SIZE = "amqp:link:message-size-exceeded"
 TRANSFER_LIMIT = "amqp:link:transfer-limit-exceeded"
@@ -29,11 +28,18 @@ TRANSACTION_ROLLBACK = "amqp:transaction:rollback"
 UNKNOWN_TRANSACTION = "amqp:transaction:unknown-id"
 NOT_ENOUGH_REPLICAS = "qpid-ha:not-enough-replicas"
 
+SOLE_CONNECTION = "sole-connection-for-container"
+"""A capability that a client desires in its open, as Qpid JMS does: it knows the next name (AMQP Enforcing Connection
+Uniqueness 1.0 has both)."""
+ESTABLISHMENT_FAILED = "amqp:connection-establishment-failed"
+"""A property of our open: no connection comes of it, and a close with the reason follows."""
+
 _OF_MODEL = {
     errors.NotFound: NOT_FOUND,
     errors.AlreadyExists: PRECONDITION_FAILED,
     errors.InvalidArgument: INVALID_FIELD,
     errors.QueueFull: RESOURCE_LIMIT,
+    errors.LimitReached: RESOURCE_LIMIT,
     errors.InUse: RESOURCE_LOCKED,
     errors.NotEnoughReplicas: NOT_ENOUGH_REPLICAS,
     errors.NotPrimary: NOT_ALLOWED,
@@ -44,7 +50,7 @@ _OF_MODEL = {
 class AmqpError(Exception):
     """What a peer is told: `name` is the condition's symbol, `description` says what was wrong and what to do.
 
-    `info` is what a program needs beyond that, such as `network-host` and `port` of a redirect.
+    `info` is what a program needs beyond that, such as `network-host` and `port` of the primary.
     """
 
     def __init__(self, name: str, description: str, info: Mapping[str, object] | None = None) -> None:

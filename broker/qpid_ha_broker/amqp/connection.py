@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import proton
@@ -9,8 +10,9 @@ import proton
 from qpid_ha_broker.amqp import attach
 from qpid_ha_broker.amqp.conditions import (
     CONNECTION_FORCED,
-    CONNECTION_REDIRECT,
+    ESTABLISHMENT_FAILED,
     RESOURCE_LIMIT,
+    SOLE_CONNECTION,
     AmqpError,
     as_amqp,
     symbol_map,
@@ -23,6 +25,7 @@ from qpid_ha_broker.amqp.management_link import ReplyLink
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
 from qpid_ha_broker.amqp.peer_link import PeerChannel, PeerReceiver, PeerSender
+from qpid_ha_broker.amqp.values import listed
 from qpid_ha_broker.model.errors import ModelError
 
 LinkHandler = ReceivingLink | OutgoingLink | ReplyLink | PeerReceiver | PeerSender
@@ -36,15 +39,22 @@ DESCRIPTION_LENGTH = 200
 class Connection:
     """The promise: when it ends, however it ends, everything that its client held is back where it was.
 
-    `refusal`: why this client cannot be served; it is told so in the protocol's terms once it has opened.
+    `admit`: asked at the open for a reason not to serve this client.
     """
 
-    def __init__(self, container: Container, engine: Engine, peer: str, refusal: AmqpError | None = None) -> None:
+    def __init__(
+        self,
+        container: Container,
+        engine: Engine,
+        peer: str,
+        admit: Callable[[Connection], AmqpError | None] = lambda connection: None,
+    ) -> None:
         settings = container.settings
         self.container = container
         self.engine = engine
         self.peer = peer
-        self.transactions = Transactions(container.resources, settings.max_transaction_bytes)
+        limits = settings.max_transaction_bytes, settings.max_transaction_messages
+        self.transactions = Transactions(container.resources, *limits)
         self.writable = True
         """The socket takes more; the driver says."""
         self.partial_bytes = 0
@@ -56,8 +66,12 @@ class Connection:
         self.peer_channel: PeerChannel | None = None
         """What another broker says on this connection; there is one channel in a connection's life."""
         self.peer_has_closed = False
+        self.is_hung_up = False
+        """Our side of the stream is to end after what is already due, without a close; nothing is read any more."""
+        self._reads_refusals = False
+        """The client knows an open of which no connection comes (`ESTABLISHMENT_FAILED`)."""
         self._deadline_ms = 0
-        self._refusal = refusal
+        self._admit = admit
         self._links: dict[Any, LinkHandler] = {}
         self._sessions = 0
         self._ended = False
@@ -67,8 +81,10 @@ class Connection:
 
     # --- the driver's calls
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes | memoryview) -> None:
         """Bytes came; `container.now_ms` is the time."""
+        if self.is_hung_up:
+            return
         self.engine.push(data)
         self.engine.process(self)
         self.container.touch(self)
@@ -141,7 +157,8 @@ class Connection:
             self._log("warning", "there is more like this; it is not logged for this connection")
 
     def _log(self, level: str, text: str) -> None:
-        self.container.notices.append(Notice(level, "connection", f"{self.peer} {text}"))
+        source = "connection" if self in self.container.connections else "handshake"
+        self.container.notices.append(Notice(level, source, f"{self.peer} {text}"))
 
     def end_link(self, handler: LinkHandler, error: AmqpError) -> None:
         """Detach a link with an error; the connection and its other links go on."""
@@ -153,14 +170,32 @@ class Connection:
         """Close the connection with a condition; what the client held is given back."""
         if self._ended:
             return
-        usual = error.name in (CONNECTION_FORCED, CONNECTION_REDIRECT)
+        usual = error.name == CONNECTION_FORCED
         level = "debug" if self.peer_channel is not None else "info"  # of brokers, the cluster's own log tells
         self._log(level if usual else "warning", f"closed: {error}")
+        if not self.is_open:
+            self._open(failed=True)
         connection = self.engine.connection
         connection.condition = error.as_condition()
         connection.close()
         self._finish(lost=False)
         self.touch()
+
+    def send_away(self, error: AmqpError) -> None:
+        """End the connection so that the client tries its next address by itself; what it held is given back.
+
+        A close would be an order to Proton's Python client to wait: after `amqp:connection:forced` it neither answers
+        nor reads, and notices nothing before its next heartbeat; after any other condition it gives up for good. An
+        open from us makes it begin again with its first address. But every client survives the end of the stream, as in
+        a crash. So the reason is told to those only who are known to go on after it.
+        """
+        if self.is_admin or self.peer_channel is not None or self._reads_refusals:
+            self.end(error)
+        elif not self._ended:
+            self._log("info", f"sent away: {error.description}")
+            self.is_hung_up = True
+            self._finish(lost=False)
+            self.touch()
 
     def end_writers(self, error: AmqpError) -> None:
         """End the links that a broker which may only be browsed does not have."""
@@ -175,30 +210,39 @@ class Connection:
     # --- what the peer did: see engine.Handler
 
     def opened(self) -> None:
-        settings, connection = self.container.settings, self.engine.connection
-        connection.container = settings.name
-        connection.offered_capabilities = [proton.symbol(name) for name in self.container.capabilities]
-        connection.properties = {
-            proton.symbol("product"): "qpid-ha",
-            proton.symbol("version"): settings.version,
-            proton.symbol("failover-server-list"): [symbol_map(server) for server in self.container.failover_servers],
-        }
-        connection.open()
-        self.is_open = True
-        refusal = self._refusal or self._refusal_by_mark()
-        if refusal is not None:
-            self.end(refusal)
-        else:
+        refusal = self._read_open() or self._admit(self)
+        if refusal is None:
+            self._open(failed=False)
             self.container.connections[self] = None
+        elif refusal.name == CONNECTION_FORCED:  # not before this moment: the peer's open says how
+            self.send_away(refusal)
+        else:
+            self.end(refusal)
 
-    def _refusal_by_mark(self) -> AmqpError | None:
-        """Read whether the peer has marked the connection; and why it is not served, if it is not."""
+    def _read_open(self) -> AmqpError | None:
+        """Read whether the peer is an administrator and whether it reads refusals; and why it is not served, if so."""
         try:
             properties = self.engine.remote_properties
+            desired = listed(self.engine.remote_desired_capabilities)
         except AmqpError as error:
             return error
         self.is_admin = isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True
+        self._reads_refusals = SOLE_CONNECTION in desired
         return None if self.is_admin else self.container.client_refusal
+
+    def _open(self, *, failed: bool) -> None:
+        """Answer the peer's open; `failed`: a close with the reason follows."""
+        settings, connection = self.container.settings, self.engine.connection
+        connection.container = settings.name
+        connection.offered_capabilities = [proton.symbol(name) for name in self.container.capabilities]
+        properties: dict[str, Any] = {"product": "qpid-ha", "version": settings.version}
+        if failed:
+            properties[ESTABLISHMENT_FAILED] = True
+        else:
+            properties["failover-server-list"] = [symbol_map(server) for server in self.container.failover_servers]
+        connection.properties = {proton.symbol(name): value for name, value in properties.items()}
+        connection.open()
+        self.is_open = True
 
     def closed(self) -> None:
         self.peer_has_closed = True

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from qpid_ha_broker.amqp.conditions import RESOURCE_DELETED, AmqpError
+from qpid_ha_broker.amqp.conditions import RESOURCE_DELETED, RESOURCE_LIMIT, AmqpError
 from qpid_ha_broker.amqp.management import Management
 from qpid_ha_broker.amqp.nodes import Nodes, NodeSettings
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.sections import MessageSections
 from qpid_ha_broker.model.administration import Administration
+from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import Batch
@@ -33,6 +34,15 @@ if TYPE_CHECKING:
 HANDOUT_LIMIT = 256
 """Messages for one consumer in one turn: enough to fill frames, few enough that nobody waits for long."""
 
+HANDOUT_S = 0.004
+"""For looking for them, in one turn, whatever selectors ask of how many messages."""
+EXPIRY_S = 0.004
+"""For dropping what has expired, in one turn, however much it is."""
+RELEASE_S = 0.004
+"""For giving back what consumers held that have gone, in one turn, however much it is."""
+DISCARDED_LENGTH = 500
+"""Objects of links that have gone whose memory is freed at once."""
+
 
 @dataclass(frozen=True)
 class ContainerSettings:
@@ -45,6 +55,7 @@ class ContainerSettings:
     max_partial_bytes: int = 16 * 1024 * 1024
     """What one connection may have in unfinished messages, beyond one of the largest size."""
     max_transaction_bytes: int = 256 * 1024 * 1024
+    max_transaction_messages: int = 2000
     max_links_per_connection: int = 4096
     max_sessions_per_connection: int = 256
     publisher_credit: int = 1000
@@ -61,7 +72,10 @@ class ContainerSettings:
 
 
 class Notice(NamedTuple):
-    """Something an operator may want to read; the driver logs it. `source`: connection, configuration or memory."""
+    """Something an operator may want to read; the driver logs it. `source`: connection, configuration or memory.
+
+    Or handshake: of a connection that was not let in (yet), so that whoever can reach the port can cause it at will.
+    """
 
     level: str
     source: str
@@ -105,10 +119,14 @@ class Container:
         """Where clients find the cluster: network-host, port, scheme of each broker."""
         self.connections: dict[Connection, None] = {}
         """Those that are open."""
+        self.clock: Clock = lambda: 0.0
+        """What a turn's work is measured by; the driver sets it. Without, a turn does all that there is to do."""
         self.now_ms = 0
         """The time of the current turn, milliseconds since the epoch; the driver sets it."""
         self.partial_bytes = 0
         """In unfinished messages, of all connections."""
+        self.overrun_queues_total = 0
+        """Queues that were deleted because they were full, as their policy says."""
         self.unsettled_bytes = 0
         """Sent and not settled: Proton keeps a copy of each message for its link."""
         # Dictionaries, not sets: who is served first must follow from who asked first, so that a run can be repeated.
@@ -118,6 +136,8 @@ class Container:
         self.starved: dict[ReceivingLink, None] = {}
         """Publishers that wait for memory."""
         self.notices: list[Notice] = []
+        self.discarded: list[dict[Any, Any] | list[Any]] = []
+        """What links that have gone leave behind: its memory is freed in portions, a hundred thousand take long."""
         self._touched: dict[Connection, None] = {}
         self._withheld: deque[Handout] = deque()
 
@@ -148,15 +168,23 @@ class Container:
         """Whether another turn is due at once."""
         resources = self.resources
         has_pending = resources.log.has_pending or resources.local_log.has_pending
-        return resources.has_work or has_pending or bool(resources.deleted_queues)
+        is_due = resources.is_expiring or resources.is_releasing or bool(resources.deleted_queues or self.discarded)
+        return resources.has_work or has_pending or is_due
 
     def turn(self) -> Batch | None:
         """Make the broker's move; returns what witnesses must see. Call again when one has acknowledged."""
         log = self.resources.log
+        if self.resources.is_expiring:
+            self.tick()
         self.flush_accepted()
+        self._delete_overrun_queues()
         self._end_links_of_deleted_queues()
+        budget = Budget(self.clock, RELEASE_S)
+        self.resources.go_on_releasing(budget)
+        self._discard(budget)
         # On a replica no time passes: what has expired there, the primary decides.
-        self._withheld += self.resources.hand_out(0 if self.read_only else self.now_ms, HANDOUT_LIMIT)
+        budget = Budget(self.clock, HANDOUT_S)
+        self._withheld += self.resources.hand_out(0 if self.read_only else self.now_ms, HANDOUT_LIMIT, budget)
         while self._withheld and self.resources.is_certain(self._withheld[0].lsn):
             consumer, entries, _ = self._withheld.popleft()
             _link(consumer).deliver(entries)
@@ -164,12 +192,23 @@ class Container:
         self.tell_what_is_certain()
         return batch
 
+    def _discard(self, budget: Budget) -> None:
+        while self.discarded:
+            pieces = self.discarded[-1]
+            drop: Callable[[], object] = pieces.popitem if isinstance(pieces, dict) else pieces.pop
+            for _ in range(min(len(pieces), DISCARDED_LENGTH)):
+                drop()
+            if not pieces:
+                self.discarded.pop()
+            if budget.is_spent:
+                break
+
     def tell_what_is_certain(self) -> None:
         """Tell those who wait; at the end of a turn, and after it when its last steps have made something certain."""
         committed_lsn = self.resources.log.committed_lsn
         unconfirmed, self.unconfirmed = self.unconfirmed, {}
         self.unconfirmed |= {link: None for link in unconfirmed if link.confirm(committed_lsn)}
-        if self.draining and not self.resources.has_work and not self._withheld:
+        if self.draining and not (self.resources.has_work or self.resources.is_releasing or self._withheld):
             self.draining = {link: None for link in self.draining if not link.finish_drain()}
         if self.starved and self._is_roomy():
             starved, self.starved = self.starved, {}
@@ -188,13 +227,13 @@ class Container:
             if connection.is_admin:
                 connection.end_writers(error)
             else:
-                connection.end(error)
+                connection.send_away(error)
 
     def tick(self) -> None:
         """Expire messages and delete queues whose time has come; that is the primary's to do."""
         if self.read_only:
             return
-        for queue in self.resources.tick(self.now_ms):
+        for queue in self.resources.tick(self.now_ms, Budget(self.clock, EXPIRY_S)):
             self.configuration.delete_queue(queue.name)
 
     def is_there(self, node: Queue | Exchange) -> bool:
@@ -218,6 +257,18 @@ class Container:
     @property
     def _used_bytes(self) -> int:
         return self.resources.state.memory_bytes + self.partial_bytes + self.unsettled_bytes
+
+    def _delete_overrun_queues(self) -> None:
+        """Who did not read what came is told so; publishers and other readers go on."""
+        for queue, error in self.resources.take_overrun().items():
+            if not self.is_there(queue):
+                continue
+            for consumer in list(queue.consumers):
+                link = _link(consumer)
+                link.connection.end_link(link, AmqpError(RESOURCE_LIMIT, f"{error}; it is deleted: read faster"))
+            if self.is_there(queue):
+                self.configuration.delete_queue(queue.name)
+            self.overrun_queues_total += 1
 
     def _end_links_of_deleted_queues(self) -> None:
         while self.resources.deleted_queues:

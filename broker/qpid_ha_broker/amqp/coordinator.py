@@ -35,9 +35,11 @@ _COORDINATOR_CREDIT = 100
 class Transactions:
     """The transactions that one connection has open, by id."""
 
-    def __init__(self, resources: ResourceSet, max_bytes: int) -> None:
+    def __init__(self, resources: ResourceSet, max_bytes: int, max_messages: int) -> None:
         self._resources = resources
         self._max_bytes = max_bytes
+        self._max_messages = max_messages
+        """Published and accepted: all of it is written in one unit, in which nobody else is served."""
         self._open: dict[bytes, Transaction] = {}
         self._last_id = 0
 
@@ -65,6 +67,20 @@ class Transactions:
         if transaction.size > self._max_bytes:
             transaction.withdraw()
             raise AmqpError(RESOURCE_LIMIT, f"a transaction holds at most {self._max_bytes} bytes: discharge it first")
+        if transaction.length > self._max_messages:
+            transaction.withdraw()
+            raise self._too_long()
+
+    def check_accept(self, transaction: Transaction) -> None:
+        """Raises AmqpError when no more may be accepted in it."""
+        if transaction.length >= self._max_messages:
+            raise self._too_long()
+
+    def _too_long(self) -> AmqpError:
+        text = (
+            f"a transaction holds at most {self._max_messages} messages (max-transaction-messages): discharge it first"
+        )
+        return AmqpError(RESOURCE_LIMIT, text)
 
     def discharge(self, transaction_id: bytes, fail: bool, now_ms: int) -> int:
         """End one; returns the LSN to wait for. Raises AmqpError when it cannot be committed: it is rolled back."""
@@ -102,6 +118,8 @@ def _settle_accepted(transaction: Transaction, lsn: int) -> None:
 
 class CoordinatorLink(ReceivingLink):
     """Each message declares or discharges. The promise: a commit is accepted only when the log has committed it."""
+
+    request_bytes = 4 * 1024
 
     def __init__(self, connection: Connection, link: proton.Link) -> None:
         super().__init__(connection, link, _COORDINATOR_CREDIT)

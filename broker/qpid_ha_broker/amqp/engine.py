@@ -101,7 +101,7 @@ class Engine:
 
     # --- bytes
 
-    def push(self, data: bytes) -> None:
+    def push(self, data: bytes | memoryview) -> None:
         """Bytes from the peer. What the transport no longer takes (after an error) is dropped."""
         start, size, offset = ffi.from_buffer(data), len(data), 0
         while offset < size:  # Proton takes what its buffer holds, a few KiB, and makes room by reading it
@@ -129,6 +129,11 @@ class Engine:
     def remote_properties(self) -> object:
         """The properties of the peer's open, None when it has none. Raises AmqpError."""
         return read_data(lib.pn_connection_remote_properties(self.connection._impl))
+
+    @property
+    def remote_desired_capabilities(self) -> object:
+        """What the peer's open wishes for, as it was sent: None, a symbol, or an array of symbols. Raises AmqpError."""
+        return read_data(lib.pn_connection_remote_desired_capabilities(self.connection._impl))
 
     def reason_of_end(self, link: proton.Link) -> str:
         """Why `link` is no more: what the peer has said before what we have, of the link before of the connection."""
@@ -283,7 +288,12 @@ def accept_all(deliveries: Iterable[Delivery]) -> None:
 def number_of(delivery: Delivery) -> int:
     """The tag, where it is a number as `Sender.send` makes it."""
     tag = lib.pn_delivery_tag(delivery)
-    return int.from_bytes(ffi.unpack(tag.start, tag.size), "big")
+    return number_of_tag(ffi.unpack(tag.start, tag.size))
+
+
+def number_of_tag(tag: bytes) -> int:
+    """Sixteen hexadecimal digits; or, from a broker of release 0.1.0, the number's eight bytes. Raises ValueError."""
+    return int.from_bytes(tag, "big") if len(tag) == 8 else int(tag, 16)
 
 
 def forget(delivery: Delivery) -> None:
@@ -348,7 +358,10 @@ def read_data(data: Any) -> object:
 
 
 class Sender:
-    """Sends messages on one link. Tags of settled deliveries serve again: they are unique among the unsettled."""
+    """Sends messages on one link. Tags of settled deliveries serve again: they are unique among the unsettled.
+
+    Tags are ASCII: python-proton decodes a tag as UTF-8 as soon as an application reads it.
+    """
 
     __slots__ = ("_keep", "_link", "_tags")
 
@@ -358,17 +371,18 @@ class Sender:
         self._keep: list[Any] = []
 
     def _new_tag(self) -> Any:
-        text = ffi.new("char[]", len(self._keep).to_bytes(4, "big"))
+        name = b"%x" % len(self._keep)
+        text = ffi.new("char[]", name)
         self._keep.append(text)
-        return ffi.new("pn_bytes_t *", {"size": 4, "start": text})[0]
+        return ffi.new("pn_bytes_t *", {"size": len(name), "start": text})[0]
 
     def send(self, payload: bytes, number: int | None = None) -> tuple[Delivery, Any]:
         """The unsettled delivery and its tag, for `free` once it is settled. With a `number` the tag is that."""
         if number is None:
             known = tag = self._tags.pop() if self._tags else self._new_tag()
         else:
-            known, text = None, ffi.new("char[]", number.to_bytes(8, "big"))  # Proton copies it
-            tag = ffi.new("pn_bytes_t *", {"size": 8, "start": text})[0]
+            known, text = None, ffi.new("char[]", b"%016x" % number)  # Proton copies it
+            tag = ffi.new("pn_bytes_t *", {"size": 16, "start": text})[0]
         link = self._link
         delivery = lib.pn_delivery(link, tag)
         lib.pn_link_send(link, payload, len(payload))
@@ -386,6 +400,11 @@ class Sender:
         if tag is not None:
             self._tags.append(tag)
 
+    def take_tags(self) -> list[Any]:
+        """All tags there were, for the caller to let go of; nothing is sent any more."""
+        tags, self._keep = self._keep, []
+        return tags
+
     @property
     def credit(self) -> int:
         """How many more messages the peer takes."""
@@ -397,7 +416,11 @@ class Sender:
         return bool(lib.pn_link_get_drain(self._link))
 
     def drained(self) -> None:
-        """Give up the rest of the credit."""
+        """Give up the rest of the credit, and tell the peer, which waits for the flow (AMQP 1.0 section 2.6.7)."""
+        if lib.pn_link_credit(self._link) == 0:
+            # Proton writes a flow only for a sender that gives up credit. This raises its count of what may be sent,
+            # which the next call puts back to 0, and not what goes into the flow: delivery-count stays as it is.
+            lib.pn_link_flow(self._link, 1)
         lib.pn_link_drained(self._link)
 
     @property
@@ -419,3 +442,14 @@ def drain(link: proton.Link, count: int) -> None:
 def give_credit(link: proton.Link, count: int) -> None:
     """Let the peer send `count` more messages."""
     lib.pn_link_flow(link._impl, count)
+
+
+def restrict_tls(domain: proton.SSLDomain, versions: Iterable[str], ciphers: str | None) -> None:
+    """Let `domain` speak these versions of TLS only, and below TLS 1.3 these ciphers only; None: the library's own.
+
+    Proton's wrapper has no call for it. Raises proton.SSLException.
+    """
+    if lib.pn_ssl_domain_set_protocols(domain._domain, " ".join(versions).encode()):
+        raise proton.SSLException("the library cannot speak these versions of TLS")
+    if ciphers is not None and lib.pn_ssl_domain_set_ciphers(domain._domain, ciphers.encode()):
+        raise proton.SSLException("the library knows none of these ciphers")

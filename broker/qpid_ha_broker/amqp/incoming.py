@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import proton
 
 from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.annotations import annotated
 from qpid_ha_broker.amqp.conditions import (
     MESSAGE_SIZE,
     NOT_FOUND,
@@ -18,7 +19,6 @@ from qpid_ha_broker.amqp.conditions import (
 )
 from qpid_ha_broker.amqp.engine import Delivery
 from qpid_ha_broker.amqp.nodes import Target
-from qpid_ha_broker.amqp.numbering import numbered
 from qpid_ha_broker.amqp.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange
@@ -35,9 +35,11 @@ ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
 class ReceivingLink:
     """What every link has on which messages come in: parts of a message, the size limit, and credit."""
 
-    owned_queue = ""
+    owned_queue: Queue | None = None
     """A queue that exists for this link alone."""
     keep_on_detach = False
+    request_bytes: int | None = None
+    """Where messages are requests, which are read whole: no longer than that, for nobody else is served meanwhile."""
 
     def __init__(self, connection: Connection, link: proton.Link, credit: int) -> None:
         self.connection = connection
@@ -55,7 +57,7 @@ class ReceivingLink:
         self._parts += data
         self.connection.partial_bytes += len(data)
         container.partial_bytes += len(data)
-        if len(self._parts) > settings.max_message_bytes:
+        if len(self._parts) > self.max_message_bytes:
             self._too_large(len(self._parts))
         elif self.connection.partial_bytes > settings.max_message_bytes + settings.max_partial_bytes:
             text = f"{self.connection.partial_bytes} bytes of unfinished messages on one connection"
@@ -115,7 +117,7 @@ class ReceivingLink:
         """The message with its earlier parts; None when it is too large, and then the link has been ended."""
         if self._parts:
             payload = self._take_parts() + payload
-        if len(payload) > self.connection.container.settings.max_message_bytes:
+        if len(payload) > self.max_message_bytes:
             self._too_large(len(payload))
             return None
         return payload
@@ -144,10 +146,16 @@ class ReceivingLink:
         self.connection.container.partial_bytes -= len(parts)
         return parts
 
-    def _too_large(self, size: int) -> None:
+    @property
+    def max_message_bytes(self) -> int:
+        """Of one message on this link."""
         limit = self.connection.container.settings.max_message_bytes
-        text = f"a message of {size} bytes or more; max-message-size is {limit}"
-        self.connection.end_link(self, AmqpError(MESSAGE_SIZE, text))
+        return limit if self.request_bytes is None else min(limit, self.request_bytes)
+
+    def _too_large(self, size: int) -> None:
+        limit = self.max_message_bytes
+        limits = f"max-message-size is {limit}" if self.request_bytes is None else f"a request has {limit} at most"
+        self.connection.end_link(self, AmqpError(MESSAGE_SIZE, f"a message of {size} bytes or more; {limits}"))
 
 
 class IncomingLink(ReceivingLink):
@@ -176,8 +184,11 @@ class IncomingLink(ReceivingLink):
             header = self._read_header(whole)
             expires_at_ms = container.now_ms + header.ttl_ms if header.ttl_ms else 0
             message = Message(whole, header.durable, header.priority, expires_at_ms)
-            if whole[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS and self._deduplication.producers:
-                message = numbered(container.sections, message, header.length)
+            if whole[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS:
+                with_numbers = self._deduplication.producers > 0
+                message = annotated(
+                    container.sections, message, header.length, now_ms=container.now_ms, with_numbers=with_numbers
+                )
             if state == engine.TRANSACTIONAL:
                 self._publish_in_transaction(delivery, message)
                 return
@@ -224,7 +235,7 @@ class IncomingLink(ReceivingLink):
             address = sections.to(payload)
             if not address:
                 raise AmqpError(NOT_FOUND, "a message for the anonymous relay needs an address in `to`")
-            target = self._container.nodes.target(address)
+            target = self._container.nodes.find(address)
         elif not self._container.is_there(target.node):
             raise AmqpError(RESOURCE_DELETED, f"{target.node.name} was deleted")
         if isinstance(target.node, Queue):

@@ -8,7 +8,8 @@ committed as far as the reply says, and sends it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from qpid_ha_broker.amqp.management_control import Control
@@ -36,8 +37,10 @@ NODE_ATTRIBUTES = ("name", "identity", "type", "broker")
 MAX_ROWS = 10_000
 """Of one QUERY's answer, whatever `count` asks for."""
 MAX_ATTRIBUTE_NAMES = 100
-MAX_WEIGHT = 50_000
-"""Of the rows of one answer, in values: Proton holds 65,535 in a message, and the others wait while it is written."""
+MAX_WEIGHT = 2_500
+"""Of the rows of one answer, in values: while they are written, everybody else waits."""
+ROW_WEIGHT = 5
+"""Of a row, beside its values."""
 TEXT_PER_WEIGHT = 64
 """Characters that weigh as much as one value."""
 
@@ -164,11 +167,11 @@ class Management:
         names = self._attribute_names(request)
         offset = _whole_number(request, "offset", 0)
         count = min(_whole_number(request, "count", MAX_ROWS), MAX_ROWS)
-        found = [self._node()] if self._includes_node(request) else []
-        for entity_type in self._wanted_types(request):
-            found += entity_type.all()
-        rows = _page(found[offset : offset + count], names)
-        pages = {"count": len(rows), "offset": offset, "total": len(found)}
+        node = [self._node()] if self._includes_node(request) else []
+        types = self._wanted_types(request)
+        total = len(node) + sum(each.count for each in types)
+        rows = _page(islice(_rows(node, types, offset), count), names)
+        pages = {"count": len(rows), "offset": offset, "total": total}
         return Answer(OK, "OK", {"attributeNames": names, "results": rows}, pages)
 
     def _attribute_names(self, request: Request) -> list[str]:
@@ -189,13 +192,22 @@ class Management:
         return wanted
 
 
+def _rows(node: list[Facts], types: list[EntityType], offset: int) -> Iterator[Facts]:
+    """From number `offset` on, each made when it is asked for."""
+    yield from node[offset:]
+    offset = max(offset - len(node), 0)
+    for each in types:
+        yield from each.rows_from(offset)
+        offset = max(offset - each.count, 0)
+
+
 def _page(found: Iterable[Mapping[str, object]], names: list[str]) -> list[list[object]]:
     """As many rows as one answer may hold: the client sees from their number where to go on."""
     rows: list[list[object]] = []
     weight = 0
     for facts in found:
         row = [facts.get(name) for name in names]
-        weight += _weight(row)
+        weight += ROW_WEIGHT + _weight(row)
         if rows and weight > MAX_WEIGHT:
             break
         rows.append(row)

@@ -7,7 +7,7 @@ Queues and exchanges are known by their names. A binding has none, so it gets on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
 from qpid_ha_broker.amqp.management_messages import (
@@ -44,9 +44,14 @@ class EntityType(ABC):
             "DELETE": self._delete,
         }
 
+    @property
     @abstractmethod
-    def all(self) -> list[Facts]:
-        """Every object of this kind with its attributes, in an order that stays."""
+    def count(self) -> int:
+        """How many objects of this kind there are."""
+
+    @abstractmethod
+    def rows_from(self, start: int) -> Iterator[Facts]:
+        """The objects of this kind from number `start` on with their attributes, in an order that stays."""
 
     @abstractmethod
     def _read(self, name: str) -> Facts: ...
@@ -99,8 +104,12 @@ class QueueType(EntityType):
         super().__init__(administration)
         self.operations |= {"UPDATE": self._update, "PURGE": self._purge}
 
-    def all(self) -> list[Facts]:
-        return [self._entity(facts) for facts in self._administration.queues()]
+    @property
+    def count(self) -> int:
+        return self._administration.queue_count
+
+    def rows_from(self, start: int) -> Iterator[Facts]:
+        return map(self._entity, self._administration.queues_from(start))
 
     def _read(self, name: str) -> Facts:
         return self._entity(self._administration.queue(name))
@@ -131,12 +140,16 @@ class ExchangeType(EntityType):
     settable = ("kind", "arguments")
     parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {"DELETE": ("if_unused",)}
 
-    def all(self) -> list[Facts]:
-        return [self._entity(facts) for facts in self._administration.exchanges()]
+    @property
+    def count(self) -> int:
+        return self._administration.exchange_count
+
+    def rows_from(self, start: int) -> Iterator[Facts]:
+        return map(self._entity, self._administration.exchanges_from(start))
 
     def _entity(self, facts: Facts) -> Facts:
         bindings = facts["bindings"]
-        return super()._entity({**facts, "bindings": len(bindings) if isinstance(bindings, list) else 0})
+        return super()._entity({**facts, "bindings": len(bindings) if isinstance(bindings, list) else bindings})
 
     def _read(self, name: str) -> Facts:
         return self._entity(self._administration.exchange(name))
@@ -157,8 +170,12 @@ class BindingType(EntityType):
     attributes = ("name", "identity", "type", "exchange", "queue", "key", "arguments")
     settable = ("exchange", "queue", "key", "arguments")
 
-    def all(self) -> list[Facts]:
-        return [self._entity(facts) for facts in self._administration.bindings()]
+    @property
+    def count(self) -> int:
+        return self._administration.binding_count
+
+    def rows_from(self, start: int) -> Iterator[Facts]:
+        return map(self._entity, self._administration.bindings_from(start))
 
     def _entity(self, facts: Facts) -> Facts:
         return super()._entity({"name": binding_name(facts), **facts})

@@ -28,6 +28,8 @@ _MAX_WAITING_REPLIES = 1000
 class ManagementLink(ReceivingLink):
     """The promise: the reply to a command goes out only when the log has committed what the command wrote."""
 
+    request_bytes = 16 * 1024
+
     def __init__(self, connection: Connection, link: proton.Link) -> None:
         super().__init__(connection, link, _REQUEST_CREDIT)
         self._waiting: deque[Reply] = deque()
@@ -100,15 +102,19 @@ class ManagementLink(ReceivingLink):
 
 
 class ReplyLink:
-    """A receiver on `$management`: gets the replies that are addressed to its target, as far as its credit goes."""
+    """A receiver on `$management`: gets the replies that are addressed to it, as far as its credit goes.
 
-    owned_queue = ""
+    `own_address`: one that was made for it, where no queue can be: on a broker that changes nothing.
+    """
+
+    owned_queue: None = None
     keep_on_detach = False
 
-    def __init__(self, connection: Connection, link: proton.Link) -> None:
+    def __init__(self, connection: Connection, link: proton.Link, own_address: str = "") -> None:
         self.connection = connection
         self.link = link
-        self.addresses = {name for name in (link.remote_target.address, link.name, MANAGEMENT) if name}
+        names = (own_address,) if own_address else (link.remote_target.address, link.name, MANAGEMENT)
+        self.addresses = {name for name in names if name}
         self._sender = Sender(link)
         self._waiting: deque[bytes] = deque(maxlen=_MAX_WAITING_REPLIES)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from qpid_ha_broker.amqp.conditions import NOT_FOUND, AmqpError
+from qpid_ha_broker.amqp.conditions import NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
+from qpid_ha_broker.amqp.subscriptions import Route, Subscriptions
 from qpid_ha_broker.amqp.terminus import Filters, Terminus
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.configuration import Configuration
@@ -20,6 +21,13 @@ class NodeSettings:
 
     auto_create: bool = True
     auto_create_arguments: Mapping[str, Scalar] = field(default_factory=dict)
+    temporary_limits: Mapping[str, Scalar] = field(default_factory=dict)
+    """Arguments of queues that go with their reader; for one that asks for a limit itself they do not count."""
+
+    def temporary_arguments(self, asked: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Arguments of a queue that goes with its reader."""
+        has_limit = any(name in asked for name in ("qpid.max_count", "qpid.max_size", "qpid.policy_type"))
+        return dict(asked) if has_limit else {**self.temporary_limits, **asked}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,37 +48,45 @@ class Nodes:
         self._configuration = configuration
         self.settings = settings
         self._unique_name = unique_name
+        self.subscriptions = Subscriptions(state, configuration, unique_name)
 
-    def target(self, address: str, terminus: Terminus | None = None) -> Target:
-        """Where to publish. Raises AmqpError or ModelError."""
-        found = self._existing(address)
-        if found is not None:
-            return found
-        return Target(self._create(address, terminus))
+    def find(self, address: str, terminus: Terminus | None = None) -> Target:
+        """What is there under `address`, or is made for it. Raises AmqpError or ModelError.
 
-    def temporary_queue(self, arguments: Mapping[str, Scalar]) -> Queue:
-        """A queue with a name of its own, for a dynamic terminus."""
+        Refused is also what is there and is not what the link asks for: on an exchange several consumers each get
+        everything, on a queue they share it.
+        """
+        found = self._existing(address) or Target(self._create(address, terminus))
+        is_queue = isinstance(found.node, Queue)
+        is_contradicted = (
+            terminus is not None and terminus.queue is not terminus.topic and terminus.queue is not is_queue
+        )
+        if is_contradicted:
+            there, asked = ("a queue", "topic") if is_queue else ("an exchange", "queue")
+            text = f"{address} is {there}, and the link asks for a {asked}: leave that capability out, or correct it"
+            raise AmqpError(PRECONDITION_FAILED, text)
+        return found
+
+    def reply_address(self) -> str:
+        """An address of its own for replies of `$management`; no node, and nobody can publish to it."""
+        return f"$management/{self._unique_name()}"
+
+    def temporary_queue(self, terminus: Terminus) -> Queue:
+        """A queue with a name of its own, for a dynamic terminus. Raises AmqpError or ModelError."""
+        if terminus.topic:
+            raise AmqpError(
+                NOT_IMPLEMENTED, "there are no temporary topics: create an exchange, and delete it afterwards"
+            )
+        arguments = {**self.settings.temporary_arguments(terminus.arguments), "qpid.auto_delete": True}
         return self._configuration.declare_queue(f"temporary.{self._unique_name()}", arguments)
 
-    def source_queue(self, address: str, terminus: Terminus) -> tuple[Queue | None, Target | None]:
-        """The queue to consume from; or, second, the exchange to subscribe to."""
-        found = self._existing(address) or Target(self._create(address, terminus))
-        if isinstance(found.node, Queue):
-            return found.node, None
-        return None, found
-
-    def subscription(self, target: Target, filters: Filters, durable_name: str | None) -> Queue:
-        """A queue bound to an exchange for one subscriber; with `durable_name`, the one that it left behind."""
+    def route(self, target: Target, filters: Filters) -> Route:
+        """What a subscription to `target`, an exchange, is bound to."""
         exchange = target.node
-        if durable_name and durable_name in self._state.queues:
-            return self._state.queues[durable_name]
-        arguments: dict[str, Scalar] = {"qpid.exclusive": True} if durable_name else {"qpid.auto_delete": True}
-        name = durable_name or f"subscription.{self._unique_name()}"
-        queue = self._configuration.declare_queue(name, arguments)
-        is_topic = isinstance(exchange, Exchange) and exchange.kind is ExchangeKind.TOPIC
-        key = filters.binding_key or target.key or ("#" if is_topic else "")
-        self._configuration.bind(exchange.name, name, key, filters.headers or {})
-        return queue
+        if not isinstance(exchange, Exchange):
+            raise TypeError(f"{exchange.name} is a queue: nothing can be bound to it")
+        key = filters.binding_key or target.key or ("#" if exchange.kind is ExchangeKind.TOPIC else "")
+        return Route(exchange, key, filters.headers or {})
 
     def _existing(self, address: str) -> Target | None:
         if address in self._state.queues:
@@ -83,6 +99,10 @@ class Nodes:
         return None
 
     def _create(self, address: str, terminus: Terminus | None) -> Queue | Exchange:
+        if address.startswith("$"):
+            raise AmqpError(
+                NOT_FOUND, f"there is no node {address}: names with $ are the broker's own; see $management"
+            )
         if not self.settings.auto_create:
             raise AmqpError(
                 NOT_FOUND, f"there is no queue or exchange {address}, and auto-create is off: create it first"

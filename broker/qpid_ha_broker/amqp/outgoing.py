@@ -37,7 +37,7 @@ _OUTCOME_NAMES = {
 class OutgoingLink(Consumer):
     """The promise: a message is forgotten only when the consumer says so, which is confirmed only when committed."""
 
-    owned_queue = ""
+    owned_queue: Queue | None = None
     """A queue that exists for this link alone."""
     keep_on_detach = False
     """A durable subscription: detaching leaves its queue, closing deletes it."""
@@ -65,12 +65,10 @@ class OutgoingLink(Consumer):
         self._container.resources.subscribe(queue, self, connection, name)
 
     def _matches(self, event: Enqueued) -> bool:
-        payload = event.payload
-        read = self._container.sections.selector_value
         if self._selector is None:
             return True
         try:
-            return self._selector.matches(lambda name: read(payload, name))
+            return self._selector.matches(self._container.sections.lookup(event.payload))
         except AmqpError:
             return False  # a message whose properties cannot be read has none that a selector could match
 
@@ -208,6 +206,11 @@ class OutgoingLink(Consumer):
         except (AmqpError, ValueError) as error:
             self.connection.end_link(self, AmqpError(UNKNOWN_TRANSACTION, str(error)))
             return
+        try:
+            self.connection.transactions.check_accept(transaction)
+        except AmqpError as error:
+            self.connection.end_link(self, error)
+            return
         state, failed, undeliverable = _read_outcome(outcome)
         if state != engine.ACCEPTED:
             self._settled(delivery)
@@ -239,21 +242,29 @@ class OutgoingLink(Consumer):
         self.flush_accepted()
         self._ended = True
         container, now_ms = self._container, self._container.now_ms
+        unsettled, self._unsettled = self._unsettled, {}
+        # In passes over lists: there may be a hundred thousand.
+        container.unsettled_bytes -= sum([size for _, _, size in unsettled.values()])
         entries = []
-        for entry, _, size in self._unsettled.values():
-            container.unsettled_bytes -= size
-            if isinstance(entry.holder, Transaction):
-                entry.holder.abandon(entry)
-            elif not self.browsing:
-                entries.append(entry)
-        self._unsettled.clear()
+        if not self.browsing:
+            entries = [entry for entry, _, _ in unsettled.values() if entry.holder is self]
+            if len(entries) != len(unsettled):
+                _abandon([entry for entry, _, _ in unsettled.values() if entry.holder is not self])
+        container.discarded += filter(None, (unsettled, self._sender.take_tags()))
         self.credit = 0
         self.accepts = None
         if entries:
-            container.resources.release(self.queue, entries, failed=lost)
+            container.resources.release_in_portions(self.queue, self, entries, failed=lost)
         container.resources.unsubscribe(self.queue, self, now_ms)
         for links in (container.unconfirmed, container.accepting, container.draining, self.connection.congested):
             links.pop(self, None)
+
+
+def _abandon(entries: list[Entry]) -> None:
+    """Who accepted `entries` in a transaction is gone."""
+    for entry in entries:
+        if isinstance(entry.holder, Transaction):
+            entry.holder.abandon(entry)
 
 
 def _read_outcome(described: object) -> tuple[int, bool, bool]:

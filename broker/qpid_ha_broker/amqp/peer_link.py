@@ -131,7 +131,7 @@ class PeerChannel:
 
 
 class _PeerLink:
-    owned_queue = ""
+    owned_queue: None = None
     keep_on_detach = False
 
     def __init__(self, channel: PeerChannel, link: proton.Link) -> None:

@@ -1,8 +1,11 @@
 """The sections of a message: looked at only as far as somebody needs, and never changed but for the header.
 
 A message is a sequence of described values (AMQP 1.0 section 3.2). Its bytes stay as they came. Where a section ends
-can be seen from its first bytes; what is in it Proton decodes. Headers repeat from message to message, so each
-different one is decoded once.
+can be seen from its first bytes, and so can where each value in it ends. Headers repeat from message to message, so
+each different one is decoded once.
+
+What a message makes us read is bounded, whatever its publisher has put into it: a few fields of a list, `MAX_PAIRS` of
+a map. What is longer is refused where the broker has to look into it, and passed on where not.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import NamedTuple
 import proton
 
 from qpid_ha_broker.amqp.conditions import DecodeError
-from qpid_ha_broker.amqp.values import value_of
+from qpid_ha_broker.amqp.values import compound_at, is_simple, places, simple_value, value_end
 
 HEADER = 0x70
 DELIVERY_ANNOTATIONS = 0x71
@@ -29,10 +32,18 @@ TO_FIELD = 2
 SUBJECT_FIELD = 3
 """Places in the properties' list (section 3.2.4)."""
 
-_LIST0, _LIST8, _MAP8, _LIST32, _MAP32 = 0x45, 0xC0, 0xC1, 0xD0, 0xD1
+MAX_PAIRS = 1000
+"""Of a map of properties or annotations in which something is sought."""
+MAX_TEXT_BYTES = 64 * 1024
+"""Of a subject or an address."""
+
 _DEFAULT_PRIORITY = 4
 _HEADER_CACHE_LENGTH = 1024
+_CACHED_HEADER_BYTES = 64
+"""No header of a client is as long: publishers must not decide how much memory the cache takes."""
+_HEADER_FIELDS = 5
 _UINT_MAX = 0xFFFFFFFF
+_LONGEST_DESCRIPTOR_BYTES = 64
 _SYMBOLS = {
     "amqp:header:list": HEADER,
     "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
@@ -55,7 +66,10 @@ class Header(NamedTuple):
     delivery_count: int
     length: int
     fresh: bytes
-    """The same header, saying that nobody else has acquired the message before."""
+    """The same header, saying that nobody else has acquired the message here.
+
+    It says that somebody may have seen it where its publisher says so: a bridge passes on what it was told.
+    """
 
 
 def encode_header(durable: bool, priority: int, ttl_ms: int, first_acquirer: bool, delivery_count: int) -> bytes:
@@ -104,14 +118,19 @@ class MessageSections:
         section, end = section_at(payload, 0)
         if section != HEADER:
             return _NO_HEADER
-        value = _decode(payload, 0, end)
-        fields = [*(value if isinstance(value, list) else ()), None, None, None, None, None]
+        found = compound_at(payload, _described_value_at(payload, 0))
+        values = (
+            [] if found.is_map else [simple_value(payload, *place) for place in places(payload, found, _HEADER_FIELDS)]
+        )
+        fields = [*values, None, None, None, None, None]
         durable, priority = fields[0] is True, _number(fields[1], _DEFAULT_PRIORITY, 0xFF)
         ttl_ms, count = _number(fields[2], 0, _UINT_MAX), _number(fields[4], 0, _UINT_MAX)
-        header = Header(durable, priority, ttl_ms, count, end, encode_header(durable, priority, ttl_ms, True, count))
-        if len(self._headers) >= _HEADER_CACHE_LENGTH:
-            self._headers.clear()
-        self._headers[payload[:end]] = header
+        fresh = encode_header(durable, priority, ttl_ms, fields[3] is not False, count)
+        header = Header(durable, priority, ttl_ms, count, end, fresh)
+        if end <= _CACHED_HEADER_BYTES:
+            if len(self._headers) >= _HEADER_CACHE_LENGTH:
+                self._headers.clear()
+            self._headers[payload[:end]] = header
         return header
 
     def fresh(self, payload: bytes) -> bytes:
@@ -135,29 +154,38 @@ class MessageSections:
         return self._property(payload, TO_FIELD)
 
     def _property(self, payload: bytes, field: int) -> str:
-        fields = _section(payload, PROPERTIES)
-        value = fields[field] if isinstance(fields, list) and len(fields) > field else None
+        value = _property(payload, field)
         return value if isinstance(value, str) else ""
 
     def properties(self, payload: bytes) -> Mapping[str, object]:
-        """The application properties."""
-        found = _section(payload, APPLICATION_PROPERTIES)
-        return {str(name): value for name, value in found.items()} if isinstance(found, dict) else {}
+        """The application properties; of lists and maps among them, which the standard forbids, only the names."""
+        return _map(payload, APPLICATION_PROPERTIES)
 
     def annotations(self, payload: bytes) -> Mapping[str, object]:
-        """The message annotations."""
-        found = _section(payload, MESSAGE_ANNOTATIONS)
-        return {str(name): value for name, value in found.items()} if isinstance(found, dict) else {}
+        """The message annotations; of those that are lists and maps, only the names."""
+        return _map(payload, MESSAGE_ANNOTATIONS)
 
     def selector_value(self, payload: bytes, name: str) -> object:
         """What a selector's identifier stands for (JMS mapping of AMQP 1.0); None where the message lacks it."""
         if name in _HEADER_IDENTIFIERS:
             return _HEADER_IDENTIFIERS[name](self.header(payload))
         if name in _PROPERTY_IDENTIFIERS:
-            fields = _section(payload, PROPERTIES)
-            at = _PROPERTY_IDENTIFIERS[name]
-            return fields[at] if isinstance(fields, list) and len(fields) > at else None
+            return _property(payload, _PROPERTY_IDENTIFIERS[name])
         return self.properties(payload).get(name)
+
+    def lookup(self, payload: bytes) -> Callable[[str], object]:
+        """`selector_value` of one message, for many names: its properties are read once."""
+        found: Mapping[str, object] | None = None
+
+        def value_of_name(name: str) -> object:
+            nonlocal found
+            if name in _HEADER_IDENTIFIERS or name in _PROPERTY_IDENTIFIERS:
+                return self.selector_value(payload, name)
+            if found is None:
+                found = self.properties(payload)
+            return found.get(name)
+
+        return value_of_name
 
 
 _HEADER_IDENTIFIERS: dict[str, Callable[[Header], object]] = {
@@ -186,10 +214,35 @@ _PROPERTY_IDENTIFIERS = {
 }
 
 
-def _section(payload: bytes, wanted: int) -> list[object] | dict[object, object] | None:
-    """The decoded value of a section, None where the message lacks it."""
-    offset, end = find_section(payload, wanted)
-    return _decode(payload, offset, end) if end else None
+def _property(payload: bytes, field: int) -> object:
+    """One field of the properties, None where the message lacks it."""
+    start, end = find_section(payload, PROPERTIES)
+    if not end:
+        return None
+    found = compound_at(payload, _described_value_at(payload, start))
+    if found.is_map or found.length <= field:
+        return None
+    *_, (at, stop) = places(payload, found, field + 1)
+    if stop - at > MAX_TEXT_BYTES:
+        raise DecodeError(f"a field of the properties has {stop - at} bytes; {MAX_TEXT_BYTES} are allowed")
+    return simple_value(payload, at, stop)
+
+
+def _map(payload: bytes, wanted: int) -> dict[str, object]:
+    """The simple values of a section that is a map; empty where the message lacks it."""
+    start, end = find_section(payload, wanted)
+    if not end:
+        return {}
+    found = compound_at(payload, _described_value_at(payload, start))
+    if not found.is_map:
+        return {}
+    if found.length > 2 * MAX_PAIRS:
+        raise DecodeError(f"the section at byte {start} has {found.length // 2} entries; {MAX_PAIRS} are allowed")
+    entries = list(places(payload, found, found.length))
+    if any(not is_simple(payload[at]) for at, _ in entries[::2]):
+        raise DecodeError(f"the section at byte {start} has a list or a map where a name belongs")
+    values = [simple_value(payload, *entry) for entry in entries]
+    return {str(name): value for name, value in zip(values[::2], values[1::2], strict=False)}
 
 
 def find_section(payload: bytes, wanted: int) -> tuple[int, int]:
@@ -213,50 +266,31 @@ def find_section(payload: bytes, wanted: int) -> tuple[int, int]:
 
 def section_at(payload: bytes, offset: int) -> tuple[int, int]:
     """Code and end of the section at `offset`. Raises DecodeError."""
-    start = payload[offset : offset + 12]
-    if start[:2] == b"\x00S" and len(start) > 4:
-        kind = start[3]
-        if kind in (_LIST8, _MAP8):
-            end = offset + 5 + start[4]
-        elif kind in (_LIST32, _MAP32) and len(start) >= 8:
-            end = offset + 8 + int.from_bytes(start[4:8], "big")
-        elif kind == _LIST0:
-            end = offset + 4
-        else:
-            return start[2], offset + _decode_value(payload[offset:])[1]
-        if HEADER <= start[2] <= FOOTER and end <= len(payload):
-            return start[2], end
-    return _unusual_section_at(payload, offset)
-
-
-def _unusual_section_at(payload: bytes, offset: int) -> tuple[int, int]:
-    """A section with a long or a symbolic descriptor: legal, rare, and Proton's to read."""
-    value, size = _decode_value(payload[offset:])
-    descriptor = value.descriptor if isinstance(value, proton.Described) else None
-    code = _SYMBOLS.get(descriptor) if isinstance(descriptor, str) else descriptor
-    if not isinstance(code, int) or not HEADER <= code <= FOOTER:
+    start = payload[offset : offset + 3]
+    if start[:2] == b"\x00S" and len(start) == 3:
+        code, at = start[2], offset + 3
+    else:
+        code, at = _unusual_descriptor_at(payload, offset)
+    if not HEADER <= code <= FOOTER:
         raise DecodeError(f"no message section at byte {offset}: see AMQP 1.0 section 3.2")
-    return code, offset + size
+    return code, value_end(payload, at)
 
 
-def _decode(payload: bytes, offset: int, end: int) -> list[object] | dict[object, object]:
-    described, _ = _decode_value(payload[offset:end])
-    value: object = described.value if isinstance(described, proton.Described) else None
-    if not isinstance(value, list | dict):
-        raise DecodeError(f"the message section at byte {offset} is neither a list nor a map")
-    return value
+def _unusual_descriptor_at(payload: bytes, offset: int) -> tuple[int, int]:
+    """A long or a symbolic one: legal, and rare. Its code, -1 for no section's, and where its value begins."""
+    if payload[offset : offset + 1] != b"\x00":
+        return -1, offset
+    at = value_end(payload, offset + 1)
+    if at - offset > _LONGEST_DESCRIPTOR_BYTES:
+        return -1, at
+    descriptor = simple_value(payload, offset + 1, at)
+    code = _SYMBOLS.get(descriptor) if isinstance(descriptor, str) else descriptor
+    return (code if isinstance(code, int) else -1), at
 
 
-def _decode_value(text: bytes) -> tuple[object, int]:
-    """The first value in `text`, and how many bytes it takes."""
-    data = proton.Data()
-    try:
-        size = int(data.decode(text))
-    except (proton.ProtonException, ValueError) as error:
-        raise DecodeError(f"the message cannot be decoded: {error}") from error
-    if size <= 0:
-        raise DecodeError("the message ends in the middle of a section")
-    return value_of(data), size
+def _described_value_at(payload: bytes, offset: int) -> int:
+    """Where the value of the section at `offset` begins."""
+    return value_end(payload, offset + 1)
 
 
 def _number(value: object, default: int, most: int) -> int:

@@ -14,7 +14,7 @@ from qpid_ha_broker.amqp.selector_logic import Evaluate, Lookup, SelectorError, 
 
 __all__ = ["MAX_SELECTOR_CHARACTERS", "Lookup", "Selector", "SelectorError", "parse_selector"]
 
-MAX_SELECTOR_CHARACTERS = 65536
+MAX_SELECTOR_CHARACTERS = 16384
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ One rule covers conditions and values, since nobody can tell `(a)` apart before 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from enum import Enum
 from typing import NamedTuple, cast
@@ -18,10 +19,12 @@ from typing import NamedTuple, cast
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken, v_args
 
 from qpid_ha_broker.amqp import selector_logic as logic
-from qpid_ha_broker.amqp.selector_like import like_matcher
+from qpid_ha_broker.amqp.selector_like import MAX_SOUGHT_PIECES, count_sought, cut, like_matcher
 from qpid_ha_broker.amqp.selector_logic import MAX_INTEGER, Evaluate, SelectorError
 
 MAX_NESTING = 100
+MAX_TOKENS = 700
+"""Words, numbers and signs: each takes the parser up to 20 microseconds, in which nobody else is served."""
 _QUOTED_CHARACTERS = 40
 """How much of the client's own text an error message repeats."""
 _MOST_DIGITS = 24
@@ -99,6 +102,8 @@ class Expression(NamedTuple):
     column: int
     identifiers: frozenset[str] = frozenset()
     nesting: int = 0
+    sought: int = 0
+    """Pieces of LIKE patterns that have to be sought step by step."""
     constant: int | float | str | bool | None = None
     """A literal's value; None for everything else."""
 
@@ -106,10 +111,25 @@ class Expression(NamedTuple):
 def compile_condition(text: str) -> Expression:
     """Read a whole selector. Raises SelectorError, and nothing else."""
     try:
+        _check_length(text)
         expression = cast(Expression, _parser().parse(text))  # the builder stands in for the syntax tree
     except UnexpectedInput as error:
         raise _explained(text, error) from None
+    if expression.sought > MAX_SOUGHT_PIECES:
+        text = f"the patterns have {expression.sought} pieces with '_' between two '%'; {MAX_SOUGHT_PIECES} are allowed"
+        raise SelectorError(text, expression.column)
     return _condition(expression)
+
+
+def load_parser() -> None:
+    """Have it ready before a client waits for it."""
+    _parser()
+
+
+def _check_length(text: str) -> None:
+    last = next(itertools.islice(_parser().lex(text), MAX_TOKENS, None), None)
+    if last is not None:
+        raise SelectorError(f"the selector has more than {MAX_TOKENS} words, numbers and signs", _column(last))
 
 
 @functools.cache
@@ -144,10 +164,13 @@ class _Builder(Transformer[Token, Expression]):
 
     def like(self, value: Expression, negate: Token | None, pattern: Token, escape: Token | None) -> Expression:
         try:
-            matches = like_matcher(_unquoted(pattern), None if escape is None else _escape_character(escape))
+            character = None if escape is None else _escape_character(escape)
+            matches = like_matcher(_unquoted(pattern), character)
+            sought = count_sought(cut(_unquoted(pattern), character))
         except ValueError as error:
             raise SelectorError(str(error), _column(pattern)) from None
-        return _negated_if(negate, _joined(Kind.CONDITION, logic.like(value.evaluate, matches), value))
+        found = _joined(Kind.CONDITION, logic.like(value.evaluate, matches), value)
+        return _negated_if(negate, found._replace(sought=found.sought + sought))
 
     def is_null(self, value: Expression, negate: Token | None) -> Expression:
         return _negated_if(negate, _joined(Kind.CONDITION, logic.is_null(value.evaluate), value))
@@ -215,7 +238,8 @@ def _literal(value: int | float | str, kind: Kind, token: Token) -> Expression:
 def _joined(kind: Kind, evaluate: Evaluate, *parts: Expression) -> Expression:
     identifiers = frozenset().union(*(part.identifiers for part in parts))
     nesting = 1 + max(part.nesting for part in parts)
-    return _not_too_deep(Expression(evaluate, kind, parts[0].column, identifiers, nesting))
+    sought = sum(part.sought for part in parts)
+    return _not_too_deep(Expression(evaluate, kind, parts[0].column, identifiers, nesting, sought))
 
 
 def _negated(condition: Expression) -> Expression:

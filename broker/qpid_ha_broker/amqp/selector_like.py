@@ -14,6 +14,10 @@ ANY_STRING = "%"
 ANY_CHARACTER = "_"
 MAX_SOUGHT_CHARACTERS = 256
 """Of a piece with `_` between two `%`: its bits take memory by the square of its length."""
+MAX_SOUGHT_PIECES = 4
+"""Such pieces in one selector: each takes a step per character of the value."""
+MAX_VALUE_CHARACTERS = 4096
+"""A longer value is like no pattern in which such a piece is sought."""
 
 
 def like_matcher(pattern: str, escape: str | None) -> Callable[[str], bool]:
@@ -21,14 +25,15 @@ def like_matcher(pattern: str, escape: str | None) -> Callable[[str], bool]:
 
     Raises ValueError when the pattern ends with the escape character, or has too long a piece to seek.
     """
-    pieces = _cut(pattern, escape)
+    pieces = cut(pattern, escape)
     first, last = _Piece(pieces[0]), _Piece(pieces[-1])
-    middle = [_SoughtPiece(piece) if None in piece else _Piece(piece) for piece in pieces[1:-1] if piece]
+    middle = [_middle_piece(piece) for piece in pieces[1:-1] if piece]
+    sought = count_sought(pieces)
     if len(pieces) == 1:
         return lambda text: len(text) == first.length and first.stands_at(text, 0)
 
     def matches(text: str) -> bool:
-        if not first.stands_at(text, 0):
+        if not first.stands_at(text, 0) or (sought and len(text) > MAX_VALUE_CHARACTERS):
             return False
         position = first.length
         for piece in middle:
@@ -39,6 +44,20 @@ def like_matcher(pattern: str, escape: str | None) -> Callable[[str], bool]:
         return last_start >= position and last.stands_at(text, last_start)
 
     return matches
+
+
+def count_sought(pieces: Sequence[Sequence[str | None]]) -> int:
+    """How many of the pieces between two `%` are expensive: those of characters and `_`. See `cut`."""
+    return sum(_is_sought(piece) for piece in pieces[1:-1])
+
+
+def _is_sought(characters: Sequence[str | None]) -> bool:
+    return None in characters and any(character is not None for character in characters)
+
+
+def _middle_piece(characters: Sequence[str | None]) -> _Piece:
+    """Of nothing but `_` only the length matters."""
+    return _SoughtPiece(characters) if _is_sought(characters) else _Piece(characters)
 
 
 class _Piece:
@@ -63,7 +82,9 @@ class _Piece:
 
     def find_end(self, text: str, start: int) -> int:
         """Where the leftmost occurrence from `start` on ends; -1 when there is none."""
-        found = text.find(self._literal or "", start)
+        if self._literal is None:
+            return start + self.length if start + self.length <= len(text) else -1
+        found = text.find(self._literal, start)
         return found if found < 0 else found + self.length
 
 
@@ -96,8 +117,8 @@ class _SoughtPiece(_Piece):
         return -1
 
 
-def _cut(pattern: str, escape: str | None) -> list[list[str | None]]:
-    """At least one piece; None for `_`."""
+def cut(pattern: str, escape: str | None) -> list[list[str | None]]:
+    """At least one piece; None for `_`. Raises ValueError when the pattern ends with the escape character."""
     pieces: list[list[str | None]] = [[]]
     characters = iter(pattern)
     for character in characters:

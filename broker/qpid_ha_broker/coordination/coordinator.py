@@ -34,7 +34,11 @@ class Coordinator(Protocol):
 
 
 class Lease(Protocol):
-    """Held by one at a time, as long as its process lives and the coordinator remembers it."""
+    """Held by one at a time, as long as its process lives and the coordinator remembers it.
+
+    A process that hangs lives, too: so its holder renews it again and again, and others may go by what they see of that
+    instead of by the lock. They may, because the lock only chooses who tries: what counts is the record.
+    """
 
     def try_lock(self) -> bool:
         """Take it if it is free. Raises CoordinatorError."""
@@ -44,6 +48,13 @@ class Lease(Protocol):
 
     def is_held(self) -> bool:
         """Whether it is still ours; it is lost when somebody took away what it rests on."""
+
+    def renew(self) -> None:
+        """Say that its holder goes on; nothing if it is not ours. Raises CoordinatorError."""
+
+    def last_renewal(self) -> str:
+        """What whoever holds it wrote last: another text than before is a sign of life. It is no time to compare with,
+        because machines' clocks differ. Raises CoordinatorError."""
 
     def release(self) -> None:
         """Let another have it; nothing if it is not ours."""

@@ -57,8 +57,8 @@ class FileCoordinator:
             return decode_record(content)
         except (ValueError, RecursionError) as error:
             raise CoordinatorError(
-                f"{self.path} is damaged ({error}): stop every broker of the cluster, move the file away, start them, "
-                "and promote the one that `qpid-ha status --all` shows furthest"
+                f"{self.path} is damaged ({error}): move the file away; a primary writes it anew. If there is none, "
+                "use `qpid-ha promote --force` on the broker that `qpid-ha status --all` shows furthest"
             ) from None
 
     def compare_and_set(self, expected: Record, wanted: Record) -> tuple[bool, Record]:
@@ -139,6 +139,8 @@ class Lock:
         self.path = directory / file_name
         self._holder = holder
         self._descriptor = -1
+        self._since = ""
+        self._renewals = 0
 
     def try_lock(self) -> bool:
         """Take it if it is free. Raises CoordinatorError."""
@@ -159,6 +161,25 @@ class Lock:
     def is_held(self) -> bool:
         """Whether it is ours, and the file is still the one that we locked."""
         return self._descriptor >= 0 and _is_at(self._descriptor, self.path)
+
+    def renew(self) -> None:
+        """Write the next number into the file. Raises CoordinatorError."""
+        if self._descriptor < 0:
+            return
+        self._renewals += 1
+        try:
+            self._write_signature()
+        except OSError as error:
+            raise CoordinatorError(f"cannot write {self.path}: {error.strerror or error}") from None
+
+    def last_renewal(self) -> str:
+        """What is in the file; a half-written line is another one than before, too. Raises CoordinatorError."""
+        try:
+            return self.path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise CoordinatorError(f"cannot read {self.path}: {error.strerror or error}") from None
 
     def release(self) -> None:
         """Let the next one have it. The file stays: removing it would race with the next holder."""
@@ -192,11 +213,16 @@ class Lock:
         return True
 
     def _sign(self) -> None:
-        since = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = json.dumps({"name": self._holder, "pid": os.getpid(), "since": since})
+        self._since = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._renewals = 0
         with contextlib.suppress(OSError):  # a full disk costs operators a hint, nobody the lock
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, line.encode() + b"\n", 0)
+            self._write_signature()
+
+    def _write_signature(self) -> None:
+        """Never shorter than before, while it is ours: so it covers what is there."""
+        signed = {"name": self._holder, "pid": os.getpid(), "since": self._since, "renewals": self._renewals}
+        os.pwrite(self._descriptor, json.dumps(signed).encode() + b"\n", 0)
 
 
 def holder_of(path: Path) -> str:

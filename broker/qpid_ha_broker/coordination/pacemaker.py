@@ -38,25 +38,30 @@ class PacemakerCoordinator:
 
     def __init__(self, name: str = DEFAULT_NAME) -> None:
         self.name = cib_record.check_name(name)
+        self._newest = Record()
+        """That was confirmed here."""
 
     def read(self) -> Record:
         """What this node's copy says; an empty record when there is none yet. Raises CoordinatorError."""
         return self._read(Deadline.after(LIMIT_S))
 
     def compare_and_set(self, expected: Record, wanted: Record) -> tuple[bool, Record]:
-        """Replace `expected`, or an older one that took its place when partitions met. Raises CoordinatorError."""
+        """Replace `expected`, and outrank what could take its place when partitions meet. Raises CoordinatorError.
+
+        An older record than the last that was confirmed is not replaced unasked: another primary may have been
+        recorded in between, so that is for the broker to decide.
+        """
         deadline = Deadline.after(LIMIT_S)
         nodes = _Look(self, deadline)  # who they are is asked while the change is on its way
         written, found = self._write(expected, wanted, deadline), wanted
         if not written:
             found = self._read(deadline)
-            if _is_older(found, expected):
-                written = self._write(found, wanted, deadline, came_back=True)
-                found = wanted if written else self._read(deadline)
         if found != wanted:
             return False, found
         # Ours too when we did not write it now: an earlier attempt did, whose outcome was not certain.
         found = _Confirmation(self, wanted, deadline).wait(nodes.get())
+        if found == wanted:
+            self._newest = wanted
         return found == wanted, found
 
     def watch(self, callback: Callable[[Record], None]) -> Callable[[], None]:
@@ -99,19 +104,20 @@ class PacemakerCoordinator:
 
     def _damaged(self, error: DamagedRecord) -> CoordinatorError:
         return CoordinatorError(
-            f"the record in the property set {self.name} is damaged ({error}): stop every broker of the cluster, "
-            f"`crm_attribute --set-name {self.name} --name record --delete`, start them, and promote the one that "
-            "`qpid-ha status --all` shows furthest"
+            f"the record in the property set {self.name} is damaged ({error}): "
+            f"`crm_attribute --set-name {self.name} --name record --delete`; a primary writes it anew. If there is "
+            "none, use `qpid-ha-agent force-promote` on the node that `qpid-ha status --all` shows furthest"
         )
 
-    def _write(self, expected: Record, wanted: Record, deadline: Deadline, *, came_back: bool = False) -> bool:
-        """A generation's begin outranks the configuration of whoever was cut off from it."""
+    def _write(self, expected: Record, wanted: Record, deadline: Deadline) -> bool:
+        """A generation's begin outranks the configuration of whoever was cut off from it; so does whatever replaces an
+        older copy that came back."""
         try:
             value = cib_record.encode(wanted)
             condition = None if expected == Record() else cib_record.encode(expected)
         except ValueError as error:
             raise CoordinatorError(f"this record cannot be written: {error}") from None
-        outranks = came_back or wanted.generation > expected.generation
+        outranks = wanted.generation > expected.generation or _is_older(expected, self._newest)
         change = cib_record.update_xml(self.name, value, outranks=outranks)
         return cluster_tools.modify(cib_record.condition_path(self.name, condition), change, deadline)
 

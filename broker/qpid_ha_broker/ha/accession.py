@@ -32,7 +32,7 @@ def take_command(
     Configuration(resources).declare_standard_exchanges()
     resources.take_over(around.wall_ms, int(around.settings.backup_timeout_s * 1000))
     around.note("info", f"Promoted to primary: generation {accept.generation} from LSN {start_lsn}; {accept.text}")
-    if promotion.force:
+    if accept.is_forced:
         around.note("warning", "promoted by force: messages that only other brokers hold are given up")
     recovering = [member for member in accept.members if member != name]
     if recovering:
@@ -45,7 +45,7 @@ def _begin_generation(around: Surroundings, promotion: Promotion, granted: Grant
     accept, settings = granted.accept, around.settings
     cluster = granted.cluster or settings.instance  # the first primary's UUID names the cluster
     started = GenerationStarted(
-        accept.generation, settings.name, cluster, around.wall_ms, promotion.force, promotion.cause
+        accept.generation, settings.name, cluster, around.wall_ms, accept.is_forced, promotion.cause
     )
     start_lsn = around.resources.write(started)
     around.resources.write(InSyncChanged(accept.epoch, accept.members))

@@ -19,6 +19,7 @@ from qpid_ha_broker.ha.effects import Connect
 from qpid_ha_broker.ha.keeping import Held, Keeping, Restored, transient_count
 from qpid_ha_broker.ha.surroundings import Surroundings
 from qpid_ha_broker.ha.tail import Tail
+from qpid_ha_broker.ha.verdict import CommittedSet
 from qpid_ha_broker.model.state import ReplayError
 
 Kind = TypeVar("Kind")
@@ -51,6 +52,10 @@ class Backup:
         """Where the channel leads, or led last."""
         self.primary = ""
         self.clients_url = ""
+        self.login_problem = ""
+        """Why another broker does not let this one in; empty as long as none has said so."""
+        self.refused_at = ""
+        """Its address."""
         self.generation = 0
         """Of the primary that is followed."""
         self.complete = True
@@ -94,6 +99,13 @@ class Backup:
         """The last one in this broker's log."""
         held = self._held_events(InSyncChanged)
         return held[-1][1] if held else self._resources.state.in_sync
+
+    def committed_in_sync(self) -> CommittedSet | None:
+        """The newest in-sync set that is applied, if a primary has said that all that is applied is committed."""
+        state = self._resources.state
+        if not state.generations or self.committed_lsn < self._resources.log.last_lsn:
+            return None
+        return CommittedSet(state.generations[-1][1].generation, state.in_sync.epoch, state.in_sync.members)
 
     def in_sync(self) -> InSyncChanged:
         """The newest in-sync set that this broker knows of.
@@ -180,6 +192,7 @@ class Backup:
         if welcome.resync is fr.Resync.TAIL and welcome.common_lsn < self._resources.log.last_lsn:
             raise StreamError(f"the tail cannot begin at LSN {welcome.common_lsn}: more than that is applied")
         self.stage = Stage.FOLLOWING
+        self.refused_at, self.login_problem = "", ""
         self.primary, self.generation, self.clients_url = welcome.name, welcome.generation, welcome.clients_url
         self._level_lsn = self._chunks = 0
         self._acknowledged = 0, 0
@@ -396,6 +409,21 @@ class Backup:
             self.catch_up = None
         self.primary, self.clients_url = "", ""
         self._level_lsn = 0
+
+    def note_login(self, refusal: str) -> None:
+        """A channel came to its end: `refusal` is why the broker there does not let us in, empty if it was not that.
+
+        The first address that refuses stays the one that is told of: its sentence is shown to operators, who are not
+        helped by one that changes with each attempt.
+        """
+        if not refusal:
+            if self.refused_at == self.address:
+                self.refused_at, self.login_problem = "", ""
+        elif self.refused_at in ("", self.address):
+            text = f"cannot log in to the broker at {self.address}: {refusal}"
+            if text != self.login_problem:
+                self._around.note("error", f"{text}; are ha.username and its password the same on all brokers?")
+            self.refused_at, self.login_problem = self.address, text
 
     def entries(self) -> tuple[fr.GenerationEntry, ...]:
         """The history as frames carry it."""

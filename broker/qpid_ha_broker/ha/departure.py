@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qpid_ha_broker.ha.effects import Answered, EndClients, SwitchoverAsked
+from qpid_ha_broker.ha.effects import Answered, DemoteAsked, EndClients, SwitchoverAsked
 from qpid_ha_broker.ha.frames import Answer, Question, TakeOver
 from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.surroundings import Surroundings
@@ -19,23 +19,28 @@ class Departure:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._is_under_way = False
-        self._demotion = 0
-        """The operator's request."""
+        self._demotion: DemoteAsked | None = None
         self._handover: tuple[int, Question] | None = None
         self._switchover: tuple[int, str, float] | None = None
         """Request, to whom, since when."""
+        self._cause = ""
+        """Of the switchover; empty when the one that takes over was not asked to from here."""
 
     @property
     def reason(self) -> str:
         """Why the state changes."""
-        return f"handed over to {self._handover[1].asker}" if self._handover else "demoted by an operator"
+        if self._demotion is not None:
+            return self._demotion.cause
+        to = self._handover[1].asker if self._handover else "another broker"
+        return f"handed over to {to}{f': {self._cause}' if self._cause else ''}"
 
-    def demote(self, request: int) -> None:
-        """An operator wants it."""
+    def demote(self, what: DemoteAsked) -> None:
+        """Somebody on this side wants it."""
         if self._is_under_way:
-            self._answer(request, False, "this broker is being demoted already: wait for that")
+            self._answer(what.request, False, "this broker is being demoted already: wait for that")
             return
-        self._demotion = request
+        self._around.note("info", f"{what.cause}: clients are sent away")
+        self._demotion = what
         self._begin()
 
     def hand_over(self, link: int, question: Question) -> str:
@@ -56,7 +61,8 @@ class Departure:
             self._answer(what.request, False, f"{what.to or 'nobody'} is not ready to take over; ready: {names}")
             return
         best = max(chosen, key=lambda each: each.acknowledged)
-        self._switchover = what.request, best.name, self._around.now_s
+        self._around.note("info", f"{what.cause}: {best.name} is asked to take over")
+        self._switchover, self._cause = (what.request, best.name, self._around.now_s), what.cause
         self._around.send(best.link, TakeOver(primary.generation))
 
     def tick(self) -> None:
@@ -64,7 +70,7 @@ class Departure:
         if self._switchover is not None:
             request, to, since_s = self._switchover
             if self._around.now_s - since_s > SWITCHOVER_LIMITS * self._around.settings.ask_limit_s:
-                self._switchover = None
+                self._switchover, self._cause = None, ""
                 self._answer(request, False, f"{to} did not take over in time: see its log")
 
     def left(self, status: Callable[[int, bool, str], Answer]) -> None:
@@ -72,12 +78,13 @@ class Departure:
         if self._handover is not None:
             link, question = self._handover
             self._around.send(link, status(question.number, True, "handed over"))
-        if self._demotion:
-            self._answer(self._demotion, True, "demoted; promote another broker")
+        if self._demotion is not None:
+            self._answer(self._demotion.request, True, "demoted; promote another broker")
         if self._switchover is not None:
             request, to, _ = self._switchover
             self._answer(request, True, f"{to} takes over")
-        self._is_under_way, self._demotion, self._handover, self._switchover = False, 0, None, None
+        self._is_under_way, self._demotion, self._handover, self._switchover = False, None, None, None
+        self._cause = ""
 
     def _begin(self) -> None:
         self._is_under_way = True

@@ -46,6 +46,8 @@ class LinkLost(NamedTuple):
 
     link: int
     reason: str
+    is_login: bool = False
+    """The other broker does not let us in as who we are; `reason` is what it said."""
 
 
 class FrameReceived(NamedTuple):
@@ -81,19 +83,36 @@ class PromoteAsked(NamedTuple):
     request: int
     force: bool = False
     cause: str = "promoted by an operator"
+    failover: bool = False
+    """Only because there is no primary: one that answers, or is about to take over from one, is left alone."""
 
 
 class DemoteAsked(NamedTuple):
-    """Somebody wants this broker to be primary no more; answered by `Answered(request, ...)`."""
+    """Somebody wants this broker to be primary no more; answered by `Answered(request, ...)`.
+
+    `cause`: who, and why, as a reason for the change of state."""
 
     request: int
+    cause: str = "demoted by an operator"
 
 
 class SwitchoverAsked(NamedTuple):
-    """Somebody wants this primary to hand over to `to` (empty: to the best); answered by `Answered(request, ...)`."""
+    """Somebody wants this primary to hand over to `to` (empty: to the best); answered by `Answered(request, ...)`.
+
+    `cause`: who, and why, for the log."""
 
     request: int
     to: str
+    cause: str = "a switchover by an operator"
+
+
+class DropAsked(NamedTuple):
+    """Somebody knows that `backup` is gone, and wants this primary not to wait for it; answered by
+    `Answered(request, ...)`."""
+
+    request: int
+    backup: str
+    reason: str
 
 
 class ClientsEnded(NamedTuple):
@@ -164,6 +183,7 @@ Input = (
     | PromoteAsked
     | DemoteAsked
     | SwitchoverAsked
+    | DropAsked
     | ClientsEnded
     | PeersAnswered
     | RecordRead
@@ -293,7 +313,7 @@ class TurnDue(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What came of `PromoteAsked`, `DemoteAsked` or `SwitchoverAsked`, in a sentence; requests are above 0."""
+    """What came of a request such as `PromoteAsked`, in a sentence; requests are above 0."""
 
     request: int
     done: bool

@@ -266,7 +266,7 @@ class Answer(NamedTuple):
     promised_to: str
     """To whom, while that binds it; else empty."""
     granted: bool
-    """Whether it agrees to what was asked; the text says why not."""
+    """Whether it agrees to what was asked; the text says why not. `STATUS`: False while a primary hands over to it."""
     text: str
     min_in_sync: int
     store: Store = Store.MEMORY

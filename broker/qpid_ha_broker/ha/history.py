@@ -10,8 +10,9 @@ Source: KIP-101 (leader epochs); seed 000, LM1 and LM2.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from qpid_ha_broker.ha.frames import GenerationEntry
+from qpid_ha_broker.ha.frames import GenerationEntry, Position
 
 History = Sequence[GenerationEntry]
 
@@ -54,3 +55,26 @@ def problem(history: History, last_lsn: int) -> str:
 def newest(history: History) -> int:
     """The last generation; 0 for an empty log."""
     return history[-1].generation if history else 0
+
+
+class Logged(Protocol):
+    """Whatever tells of a log."""
+
+    @property
+    def generation(self) -> int:
+        """The newest in it; 0: it is empty."""
+
+    @property
+    def lsn(self) -> int:
+        """Of its last event."""
+
+
+def log_end(log: Logged) -> Position:
+    """Where the log ends that `log` tells of; the greatest goes furthest. The one order for the promotion verdict, for
+    stores, and for the agents' election.
+
+    A generation has one log, of which each broker holds a beginning. The epoch of the in-sync set that a broker knows
+    of is no part of the order: it says what that broker has heard to be certain, and of two that hold the same one may
+    have heard less.
+    """
+    return Position(log.generation, log.lsn)

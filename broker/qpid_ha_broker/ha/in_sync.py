@@ -30,10 +30,17 @@ class _Leaving:
     epoch: int
     change_lsn: int = 0
     is_filed: bool = False
+    return_epoch: int = 0
+    """In which it is back, before anybody has filed that it left; 0: it is not back."""
+    return_lsn: int = 0
 
     def counts(self, held_by_all: int) -> bool:
         """Whether all others know of it, and whoever would be asked."""
         return self.is_filed and 0 < self.change_lsn <= held_by_all
+
+    def is_undone(self, held_by_all: int) -> bool:
+        """Whether all know that it is back."""
+        return 0 < self.return_lsn <= held_by_all
 
 
 class InSyncSet:
@@ -51,6 +58,8 @@ class InSyncSet:
         self._leaving: dict[str, _Leaving] = {}
         self._forgotten: list[_Leaving] = []
         """Departures of some who are back and do not remember what they did meanwhile."""
+        self._returned: list[_Leaving] = []
+        """Departures of some who are back and do. None is ever committed without the return: it was not filed."""
         if primary not in self._acknowledged:
             raise ValueError(f"{primary} is not in its own in-sync set {change.members}")
 
@@ -77,7 +86,7 @@ class InSyncSet:
         before = self._acknowledged.get(name)
         if before is not None and lsn > before:
             self._acknowledged[name] = lsn
-            if before <= self.committed_lsn or self._leaving or self._forgotten:
+            if before <= self.committed_lsn or self._departures or self._returned:
                 self._advance()
 
     def join(self, name: str, lsn: int, *, remembers: bool = True) -> Change:
@@ -86,10 +95,13 @@ class InSyncSet:
         `remembers`: it has been in no newer generation, and would know.
         """
         leaving = self._leaving.pop(name, None)
-        if leaving is not None and not remembers:
-            self._forgotten.append(leaving)
         self._acknowledged[name] = lsn
         self.epoch += 1
+        if leaving is not None and not remembers:
+            self._forgotten.append(leaving)
+        elif leaving is not None and leaving.change_lsn:
+            leaving.return_epoch = self.epoch
+            self._returned.append(leaving)
         return self.change
 
     def leave(self, name: str) -> Change:
@@ -106,6 +118,9 @@ class InSyncSet:
         for leaving in self._departures:
             if leaving.epoch <= epoch and not leaving.change_lsn:
                 leaving.change_lsn = lsn
+        for leaving in self._returned:
+            if leaving.return_epoch <= epoch and not leaving.return_lsn:
+                leaving.return_lsn = lsn
         self._advance()
 
     def filed(self, epoch: int) -> None:
@@ -131,8 +146,10 @@ class InSyncSet:
                 del self._leaving[name]
         if self._forgotten:
             self._forgotten = [leaving for leaving in self._forgotten if not leaving.counts(held_by_all)]
+        if self._returned:
+            self._returned = [leaving for leaving in self._returned if not leaving.is_undone(held_by_all)]
         if self.is_large_enough:
-            counted = [held_by_all, *[leaving.acknowledged for leaving in self._departures]]
+            counted = [held_by_all, *[leaving.acknowledged for leaving in [*self._departures, *self._returned]]]
             self.committed_lsn = max(self.committed_lsn, min(counted))
 
     def check_invariants(self) -> None:

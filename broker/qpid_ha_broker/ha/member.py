@@ -45,6 +45,7 @@ class Member(AnsweringMember):
             fx.PromoteAsked: self._promote_asked,
             fx.DemoteAsked: self._demote_asked,
             fx.SwitchoverAsked: self._switchover_asked,
+            fx.DropAsked: self._drop_asked,
             fx.ClientsEnded: self._clients_ended,
             fx.PeersAnswered: self._peers_answered,
             fx.RecordRead: self._record_read,
@@ -123,6 +124,7 @@ class Member(AnsweringMember):
 
     def _move(self, cause: Cause, reason: str) -> None:
         before, after = self._machine.move(cause)
+        self._refusal = ""
         self._set_writability(f"this broker is {after}, not primary")
         self._around.effects.append(fx.StateChanged(before, after, reason))
 
@@ -156,6 +158,7 @@ class Member(AnsweringMember):
             self._primary.lost(what.link, what.reason)
             self._after_change()
         elif what.link == self._backup.link and self._backup.stage is not Stage.SEARCHING:
+            self._backup.note_login(what.reason if what.is_login else "")
             self._lost_primary(what.reason)
 
     def _give_up(self, why: str) -> None:
@@ -354,6 +357,9 @@ class Member(AnsweringMember):
 
     def _promote_asked(self, what: fx.PromoteAsked) -> None:
         if self._primary is not None:
+            if what.force:
+                self._filing.replace_record()
+                self._file()
             self._answer(what.request, True, f"already primary of generation {self.generation}")
         elif self._promotion is not None:
             self._answer(what.request, False, "this broker is being promoted already: wait for that")
@@ -370,7 +376,9 @@ class Member(AnsweringMember):
             return
         self._promotion = None
         if isinstance(outcome, Refused):
-            self._around.note("warning", f"promotion refused: {outcome.text}")
+            if outcome.text != self._refusal:  # an agent tries again and again
+                self._around.note("warning", f"promotion refused: {outcome.text}")
+            self._refusal = outcome.text if self.state is State.CONNECTING else ""
             if promotion.outcome_is_unknown:
                 self._uncertain.begin(promotion.wanted_generation)
             self._answer(promotion.request, False, outcome.text)
@@ -397,7 +405,7 @@ class Member(AnsweringMember):
         if self._primary is None:
             self._answer(what.request, False, f"this broker is {self.state}: only a primary can be demoted")
         else:
-            self._departure.demote(what.request)
+            self._departure.demote(what)
 
     def _clients_ended(self, _: fx.ClientsEnded) -> None:
         if self._closing.is_under_way:
@@ -419,6 +427,17 @@ class Member(AnsweringMember):
             self._answer(what.request, False, f"this broker is {self.state}: ask the primary, {primary}")
         else:
             self._departure.switch_over(self._primary, what)
+
+    def _drop_asked(self, what: fx.DropAsked) -> None:
+        if self._primary is None:
+            primary = self.primary_name or "once there is one"
+            self._answer(what.request, False, f"this broker is {self.state}: ask the primary, {primary}")
+            return
+        had_it = self._primary.drop(what.backup, what.reason)
+        members = ", ".join(self._primary.in_sync.members)
+        done = "is dropped" if had_it else "is not waited for"
+        self._answer(what.request, True, f"{what.backup} {done}; in sync: {members}")
+        self._after_change()
 
     def _take_over(self, link: int, frame: fr.TakeOver) -> None:
         if link == self._backup.link and self._backup.stage is Stage.FOLLOWING:
@@ -471,7 +490,12 @@ class Member(AnsweringMember):
 
     def _record_read(self, what: fx.RecordRead) -> None:
         self._uncertain.record_read(what.number, what.record)
-        if self._promotion is not None and self._primary is None:
+        if self._primary is not None:
+            newer = self._filing.record_read(self._primary, what)
+            if newer:
+                self._step_down(newer)
+            self._after_change()
+        elif self._promotion is not None:
             self._promoted(self._promotion.record_read(what.number, what.record))
 
     def _record_written(self, what: fx.RecordWritten) -> None:

@@ -29,6 +29,8 @@ class AnsweringMember(MemberView):
             text = "this is the broker that asks"
         elif cluster and question.cluster and question.cluster != cluster:
             granted, text = False, f"this broker belongs to the cluster {cluster}"
+        elif question.topic is fr.Topic.STATUS and self._promotion is not None and self._promotion.takes_over:
+            granted, text = False, f"{self._around.settings.name} takes over from the primary"
         elif question.topic is fr.Topic.STEP_DOWN:
             text = self._asked_to_step_down(link, question)
             if not text:

@@ -16,7 +16,7 @@ from qpid_ha_broker.ha.primary import WITNESS, Primary
 from qpid_ha_broker.ha.promotion import Own, Promotion
 from qpid_ha_broker.ha.reports import backup_facts, history_facts
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.ha.states import Phase, State, StateMachine
+from qpid_ha_broker.ha.states import Cause, Phase, State, StateMachine
 from qpid_ha_broker.ha.surroundings import Surroundings
 from qpid_ha_broker.ha.tail import Tail
 from qpid_ha_broker.ha.uncertain_write import UncertainWrite
@@ -36,7 +36,8 @@ class MemberView:
         self._tail = restored.tail or Tail(settings.tail_bytes, held_lsn)
         if self._tail.last_lsn != held_lsn:
             self._tail.reset(held_lsn)
-        self._machine = StateMachine(State.CONNECTING)
+        self._machine = StateMachine(State.LOADING)
+        self._machine.move(Cause.LOADED)
         self._keeping = Keeping(self._around, held_lsn)
         self._backup = Backup(self._around, self._tail, self._keeping, restored)
         self._primary: Primary | None = None
@@ -48,6 +49,8 @@ class MemberView:
         self._departure = Departure(self._around)
         self._closing = Closing(self._around)
         self._stopped = False
+        self._refusal = ""
+        """Of the last promotion, until this broker has a primary or is one."""
 
     @property
     def wall_ms(self) -> int:
@@ -106,6 +109,11 @@ class MemberView:
         return self._around.settings.name if self._primary is not None else self._backup.primary
 
     @property
+    def login_problem(self) -> str:
+        """Why another broker does not let this one in; empty: none says so, or nobody has to."""
+        return "" if self._primary is not None else self._backup.login_problem
+
+    @property
     def primary_address(self) -> str:
         """Where clients find the primary; empty when this broker does not know, or is it."""
         if self._primary is not None or not self._backup.primary:
@@ -132,6 +140,15 @@ class MemberView:
     def is_chosen(self) -> bool:
         """All stores were compared, and the one with which this broker came back is the one to begin with."""
         return self._backup.is_chosen
+
+    @property
+    def problem(self) -> str:
+        """What keeps a primary from recording changes of the in-sync set, or whoever has no primary from following one
+        or from being it.
+
+        With what to do; empty: nothing that is known.
+        """
+        return self._filing.problem if self._primary is not None else self.login_problem or self._refusal
 
     @property
     def is_closing(self) -> bool:
@@ -167,4 +184,7 @@ class MemberView:
     def _own(self) -> Own:
         newest = self._backup.newest_generation()
         primary = newest.primary if newest is not None else ""
-        return Own(self.status(), primary, self._backup.is_chosen, self._claims.own_claim)
+        return Own(
+            self.status(), primary, self._backup.is_chosen, self._claims.own_claim, self._backup.committed_in_sync(),
+            self._filing.confirmed,
+        )  # fmt: skip

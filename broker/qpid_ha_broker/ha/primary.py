@@ -7,7 +7,7 @@ level beside the live stream. Nobody waits for a backup that is not in the in-sy
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from qpid_ha_broker.events.types import InSyncChanged
 from qpid_ha_broker.ha import frames as fr
@@ -54,6 +54,7 @@ class Primary:
         """The others have to be asked before a backup may join."""
         self.unfiled: Change | None = None
         """The newest change that still has to be filed; the member takes care of it."""
+        self._unfiled_lsn = 0
         self._check_size()
 
     def began(self, start_lsn: int, in_sync_lsn: int) -> None:
@@ -314,9 +315,24 @@ class Primary:
     def _write(self, change: Change) -> None:
         lsn = self._around.resources.write(InSyncChanged(change.epoch, change.members))
         self.in_sync.appended(change.epoch, lsn)
-        self.unfiled = change
+        self.unfiled, self._unfiled_lsn = change, lsn
         self._check_size()
         self._around.want_turn()
+
+    @property
+    def is_unfiled_kept(self) -> bool:
+        """Whether this broker's store has the change that is to be filed, so that no record is ahead of the store."""
+        return self._keeping.kept_lsn >= self._unfiled_lsn
+
+    def holds_all_of(self, names: Iterable[str], answers: Sequence[fr.Answer]) -> bool:
+        """Whether those, and all in sync, are in sync now and have just answered that they know no newer generation.
+
+        Then none of them leads one; and nobody else can.
+        """
+        others = (set(names) | set(self.in_sync.members)) - {self.in_sync.primary}
+        followers = {each.name for each in answers if each.complete and each.generation == self.generation}
+        is_here = others <= followers & set(self.in_sync.members)
+        return is_here and not others & self._expected and not self.in_sync.awaits_filing
 
     def filed(self, epoch: int) -> None:
         """A coordinator, or every peer that can be reached, knows of `epoch`."""
@@ -380,6 +396,16 @@ class Primary:
         self._around.note("warning", f"backup {backup.name} is disconnected: {reason}")
         if backup.name in self.in_sync and backup.name not in self._expected:
             self._leave(backup.name, reason)
+
+    def drop(self, name: str, reason: str) -> bool:
+        """Treat the backup as if its channel was lost; whether there was anything to do. If it lives it comes back."""
+        links = [backup for backup in self.links.values() if backup.name == name]
+        for backup in links:
+            self._give_up(backup, reason)
+        if name not in self._expected:
+            return bool(links)
+        self._leave(name, reason)  # of the last in-sync set, and not back yet
+        return True
 
     def _give_up(self, backup: BackupLink, reason: str) -> None:
         self._around.close(backup.link, reason)

@@ -15,7 +15,7 @@ from qpid_ha_broker.ha.effects import PeersAnswered, PromoteAsked, ReadRecord, R
 from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.ha.surroundings import Surroundings
-from qpid_ha_broker.ha.verdict import Accept, Known, Refuse, StepDownFirst, judge
+from qpid_ha_broker.ha.verdict import Accept, CommittedSet, Known, Refuse, StepDownFirst, judge
 
 PROMISE_LIMITS = 3
 """A promise lapses after so many ask limits; an attempt gives up after one less."""
@@ -40,6 +40,9 @@ class Own(NamedTuple):
     primary: str
     is_chosen: bool
     claim: int
+    committed: CommittedSet | None
+    record: Record | None
+    """The last one that the coordinator has confirmed to it."""
 
 
 class Refused(NamedTuple):
@@ -70,7 +73,7 @@ class Promotion:
         own: Callable[[], Own],
         claim: Callable[[int], None],
     ) -> None:
-        self.request, self.force, self.cause = asked
+        self.request, self.force, self.cause, self.failover = asked
         self.step = Step.ASKING
         self.began_s = around.now_s
         self.claimed = 0
@@ -132,14 +135,14 @@ class Promotion:
         return self._judge()
 
     def _known(self) -> Known:
-        own, primary, is_chosen, own_claim = self._own()
+        own = self._own()
         answers = self._answers
         unreachable = answers.unreachable if answers is not None else ()
         settings = self._around.settings
         return Known(
-            own, primary, answers.answers if answers is not None else (), unreachable, self._record,
-            settings.has_coordinator, settings.min_in_sync, self._handed_over_by, self.force, is_chosen,
-            settings.auto_recover, own_claim,
+            own.answer, own.primary, answers.answers if answers is not None else (), unreachable, self._record,
+            settings.has_coordinator, settings.min_in_sync, self._handed_over_by, self.force, own.is_chosen,
+            settings.auto_recover, own.claim, own.committed, own.record,
         )  # fmt: skip
 
     def _judge(self) -> Outcome:
@@ -150,6 +153,9 @@ class Promotion:
         verdict = judge(self._known())
         if isinstance(verdict, Refuse):
             return self._refuse(verdict.text)
+        reason = self._why_no_failover() if self.failover else ""
+        if reason:
+            return self._refuse(reason)
         if isinstance(verdict, StepDownFirst):
             if self._handed_over_by:
                 return self._refuse(f"{verdict.primary} is primary, beside {self._handed_over_by}: try again")
@@ -166,6 +172,22 @@ class Promotion:
         self._claim(verdict.generation)
         self._ask(Topic.CLAIM, verdict.generation)
         return None
+
+    def _why_no_failover(self) -> str:
+        """Who is primary, or will be in a moment; empty when nobody is.
+
+        A primary of an older generation than the newest that is known does not count: it slept while another one was
+        promoted, and is to step down.
+        """
+        answers = self._answers.answers if self._answers is not None else ()
+        recorded = self._record.generation if self._record is not None else 0
+        newest = max(recorded, self._own()[0].generation, *(answer.generation for answer in answers))
+        for answer in answers:
+            if answer.state == State.PRIMARY and answer.generation >= newest:
+                return f"{answer.name} is primary, and answers: there is nothing to take over"
+            if not answer.granted:
+                return f"{answer.name}: {answer.text}"
+        return ""
 
     def _handed_over(self, answers: tuple[Answer, ...]) -> Outcome:
         live = [answer for answer in answers if answer.state == State.PRIMARY and not answer.granted]
@@ -239,6 +261,11 @@ class Promotion:
     def is_being_filed(self) -> bool:
         """The verdict is spoken and is not asked for again: what this broker holds must stay what was judged."""
         return self.step is Step.FILING
+
+    @property
+    def takes_over(self) -> bool:
+        """A live primary hands over to this broker, or has: it wanted that itself, or was asked for it."""
+        return not self.request or bool(self._handed_over_by) or self.step in (Step.HANDING_OVER, Step.CATCHING_THE_END)
 
     @property
     def wanted_generation(self) -> int:

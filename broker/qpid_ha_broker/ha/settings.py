@@ -41,14 +41,16 @@ class MemberSettings:
     auto_recover: bool = True
     """After a crash of everybody, lead again as soon as all who may hold more are here to compare."""
 
-    def status_limit_s(self, is_restored: bool) -> float:
+    def status_limit_s(self, has_lost_memory: bool) -> float:
         """How long peers are waited for before a promotion.
 
         What the silent ones might know, a coordinator's record says as well: then a machine that is off, whose address
         does not even refuse a connection, holds up nobody for long. How far their stores go, no record says: whoever
-        was restored from its own must hear them, and they may just have been started.
+        was restored from its own must hear them, and they may just have been started. So must whoever holds nothing: an
+        empty record may be a lost one.
         """
-        return min(self.ask_limit_s, WITH_RECORD_S) if self.has_coordinator and not is_restored else self.ask_limit_s
+        is_short = self.has_coordinator and not has_lost_memory
+        return min(self.ask_limit_s, WITH_RECORD_S) if is_short else self.ask_limit_s
 
     def __post_init__(self) -> None:
         if self.link_timeout_s < 2 * self.heartbeat_interval_s:

@@ -13,6 +13,7 @@ from typing import Final
 class State(StrEnum):
     """What a broker is to its cluster, in the words that `qpid-ha status` prints."""
 
+    LOADING = "loading"
     STANDALONE = "standalone"
     CONNECTING = "connecting"
     CATCHUP = "catchup"
@@ -31,6 +32,8 @@ class Phase(StrEnum):
 class Cause(StrEnum):
     """Why a state is left."""
 
+    LOADED = "store loaded"
+    LOADED_ALONE = "store loaded, and ha.cluster is off"
     WELCOMED = "welcomed by the primary"
     CAUGHT_UP = "caught up"
     LINK_LOST = "link lost"
@@ -40,6 +43,8 @@ class Cause(StrEnum):
 
 
 TRANSITIONS: Final[dict[tuple[State, Cause], State]] = {
+    (State.LOADING, Cause.LOADED): State.CONNECTING,
+    (State.LOADING, Cause.LOADED_ALONE): State.STANDALONE,
     (State.CONNECTING, Cause.WELCOMED): State.CATCHUP,
     (State.CATCHUP, Cause.CAUGHT_UP): State.READY,
     (State.CATCHUP, Cause.LINK_LOST): State.CONNECTING,
@@ -48,6 +53,7 @@ TRANSITIONS: Final[dict[tuple[State, Cause], State]] = {
     (State.CONNECTING, Cause.PROMOTED): State.PRIMARY,
     (State.CATCHUP, Cause.PROMOTED): State.PRIMARY,
     (State.PRIMARY, Cause.DEMOTED): State.CONNECTING,
+    (State.LOADING, Cause.STOPPED): State.STOPPING,
     (State.STANDALONE, Cause.STOPPED): State.STOPPING,
     (State.CONNECTING, Cause.STOPPED): State.STOPPING,
     (State.CATCHUP, Cause.STOPPED): State.STOPPING,

@@ -46,7 +46,8 @@ class Surroundings:
         """Ask all other brokers; the number of the question. `own`: what this broker would answer itself."""
         settings, number = self.settings, self.number()
         is_look = topic is Topic.STATUS
-        limit_s = settings.status_limit_s(own.store is Store.DIRTY) if is_look else settings.ask_limit_s
+        has_lost_memory = own.store is Store.DIRTY or not own.generation
+        limit_s = settings.status_limit_s(has_lost_memory) if is_look else settings.ask_limit_s
         question = Question(
             number, topic, settings.name, settings.instance, own.cluster, generation or own.generation, own.lsn,
             settings.own_address,

@@ -3,16 +3,29 @@
 The safety property that it defends: a broker that is promoted without an operator's override holds everything that was
 ever confirmed. Whoever was in the newest in-sync set does; so the question is whether a newer one could exist than
 those that can be seen, and whether this broker's memory is still the one that was in it.
+
+A coordinator's record answers the first part only while it is the newest record that there ever was, and the stores
+here are the newest that there ever were. Either may be lost, or put back from a copy; then the other one shows it, and
+who goes on with what is left is an operator's decision (docs/decisions/0004-coordinators.md).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from qpid_ha_broker.ha.effects import Record
 from qpid_ha_broker.ha.frames import Answer, Store
+from qpid_ha_broker.ha.history import log_end
 from qpid_ha_broker.ha.states import State
+
+
+class CommittedSet(NamedTuple):
+    """An in-sync set in a broker's log of which that broker was told that it is committed."""
+
+    generation: int
+    epoch: int
+    members: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,10 @@ class Known:
     auto_recover: bool = True
     own_claim: int = 0
     """The generation that this broker wanted to lead last, by what it has on disk."""
+    own_committed: CommittedSet | None = None
+    """The newest one of this broker's log; None: it was told of none since it was started."""
+    own_record: Record | None = None
+    """The last one that the coordinator has confirmed to this process."""
 
 
 class Refuse(NamedTuple):
@@ -56,6 +73,8 @@ class Accept(NamedTuple):
     epoch: int
     members: tuple[str, ...]
     text: str
+    is_forced: bool = False
+    """What only other brokers hold is given up, because an operator said so."""
 
 
 Verdict = Refuse | StepDownFirst | Accept
@@ -77,6 +96,8 @@ def judge(known: Known) -> Verdict:
         return Refuse(strangers)
     if known.force:
         reason = _why_not_by_force(known)
+        if not reason and _outdated_record(known) is not None:
+            known = _without_record(known)
     elif known.own.store is Store.FAILED:
         reason = "the store of this broker has failed, and it holds what came since in memory only: promote another one"
     elif known.own.state == State.CATCHUP or not known.own.complete:
@@ -136,7 +157,7 @@ def _why_not_empty(known: Known) -> str:
             f"this broker holds no data; generation {record.generation} was confirmed by {members}: start those,"
             " or use --force if their data is lost for good"
         )
-    if known.unreachable and not known.has_coordinator:
+    if known.unreachable and not is_our_own:  # an empty record may be a lost one
         return (
             f"this broker holds no data, and {', '.join(known.unreachable)} cannot be asked for any: start all brokers,"
             " or use --force if there is none"
@@ -154,10 +175,105 @@ def _why_not_with_data(known: Known) -> str:
             f"{view.source} knows a newer in-sync set without this broker (generation {view.generation}, epoch"
             f" {view.epoch}: {', '.join(view.members)}): promote one of those"
         )
-    why = _why_not_from_store(known, view) or _why_left_out(known)
+    outdated = _outdated_record(known)
+    if outdated is not None:
+        return outdated.text
+    why = _why_not_from_store(known, view)
+    if not why:
+        outdated = _outdated_stores(known)
+        why = outdated.text if outdated is not None else _why_left_out(known)
     if not why and not known.has_coordinator and known.min_in_sync > 1:
         why = _why_no_majority(known)
     return why
+
+
+def _outdated_record(known: Known) -> Refuse | None:
+    """The record is not the newest one that there was: it is lost, or was put back from a copy.
+
+    Each of these proves it, because whatever is in a log in this way had been recorded before:
+
+    1. A generation: it is recorded before its first event is written.
+    2. What the coordinator has confirmed to this broker.
+    3. Another primary of the same generation: only one of them was recorded, and the other record replaced it.
+    4. A committed in-sync set without somebody who is in the record: a departure counts only once it is recorded. (A
+       set in the log that is not known to be committed, or that has more members, proves nothing: its primary may have
+       died before it was recorded.)
+    """
+    record, own, committed, confirmed = known.record, known.own, known.own_committed, known.own_record
+    if record is None:
+        return None
+    at = record.generation, record.epoch
+    furthest = max((own, *known.answers), key=lambda answer: answer.generation)
+    has_left = committed is not None and not set(record.members) <= set(committed.members)
+    if furthest.generation > record.generation:
+        proof = f"the log of {furthest.name} knows generation {furthest.generation}"
+    elif confirmed is not None and (confirmed.generation, confirmed.epoch) > at:
+        proof = f"this broker had generation {confirmed.generation}, epoch {confirmed.epoch} recorded"
+    elif own.generation == record.generation and known.own_primary != record.primary:
+        proof = f"in this broker's log {known.own_primary} leads that generation, not {record.primary}"
+    elif committed is not None and has_left and committed[:2] > at and committed.generation == record.generation:
+        proof = f"this broker's log knows epoch {committed.epoch}, without some of those"
+    else:
+        return None
+    return Refuse(
+        f"the coordinator's record {shown_record(record)}, but {proof}: the record was lost or put back from a copy,"
+        " and who was in sync last is not known. Have all brokers started, and use `qpid-ha promote --force` on the one"
+        " that is furthest: it writes the record anew, and gives up what only others have"
+        f" confirmed{_who_cannot_be_asked(known)}"
+    )
+
+
+def shown_record(record: Record) -> str:
+    """What it says, as the end of a sentence."""
+    if not record.generation:
+        return "is empty"
+    return f"says generation {record.generation}, epoch {record.epoch}: {', '.join(record.members)}"
+
+
+def _outdated_stores(known: Known) -> Refuse | None:
+    """The record knows of something newer than everybody who is here: the stores were put back from a copy.
+
+    Who was not restarted since it was in sync need not fear that. For a store it takes one of:
+
+    1. Somebody in sync, this broker perhaps, whose log knows what the record says. Its primary had that on disk before
+       it was recorded, so it does, unless its store is a copy.
+    2. The primary that the record names, who has on disk that it wanted that generation, but nothing of it: then
+       nothing of it was ever confirmed.
+    3. A member that was not restarted and knows nothing of that generation: nothing was confirmed without it.
+    """
+    record, own = known.record, known.own
+    if record is None or own.store not in (Store.DIRTY, Store.CLEAN):
+        return None
+    here = (own, *known.answers)
+    at = record.generation, record.epoch
+    if any((each.generation, each.epoch) >= at and _was_in_sync(each) for each in here):
+        return None
+    if any(each.promised >= record.generation > each.generation and each.name == record.primary for each in here):
+        return None
+    if any(_is_awake(each) and each.name in record.members for each in known.answers):
+        return None
+    newest = max(here, key=lambda each: (each.generation, each.epoch, each.lsn))
+    return Refuse(
+        f"the coordinator's record says generation {record.generation}, epoch {record.epoch}, led by {record.primary},"
+        f" and no store here goes further than generation {newest.generation}, epoch {newest.epoch}: they were put back"
+        f" from a copy, or the newer ones are missing{_who_cannot_be_asked(known)}. Bring those back;"
+        f" `qpid-ha promote --force` on {newest.name} gives up all that was confirmed after LSN {newest.lsn} of"
+        f" generation {newest.generation}"
+    )
+
+
+def _who_cannot_be_asked(known: Known) -> str:
+    return f" ({', '.join(known.unreachable)} cannot be asked)" if known.unreachable else ""
+
+
+def _without_record(known: Known) -> Known:
+    """For who leads although the record is lost: as without a coordinator, if that suffices to know who is in sync.
+
+    Everybody has to be here. Then an operator's word for a lost record does not cost the others their place.
+    """
+    plain = replace(known, force=False, record=None, has_coordinator=False)
+    is_enough = not known.unreachable and not isinstance(judge(plain), Refuse)
+    return plain if is_enough else known
 
 
 def _why_not_from_store(known: Known, view: _View) -> str:
@@ -183,8 +299,8 @@ def _why_not_from_store(known: Known, view: _View) -> str:
     if not known.auto_recover:
         return "this store was not closed in order, and ha.auto-recover is off: see `qpid-ha store best`"
     # Who was recorded but died before its own log had that cannot lead, and what it alone has was not confirmed.
-    best = max(filter(_was_in_sync, members), key=_progress, default=own)
-    if _progress(best) > _progress(own):
+    best = max(filter(_was_in_sync, members), key=log_end, default=own)
+    if log_end(best) > log_end(own):
         return f"the store of {best.name} goes further, to LSN {best.lsn} (here {own.lsn}): promote that one"
     return ""
 
@@ -207,7 +323,7 @@ def _may_be_alone(restarted: Answer, other: Answer, known: Known) -> bool:
     """
     is_left_out = other.name not in restarted.newest_members
     is_newer = (restarted.generation, restarted.epoch) > (other.generation, other.epoch)
-    is_further = _progress(restarted) > _progress(other)
+    is_further = log_end(restarted) > log_end(other)
     is_dirty_member = restarted.store is Store.DIRTY and _was_in_sync(restarted)
     is_possible = is_newer and is_further and _may_have_confirmed(restarted, known)
     return not known.has_coordinator and is_dirty_member and is_left_out and is_possible
@@ -246,10 +362,6 @@ def _promote(names: list[str]) -> str:
     return "promote that one" if len(names) == 1 else "promote one of those"
 
 
-def _progress(answer: Answer) -> tuple[int, int]:
-    return answer.generation, answer.lsn
-
-
 def _why_no_majority(known: Known) -> str:
     """Without a coordinator, enough others must remember: those who do not could have gone on without this broker.
 
@@ -286,4 +398,5 @@ def _accept(known: Known) -> Accept:
     lacking = {answer.name for answer in known.answers if _left_out_by(answer, known)}
     staying = set() if known.force else set(view.members) - gone - hollow - lacking
     members = tuple(sorted(staying | {own.name}))
-    return Accept(max(generations) + 1, view.epoch + 1, members, f"in sync with {', '.join(members)}")
+    text = f"in sync with {', '.join(members)}"
+    return Accept(max(generations) + 1, view.epoch + 1, members, text, known.force)

@@ -6,6 +6,8 @@ are the same, and the clerk reads each field before anything is filed: values co
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from qpid_ha_broker.events.fields import write_arguments
@@ -14,6 +16,7 @@ from qpid_ha_broker.model.configuration import MAX_NAME_BYTES, Configuration
 from qpid_ha_broker.model.errors import InvalidArgument
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queue_arguments import check_settable
 from qpid_ha_broker.model.resource_set import ResourceSet
 
 MAX_KEY_BYTES = 1024
@@ -50,9 +53,22 @@ class Administration:
         """All queues, in the order in which they were made."""
         return [self._queue_facts(queue) for queue in self._state.queues.values()]
 
+    @property
+    def queue_count(self) -> int:
+        """How many queues there are."""
+        return len(self._state.queues)
+
+    def queues_from(self, start: int) -> Iterator[Facts]:
+        """Those of `queues` from number `start` on, each made when it is asked for."""
+        return map(self._queue_facts, islice(self._state.queues.values(), start, None))
+
     def queue(self, name: object) -> Facts:
         """One queue. Raises NotFound."""
         return self._queue_facts(self._configuration.queue(_name(name, "name")))
+
+    def has_queue(self, name: object) -> bool:
+        """Whether there is one of that name, which may be anything."""
+        return isinstance(name, str) and name in self._state.queues
 
     def create_queue(self, name: object, arguments: object = None) -> Done[Facts]:
         """Make a queue, or find it there with the same arguments. Raises AlreadyExists, InvalidArgument, NotFound."""
@@ -82,9 +98,23 @@ class Administration:
         """All exchanges with their bindings, in the order in which they were made."""
         return [self._exchange_facts(exchange) for exchange in self._state.exchanges.values()]
 
+    @property
+    def exchange_count(self) -> int:
+        """How many exchanges there are."""
+        return len(self._state.exchanges)
+
+    def exchanges_from(self, start: int) -> Iterator[Facts]:
+        """Those of `exchanges` from number `start` on, with the number of their bindings only."""
+        for exchange in islice(self._state.exchanges.values(), start, None):
+            yield {**self._exchange_outline(exchange), "bindings": len(exchange)}
+
     def exchange(self, name: object) -> Facts:
         """One exchange with its bindings. Raises NotFound."""
         return self._exchange_facts(self._configuration.exchange(_name(name, "name")))
+
+    def has_exchange(self, name: object) -> bool:
+        """Whether there is one of that name, which may be anything."""
+        return isinstance(name, str) and name in self._state.exchanges
 
     def create_exchange(self, name: object, kind: object, arguments: object = None) -> Done[Facts]:
         """Make an exchange, or find the same one there. Raises AlreadyExists, InvalidArgument, NotFound."""
@@ -107,12 +137,24 @@ class Administration:
             for binding in exchange.bindings()
         ]
 
+    @property
+    def binding_count(self) -> int:
+        """How many bindings there are."""
+        return sum(map(len, self._state.exchanges.values()))
+
+    def bindings_from(self, start: int) -> Iterator[Facts]:
+        """Those of `bindings` from number `start` on, each made when it is asked for."""
+        for exchange in self._state.exchanges.values():
+            for binding in exchange.bindings()[start:]:
+                yield {"exchange": exchange.name, **self._binding_facts(binding)}
+            start = max(start - len(exchange), 0)
+
     def binding(self, exchange: object, queue: object, key: object) -> Facts | None:
         """One binding; None when there is none with that key. Raises NotFound when queue or exchange are missing."""
         source = self._configuration.exchange(_name(exchange, "exchange"))
         target = self._configuration.queue(_name(queue, "queue"))
         wanted = (target.id, _key(key))
-        found = next((each for each in source.bindings() if (each.queue, each.key) == wanted), None)
+        found = source.binding(*wanted)
         return None if found is None else {"exchange": source.name, **self._binding_facts(found)}
 
     def bind(self, exchange: object, queue: object, key: object = "", arguments: object = None) -> Done[Facts]:
@@ -149,12 +191,12 @@ class Administration:
         }
 
     def _exchange_facts(self, exchange: Exchange) -> Facts:
-        return {
-            "name": exchange.name,
-            "kind": exchange.kind.value,
-            "arguments": dict(exchange.arguments),
-            "bindings": [self._binding_facts(binding) for binding in exchange.bindings()],
-        }
+        bindings = [self._binding_facts(binding) for binding in exchange.bindings()]
+        return {**self._exchange_outline(exchange), "bindings": bindings}
+
+    @staticmethod
+    def _exchange_outline(exchange: Exchange) -> Facts:
+        return {"name": exchange.name, "kind": exchange.kind.value, "arguments": dict(exchange.arguments)}
 
     def _binding_facts(self, binding: Binding) -> Facts:
         queue = self._state.queues_by_id[binding.queue]
@@ -202,5 +244,6 @@ def _arguments(value: object) -> Arguments:
         write_arguments(value)
     except ValueError as error:
         raise InvalidArgument(f"arguments cannot be kept: {error!s:.200}") from None
+    check_settable(value)
     checked: dict[str, Scalar] = value
     return checked

@@ -111,7 +111,7 @@ class Configuration:
         parsed = QueueArguments.parse(arguments)
         if name in self._state.queues:
             there = self._state.queues[name]
-            if dict(there.arguments.given) != dict(arguments):
+            if not parsed.means_the_same_as(there.arguments):
                 raise AlreadyExists(f"queue {name} exists with other arguments: {dict(there.arguments.given)}")
             return there
         self._check_new_name(name)
@@ -202,7 +202,7 @@ class Configuration:
         self._note(None, f"exchange {name} deleted")
 
     def bind(self, exchange: str, queue: str, key: str, arguments: Arguments) -> None:
-        """Raises NotFound, InvalidArgument."""
+        """Raises NotFound, InvalidArgument, LimitReached."""
         self._resources.check_writable()
         target, source = self.queue(queue), self.exchange(exchange)
         local = is_local_binding(source, target, arguments)
@@ -213,6 +213,8 @@ class Configuration:
         bound = ev.Bound(source.id, target.id, key, dict(arguments))
         self._check_record(bound)
         there = source.binding(target.id, key)
+        if there is None or there.arguments != arguments:
+            source.check_room(Binding(target.id, key, arguments))
         if there is not None and is_local_binding(source, target, there.arguments) is not local:
             self._write(ev.Unbound(source.id, target.id, key), local=not local)
         self._write(bound, local=local)

@@ -37,3 +37,7 @@ class NotPrimary(ModelError):
 
 class QueueLocked(ModelError):
     """The queue is somebody else's to fill and to empty: it may only be browsed."""
+
+
+class LimitReached(ModelError):
+    """It would take so long that all others had to wait, or there is as much of it as there may be."""

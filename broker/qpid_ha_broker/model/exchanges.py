@@ -13,8 +13,15 @@ from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
 from qpid_ha_broker.events.types import Arguments, Scalar
+from qpid_ha_broker.model.errors import LimitReached
 from qpid_ha_broker.model.topic_trie import TopicTrie
 
+MAX_PATTERN_BYTES = 255
+"""Of the key of a new topic binding; AMQP before 1.0 had the same limit."""
+MAX_QUEUES = 5000
+"""To which one exchange may lead: a message for all of them takes so long that nobody is served meanwhile."""
+MAX_HEADERS_ARGUMENTS = 10_000
+"""Of all bindings of one headers exchange: each is compared with every message."""
 MATCH_ARGUMENT = "x-match"
 REPLICATE_ARGUMENT = "qpid.replicate"
 """Says where a binding is written; no message needs to have it."""
@@ -83,6 +90,17 @@ class Exchange(ABC):
         """All bindings, the oldest first."""
         return list(self._bindings.values())
 
+    def check_room(self, binding: Binding) -> None:
+        """Raises LimitReached for a new binding that would make routing too slow."""
+        if binding.queue not in self._keys_of_queue and len(self._keys_of_queue) >= MAX_QUEUES:
+            raise LimitReached(
+                f"exchange {self.name} leads to {MAX_QUEUES} queues, and may lead to no more: use another"
+            )
+
+    def __len__(self) -> int:
+        """How many bindings there are."""
+        return len(self._bindings)
+
     @abstractmethod
     def route(self, key: str, properties: Properties) -> tuple[int, ...]:
         """The ids of the queues that get a message with this key and these application properties."""
@@ -142,6 +160,12 @@ class TopicExchange(Exchange):
         self._trie = TopicTrie()
         self._routes: dict[str, tuple[int, ...]] = {}
 
+    def check_room(self, binding: Binding) -> None:
+        super().check_room(binding)
+        size = len(binding.key.encode("utf-8", "surrogatepass"))
+        if size > MAX_PATTERN_BYTES:
+            raise LimitReached(f"the key of a topic binding is at most {MAX_PATTERN_BYTES} bytes, found {size}")
+
     def route(self, key: str, properties: Properties) -> tuple[int, ...]:
         queues = self._routes.get(key)
         return self._match(key) if queues is None else queues
@@ -191,6 +215,11 @@ class _HeadersMatch(NamedTuple):
     needs_all: bool
     expected: tuple[tuple[str, Scalar], ...]
 
+    @property
+    def cost(self) -> int:
+        """Comparisons at most, at least one."""
+        return len(self.expected) or 1
+
     def matches(self, properties: Mapping[str, object]) -> bool:
         hits = (
             name in properties and (value is None or _same_value(value, properties[name]))
@@ -211,6 +240,16 @@ class HeadersExchange(Exchange):
     def __init__(self, exchange_id: int, name: str, arguments: Arguments) -> None:
         super().__init__(exchange_id, name, arguments)
         self._matches: dict[tuple[int, str], _HeadersMatch] = {}
+        self._arguments = 0
+        """How many arguments all bindings have; one that has none counts as one."""
+
+    def check_room(self, binding: Binding) -> None:
+        super().check_room(binding)
+        if self._arguments + len(binding.arguments) > MAX_HEADERS_ARGUMENTS:
+            raise LimitReached(
+                f"the bindings of exchange {self.name} have {self._arguments} arguments; "
+                f"{MAX_HEADERS_ARGUMENTS} are allowed: use another exchange"
+            )
 
     def route(self, key: str, properties: Properties) -> tuple[int, ...]:
         if not self._matches:
@@ -219,10 +258,12 @@ class HeadersExchange(Exchange):
         return tuple(dict.fromkeys(queue for (queue, _), match in self._matches.items() if match.matches(present)))
 
     def _index(self, binding: Binding) -> None:
-        self._matches[binding.queue, binding.key] = _headers_match(binding.arguments)
+        match, before = _headers_match(binding.arguments), self._matches.get((binding.queue, binding.key))
+        self._arguments += match.cost - (before.cost if before is not None else 0)
+        self._matches[binding.queue, binding.key] = match
 
     def _unindex(self, binding: Binding) -> None:
-        del self._matches[binding.queue, binding.key]
+        self._arguments -= self._matches.pop((binding.queue, binding.key)).cost
 
 
 def make_exchange(kind: str, exchange_id: int, name: str, arguments: Arguments) -> Exchange:

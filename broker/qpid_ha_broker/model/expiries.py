@@ -35,14 +35,19 @@ class Expiries:
             heapq.heapify(self._heap)
         heapq.heappush(self._heap, (expires_at_ms, entry.id, entry))
 
-    def pop(self, now_ms: int) -> list[Entry]:
-        """What was due by `now_ms` and is still here, be it somebody's or not."""
+    def pop(self, now_ms: int, most: int) -> list[Entry]:
+        """What was due by `now_ms` and is still here, be it somebody's or not; of `most` notes, the rest later."""
         found = []
-        self.popped_ms = max(self.popped_ms, now_ms)
-        while self._heap and self._heap[0][0] <= now_ms:
-            entry = heapq.heappop(self._heap)[2]
+        heap = self._heap
+        for _ in range(most):
+            if not heap or heap[0][0] > now_ms:
+                break
+            expires_at_ms, _, entry = heapq.heappop(heap)
+            self.popped_ms = max(self.popped_ms, expires_at_ms)
             if entry.event is not None:
                 found.append(entry)
+        if not heap or heap[0][0] > now_ms:
+            self.popped_ms = max(self.popped_ms, now_ms)
         return found
 
     def clear(self) -> None:

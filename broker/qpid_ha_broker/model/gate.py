@@ -36,6 +36,11 @@ class Gate:
     def read_only(self, text: str) -> None:
         self._read_only = text
         self._barred = bool(text or self._refusal)
+        if text:
+            self._became_read_only()
+
+    def _became_read_only(self) -> None:
+        """Nothing may be written from now on: end what was to be written in portions."""
 
     def check_writable(self) -> None:
         """Raises NotPrimary."""

@@ -100,6 +100,10 @@ class Order(ABC):
     def displacing_position(self) -> Position:
         """Where a ring finds what has to go first."""
 
+    def level_of(self, priority: int) -> int:
+        """The level of a message with that AMQP priority: a higher one is given out first, and dropped last."""
+        return 0
+
     def is_superseded(self, entry: Entry) -> bool:
         """Whether something newer took the place of `entry` while it was away."""
         return False

@@ -9,6 +9,7 @@ by the record's checksum, by its LSN, and by the length of the payload.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
@@ -25,16 +26,21 @@ GAP_BYTES: Final = 32 * 1024
 _HEAD: Final = Struct("<IIQBBHBBQHH")
 """A record that is an Enqueued, up to its queues: the layout is in docs/protocol.md."""
 _ENQUEUED: Final = 0x20
+_SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class BodyDamaged(Exception):
-    """A message cannot be read back. `file` and `offset` say where it should be."""
+    """A message cannot be read back. `file` and `offset` say where it should be.
 
-    def __init__(self, file: str, offset: int, lsn: int, text: str) -> None:
+    `is_shortage`: its file was not even looked at, because there was no file descriptor; there may be one later.
+    """
+
+    def __init__(self, file: str, offset: int, lsn: int, text: str, *, is_shortage: bool = False) -> None:
         super().__init__(f"{file}, offset {offset}: message {lsn} cannot be read back: {text}")
         self.file = file
         self.offset = offset
         self.lsn = lsn
+        self.is_shortage = is_shortage
 
 
 class BodySource(Protocol):
@@ -193,9 +199,9 @@ def _read_run(run: list[_Numbered]) -> Iterator[tuple[int, Enqueued | BodyDamage
     try:
         data = source.read(start, last.offset + last.record_bytes - start)
     except OSError as error:
-        text = error.strerror or str(error)
+        text, is_shortage = error.strerror or str(error), error.errno in _SHORTAGES
         for number, message in run:
-            yield number, BodyDamaged(source.name, message.offset, message.lsn, text)
+            yield number, BodyDamaged(source.name, message.offset, message.lsn, text, is_shortage=is_shortage)
         return
     for number, message in run:
         try:

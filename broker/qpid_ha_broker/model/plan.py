@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.events.types import Dequeued, DequeueReason, Enqueued, ProducerAdvanced
-from qpid_ha_broker.model.errors import InvalidArgument, NotFound, QueueLocked
+from qpid_ha_broker.model.errors import InvalidArgument, NotFound, QueueFull, QueueLocked
 from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.paged import size_of
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import Replicate
+from qpid_ha_broker.model.queue_arguments import FullPolicy, Replicate
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Message
 
@@ -54,6 +54,10 @@ class EnqueuePlan:
         self.producers = producers
         self.displaced: dict[Queue, list[Entry]] = {}
         """What rings drop to make room."""
+        self.overrun: dict[Queue, QueueFull] = {}
+        """Queues that are to be deleted because they cannot hold what comes, and what to say of it."""
+        self.outranked = 0
+        """How often a ring kept what it had, all of a higher priority than what would have come."""
         self._reader = reader
         self._coming: dict[Queue, tuple[int, int]] = {}
         self._values: dict[tuple[Queue, str], int] = {}
@@ -64,13 +68,14 @@ class EnqueuePlan:
         """Where something will arrive."""
         return self._coming
 
-    def add(self, queues: tuple[Queue, ...], message: Message, now_ms: int) -> None:
-        """Plan for `message` to join each of `queues`."""
+    def add(self, queues: tuple[Queue, ...], message: Message, now_ms: int, *, routed: bool) -> None:
+        """Plan for `message` to join each of `queues`. `routed`: an exchange has chosen them, not the publisher."""
         joined: dict[tuple[int, str, bool], list[int]] = {}
         try:
             for queue in queues:
                 key = self._key(queue, message.payload)
-                self._make_room(queue, len(message.payload), key)
+                if not self._make_room(queue, message, key, routed):
+                    continue
                 local = queue.replication is not Replicate.MESSAGES
                 joined.setdefault((_expiry(queue, message, now_ms), key, local), []).append(queue.id)
         except Exception:
@@ -94,7 +99,9 @@ class EnqueuePlan:
             return events
         return [*events, *(ProducerAdvanced(name, number, self.producers) for name, number in advances.items())]
 
-    def _make_room(self, queue: Queue, size: int, key: str) -> None:
+    def _make_room(self, queue: Queue, message: Message, key: str, routed: bool) -> bool:
+        """False: `queue` has none for it and goes without, which is not the publisher's concern. Raises ModelError."""
+        size = len(message.payload)
         if queue.deleted:
             raise NotFound(f"queue {queue.name} was deleted")
         if queue.locked:
@@ -103,12 +110,23 @@ class EnqueuePlan:
             self._replace(queue, size, key)
         count, total = self._coming.get(queue, (0, 0))
         if queue.limited:
-            dropped = queue.displaced_by(size, count, total)
+            try:
+                dropped = queue.displaced_by(size, message.priority, count, total)
+            except QueueFull as error:
+                # Who has named the queue is refused, as by any other; who has not is none of its concern.
+                if queue.arguments.policy_type is not FullPolicy.SELF_DESTRUCT or not routed:
+                    raise
+                self.overrun[queue] = error
+                return False
+            if dropped is None:
+                self.outranked += 1
+                return False
             if dropped:
                 self.displaced.setdefault(queue, []).extend(dropped)
                 count -= len(dropped)
                 total -= sum(size_of(entry.outline()) for entry in dropped)
         self._coming[queue] = (count + 1, total + size)
+        return True
 
     def _replace(self, queue: Queue, size: int, key: str) -> None:
         """A newer value needs no more room than it has over the older one, be that in the queue or about to come."""
@@ -134,6 +152,8 @@ class EnqueuePlan:
         for queue, entries in self.displaced.items():
             queue.undo_displacing(entries)
         self.displaced.clear()
+        self.overrun.clear()
+        self.outranked = 0
         self._coming.clear()
         self._values.clear()
         self.events.clear()

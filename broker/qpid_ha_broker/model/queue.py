@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import QueueFull
 from qpid_ha_broker.model.expiries import Expiries
 from qpid_ha_broker.model.log import Log
@@ -20,7 +21,7 @@ from qpid_ha_broker.model.queue_arguments import FullPolicy, QueueArguments, Rep
 from qpid_ha_broker.model.sequence import Entry, Holder
 
 PASSED_LENGTH = 1000
-"""Messages that a consumer may find expired or unwanted at a time: a selector must not keep everybody else waiting."""
+"""Messages that a consumer may find expired or unwanted at a time, however quick that is."""
 
 Accepts = Callable[[Enqueued], bool]
 
@@ -89,6 +90,7 @@ class Queue:
         "redelivered_below",
         "replication",
         "reserved_until_ms",
+        "returning",
         "size",
         "unused_since_ms",
         "used",
@@ -115,6 +117,8 @@ class Queue:
         self.awaits_commit = False
         """The last `hand_out` kept from a browser what is not committed: wake the queue when that has changed."""
         self.consumers: list[Consumer] = []
+        self.returning: list[list[Entry]] = []
+        """What comes back in portions, by descending ids: consumers get nothing from behind it before."""
         self.exclusive_owner: object | None = None
         self.used = False
         """It has had a consumer, here or at a primary before."""
@@ -292,12 +296,15 @@ class Queue:
 
     # --- room
 
-    def displaced_by(self, size: int, coming_count: int = 0, coming_size: int = 0) -> list[Entry]:
+    def displaced_by(self, size: int, priority: int, coming_count: int = 0, coming_size: int = 0) -> list[Entry] | None:
         """What a ring drops so that a message of `size` bytes fits, besides what is already planned to come (net).
 
+        None: the message itself is what has to go, because all that it could take the place of has a higher priority.
         Raises QueueFull where it does not fit.
         """
         limits = self.arguments
+        if limits.policy_type is FullPolicy.SELF_DESTRUCT and self.count + coming_count == 0:
+            return []  # its consumer has read all: one large message is no sign that it does not
         dropped: list[Entry] = []
         over_count = self.count + coming_count + 1 - limits.max_count if limits.max_count else 0
         over_size = self.size + coming_size + size - limits.max_size if limits.max_size else 0
@@ -306,6 +313,9 @@ class Queue:
             if entry is None:
                 self.undo_displacing(dropped)
                 raise QueueFull(self._full_text(size))
+            if self._order.level_of(entry.outline().priority) > self._order.level_of(priority):
+                self.undo_displacing(dropped)
+                return None
             self.hold(entry, _DISPLACED)
             dropped.append(entry)
             over_count -= 1
@@ -368,10 +378,11 @@ class Queue:
         self.unused_since_ms = until_ms if self.used and not self.consumers else None
 
     def hand_out(
-        self, now_ms: int, limit: int, *, only_browsers: bool = False
+        self, now_ms: int, limit: int, *, only_browsers: bool = False, budget: Budget = UNLIMITED
     ) -> tuple[list[tuple[Consumer, list[Entry]]], list[Entry]]:
         """Up to `limit` messages per consumer, in turn; with them, what was found to have expired, held by nobody.
 
+        Stops when `budget` is spent, with at least one message looked at for one consumer: see `interrupted`.
         `only_browsers`: nothing may be written, so nobody takes anything and nothing expires.
         """
         expired: list[Entry] = []
@@ -382,13 +393,13 @@ class Queue:
         if only_browsers:
             now_ms, ready = 0, [consumer for consumer in ready if consumer.browsing]
         if len(ready) == 1:
-            given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, certain)}
+            given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, certain, budget)}
         else:
-            given = self._serve_in_turn(ready, limit, now_ms, expired, certain)
+            given = self._serve_in_turn(ready, limit, now_ms, expired, certain, budget)
         return [(consumer, entries) for consumer, entries in given.items() if entries], expired
 
     def _serve_in_turn(
-        self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry], certain: int
+        self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry], certain: int, budget: Budget
     ) -> dict[Consumer, list[Entry]]:
         given: dict[Consumer, list[Entry]] = {}
         if ready:
@@ -397,24 +408,29 @@ class Queue:
         for _ in range(limit):
             still_ready = []
             for consumer in ready:
-                entries = self._serve(consumer, 1, now_ms, expired, certain)
+                entries = self._serve(consumer, 1, now_ms, expired, certain, budget)
                 if entries:
                     given.setdefault(consumer, []).extend(entries)
                     still_ready.append(consumer)
                 elif consumer.position is self._head and self._head.peek() is None:
                     # Nothing available lies behind the head: a thousand need not each find out that there is no more.
                     return given
+                if budget.is_spent:
+                    self.interrupted = True
+                    return given
             ready = still_ready
             if not ready:
                 break
         return given
 
-    def _serve(self, consumer: Consumer, limit: int, now_ms: int, expired: list[Entry], certain: int) -> list[Entry]:
+    def _serve(
+        self, consumer: Consumer, limit: int, now_ms: int, expired: list[Entry], certain: int, budget: Budget
+    ) -> list[Entry]:
         position, accepts, browsing = consumer.position, consumer.accepts, consumer.browsing
         if position is None:
             raise LookupError(f"a consumer that was never subscribed to {self.name}")
         # Who takes a message has it until the end, whatever becomes of it; who only looks is told what will stay true.
-        last = (certain or self.log.whole_lsn()) if browsing else _NO_LIMIT
+        last = (certain or self.log.whole_lsn()) if browsing else self._last_in_order()
         wanted = min(limit, consumer.credit)
         window = consumer.window_bytes
         entries: list[Entry] = []
@@ -422,7 +438,7 @@ class Queue:
         while len(entries) < wanted and window > 0 and (entry := position.peek()) is not None:
             event = entry.event
             if entry.id > last:
-                self.awaits_commit = True
+                self.awaits_commit |= browsing
                 break
             if type(event) is not Enqueued:
                 if not 0 < entry.outline().expires_at_ms <= now_ms:
@@ -440,14 +456,25 @@ class Queue:
                     self.acquired += 1
                 entries.append(entry)
                 window -= len(event.payload)
-                continue
+                if accepts is None or not budget.is_spent:
+                    continue
+                self.interrupted = True
+                break
             passed += 1
-            if passed >= PASSED_LENGTH:
+            if passed >= PASSED_LENGTH or budget.is_spent:
                 self.interrupted = True
                 break
         consumer.credit -= len(entries)
         consumer.window_bytes = window
         return entries
+
+    def _last_in_order(self) -> int:
+        """The id up to which consumers are served without passing what is coming back."""
+        if not self.returning:
+            return _NO_LIMIT
+        if self.arguments.priorities > 1:
+            return 0  # the oldest may be of any priority
+        return min(entries[-1].id for entries in self.returning)
 
     def _expire(self, entry: Entry, expired: list[Entry]) -> None:
         """Its time is over. Whoever has it, may still accept it."""
@@ -461,10 +488,13 @@ class Queue:
         """When the next message may expire; None when none will."""
         return self._expiries.next_ms
 
-    def expired(self, now_ms: int) -> list[Entry]:
-        """What has expired and is nobody's: the caller dequeues it. What somebody has is noted when it returns."""
+    def expired(self, now_ms: int, most: int = 1 << 62) -> list[Entry]:
+        """What has expired and is nobody's: the caller dequeues it. What somebody has is noted when it returns.
+
+        Of `most` notes: there may be more, as `next_expiry_ms` tells.
+        """
         # Once each: what came when its time was over already, and was held and given back since, is noted twice.
-        found = [entry for entry in dict.fromkeys(self._expiries.pop(now_ms)) if entry.holder is None]
+        found = [entry for entry in dict.fromkeys(self._expiries.pop(now_ms, most)) if entry.holder is None]
         for entry in found:
             self.hold(entry, _EXPIRED)
         return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -12,6 +12,8 @@ from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.errors import InvalidArgument
 
 PREFIX = "qpid."
+SUBSCRIPTION = f"{PREFIX}subscription"
+"""Whose durable subscription a queue is: see `amqp.subscriptions`. Only the broker itself sets it."""
 MAX_PRIORITIES = 10
 """AMQP 1.0 section 3.2.1: priorities beyond ten levels are not told apart by clients."""
 
@@ -21,6 +23,11 @@ class FullPolicy(StrEnum):
 
     REJECT = "reject"
     RING = "ring"
+    SELF_DESTRUCT = "self-destruct"
+    """The queue is deleted, and its consumers are told: for readers of an exchange, who so harm nobody but themselves.
+
+    Who publishes to the queue itself is refused.
+    """
 
 
 class Replicate(StrEnum):
@@ -60,6 +67,7 @@ class QueueArguments:
     auto_delete: bool = False
     auto_delete_delay_s: float = 0.0
     durable: bool = False
+    subscription: str = ""
     replicate: Replicate | None = None
     store_error: StoreError | None = None
     """None: as the broker's settings say."""
@@ -85,15 +93,27 @@ class QueueArguments:
         """It is gone when its only user is: there is nothing to fail over."""
         return self.exclusive and self.auto_delete and not self.auto_delete_delay_s
 
+    def means_the_same_as(self, other: QueueArguments) -> bool:
+        """Whether both ask for the same queue, in whatever words: `all` for `messages`, "5" for 5."""
+        ours, theirs = ({n: v for n, v in each.given.items() if not n.startswith(PREFIX)} for each in (self, other))
+        return ours == theirs and replace(self, given={}) == replace(other, given={})
+
     def _check_relations(self) -> None:
-        if self.policy_type is FullPolicy.RING and not (self.max_count or self.max_size):
-            raise InvalidArgument("a ring needs a size: give qpid.max_count or qpid.max_size too")
+        if self.policy_type is not FullPolicy.REJECT and not (self.max_count or self.max_size):
+            name = self.policy_type.value
+            raise InvalidArgument(f"the policy {name} needs a size: give qpid.max_count or qpid.max_size too")
         if self.fairshare and self.priorities < 2:
             raise InvalidArgument("qpid.fairshare shares between priorities: give qpid.priorities of 2 or more")
         if self.last_value_queue_key and self.priorities > 1:
             raise InvalidArgument("a last-value queue has one order: leave out qpid.priorities or the key")
         if self.auto_delete_delay_s and not self.auto_delete:
             raise InvalidArgument("qpid.auto_delete_delay_s delays qpid.auto_delete: set that to true, or leave it out")
+
+
+def check_settable(arguments: Iterable[str]) -> None:
+    """Raises InvalidArgument for the name of one that clients and operators cannot set."""
+    if SUBSCRIPTION in arguments:
+        raise InvalidArgument(f"{SUBSCRIPTION} is for the broker to set: subscribe to an exchange, or leave it out")
 
 
 def replication_argument(arguments: Arguments) -> Replicate | None:
@@ -160,7 +180,7 @@ def _policy(value: Scalar) -> FullPolicy:
     try:
         return FullPolicy(str(value).lower())
     except ValueError:
-        raise ValueError("reject or ring") from None
+        raise ValueError("reject, ring or self-destruct") from None
 
 
 def _replicate(value: Scalar) -> Replicate:
@@ -168,7 +188,7 @@ def _replicate(value: Scalar) -> Replicate:
     try:
         return Replicate.MESSAGES if text == "all" else Replicate(text)
     except ValueError:
-        raise ValueError("none, configuration or messages") from None
+        raise ValueError("none, configuration, messages or all, which is messages") from None
 
 
 def _store_error(value: Scalar) -> StoreError:
@@ -192,6 +212,7 @@ _CONVERTERS = {
     "auto_delete": _flag,
     "auto_delete_delay_s": _seconds,
     "durable": _flag,
+    "subscription": _text,
     "replicate": _replicate,
     "store_error": _store_error,
 }

@@ -7,11 +7,14 @@ for a witness comes back as an LSN; the caller tells the outcome once `log.commi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
+from typing import NamedTuple
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import Record
 from qpid_ha_broker.events.types import DequeueReason
-from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.budget import UNLIMITED, Budget
+from qpid_ha_broker.model.errors import ModelError, QueueFull
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.following import check_owner, safe_name, take_over_queues
 from qpid_ha_broker.model.gate import Gate
@@ -26,6 +29,22 @@ from qpid_ha_broker.model.two_logs import TwoLogs
 
 DEQUEUED_LENGTH = 65_536
 """Messages in one event at most: a purge of twenty million would not fit into one record."""
+
+EXPIRED_LENGTH = 500
+"""Messages that are looked at together when their time is over."""
+RELEASED_LENGTH = 250
+"""Messages that are given back together: a few milliseconds of work, should all of them be dead letters."""
+_NEVER = 1 << 64
+_entry_id = attrgetter("id")
+
+
+class _Returning(NamedTuple):
+    """What a consumer that has gone gives back to its queue. `entries`: by descending ids, the next is the last."""
+
+    queue: Queue
+    consumer: Consumer
+    entries: list[Entry]
+    failed: bool
 
 
 class ResourceSet(Gate, TwoLogs):
@@ -43,12 +62,19 @@ class ResourceSet(Gate, TwoLogs):
         self._timed: dict[Queue, None] = {}
         self._uncommitted: dict[Queue, int] = {}
         """Queues of which browsers may not see everything yet, and how far their log was committed then."""
+        self._returning: list[_Returning] = []
         self._now_ms = 0
+        self.is_expiring = False
+        """The last `tick` came to no end: it is due again."""
         self.deleted_queues = self.state.deleted_queues
+        self.overrun: dict[Queue, QueueFull] = {}
+        """Queues with the policy self-destruct that were full when something came: the driver is to delete them."""
         self.deduplication = Deduplication(self.state.producers, self.state.local_producers)
         self.unroutable_total = 0
+        self.outranked_total = 0
+        """Messages that a ring with priorities did not take because all that it held had a higher one."""
         self.dead_letters_dropped_total = 0
-        """Messages that were rejected while a queue of their alternate exchange was full."""
+        """Messages for an alternate exchange that led to a full queue, to none, or only back to where they were."""
 
     # --- following another broker's log
 
@@ -107,7 +133,7 @@ class ResourceSet(Gate, TwoLogs):
         """
         if queue.needs_care or message.expires_at_ms or self._barred or message.producer:
             known_at = self._known_at(message)
-            return self._publish_to((queue,), message, now_ms) if known_at is None else known_at
+            return self._publish_to((queue,), message, now_ms, routed=False) if known_at is None else known_at
         event = ev.Enqueued(queue.ids, message.payload, message.durable, message.priority, 0, "")
         lsn = queue.log.append(event)
         queue.add(Entry(lsn, event), event)
@@ -123,7 +149,7 @@ class ResourceSet(Gate, TwoLogs):
         if known_at is not None:
             return known_at
         queues = self.route(exchange, message.payload, key)
-        return self._publish_to(queues, message, now_ms) if queues else self.written_lsn
+        return self._publish_to(queues, message, now_ms, routed=True) if queues else self.written_lsn
 
     def _known_at(self, message: Message) -> int | None:
         """Of a duplicate: what to wait for so that the original is certain. None: it is new. Raises NotPrimary."""
@@ -140,13 +166,18 @@ class ResourceSet(Gate, TwoLogs):
             self.unroutable_total += 1
         return queues
 
-    def _publish_to(self, queues: tuple[Queue, ...], message: Message, now_ms: int) -> int:
+    def _publish_to(self, queues: tuple[Queue, ...], message: Message, now_ms: int, *, routed: bool) -> int:
         self._now_ms = now_ms
         if self._barred:
             self._check_publish(queues)
         plan = EnqueuePlan(self._reader, self.deduplication.producers)
-        plan.add(queues, message, now_ms)
+        plan.add(queues, message, now_ms, routed=routed)
         return self._carry_out(plan, [])
+
+    def take_overrun(self) -> dict[Queue, QueueFull]:
+        """The queues that are to delete themselves, with what their consumers are to be told."""
+        overrun, self.overrun = self.overrun, {}
+        return overrun
 
     def _carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> int:
         """Write the plan, one unit in each log, and let it count. Returns the LSN to wait for."""
@@ -154,6 +185,8 @@ class ResourceSet(Gate, TwoLogs):
         written = write(plan, departures, self.log, self.local_log)
         only_local = self.log.last_lsn == before[0] and self.local_log.last_lsn != before[1]
         lsn = self.local_written_lsn if only_local else self.written_lsn
+        self.outranked_total += plan.outranked
+        self.overrun |= plan.overrun
         outdated: dict[Queue, list[Entry]] = {queue: list(entries) for queue, entries in plan.displaced.items()}
         for event_lsn, event in written:
             if isinstance(event, ev.ProducerAdvanced):
@@ -198,7 +231,7 @@ class ResourceSet(Gate, TwoLogs):
             self._write_use(queue, name)
 
     def unsubscribe(self, queue: Queue, consumer: Consumer, now_ms: int) -> None:
-        """Serve it no more; give back what it holds with `release` first."""
+        """Serve it no more; give back what it holds with `release` or `release_in_portions` first."""
         queue.unsubscribe(consumer, now_ms)
         if self._read_only:
             return
@@ -217,17 +250,21 @@ class ResourceSet(Gate, TwoLogs):
         """A consumer of `queue` has new credit or room."""
         self._awake[queue] = None
 
-    def hand_out(self, now_ms: int, limit: int) -> list[Handout]:
-        """Up to `limit` messages for each consumer that can take some. Call again while `has_work`."""
+    def hand_out(self, now_ms: int, limit: int, budget: Budget = UNLIMITED) -> list[Handout]:
+        """Up to `limit` messages for each consumer that can take some. Call again while `has_work`.
+
+        When `budget` is spent the other queues wait for the next call, and are the first in it.
+        """
         handouts: list[Handout] = []
         self._now_ms = now_ms
         if self._uncommitted:
             self._wake_for_committed()
         awake, self._awake = self._awake, {}
-        for queue in awake:
+        pending = iter(awake)
+        for queue in pending:
             if queue.deleted:
                 continue
-            given, expired = queue.hand_out(now_ms, limit, only_browsers=bool(self._read_only))
+            given, expired = queue.hand_out(now_ms, limit, only_browsers=bool(self._read_only), budget=budget)
             if expired:
                 self._dequeue(queue, expired, DequeueReason.EXPIRED)
             if queue.interrupted:
@@ -238,6 +275,8 @@ class ResourceSet(Gate, TwoLogs):
                 if len(entries) == limit:
                     self._awake[queue] = None
                 handouts.append(Handout(consumer, entries, self._acquired(queue, consumer, entries)))
+            if budget.is_spent:
+                self._awake = dict.fromkeys(pending) | self._awake
         return handouts
 
     @property
@@ -297,6 +336,42 @@ class ResourceSet(Gate, TwoLogs):
         self._wake((queue,))
         return self._certain_at(queue)
 
+    def release_in_portions(self, queue: Queue, consumer: Consumer, entries: list[Entry], failed: bool) -> None:
+        """`release` what `consumer` held, which has gone; what is more than a portion comes back by `go_on_releasing`.
+
+        Until then it is held, and consumers of the queue get only what lies before all that is still to come.
+        """
+        if self._read_only or len(entries) <= RELEASED_LENGTH:
+            self.release(queue, entries, failed)
+        elif not queue.deleted:
+            entries.sort(key=_entry_id, reverse=True)
+            self._returning.append(_Returning(queue, consumer, entries, failed))
+            queue.returning.append(entries)
+
+    @property
+    def is_releasing(self) -> bool:
+        """Whether `go_on_releasing` has something to do."""
+        return bool(self._returning)
+
+    def go_on_releasing(self, budget: Budget = UNLIMITED) -> None:
+        """Give back a portion for each that has gone, in turn, until all is back or `budget` is spent."""
+        while self._returning:
+            returning = self._returning.pop(0)
+            queue, consumer, entries, failed = returning
+            # Held by somebody else, or by nobody, it has gone or has come back by another way.
+            portion = [entry for entry in reversed(entries[-RELEASED_LENGTH:]) if entry.holder is consumer]
+            del entries[-RELEASED_LENGTH:]
+            if entries:
+                self._returning.append(returning)
+            else:
+                queue.returning = [others for others in queue.returning if others is not entries]
+            self.release(queue, portion, failed)
+            if budget.is_spent:
+                break
+
+    def _became_read_only(self) -> None:
+        self.go_on_releasing()
+
     def _give_back_unwritten(self, queue: Queue, entries: list[Entry]) -> int:
         """The log is another one's to write: nothing that it does not say may count, a failed delivery neither."""
         for entry in entries:
@@ -314,11 +389,13 @@ class ResourceSet(Gate, TwoLogs):
         if alternate is None and entries:
             return self._dequeue(queue, entries, DequeueReason.REJECTED)
         for entry in entries:
-            if alternate is None or not self._move(queue, entry, alternate):
+            if alternate is not None and not self._move(queue, entry, alternate):
+                self.dead_letters_dropped_total += 1
                 self._dequeue(queue, [entry], DequeueReason.REJECTED)
         return self.written_lsn  # dead letters may be replicated where the queue is not
 
     def _move(self, queue: Queue, entry: Entry, exchange: Exchange) -> bool:
+        """To wherever `exchange` leads but back; False: nowhere that has room for it."""
         event = entry.content()
         message = Message(event.payload, event.durable, event.priority, event.expires_at_ms)
         plan = EnqueuePlan(self._reader)
@@ -328,11 +405,12 @@ class ResourceSet(Gate, TwoLogs):
             key = ""  # what nobody could read is what dead letters are for
         try:
             targets = self.route(exchange, event.payload, key)
-            plan.add(tuple(target for target in targets if target is not queue), message, self._now_ms)
+            elsewhere = tuple(target for target in targets if target is not queue)
+            plan.add(elsewhere, message, self._now_ms, routed=True)
         except ModelError:
-            self.dead_letters_dropped_total += 1
             return False
-        if not plan.events:
+        self.overrun |= plan.overrun
+        if not (plan.events or plan.local_events):
             return False
         self._carry_out(plan, [Departure(queue, [entry], DequeueReason.MOVED)])
         return True
@@ -348,6 +426,8 @@ class ResourceSet(Gate, TwoLogs):
         """Drop what is available; what consumers hold stays theirs. Returns how many went. Raises NotPrimary."""
         self.check_writable()
         self._check_unlocked(queue)
+        if queue.returning:
+            self.go_on_releasing()
         entries = [entry for entry in queue.entries() if entry.holder is None]
         if entries:
             self._dequeue(queue, entries, DequeueReason.PURGED)
@@ -361,14 +441,14 @@ class ResourceSet(Gate, TwoLogs):
         self.check_writable()
         new = self.deduplication.new_among(transaction.published)
         routed = [
-            ((target,) if isinstance(target, Queue) else self.route(target, message.payload, key), message)
+            ((target,) if isinstance(target, Queue) else self.route(target, message.payload, key), message, target)
             for target, message, key in new
         ]
         if self._barred:
-            self._check_publish(queue for queues, _ in routed for queue in queues)
+            self._check_publish(queue for queues, _, _ in routed for queue in queues)
         plan = EnqueuePlan(self._reader, self.deduplication.producers)
-        for queues, message in routed:
-            plan.add(queues, message, now_ms)
+        for queues, message, target in routed:
+            plan.add(queues, message, now_ms, routed=not isinstance(target, Queue))
         accepted: dict[Queue, list[Entry]] = {}
         for queue, entry in transaction.accepted:
             if not queue.deleted:
@@ -394,8 +474,12 @@ class ResourceSet(Gate, TwoLogs):
         """Look at `queue` at every tick: it may have to delete itself."""
         self._timed[queue] = None
 
-    def tick(self, now_ms: int) -> list[Queue]:
-        """Expire messages; returns the auto-delete queues whose time has come, for the caller to delete."""
+    def tick(self, now_ms: int, budget: Budget = UNLIMITED) -> list[Queue]:
+        """Expire messages; returns the auto-delete queues whose time has come, for the caller to delete.
+
+        When `budget` is spent there is more to do: see `is_expiring`.
+        """
+        self.is_expiring = False
         if self._read_only:
             return []
         due = []
@@ -404,11 +488,22 @@ class ResourceSet(Gate, TwoLogs):
             if queue.deleted:
                 del self._timed[queue]
                 continue
-            expired = queue.expired(now_ms)
-            if expired:
-                self._dequeue(queue, expired, DequeueReason.EXPIRED)
+            if not self._expire(queue, now_ms, budget):
+                self.is_expiring = True
+                del self._timed[queue]
+                self._timed[queue] = None  # behind the others, the next time
+                break
             if queue.is_due_for_deletion(now_ms):
                 due.append(queue)
             elif queue.next_expiry_ms() is None and not queue.arguments.auto_delete:
                 del self._timed[queue]
         return due
+
+    def _expire(self, queue: Queue, now_ms: int, budget: Budget) -> bool:
+        """Whether all is gone whose time is over; False when `budget` was spent before."""
+        while (expired := queue.expired(now_ms, EXPIRED_LENGTH)) or (queue.next_expiry_ms() or _NEVER) <= now_ms:
+            if expired:
+                self._dequeue(queue, expired, DequeueReason.EXPIRED)
+            if budget.is_spent:
+                return False
+        return True

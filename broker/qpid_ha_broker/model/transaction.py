@@ -41,6 +41,11 @@ class Transaction(Holder):
         self.size = 0
         """Bytes of payload that wait: the driver bounds it."""
 
+    @property
+    def length(self) -> int:
+        """Messages published and accepted."""
+        return len(self.published) + len(self.accepted)
+
     def publish(self, publish: Publish) -> None:
         """Remember to send a message."""
         self.published.append(publish)

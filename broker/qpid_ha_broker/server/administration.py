@@ -114,6 +114,11 @@ def _setting_refused(error: SettingsError) -> ControlError:
 
 
 def _queue_actions(administration: Administration) -> dict[str, Action]:
+    def create(name: object, arguments: object = None) -> Done[object]:
+        is_new = not administration.has_queue(name)
+        made = administration.create_queue(name, arguments)
+        return Done({**made.result, "created": is_new}, made.lsn)
+
     def purge(name: object) -> Done[object]:
         purged = administration.purge_queue(name)
         return Done({"name": name, "purged": purged.result}, purged.lsn)
@@ -121,7 +126,7 @@ def _queue_actions(administration: Administration) -> dict[str, Action]:
     return {
         "list": Action((), administration.queues),
         "read": Action(("name",), administration.queue),
-        "create": Action(("name", "arguments"), administration.create_queue),
+        "create": Action(("name", "arguments"), create),
         "update": Action(("name", "arguments"), administration.update_queue),
         "delete": Action(("name", "if_empty", "if_unused"), administration.delete_queue),
         "purge": Action(("name",), purge),
@@ -129,6 +134,11 @@ def _queue_actions(administration: Administration) -> dict[str, Action]:
 
 
 def _exchange_actions(administration: Administration) -> dict[str, Action]:
+    def create(name: object, kind: object, arguments: object = None) -> Done[object]:
+        is_new = not administration.has_exchange(name)
+        made = administration.create_exchange(name, kind, arguments)
+        return Done({**made.result, "created": is_new}, made.lsn)
+
     def bind(name: object, queue: object, key: object = "", arguments: object = None) -> object:
         return administration.bind(name, queue, key, arguments)
 
@@ -138,7 +148,7 @@ def _exchange_actions(administration: Administration) -> dict[str, Action]:
     return {
         "list": Action((), administration.exchanges),
         "read": Action(("name",), administration.exchange),
-        "create": Action(("name", "kind", "arguments"), administration.create_exchange),
+        "create": Action(("name", "kind", "arguments"), create),
         "delete": Action(("name", "if_unused"), administration.delete_exchange),
         "bind": Action(("name", "queue", "key", "arguments"), bind),
         "unbind": Action(("name", "queue", "key"), unbind),

@@ -7,37 +7,42 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.container import Container, ContainerSettings
+from qpid_ha_broker.amqp.container import Container, ContainerSettings, Notice
 from qpid_ha_broker.amqp.nodes import NodeSettings
+from qpid_ha_broker.ha.keeping import Restored
 from qpid_ha_broker.model.log import Batch
 from qpid_ha_broker.server.administration import check_known, control_methods
+from qpid_ha_broker.server.admission import Admission, AdmissionLimits
 from qpid_ha_broker.server.broker_store import BrokerStore
 from qpid_ha_broker.server.client_protocol import ClientProtocol
 from qpid_ha_broker.server.cluster_control import cluster_methods
+from qpid_ha_broker.server.config_file import check_files
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, ControlServer
-from qpid_ha_broker.server.engines import EngineFactory, SaslConfiguration
-from qpid_ha_broker.server.logs import configure_logging
+from qpid_ha_broker.server.descriptors import Descriptors
+from qpid_ha_broker.server.engines import EngineFactory, SaslConfiguration, server_domain
+from qpid_ha_broker.server.listeners import Listeners
+from qpid_ha_broker.server.logs import RateLimitedLog, configure_logging
 from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.membership_setup import make_membership
 from qpid_ha_broker.server.queue_copies import QueueCopies
 from qpid_ha_broker.server.remote_control import RemoteControl
 from qpid_ha_broker.server.settings import BrokerSettings, SettingsError
 from qpid_ha_broker.server.store import make_store
+from qpid_ha_broker.server.store_loading import StoreLoading
 
 log = logging.getLogger("broker")
 
 TICK_S = 0.25
 """How late an expiry, an automatic deletion or the end of a silence may be noticed."""
-CROWD = 100
-"""Clients over max-connections that are still told why; beyond them sockets are closed without a word."""
-
+NOTES_AT_ONCE = 300
+"""Lines about clients that are let in, after a quiet time; then one a second."""
 LAST_ANSWERS_S = 1.0
 """How long a primary that stops waits for what its backups still owe its clients."""
 PARTING_S = 1.0
@@ -59,6 +64,7 @@ class Broker:
         self.store = make_store(settings)
         is_new = not in_cluster and self.store is None
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex, standalone=is_new)
+        self.container.clock = time.perf_counter
         self.container.resources.deduplication.producers = settings.deduplication.producers
         self.witnesses: list[Witness] = []
         """Who is shown what each turn wrote: a store, a stream. Each answers through the log's `acknowledge`."""
@@ -77,24 +83,30 @@ class Broker:
         self._deserted.set()
         self._turn_is_due = False
         self._committed_waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._servers: list[asyncio.Server] = []
+        self._descriptors = Descriptors.current()
+        self.admission: Admission[ClientProtocol] = Admission(self._admission_limits())
+        self.refusals = RateLimitedLog(logging.getLogger("connection"))
+        """For what everybody can cause who reaches a port."""
+        self._notes = RateLimitedLog(logging.getLogger("connection"), burst=NOTES_AT_ONCE)
+        self._listeners = Listeners(self.admission, self._descriptors, self.refusals)
+        self._engine_factories: list[EngineFactory] = []
+        """Of each listener."""
         self._sasl: SaslConfiguration | None = None
         self._ticker: asyncio.Task[None] | None = None
         self.copies = QueueCopies(self)
-        common = control_methods(settings.name, self.container.administration, self, self.facts, self.wait_committed)
-        methods = {**common, "replicate": self.copies.replicate, "shutdown": self.shut_down}
+        self._methods = control_methods(
+            settings.name, self.container.administration, self, self.facts, self.wait_committed
+        ) | {"replicate": self.copies.replicate, "reload-tls": self.reload_tls, "shutdown": self.shut_down}
         self.container.management.control = RemoteControl(self.current, self.schedule_turn)
         self.membership: Membership | None = None
+        """Of a broker in a cluster, since its store is loaded."""
         if in_cluster:
             self._set_replication()
         self.kept = None if self.store is None else BrokerStore(self, self.store)
         """What is done with the store, if there is one."""
-        found = None if self.kept is None else self.kept.load()
-        if in_cluster:
-            self.membership = make_membership(self, self.store, found)
-            self.container.peers = self.membership
-            methods = cluster_methods(self, self.membership, methods)
-        self._control = ControlServer(settings.control_socket, methods)
+        self.loading: StoreLoading | None = None
+        """While the store is loaded; nobody may touch the container's resources then."""
+        self._control = ControlServer(settings.control_socket, self._methods)
 
     # --- settings, as the control socket's methods want them
 
@@ -110,6 +122,7 @@ class Broker:
         for key in [key for key in after if before[key] != after[key]]:
             log.info("setting %s changed from %s to %s", key, before[key], after[key])
         self._settings = settings
+        self.admission.limits = self._admission_limits()
         self.container.settings = container_settings(settings)
         self.container.nodes.settings = self.container.settings.nodes
         self.container.resources.deduplication.producers = settings.deduplication.producers
@@ -124,38 +137,91 @@ class Broker:
         rules = tuple((rule.pattern, rule.replicate) for rule in ha.replication_rules)
         return self.container.configuration.set_replication(rules, ha.replicate)
 
+    def reload_tls(self, params: dict[str, object]) -> object:
+        """Show new clients the certificates that are in the files now; who is connected keeps what he has.
+
+        Raises ControlError when they cannot be used; then everything stays as it was. Connections to other brokers
+        read them whenever they are made.
+        """
+        check_known(params, ())
+        tls = self._settings.tls
+        listeners = [engines for engines in self._engine_factories if engines.is_tls]
+        try:
+            check_files(self._settings)
+            domains = [server_domain(tls) for _ in listeners]
+        except SettingsError as error:
+            log.error("the files of TLS were not read again, and the ones in use stay: %s", error)
+            raise ControlError(REFUSED, str(error), {"key": error.key}) from None
+        for engines, domain in zip(listeners, domains, strict=True):
+            engines.use_domain(domain)
+        log.info("the files of TLS were read again, for %d listeners", len(listeners))
+        return {"listeners": len(listeners), "certificate": None if tls.certificate is None else str(tls.certificate)}
+
     # --- start and stop
 
     async def start(self) -> None:
-        """Listen. Raises SettingsError or OSError, and then nothing listens."""
-        if self._settings.sasl.users_db is not None:
-            self._sasl = SaslConfiguration(self._settings.sasl.users_db.absolute())
+        """Listen, load the store, and serve. May be cancelled. Raises SettingsError, StoreError or OSError.
+
+        Then nothing listens. Until the store is loaded everybody who connects is told so.
+        """
+        settings = self._settings
+        if settings.sasl.users_db is not None:
+            self._sasl = SaslConfiguration(settings.sasl.users_db.absolute())
+        if self.kept is not None:
+            self.loading = StoreLoading(
+                settings.name, settings.ha.cluster, lambda: self.listening, lambda: self.end("")
+            )
+            self._control.methods = self.loading.methods(self._methods["ping"])
+            self._control.not_yet = self.loading.refuse
+        else:
+            self._join(None)
         try:
-            if self.kept is not None:
-                self.kept.store.start(self.kept)
             await self._listen()
             await self._control.start()
+            self._ticker = asyncio.create_task(self._tick_forever())
+            if self.kept is not None and self.loading is not None:
+                await self._load(self.kept, self.loading)
         except BaseException:
             await self._close_listeners()
+            await self._control.close()
             if self.store is not None and self.store.is_started:
                 await self.store.close("")
             raise
-        self._ticker = asyncio.create_task(self._tick_forever())
         if self.membership is not None:
             self.membership.start()
 
+    async def _load(self, kept: BrokerStore, loading: StoreLoading) -> None:
+        loaded = await loading.run(lambda: kept.read(loading.show))
+        kept.begin(loaded.found)
+        self._join(loaded.restored)
+        self.loading = self._control.not_yet = None
+
+    def _join(self, restored: Restored | None) -> None:
+        """Be a member of the cluster, if there is one. Raises what `make_membership` does."""
+        if self._settings.ha.cluster:
+            self.membership = self.container.peers = make_membership(self, self.store, restored)
+            self._methods = cluster_methods(self, self.membership, self._methods)
+        self._control.methods = self._methods
+
     async def _listen(self) -> None:
-        loop = asyncio.get_running_loop()
         for address in self._settings.listen:
             engines = EngineFactory(self.current, address, self._sasl)
-            try:
-                make_protocol = partial(ClientProtocol, self, engines)
-                server = await loop.create_server(make_protocol, address.host, address.port, backlog=1024)
-            except OSError as error:
-                raise SettingsError("listen", f"{address}: {error.strerror or error}; is it in use?") from error
-            self._servers.append(server)
-            port = server.sockets[0].getsockname()[1]
+            self._engine_factories.append(engines)
+            port = await self._listeners.listen(address, partial(ClientProtocol, self, engines))
             self.listening.append(f"{address.scheme}://{address.host}:{port}")
+
+    def _admission_limits(self) -> AdmissionLimits:
+        settings, usable = self._settings, self._descriptors.for_clients
+        limits = AdmissionLimits.within(
+            usable,
+            clients=settings.max_connections,
+            clients_per_address=settings.max_connections_per_address,
+            unopened=settings.max_unopened_connections,
+        )
+        if limits.clients < settings.max_connections:
+            text = "max-connections is %d, but %d file descriptors allow for %d clients only: raise LimitNOFILE"
+            log.warning(text, settings.max_connections, self._descriptors.limit, limits.clients)
+        return limits
 
     async def stop(self) -> None:
         """Settle what can be settled, tell every client, and wait for them at most `stop-timeout`.
@@ -167,8 +233,10 @@ class Broker:
         log.info("stopping: %d clients are told", len(self._protocols))
         has_served = self.membership is None or self.membership.is_serving
         patience_s = self._settings.stop_timeout_s if has_served else min(self._settings.stop_timeout_s, PARTING_S)
-        for server in self._servers:
-            server.close()
+        self._listeners.close()
+        for protocol in self.admission.unopened:
+            if protocol.connection is None:
+                protocol.abort()
         self.turn()
         if has_served and not self.failure:
             with contextlib.suppress(TimeoutError):
@@ -180,7 +248,7 @@ class Broker:
         if self.membership is not None:
             self.membership.stop()
         for connection in list(self._protocols):
-            connection.end(goodbye)
+            connection.send_away(goodbye)
         self.turn()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._deserted.wait(), patience_s)
@@ -218,8 +286,7 @@ class Broker:
     async def _close_listeners(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
-        for server in self._servers:
-            server.close()
+        self._listeners.close()
         if self._sasl is not None:
             self._sasl.close()
 
@@ -227,13 +294,8 @@ class Broker:
 
     @property
     def connection_count(self) -> int:
-        """Sockets with a client."""
+        """Sockets on which something was said."""
         return len(self._protocols)
-
-    @property
-    def is_crowded(self) -> bool:
-        """Too many even to be told."""
-        return self.connection_count >= self._settings.max_connections + CROWD
 
     def add(self, connection: Connection, protocol: ClientProtocol) -> None:
         """A client has connected."""
@@ -271,6 +333,11 @@ class Broker:
         """Make the broker's move, and write to everybody what came of it."""
         self._turn_is_due = False
         self.set_time()
+        if self.loading is not None:  # there is no move to make, and nobody to serve
+            self._flush_touched()
+            notices, self.container.notices = self.container.notices, []
+            self._log_notices(notices)
+            return
         batch = self.container.turn()
         if batch is not None:
             for witness in self.witnesses:
@@ -279,19 +346,30 @@ class Broker:
             self.kept.turn_ended(batch)
         if self.membership is not None:
             self.membership.turn_ended(batch)
+        self._flush_touched()
+        if self._committed_waiters:
+            self._wake_waiters()
+        self._log_notices(self.container.take_notices())
+        if self.kept is not None:
+            self.kept.pager.turn()
+        if self.container.has_work:
+            self.schedule_turn()
+
+    def _flush_touched(self) -> None:
         touched = self.container.take_touched()
         for connection in sorted(touched, key=_is_a_client):  # brokers first: confirmations wait for their answers
             protocol = self._protocols.get(connection)
             if protocol is not None:
                 protocol.flush()
-        if self._committed_waiters:
-            self._wake_waiters()
-        for level, source, text in self.container.take_notices():
-            logging.getLogger(source).log(logging.getLevelNamesMapping()[level.upper()], "%s", text)
-        if self.kept is not None:
-            self.kept.pager.turn()
-        if self.container.has_work:
-            self.schedule_turn()
+
+    def _log_notices(self, notices: Iterable[Notice]) -> None:
+        for level, source, text in notices:
+            number = logging.getLevelNamesMapping()[level.upper()]
+            limited = {"handshake": self.refusals, "connection": self._notes}.get(source)
+            if limited is not None:
+                limited.log(number, text)
+            else:
+                logging.getLogger(source).log(number, "%s", text)
 
     async def wait_committed(self, lsn: int) -> None:
         """Come back once the log is committed up to `lsn`. Raises ControlError when that is for others to decide."""
@@ -319,12 +397,15 @@ class Broker:
         while True:
             await asyncio.sleep(TICK_S)
             self.set_time()
-            self.container.tick()
+            if self.loading is None:
+                self.container.tick()
             now_ms = int(time.monotonic() * 1000)
             for connection in list(self._protocols):
                 connection.heartbeat(now_ms)
-            if self.kept is not None:
+            if self.kept is not None and self.loading is None:
                 self.kept.tick()
+            self.refusals.flush()
+            self._notes.flush()
             self.schedule_turn()
 
     # ---
@@ -343,6 +424,7 @@ class Broker:
             "listening": ", ".join(self.listening),
             "uptime_s": round(time.monotonic() - self._started, 1),
             "connections": len(self._protocols),
+            "unopened_connections": len(self.admission.unopened),
             "queues": len(state.queues),
             "exchanges": len(state.exchanges),
             "messages": sum(queue.count for queue in queues),
@@ -351,6 +433,8 @@ class Broker:
             "dequeued": sum(queue.dequeued_total for queue in queues),
             "unroutable": self.container.resources.unroutable_total,
             "duplicates_dropped": self.container.resources.deduplication.dropped_total,
+            "overrun_queues": self.container.overrun_queues_total,
+            "outranked_in_rings": self.container.resources.outranked_total,
             "dead_letters_dropped": self.container.resources.dead_letters_dropped_total,
             "last_lsn": log_.last_lsn,
             "committed_lsn": log_.committed_lsn,
@@ -368,10 +452,11 @@ def container_settings(settings: BrokerSettings) -> ContainerSettings:
     return ContainerSettings(
         name=settings.name,
         version=product_version(),
-        nodes=NodeSettings(settings.auto_create, dict(settings.auto_create_arguments)),
+        nodes=NodeSettings(settings.auto_create, dict(settings.auto_create_arguments), settings.temporary_limits),
         max_message_bytes=settings.max_message_bytes,
         max_links_per_connection=settings.max_links_per_connection,
         max_sessions_per_connection=settings.max_sessions_per_connection,
+        max_transaction_messages=settings.max_transaction_messages,
         publisher_credit=settings.publisher_credit,
         peer_user=settings.ha.username or "",
         confirm_dequeue=settings.ha.confirm_dequeue,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from qpid_ha_broker.ha.keeping import Restored
 from qpid_ha_broker.model.log import Batch
 from qpid_ha_broker.model.paged import BodyDamaged
 from qpid_ha_broker.server.pager import Pager
+from qpid_ha_broker.server.restored import restored_from
 from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.store.errors import StoreError
-from qpid_ha_broker.store.recovery import Recovered
+from qpid_ha_broker.store.recovery import Progress, Recovered
 
 if TYPE_CHECKING:
     from qpid_ha_broker.server.broker import Broker
@@ -22,6 +24,13 @@ log = logging.getLogger("store")
 WITNESS = "store"
 RETURN_S = 10.0
 """After a restart: how long exclusive queues are kept for who had them, and those that delete themselves for all."""
+
+
+class Loaded(NamedTuple):
+    """What a store held, besides the state; `restored`: what a member of a cluster makes of it, None outside."""
+
+    found: Recovered
+    restored: Restored | None
 
 
 class BrokerStore:
@@ -37,14 +46,26 @@ class BrokerStore:
         self._resources = broker.container.resources
         self._is_in_turn = False
         self.pager: Pager
-        """Since `load`."""
+        """Since `begin`."""
         self._has_news = False
         """Something was kept since the clients were last told what is certain."""
 
-    def load(self) -> Recovered:
-        """Have what the store holds. Raises StoreError."""
+    def read(self, show: Progress) -> Loaded:
+        """Have what the store holds. Blocks; whoever calls this keeps everybody else from the resources meanwhile.
+
+        `show` hears how far it is. Raises StoreError.
+        """
+        found = self.store.recover(self._resources, apply_all=self.is_alone, show=show)
+        if self.is_alone:
+            return Loaded(found, None)
+        try:
+            return Loaded(found, restored_from(self.store.disk, found, self._broker.current().ha.tail_bytes))
+        except OSError as error:
+            raise StoreError(f"the store in {self.store.directory} cannot be used: {error}") from error
+
+    def begin(self, found: Recovered) -> None:
+        """It was read; the loop runs."""
         resources = self._resources
-        found = self.store.recover(resources, apply_all=self.is_alone)
         pager = Pager(resources, self.store.bodies, self._memory_bytes(), self._broker.schedule_turn, self._unreadable)
         self.pager = self.store.pager = pager
         pager.start(found.next_number)
@@ -53,7 +74,7 @@ class BrokerStore:
             resources.log.add_witness(WITNESS)
             self._broker.container.configuration.declare_standard_exchanges()
             resources.take_over(int(time.time() * 1000), int(RETURN_S * 1000))
-        return found
+        self.store.start(self)
 
     def turn_ended(self, batch: Batch | None) -> None:
         """Keep what the turn wrote. What has not to be kept is certain at once: clients are told in this turn."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, cast
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, RESOURCE_LIMIT, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.server.admission import Refusal
 from qpid_ha_broker.server.peer_channels import MUCH_BYTES
 
 if TYPE_CHECKING:
@@ -18,53 +20,98 @@ log = logging.getLogger("connection")
 
 WRITE_BUFFER_BYTES = 1024 * 1024
 """Written and not yet taken by the socket: beyond it, consumers of this connection wait."""
+CLOSE_TIMEOUT_S = 2.0
+"""How long a client has to answer our close, or to close its side of a stream of which we have closed ours."""
 ANSWERS_LIMIT_BYTES = 4 * 1024 * 1024
 """Beyond the largest message: what may wait for a client that goes on asking and has stopped reading."""
 
 
+PIECE_BYTES = 4096
+"""Given to the engine at once. So few bytes can ask for some milliseconds of work, 64 KiB for half a second."""
+SLICE_S = 0.004
+"""So long a connection's bytes are worked on; then it is everybody else's turn first."""
+
+
 class ClientProtocol(asyncio.Protocol):
     """Drives one `Connection`. Reads are not held up, because what a client may send is bounded by its credit; but when
-    much came at once it is everybody else's turn first."""
+    much came at once, or what came takes long, it is everybody else's turn first."""
 
     def __init__(self, broker: Broker, engines: EngineFactory) -> None:
+        self.peer = "unknown peer"
+        """`host:port` of the other end."""
         self._broker = broker
         self._engines = engines
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        """For the handshake; later, for the goodbye."""
+        """For the handshake; later, for the client to go."""
         self._is_leaving = False
         self._has_said_all = False
         self._unread_bytes: int | None = None
         """Written since the socket is full; None: it is not."""
+        self._rest = memoryview(b"")
+        """Read and not yet worked on; while there is any, nothing is read."""
+        self._is_aborted = False
         self.connection: Connection | None = None
+        """From the first byte that came until the socket is gone: who is silent costs a socket, and no engine."""
 
     # --- asyncio's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's transports are streams, and no subclass of it
         self._transport = transport
-        peer = peer_name(transport)
-        if self._broker.is_crowded:
-            log.warning("%s turned away: far more connections than max-connections", peer)
+        self.peer = peer_name(transport)
+        if self._is_aborted:
             transport.abort()
             return
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self.connection = Connection(self._broker.container, self._engines.make(), peer, self._refusal())
-        self._broker.add(self.connection, self)
         timeout_s = self._broker.current().handshake_timeout_s
         self._deadline = asyncio.get_running_loop().call_later(timeout_s, self._check_handshake, timeout_s)
-        log.debug("%s connected", peer)
+        log.debug("%s connected", self.peer)
 
     def data_received(self, data: bytes) -> None:
-        if self.connection is not None:
-            self._broker.set_time()
-            self.connection.receive(data)
-            channel = self.connection.peer_channel
-            if channel is None or not channel.is_open:  # what a peer's frames call for, the cluster's core says
-                self._broker.schedule_turn()
-        if self._transport is not None and len(data) >= MUCH_BYTES and not self._transport.is_closing():
+        if self.connection is None and not self._is_aborted:
+            self.connection = Connection(self._broker.container, self._engines.make(), self.peer, self._admit)
+            self._broker.add(self.connection, self)
+        self._rest = memoryview(data)
+        self._work()
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._rest or len(data) >= MUCH_BYTES:
             self._transport.pause_reading()
-            asyncio.get_running_loop().call_soon(self._read_on)
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _work(self) -> None:
+        """Give the engine what came, for a slice of time. Other brokers are no strangers: theirs is not cut."""
+        connection = self.connection
+        if connection is None:
+            self._rest = memoryview(b"")
+            return
+        if not connection.is_open:
+            self._broker.admission.spoke(self, time.monotonic())
+        self._broker.set_time()
+        channel = connection.peer_channel
+        if channel is not None and channel.is_open:  # what a peer's frames call for, the cluster's core says
+            rest, self._rest = self._rest, memoryview(b"")
+            connection.receive(rest)
+            return
+        until = time.perf_counter() + SLICE_S
+        while self._rest and self.connection is connection:
+            piece, self._rest = self._rest[:PIECE_BYTES], self._rest[PIECE_BYTES:]
+            connection.receive(piece)
+            if time.perf_counter() >= until:
+                break
+        self._broker.schedule_turn()
+
+    def _go_on(self) -> None:
+        """Work on what is left, and read on once nothing is."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._rest:
+            self._work()
+        if self._rest:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         self._leave()
@@ -82,10 +129,12 @@ class ClientProtocol(asyncio.Protocol):
             self._broker.schedule_turn()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self.connection is None:
-            return
+        self._is_aborted = True
+        self._broker.admission.gone(self)
         if self._deadline is not None:
             self._deadline.cancel()
+        if self.connection is None:
+            return
         connection, self.connection = self.connection, None
         self._broker.set_time()
         try:
@@ -95,10 +144,6 @@ class ClientProtocol(asyncio.Protocol):
             connection.engine.close()
             log.debug("%s disconnected%s", connection.peer, f": {error}" if error else "")
             self._broker.schedule_turn()
-
-    def _read_on(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
 
     # --- the broker's calls
 
@@ -110,18 +155,18 @@ class ClientProtocol(asyncio.Protocol):
         """
         if self.connection is None or self._transport is None or self._transport.is_closing():
             return
-        output = self.connection.take_output()
-        if output:
-            self._write(output)
+        if not self._has_said_all:
+            output = self.connection.take_output()
+            if output:
+                self._write(output)
         if self.connection.has_ended:
             self._leave()
-        if self.connection.engine.finished:
-            if self.connection.peer_has_closed:
-                self._transport.close()
-            elif not self._has_said_all:
-                self._has_said_all = True
-                self._transport.write_eof()
-                self._leave()
+        if self.connection.engine.finished and self.connection.peer_has_closed:
+            self._transport.close()
+        elif not self._has_said_all and (self.connection.engine.finished or self.connection.is_hung_up):
+            self._has_said_all = True
+            self._transport.write_eof()
+            self._leave()
 
     @property
     def unwritten_bytes(self) -> int:
@@ -130,18 +175,29 @@ class ClientProtocol(asyncio.Protocol):
 
     def abort(self) -> None:
         """Drop the socket now."""
+        self._is_aborted = True
         if self._transport is not None:
             self._transport.abort()
 
     # ---
 
-    def _refusal(self) -> AmqpError | None:
+    def _admit(self, connection: Connection) -> AmqpError | None:
+        """Why its open is not let in, if it is not."""
         if self._broker.is_stopping:
             return AmqpError(CONNECTION_FORCED, "the broker is stopping")
-        limit = self._broker.current().max_connections
-        if self._broker.connection_count >= limit:
-            return AmqpError(RESOURCE_LIMIT, f"{limit} clients are connected, and max-connections allows no more")
-        return None
+        if self._broker.loading is not None:
+            return self._broker.loading.refusal()
+        refusal = self._broker.admission.opened(self, is_marked=connection.is_admin)
+        if refusal is None:
+            return None
+        limits = self._broker.admission.limits
+        text = {
+            Refusal.CLIENTS: f"{limits.clients} clients are connected, and max-connections allows no more",
+            Refusal.ADDRESS: f"{limits.clients_per_address} clients are connected from this address, and "
+            "max-connections-per-address allows no more",
+            Refusal.MARKED: f"{limits.marked} connections are marked for administration, and there can be no more",
+        }[refusal]
+        return AmqpError(RESOURCE_LIMIT, text)
 
     def _write(self, output: bytes) -> None:
         if self._transport is None or self.connection is None:
@@ -158,18 +214,18 @@ class ClientProtocol(asyncio.Protocol):
         self._transport.write(output)
 
     def _leave(self) -> None:
-        """A peer that neither says goodbye nor reads ours must not keep its place, nor the messages that it holds."""
+        """A peer that neither answers our close nor reads it must not keep its place."""
         if self._is_leaving:
             return
         self._is_leaving = True
+        self._broker.admission.ended(self, time.monotonic())
         if self._deadline is not None:
             self._deadline.cancel()
-        timeout_s = self._broker.current().handshake_timeout_s
-        self._deadline = asyncio.get_running_loop().call_later(timeout_s, self.abort)
+        self._deadline = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.abort)
 
     def _check_handshake(self, timeout_s: float) -> None:
-        if self.connection is not None and not self.connection.is_open:
-            log.warning("%s dropped: no AMQP open within %g s", self.connection.peer, timeout_s)
+        if self.connection is None or not self.connection.is_open:
+            self._broker.refusals.warning("%s dropped: no AMQP open within %g s", self.peer, timeout_s)
             self.abort()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, CONNECTION_REDIRECT, AmqpError
+from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.ha_settings import HaSettings
@@ -19,7 +19,7 @@ def refusal(member: Member) -> AmqpError:
         text = f"broker {name} is {state}, not primary, and knows of no primary: try again, or another broker"
         return AmqpError(CONNECTION_FORCED, text)
     text = f"broker {name} is {state}; the primary is {member.primary_name} at {primary}"
-    return AmqpError(CONNECTION_REDIRECT, text, {"network-host": primary.host, "port": primary.port})
+    return AmqpError(CONNECTION_FORCED, text, {"network-host": primary.host, "port": primary.port})
 
 
 def failover_servers(ha: HaSettings, member: Member) -> list[dict[str, object]]:

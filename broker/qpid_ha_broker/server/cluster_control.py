@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 REQUEST_LIMIT_S = 25.0
 """After so long nobody waits for a promotion any more."""
+SENTENCE_LENGTH = 200
 UNREACHABLE = "unreachable"
 READING = ("list", "read")
 
@@ -37,6 +38,7 @@ def cluster_methods(broker: Broker, membership: Membership, others: Mapping[str,
         "promote": control.promote,
         "demote": control.demote,
         "switchover": control.switchover,
+        "drop": control.drop,
         "shutdown": control.shutdown,
         "backups": control.backups,
         "history": control.history,
@@ -78,6 +80,8 @@ class ClusterControl:
     def backups(self, params: Params) -> object:
         """Of a primary: each backup, how far it is, and its lag."""
         check_known(params, ())
+        if self._membership.member.state is not State.PRIMARY:
+            raise self._not_primary("has no backups")
         return self._membership.member.backups()
 
     def history(self, params: Params) -> object:
@@ -106,25 +110,36 @@ class ClusterControl:
     # --- doing
 
     async def promote(self, params: Params) -> object:
-        """Become primary: `force` against the verdict, `cause` for the history."""
-        force = _flags(params, "force", others=("cause",))["force"]
-        cause = params.get("cause", "promoted by an operator")
-        if not isinstance(cause, str) or not 0 < len(cause) <= 200:
-            raise ControlError(INVALID_PARAMS, "cause is a sentence of at most 200 characters")
-        return await self._request(lambda number: fx.PromoteAsked(number, force, cause))
+        """Become primary: `force` against the verdict, `failover` if there is no primary, `cause` for the history."""
+        flags = _flags(params, "force", "failover", others=("cause",))
+        force, failover = flags["force"], flags["failover"]
+        if force and failover:
+            raise ControlError(INVALID_PARAMS, "force overrides what failover demands: give one of them")
+        cause = _sentence(params, "cause", "promoted by an operator")
+        return await self._request(lambda number: fx.PromoteAsked(number, force, cause, failover))
 
     async def demote(self, params: Params) -> object:
-        """Be primary no more."""
-        check_known(params, ())
-        return await self._request(fx.DemoteAsked)
+        """Be primary no more; `cause`: who wants it, for the log."""
+        check_known(params, ("cause",))
+        cause = _sentence(params, "cause", "demoted by an operator")
+        return await self._request(lambda number: fx.DemoteAsked(number, cause))
 
     async def switchover(self, params: Params) -> object:
-        """Hand over to the backup `to`, or to the best."""
-        check_known(params, ("to",))
+        """Hand over to the backup `to`, or to the best; `cause`: who wants it, for the log."""
+        check_known(params, ("to", "cause"))
+        cause = _sentence(params, "cause", "a switchover by an operator")
         to = params.get("to") or ""
         if not isinstance(to, str):
             raise ControlError(INVALID_PARAMS, "to is the name of a backup; left out: the best")
-        return await self._request(lambda number: fx.SwitchoverAsked(number, to))
+        return await self._request(lambda number: fx.SwitchoverAsked(number, to, cause))
+
+    async def drop(self, params: Params) -> object:
+        """Let this primary not wait for `backup` any more, which is known to be gone: `reason` says from where."""
+        check_known(params, ("backup", "reason"))
+        backup, reason = params.get("backup"), _sentence(params, "reason", "dropped by an operator")
+        if not isinstance(backup, str) or not backup:
+            raise ControlError(INVALID_PARAMS, "backup is the name of a backup: see `qpid-ha backups`")
+        return await self._request(lambda number: fx.DropAsked(number, backup, reason))
 
     async def shutdown(self, params: Params) -> object:
         """End this broker, or with `cluster` all of them: level, and their stores marked with one UUID."""
@@ -150,16 +165,17 @@ class ClusterControl:
 
         def guarded(params: Params) -> object | Awaitable[object]:
             if params.get("action", "list") not in READING and not self._membership.is_serving:
-                raise self._not_primary()
+                raise self._not_primary("changes nothing")
             return method(params)
 
         return guarded
 
-    def _not_primary(self) -> ControlError:
+    def _not_primary(self, problem: str) -> ControlError:
+        """`problem`: what this broker lacks because of that."""
         summary = self._membership.summary()
         primary, address = summary["primary"], summary["primary_address"]
         where = f"ask {primary} at {address}, the primary" if address else "there is no primary: promote a broker"
-        text = f"{summary['name']} is {summary['state']} and changes nothing: {where}"
+        text = f"{summary['name']} is {summary['state']} and {problem}: {where}"
         return ControlError(REFUSED, text, {"reason": "not-primary", "primary": primary, "primary_address": address})
 
 
@@ -172,6 +188,13 @@ def _flags(params: Params, *names: str, others: tuple[str, ...] = ()) -> dict[st
             raise ControlError(INVALID_PARAMS, f"{name} is true or false")
         found[name] = value
     return found
+
+
+def _sentence(params: Params, name: str, default: str) -> str:
+    sentence = params.get(name, default)
+    if not isinstance(sentence, str) or not 0 < len(sentence) <= SENTENCE_LENGTH:
+        raise ControlError(INVALID_PARAMS, f"{name} is a sentence of at most {SENTENCE_LENGTH} characters")
+    return sentence
 
 
 def _status_row(answer: Answer) -> dict[str, object]:

@@ -20,6 +20,8 @@ def summary(member: Member) -> dict[str, object]:
         "chosen": member.is_chosen,
         "primary": member.primary_name or None,
         "primary_address": member.primary_address or None,
+        "login_problem": member.login_problem or None,
+        "problem": member.problem or None,
     }
 
 
@@ -34,6 +36,7 @@ def facts(member: Member) -> dict[str, object]:
         "epoch": member.epoch,
         "primary": member.primary_name,
         "in_sync": ", ".join(member.members),
+        "problem": member.problem,
         "backups": len(backups),
         "lag_messages": max(lags, default=0),
     }

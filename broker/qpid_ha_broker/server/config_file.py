@@ -6,14 +6,23 @@ Flags beat the file, the file beats the defaults. A section may be written neste
 
 from __future__ import annotations
 
+import contextlib
 import os
 import ssl
+import stat
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 
 import yaml
 
-from qpid_ha_broker.server.settings import BrokerSettings, SettingsError, canonical_key, known_keys, unknown_key
+from qpid_ha_broker.server.settings import (
+    BrokerSettings,
+    SettingsError,
+    canonical_key,
+    known_keys,
+    secret_keys,
+    unknown_key,
+)
 
 DEFAULT_CONFIG_FILE = Path("/etc/qpid-ha/qpid-ha.yaml")
 COMMAND_LINE = "command line"
@@ -43,6 +52,10 @@ def load_settings(
     `config_file` is what `--config` names, else `QPID_HA_CONFIG`, else /etc/qpid-ha/qpid-ha.yaml if that exists.
     """
     flags = {canonical_key(key): value for key, value in (flags or {}).items()}
+    for key in secret_keys():
+        if key in flags:
+            problem = "every user of this machine can read a command line: put it into a file of mode 0600"
+            raise ConfigError(COMMAND_LINE, key, f"{problem} and set {key}-file")
     _read_alone(flags, COMMAND_LINE)
     path = _find_file(config_file, environment)
     values = {} if path is None else read_config_file(path)
@@ -68,14 +81,20 @@ def read_config_file(path: Path) -> dict[str, object]:
         if key in values:
             raise ConfigError(path, key, "it is there twice; take one out")
         values[key] = value
+    for key in secret_keys():
+        if key in values:
+            try:
+                check_private(key, path)
+            except SettingsError as error:
+                raise ConfigError(path, key, error.problem) from None
     _read_alone(values, path)
     return values
 
 
 def check_files(settings: BrokerSettings) -> None:
-    """Raise SettingsError for a certificate, key, CA, users database or password file that cannot be used."""
-    settings.ha.read_password()
-    tls = settings.tls
+    """Raise SettingsError for a file that cannot be used, or may be used by others: of TLS, logins, the coordinator."""
+    ha, tls = settings.ha, settings.tls
+    ha.read_password()
     for key, file in (
         ("tls.certificate", tls.certificate),
         ("tls.key", tls.key),
@@ -84,9 +103,25 @@ def check_files(settings: BrokerSettings) -> None:
     ):
         if file is not None:
             _check_readable(key, file)
+    for key, file in (
+        ("tls.key", tls.key),
+        ("sasl.users-db", settings.sasl.users_db),
+        ("ha.password-file", ha.password_file),
+    ):
+        if file is not None:
+            check_private(key, file)
+    if ha.coordinator_path is not None:
+        check_unshared("ha.coordinator", ha.coordinator_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if tls.certificate is not None and tls.key is not None:
         _check_certificate(context, tls.certificate, tls.key)
+    if tls.ciphers is not None:
+        try:
+            context.set_ciphers(tls.ciphers)
+        except ssl.SSLError:
+            raise SettingsError(
+                "tls.ciphers", f"OpenSSL knows none of {tls.ciphers!r}; see `openssl ciphers`"
+            ) from None
     if tls.ca is not None:
         try:
             context.load_verify_locations(tls.ca)
@@ -100,6 +135,21 @@ def _check_readable(key: str, file: Path) -> None:
             opened.read(1)
     except OSError as error:
         raise SettingsError(key, f"cannot read {file}: {error.strerror}") from None
+
+
+def check_private(key: str, file: Path) -> None:
+    """Raise SettingsError for a secret that every user of this machine may read or replace; its group may."""
+    with contextlib.suppress(OSError):
+        found = file.stat()
+        if stat.S_ISREG(found.st_mode) and found.st_mode & stat.S_IRWXO:
+            raise SettingsError(key, f"{file} is a secret and open to all users: chmod o-rwx {file}")
+
+
+def check_unshared(key: str, directory: Path) -> None:
+    """Raise SettingsError for a directory in which every user of this machine may replace what the broker relies on."""
+    with contextlib.suppress(OSError):
+        if directory.stat().st_mode & stat.S_IWOTH:
+            raise SettingsError(key, f"every user may change what is in {directory}: chmod o-w {directory}")
 
 
 def _check_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:

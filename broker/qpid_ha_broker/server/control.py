@@ -10,6 +10,8 @@ import asyncio
 import inspect
 import json
 import logging
+import math
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -32,6 +34,10 @@ INTERNAL_ERROR = -32603
 REFUSED = -32000
 NOT_ALLOWED = -32001
 TOO_MANY_CONNECTIONS = -32002
+
+MAX_DEPTH = 16
+"""Of the lists and objects of a request: four would do."""
+_LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class ControlError(Exception):
@@ -95,6 +101,8 @@ class ControlServer:
     path: Path
     methods: Mapping[str, Method]
     limits: ControlLimits = ControlLimits()
+    not_yet: Callable[[str], ControlError] | None = None
+    """What is said of a method that is not there, while there are to be more of them."""
     _server: asyncio.Server | None = None
     _socket_identity: tuple[int, int] = (0, 0)
     _socket_gid: int = -1
@@ -220,8 +228,7 @@ class ControlServer:
         try:
             request = _read_request(document)
         except ControlError as error:
-            identity = document.get("id") if isinstance(document, dict) else None
-            return _Answer(_error(identity if isinstance(identity, str | int) else None, error))
+            return _Answer(_error(_identity(document), error))
         reply, stream = await self._call(request)
         return _Answer(reply if request.wants_reply else None, stream is None, stream)
 
@@ -238,9 +245,7 @@ class ControlServer:
     async def _call(self, request: _Request) -> tuple[bytes, Stream | None]:
         method = self.methods.get(request.method)
         if method is None:
-            problem = f"no method {request.method[:80]!r}; {nearest(request.method[:80], self.methods)}"
-            data = {"methods": sorted(self.methods)}
-            return _error(request.identity, ControlError(METHOD_NOT_FOUND, problem, data)), None
+            return _error(request.identity, self._no_method(request.method[:80])), None
         try:
             result = method(request.params)
             if inspect.isawaitable(result):
@@ -255,13 +260,49 @@ class ControlServer:
             problem = f"{request.method} failed because of a bug ({type(error).__name__}); the broker's log has it"
             return _error(request.identity, ControlError(INTERNAL_ERROR, problem)), None
 
+    def _no_method(self, name: str) -> ControlError:
+        if self.not_yet is not None:
+            return self.not_yet(name)
+        data = {"methods": sorted(self.methods)}
+        return ControlError(METHOD_NOT_FOUND, f"no method {name!r}; {nearest(name, self.methods)}", data)
+
 
 async def _until_gone(reader: asyncio.StreamReader) -> None:
     while await reader.read(4096):
         pass
 
 
+def _identity(document: object) -> str | int | None:
+    """The `id` of a request that is refused, where it can be sent back."""
+    identity = document.get("id") if isinstance(document, dict) else None
+    return identity if isinstance(identity, str | int) and not _problem(identity) else None
+
+
+def _problem(value: object, depth: int = 0) -> str:
+    """What makes a value from a request unfit to be kept, or to be sent back as JSON; empty: nothing.
+
+    Python reads more from JSON than it, a record of the log or the next reader can write again.
+    """
+    if isinstance(value, str):
+        return (
+            "" if value.isascii() or not _LONE_SURROGATE.search(value) else "it has half of a surrogate pair in a text"
+        )
+    if isinstance(value, int):
+        return "" if -(1 << 63) <= value < 1 << 64 else "it has an integer of more than 64 bits"
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else "it has a number that is too large for a double"
+    if isinstance(value, list | dict):
+        if depth >= MAX_DEPTH:
+            return f"it nests lists and objects deeper than {MAX_DEPTH}"
+        parts = value if isinstance(value, list) else [*value, *value.values()]
+        return next(filter(None, (_problem(part, depth + 1) for part in parts)), "")
+    return ""
+
+
 def _read_request(document: object) -> _Request:
+    problem = _problem(document)
+    if problem:
+        raise ControlError(INVALID_REQUEST, f"the request cannot be carried out: {problem}")
     if not isinstance(document, dict):
         raise ControlError(INVALID_REQUEST, "a request is a JSON object; there are no batches, send one per line")
     method, params, identity = document.get("method"), document.get("params", {}), document.get("id")

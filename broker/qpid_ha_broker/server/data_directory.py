@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import fcntl
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
+from qpid_ha_broker.server.config_file import check_unshared
 from qpid_ha_broker.server.settings import SettingsError
 
 LOCK_FILE = "LOCK"
 
 
-@dataclass(slots=True)
-class DataDirectoryLock:
-    """While this is held, no other broker starts on the directory. The kernel lets go when the process ends."""
+def lock_data_directory(path: Path) -> int:
+    """Make the directory if need be (mode 0700) and lock it, until the descriptor that this returns is closed: at the
+    latest when the process ends, the kernel does that.
 
-    path: Path
-    _descriptor: int
-
-    def release(self) -> None:
-        """Let another broker have the directory. The file stays: removing it would race with the next holder."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-def lock_data_directory(path: Path) -> DataDirectoryLock:
-    """Make the directory if need be (mode 0700) and lock it. Raises SettingsError naming who holds it."""
+    Raises SettingsError naming who holds it. The file stays: removing it would race with the next holder.
+    """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_unshared("data-dir", path)
         descriptor = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise SettingsError("data-dir", f"cannot use {path}: {error.strerror}") from None
@@ -45,4 +36,4 @@ def lock_data_directory(path: Path) -> DataDirectoryLock:
     except OSError as error:
         os.close(descriptor)
         raise SettingsError("data-dir", f"cannot lock {path}: {error.strerror}") from None
-    return DataDirectoryLock(path, descriptor)
+    return descriptor

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import proton
 
-from qpid_ha_broker.amqp.engine import Engine, Workspace
-from qpid_ha_broker.server.settings import BrokerSettings, ListenAddress, SettingsError
+from qpid_ha_broker.amqp.engine import Engine, Workspace, restrict_tls
+from qpid_ha_broker.server.settings import BrokerSettings, ListenAddress, SettingsError, TlsSettings
 
 _SASL_SERVICE = "qpid-ha"
 _LOGINS = "SCRAM-SHA-512 SCRAM-SHA-256 SCRAM-SHA-1 PLAIN"
@@ -46,10 +46,19 @@ class EngineFactory:
         self._mechanisms = settings.mechanisms_for(address)
         self._insecure_plain = "PLAIN" in self._mechanisms and not address.is_tls
         self._sasl = sasl
-        self._domain = _tls_domain(settings) if address.is_tls else None
+        self._domain = server_domain(settings.tls) if address.is_tls else None
         if sasl is not None and not proton.SASL.extended():
             problem = "this build of Proton lacks Cyrus SASL; install libsasl2-dev and build python-qpid-proton again"
             raise SettingsError("sasl.users-db", problem)
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether clients of this listener speak TLS."""
+        return self._domain is not None
+
+    def use_domain(self, domain: proton.SSLDomain) -> None:
+        """Show new clients the certificate of `domain`. Who is connected keeps what he has."""
+        self._domain = domain
 
     def make(self) -> Engine:
         """An engine for a new client."""
@@ -71,10 +80,11 @@ class EngineFactory:
         return Engine(transport, proton.Connection(), self._workspace)
 
 
-def _tls_domain(settings: BrokerSettings) -> proton.SSLDomain:
-    tls = settings.tls
+def server_domain(tls: TlsSettings) -> proton.SSLDomain:
+    """What `amqps` listeners need, read from the files as they are now. Raises SettingsError."""
     domain = proton.SSLDomain(proton.SSLDomain.MODE_SERVER)
     try:
+        restrict_tls(domain, tls.versions, tls.ciphers)
         domain.set_credentials(str(tls.certificate), str(tls.key), None)
         if tls.ca is not None:
             domain.set_trusted_ca_db(str(tls.ca))
@@ -143,6 +153,7 @@ def _client_domain(settings: BrokerSettings) -> proton.SSLDomain:
     tls = settings.tls
     domain = proton.SSLDomain(proton.SSLDomain.MODE_CLIENT)
     try:
+        restrict_tls(domain, tls.versions, tls.ciphers)
         if tls.certificate is not None and tls.key is not None:
             domain.set_credentials(str(tls.certificate), str(tls.key), None)
         if tls.ca is not None:

@@ -82,7 +82,7 @@ def read_level(value: object) -> Replicate:
         return Replicate.MESSAGES if text == "all" else Replicate(text)
     except ValueError:
         levels = ", ".join(Replicate)
-        raise ValueError(f"{value!r:.80} is no level; known: {levels}") from None
+        raise ValueError(f"{value!r:.80} is no level; known: {levels}, and all, which is messages") from None
 
 
 def _parse_level(value: object) -> Replicate:
@@ -166,7 +166,7 @@ def _kind(expected: str, parse: Callable[[object], object], show: Callable[..., 
 
 
 ADDRESSES = _kind("a URL such as amqp://node1:5672,node2:5672", _parse_addresses, show_addresses)
-LEVEL = _kind(f"one of {', '.join(Replicate)}", _parse_level, str)
+LEVEL = _kind(f"one of {', '.join(Replicate)}, or all, which is messages", _parse_level, str)
 RULES = _kind(
     "a list of {pattern: tmp.*, replicate: none}, or text such as tmp.*=none,log.*=configuration",
     _parse_rules,

@@ -13,6 +13,7 @@ import logging
 import logging.handlers
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -135,3 +136,43 @@ def configure_logging(level: str, file: Path | None = None) -> None:
     root.setLevel(level.upper())
     for name in _NOT_OURS:
         logging.getLogger(name).setLevel(logging.INFO if level == "debug" else logging.WARNING)
+
+
+class RateLimitedLog:
+    """For what any peer can cause as often as it likes: one line a second at most, with a count of those left out.
+
+    `burst`: so many lines may come at once after as many quiet seconds. `clock`: seconds, never jumps. Each level is
+    counted for itself: a flood of notes hides no warning.
+    """
+
+    def __init__(self, log: logging.Logger, burst: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._burst = burst
+        self._clock = clock
+        self._allowed: dict[int, tuple[float, float]] = {}
+        """By level: lines that may be written, a second and a line each, and as of when."""
+        self._left_out: dict[int, tuple[int, str]] = {}
+        """By level: how many lines, and the newest of them."""
+
+    def warning(self, text: str, *arguments: object) -> None:
+        """At level `warning`."""
+        self.log(logging.WARNING, text % arguments)
+
+    def log(self, level: int, text: str) -> None:
+        """A line, now or as one of those that the next line counts."""
+        count, _ = self._left_out.get(level, (0, ""))
+        self._left_out[level] = (count + 1, text)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what is due; to be called now and then."""
+        now_s = self._clock()
+        for level, (count, text) in list(self._left_out.items()):
+            allowed, as_of_s = self._allowed.get(level, (self._burst, now_s))
+            allowed = min(allowed + now_s - as_of_s, self._burst)
+            if allowed >= 1:
+                more = f" (and {count - 1} others since the last line)" if count > 1 else ""
+                self._log.log(level, "%s", text + more)
+                allowed -= 1
+                del self._left_out[level]
+            self._allowed[level] = (allowed, now_s)

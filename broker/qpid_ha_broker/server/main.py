@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -13,10 +14,12 @@ from pathlib import Path
 import click
 import uvloop
 
+from qpid_ha_broker.amqp.selector_grammar import load_parser
 from qpid_ha_broker.server.broker import Broker, BrokerFailed, product_version
 from qpid_ha_broker.server.config_file import load_settings
 from qpid_ha_broker.server.control import ControlError
 from qpid_ha_broker.server.data_directory import lock_data_directory
+from qpid_ha_broker.server.descriptors import raise_descriptor_limit
 from qpid_ha_broker.server.logs import configure_logging
 from qpid_ha_broker.server.settings import BrokerSettings, SettingsError
 from qpid_ha_broker.store.errors import StoreError
@@ -34,6 +37,7 @@ _YOUNG_OBJECTS, _MIDDLE_ROUNDS, _OLD_ROUNDS = 50_000, 50, 1_000_000
 @click.option("--control-socket", metavar="PATH", help="Where qpid-ha finds the broker.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other setting; repeatable.")
+@click.option("--check", is_flag=True, help="Read the settings and their files, say what is wrong, and start nothing.")
 @click.version_option(product_version(), prog_name="qpidd")
 def main(
     config: Path | None,
@@ -43,6 +47,7 @@ def main(
     control_socket: str | None,
     log_level: str | None,
     settings: tuple[str, ...],
+    check: bool,
 ) -> None:
     """An AMQP 1.0 message broker. Flags beat the configuration file, and that beats the defaults."""
     flags: dict[str, object] = {
@@ -59,7 +64,11 @@ def main(
         flags[key] = value
     given = {key: value for key, value in flags.items() if value is not None}
     try:
-        run(load_settings(config, given, os.environ))
+        loaded = load_settings(config, given, os.environ)
+        if check:
+            click.echo(f"qpidd: the settings of {loaded.name} can be used")
+        else:
+            run(loaded)
     except (SettingsError, OSError, ControlError, BrokerFailed, StoreError) as error:
         click.echo(f"qpidd: {error}", err=True)
         sys.exit(1)
@@ -71,12 +80,10 @@ def run(settings: BrokerSettings) -> None:
     Raises SettingsError, StoreError or OSError when it cannot start, BrokerFailed when it had to end by itself.
     """
     configure_logging(settings.log_level, settings.log_file)
-    lock = lock_data_directory(settings.data_dir) if settings.data_dir is not None else None
-    try:
-        uvloop.run(_serve(settings))
-    finally:
-        if lock is not None:
-            lock.release()
+    raise_descriptor_limit()
+    if settings.data_dir is not None:
+        lock_data_directory(settings.data_dir)  # until the process ends: a load that was given up may still be at it
+    uvloop.run(_serve(settings))
 
 
 async def _serve(settings: BrokerSettings) -> None:
@@ -85,14 +92,29 @@ async def _serve(settings: BrokerSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await broker.start()
+    loop.add_signal_handler(signal.SIGHUP, _reload_tls, broker)
+    ends = [loop.create_task(event.wait()) for event in (stop, broker.failed, broker.ended)]
+    starting = loop.create_task(broker.start())
+    await asyncio.wait([starting, *ends], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        log.info("told to stop before the store was loaded")
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        return
+    starting.result()
+    load_parser()
     _tame_garbage_collector()
     log.info("%s listens on %s, control socket %s", settings.name, ", ".join(broker.listening), settings.control_socket)
-    ends = [loop.create_task(event.wait()) for event in (stop, broker.failed, broker.ended)]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     await broker.stop()
     if broker.failure:
         raise BrokerFailed(broker.failure)
+
+
+def _reload_tls(broker: Broker) -> None:
+    with contextlib.suppress(ControlError):  # it has logged why
+        broker.reload_tls({})
 
 
 def _tame_garbage_collector() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from qpid_ha_broker.amqp.conditions import UNAUTHORIZED_ACCESS
 from qpid_ha_broker.amqp.peer_link import PeerChannel
 from qpid_ha_broker.coordination.coordinator import Coordinator
 from qpid_ha_broker.ha import effects as fx
@@ -243,7 +244,8 @@ class Membership:
             self._waiting.pop(number, None)
 
     def _answered(self, effect: fx.Answered) -> None:
-        log.log(logging.INFO if effect.done else logging.WARNING, "%s", effect.text)
+        if effect.text != self.member.problem:  # that is in the log already, perhaps for the hundredth attempt
+            log.log(logging.INFO if effect.done else logging.WARNING, "%s", effect.text)
         waiter = self._waiting.get(effect.request)
         if waiter is not None and not waiter.done():
             waiter.set_result(effect)
@@ -283,7 +285,7 @@ class Membership:
             return
         link = self._links.pop(number)
         if link.is_known:
-            self.feed(fx.LinkLost(number, reason))
+            self.feed(fx.LinkLost(number, reason, is_login=reason.startswith(UNAUTHORIZED_ACCESS)))
 
     def _connect(self, effect: fx.Connect) -> None:
         channel = self._dialler.dial(effect.address, self, self.member.settings.link_timeout_s)

@@ -8,31 +8,28 @@ from typing import TYPE_CHECKING
 
 from qpid_ha_broker.coordination.choice import make_coordinator
 from qpid_ha_broker.ha.frames import Store as StoreState
+from qpid_ha_broker.ha.keeping import Restored
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.server.discarded import DiscardedMessages
 from qpid_ha_broker.server.engines import PeerEngines
 from qpid_ha_broker.server.member_settings import member_settings
 from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.peer_channels import Dialler
-from qpid_ha_broker.server.restored import restored_from
 from qpid_ha_broker.server.settings import BrokerSettings
 from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.store.errors import StoreError
-from qpid_ha_broker.store.recovery import Recovered
 
 if TYPE_CHECKING:
     from qpid_ha_broker.server.broker import Broker
 
 
-def make_membership(broker: Broker, store: Store | None = None, found: Recovered | None = None) -> Membership:
-    """The part of `broker` in the cluster that its settings describe; `found` is what its store held.
+def make_membership(broker: Broker, store: Store | None = None, restored: Restored | None = None) -> Membership:
+    """The part of `broker` in the cluster that its settings describe; `restored` is what it has from its store.
 
     Raises SettingsError, and StoreError for a store that the settings do not let in.
     """
     settings = broker.current()
-    restored = None
-    if store is not None and found is not None:
-        restored = restored_from(store.disk, found, settings.ha.tail_bytes)
+    if restored is not None:
         _check_dirty(settings, restored.store)
     resources = broker.container.resources
     member = Member(member_settings(settings, uuid.uuid4().hex), resources, random.random, restored)

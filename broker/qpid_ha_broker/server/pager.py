@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from qpid_ha_broker.events.types import Enqueued
-from qpid_ha_broker.model.paged import BodyDamaged, read_back
+from qpid_ha_broker.model.paged import BodyDamaged, PagedMessage, read_back
 from qpid_ha_broker.model.paging import Ordered, Paging, Piece, Tally
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.store.bodies import Bodies, is_before
@@ -31,6 +31,8 @@ FAR: Final = 1.25
 PAUSE_S: Final = 1.0
 PAUSE_S_MAX: Final = 60.0
 """When going through a file gained little, nothing is gone through again for a while, and then for a longer one."""
+RETRY_S: Final = 0.2
+"""Between two attempts to read without file descriptors."""
 WORTHWHILE_BYTES: Final = 64 * 1024
 """For less than this no file is read again."""
 
@@ -137,8 +139,17 @@ class Pager:
 
     def _order(self, ordered: list[Ordered]) -> None:
         messages = [each.message for each in ordered]
-        reading = asyncio.get_running_loop().run_in_executor(self._threads, read_back, messages)
+        reading = asyncio.get_running_loop().run_in_executor(self._threads, self._read_back, messages)
         reading.add_done_callback(lambda done: self._arrived(ordered, done))
+
+    def _read_back(self, messages: list[PagedMessage]) -> list[Enqueued | BodyDamaged]:
+        """In a thread. A lack of file descriptors says nothing of a message: it is read once there are some."""
+        while True:
+            results = read_back(messages)
+            lacking = any(isinstance(result, BodyDamaged) and result.is_shortage for result in results)
+            if not lacking or self._is_stopped:
+                return results
+            time.sleep(RETRY_S)
 
     def _arrived(self, ordered: list[Ordered], done: asyncio.Future[list[Enqueued | BodyDamaged]]) -> None:
         if self._is_stopped or done.cancelled():

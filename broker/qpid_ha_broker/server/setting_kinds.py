@@ -5,6 +5,7 @@ A `Kind` says in words what it expects, so that each refusal can quote it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,10 @@ from qpid_ha_broker.quantities import format_duration, format_size, parse_durati
 from qpid_ha_broker.server.listen_address import ListenAddress
 
 QueueArgument = str | int | float | bool
+AUTO = -1
+"""The number for a size that the broker chooses."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
+TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 MECHANISMS = ("EXTERNAL", "SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1", "PLAIN", "ANONYMOUS")
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
@@ -80,6 +84,22 @@ def choice(*allowed: str) -> Kind:
     return Kind(f"one of {', '.join(allowed)}", parse)
 
 
+def choices(*allowed: str) -> Kind:
+    """Some of a few words, each once, as a list or as text; shown in the spelling of `allowed`."""
+    spelling = {word.lower(): word for word in allowed}
+
+    def parse(value: object) -> tuple[str, ...]:
+        words: object = value.replace(",", " ").split() if isinstance(value, str) else value
+        if not isinstance(words, list | tuple) or not words:
+            raise ValueError
+        for word in words:
+            if not isinstance(word, str) or word.lower() not in spelling:
+                raise ValueError(f"{word!r} is unknown")
+        return tuple(dict.fromkeys(spelling[word.lower()] for word in words))
+
+    return Kind(f"a list out of {', '.join(allowed)}", parse, list)
+
+
 def _parse_boolean(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -99,6 +119,7 @@ def _parse_text(value: object) -> str:
 def _parse_path(value: object) -> Path:
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise ValueError
+    os.fsencode(value)  # raises UnicodeEncodeError, a ValueError, for what no file system can have
     path = Path(value).expanduser()
     return path if path.is_absolute() else Path.cwd() / path
 
@@ -118,16 +139,6 @@ def _parse_listen(value: object) -> tuple[ListenAddress, ...]:
     return tuple(addresses)
 
 
-def _parse_mechanisms(value: object) -> tuple[str, ...]:
-    parts: object = value.replace(",", " ").split() if isinstance(value, str) else value
-    if not isinstance(parts, list | tuple) or not parts:
-        raise ValueError
-    unknown = [part for part in parts if not isinstance(part, str) or part.upper() not in MECHANISMS]
-    if unknown:
-        raise ValueError(f"{unknown[0]!r} is unknown")
-    return tuple(dict.fromkeys(part.upper() for part in parts))
-
-
 def _parse_queue_arguments(value: object) -> Mapping[str, QueueArgument]:
     if not isinstance(value, Mapping):
         raise ValueError
@@ -137,6 +148,15 @@ def _parse_queue_arguments(value: object) -> Mapping[str, QueueArgument]:
     return MappingProxyType(dict(value))
 
 
+def _parse_size_or_auto(value: object) -> int:
+    return AUTO if isinstance(value, str) and value.strip().lower() == "auto" else parse_size_bytes(value)
+
+
+SIZE_OR_AUTO = Kind(
+    "a size such as 16MiB, 0 for no limit, or auto",
+    _parse_size_or_auto,
+    lambda value: "auto" if value == AUTO else format_size(value),
+)
 BOOLEAN = Kind("true or false", _parse_boolean)
 TEXT = Kind("text", _parse_text)
 PATH = Kind("a path", _parse_path, lambda path: None if path is None else str(path))
@@ -145,9 +165,6 @@ LISTEN = Kind(
     _parse_listen,
     lambda addresses: [str(address) for address in addresses],
 )
-MECHANISM_LIST = Kind(
-    f"a list out of {', '.join(MECHANISMS)}",
-    _parse_mechanisms,
-    lambda mechanisms: None if mechanisms is None else list(mechanisms),
-)
+MECHANISM_LIST = choices(*MECHANISMS)
+TLS_VERSION_LIST = choices(*TLS_VERSIONS)
 QUEUE_ARGUMENTS = Kind("a mapping such as {qpid.max_count: 1000}", _parse_queue_arguments, dict)

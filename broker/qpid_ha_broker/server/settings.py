@@ -18,20 +18,25 @@ from typing import Any, Final
 
 from qpid_ha_broker.events.codec import MAX_RECORD_BYTES
 from qpid_ha_broker.model.errors import InvalidArgument
-from qpid_ha_broker.model.queue_arguments import QueueArguments
+from qpid_ha_broker.model.queue_arguments import FullPolicy, QueueArguments, check_settable
+from qpid_ha_broker.model.state import MESSAGE_OVERHEAD
 from qpid_ha_broker.server import defaults
 from qpid_ha_broker.server.deduplication_settings import DeduplicationSettings
 from qpid_ha_broker.server.ha_settings import ALIASES, HaSettings
 from qpid_ha_broker.server.listen_address import ListenAddress
 from qpid_ha_broker.server.setting_fields import Setting, SettingsError, described, shown
 from qpid_ha_broker.server.setting_kinds import (
+    AUTO,
     BOOLEAN,
     LISTEN,
     LOG_LEVELS,
     MECHANISM_LIST,
     PATH,
     QUEUE_ARGUMENTS,
+    SIZE_OR_AUTO,
     TEXT,
+    TLS_VERSION_LIST,
+    TLS_VERSIONS,
     QueueArgument,
     choice,
     count,
@@ -45,6 +50,8 @@ __all__ = ["BrokerSettings", "HaSettings", "ListenAddress", "SaslSettings", "Set
 KIB, MIB, TIB = 1024, 1024**2, 1024**4
 LARGEST_MESSAGE = MAX_RECORD_BYTES - MIB
 """A message has to fit into a record of the log, with the names of the queues that it joins."""
+TEMPORARY_QUEUE_SHARE = 128
+"""Of memory-limit, by default: 64 readers that do not read at all fill it."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _LONGEST_SOCKET_PATH = 107
 """Bytes that a Unix socket's address holds on Linux, without the final zero."""
@@ -52,7 +59,7 @@ _LONGEST_SOCKET_PATH = 107
 
 @dataclass(frozen=True)
 class TlsSettings:
-    """Files for `amqps` listeners; PEM."""
+    """Of `amqps` listeners, and of connections to other brokers. The files are PEM."""
 
     certificate: Path | None = field(default=None, metadata=described("tls.certificate", PATH))
     key: Path | None = field(default=None, metadata=described("tls.key", PATH))
@@ -60,6 +67,9 @@ class TlsSettings:
     require_client_certificate: bool = field(
         default=False, metadata=described("tls.require-client-certificate", BOOLEAN)
     )
+    versions: tuple[str, ...] = field(default=TLS_VERSIONS, metadata=described("tls.versions", TLS_VERSION_LIST))
+    ciphers: str | None = field(default=None, metadata=described("tls.ciphers", TEXT))
+    """For TLS 1.2, as OpenSSL writes them (`man openssl-ciphers`); None: the library's own. TLS 1.3 has its own."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +109,15 @@ class BrokerSettings:
     max_connections: int = field(
         default=5000, metadata=described("max-connections", count(1, 1_000_000), changeable=True)
     )
+    """Clients whose AMQP open was let in."""
+    max_connections_per_address: int = field(
+        default=2500, metadata=described("max-connections-per-address", count(1, 1_000_000), changeable=True)
+    )
+    """Of those, from one IP address."""
+    max_unopened_connections: int = field(
+        default=1000, metadata=described("max-unopened-connections", count(1, 1_000_000), changeable=True)
+    )
+    """Sockets without an AMQP open: beyond it the oldest of the address that has most make way."""
     max_sessions_per_connection: int = field(
         default=256, metadata=described("max-sessions-per-connection", count(1, 65_536))
     )
@@ -109,6 +128,10 @@ class BrokerSettings:
     max_message_bytes: int = field(
         default=100 * MIB, metadata=described("max-message-size", size(512, LARGEST_MESSAGE), changeable=True)
     )
+    max_transaction_messages: int = field(
+        default=2000, metadata=described("max-transaction-messages", count(1, 1_000_000), changeable=True)
+    )
+    """Published and accepted in one transaction: while it is committed, nobody else is served."""
     memory_limit_bytes: int = field(
         default_factory=defaults.memory_limit_bytes,
         metadata=described("memory-limit", size(16 * MIB, 1024 * TIB), changeable=True),
@@ -118,12 +141,17 @@ class BrokerSettings:
         default=1000, metadata=described("publisher-credit", count(1, 1_000_000), changeable=True)
     )
 
+    temporary_queue_bytes: int = field(
+        default=AUTO, metadata=described("temporary-queue-size", SIZE_OR_AUTO, changeable=True)
+    )
+    """What may wait for a reader whose queue goes with it. AUTO: a share of memory-limit; 0: no limit."""
+
     idle_timeout_s: float = field(
         default=60.0, metadata=described("idle-timeout", duration(0, 86_400), changeable=True)
     )
     """How long a peer may be silent; advertised to it as AMQP's idle-time-out. 0: for ever."""
     handshake_timeout_s: float = field(
-        default=10.0, metadata=described("handshake-timeout", duration(0.1, 3600), changeable=True)
+        default=3.0, metadata=described("handshake-timeout", duration(0.1, 3600), changeable=True)
     )
     """From accepting a connection to its AMQP open; TLS and SASL included."""
     stop_timeout_s: float = field(default=10.0, metadata=described("stop-timeout", duration(0, 3600), changeable=True))
@@ -147,6 +175,17 @@ class BrokerSettings:
         for check in (_check_names, _check_limits, _check_auto_create, _check_tls, _check_logins):
             check(self)
         self.ha.check_beside(self.listen)
+
+    @property
+    def temporary_limits(self) -> dict[str, QueueArgument]:
+        """Queue arguments that bound what waits for a reader: bytes of payload, and as much again besides it."""
+        size_bytes = self.temporary_queue_bytes
+        if size_bytes == AUTO:
+            size_bytes = max(self.memory_limit_bytes // TEMPORARY_QUEUE_SHARE, MIB)
+        if not size_bytes:
+            return {}
+        limits = {"qpid.max_size": size_bytes, "qpid.max_count": max(size_bytes // MESSAGE_OVERHEAD, 1)}
+        return {**limits, "qpid.policy_type": FullPolicy.SELF_DESTRUCT.value}
 
     @property
     def has_store(self) -> bool:
@@ -214,6 +253,11 @@ def known_keys() -> list[str]:
     return list(_settings_by_key())
 
 
+def secret_keys() -> list[str]:
+    """The keys whose value nobody but the broker may see."""
+    return [key for key, (_section, _name, found) in _settings_by_key().items() if found.secret]
+
+
 def changeable_keys() -> list[str]:
     """The keys that `set` may change in a running broker."""
     return [key for key, (_section, _name, found) in _settings_by_key().items() if found.changeable]
@@ -275,6 +319,7 @@ def _check_limits(settings: BrokerSettings) -> None:
 
 def _check_auto_create(settings: BrokerSettings) -> None:
     try:
+        check_settable(settings.auto_create_arguments)
         QueueArguments.parse(settings.auto_create_arguments)
     except InvalidArgument as error:
         raise SettingsError("auto-create-arguments", str(error)) from None

@@ -28,13 +28,14 @@ from qpid_ha_broker.server.store_progress import Given, Waiting
 from qpid_ha_broker.server.store_settings import StoreSettings
 from qpid_ha_broker.server.store_status import StoreStatus
 from qpid_ha_broker.server.store_writer import Piece, StoreWriter
+from qpid_ha_broker.store.advice import refused_advice
 from qpid_ha_broker.store.blocks import BlockKind
 from qpid_ha_broker.store.bodies import Bodies
-from qpid_ha_broker.store.errors import StoreError
+from qpid_ha_broker.store.errors import StoreDamaged, StoreError
 from qpid_ha_broker.store.files import Disk, LocalDisk
 from qpid_ha_broker.store.filtering import cut_after, durable_only
 from qpid_ha_broker.store.journal import ClosedSegment, Identity, Journal, tied
-from qpid_ha_broker.store.recovery import Recovered, recover
+from qpid_ha_broker.store.recovery import Progress, Recovered, recover
 from qpid_ha_broker.store.snapshot import SnapshotEnd
 from qpid_ha_broker.store.status import Status
 from qpid_ha_broker.store.survey import SegmentFound
@@ -64,7 +65,7 @@ class Store:
         self.directory = directory / SET
         self.settings = settings
         self.health = "ok"
-        """`ok`, `full` while the disk has no room, `failed` once nothing can be kept."""
+        """`ok`, `full` while the disk has no room or the process no descriptor, `failed` once nothing can be kept."""
         self.is_started = False
         self._name = name
         self._disk = disk
@@ -92,23 +93,37 @@ class Store:
 
     # --- start
 
-    def recover(self, resources: ResourceSet, *, apply_all: bool) -> Recovered:
-        """Fill `resources`, which is new. Blocks. Raises StoreError or OSError with a text for an operator."""
+    def recover(
+        self, resources: ResourceSet, *, apply_all: bool, show: Progress = lambda done_bytes, total_bytes: None
+    ) -> Recovered:
+        """Fill `resources`, which is new. Blocks. Raises StoreError or OSError with a text for an operator.
+
+        `show` hears how far it is; what it raises ends it, and the store is as it was.
+        """
         try:
-            return self._recover(resources, apply_all)
+            return self._recover(resources, apply_all, show)
+        except StoreDamaged as error:
+            advice = refused_advice(str(self.directory), is_alone=apply_all)
+            raise StoreError(f"the store in {self.directory} cannot be loaded: {error}; {advice}") from error
         except StoreError as error:
             raise StoreError(f"the store in {self.directory} cannot be loaded: {error}") from error
         except OSError as error:
             raise StoreError(f"the store in {self.directory} cannot be used: {error}") from error
 
-    def _recover(self, resources: ResourceSet, apply_all: bool) -> Recovered:
+    def _recover(self, resources: ResourceSet, apply_all: bool, show: Progress) -> Recovered:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         disk = self._disk = self._disk or LocalDisk(self.directory)
         self.bodies = Bodies(disk)
         began = time.monotonic()
         with RecoveryProgress() as progress:
+
+            def advance(done_bytes: int, total_bytes: int) -> None:
+                progress.show(done_bytes, total_bytes)
+                show(done_bytes, total_bytes)
+
             unloading = Unloading(self.bodies, self.settings.memory_bytes)
-            found = recover(disk, resources, apply_all=apply_all, progress=progress.show, unloading=unloading)
+            found = recover(disk, resources, apply_all=apply_all, progress=advance, unloading=unloading)
+            show(found.bytes_read, found.bytes_read)
         for note in found.notes:
             log.warning("%s", note)
         if not found.is_empty:
@@ -141,7 +156,9 @@ class Store:
             clock=_now_ms,
             segment_bytes=self.settings.segment_bytes,
             closed=_closed(found),
+            status=status,
         )
+        status.journal = self._journal
         if found.segments:
             _cut_off(disk, found.segments[-1])
 
@@ -241,13 +258,14 @@ class Store:
         if local_lsn:
             self._listener.kept(lsn, local_lsn, number)
 
-    def filled(self, is_full: bool) -> None:
-        """There is no room on the disk, or there is again."""
-        self.health = "full" if is_full else "ok"
-        if is_full:
-            log.error("no room for the store in %s: nothing durable is confirmed until there is some", self.directory)
-        else:
+    def filled(self, shortage: OSError | None) -> None:
+        """There is no room on the disk, or no file descriptor; None: there is again."""
+        self.health = "ok" if shortage is None else "full"
+        if shortage is None:
             log.warning("there is room again in %s: going on", self.directory)
+        else:
+            text = "no room for the store in %s (%s): nothing durable is confirmed until there is some"
+            log.error(text, self.directory, shortage.strerror)
 
     def failed(self, text: str) -> None:
         """Nothing is written any more."""
@@ -263,6 +281,11 @@ class Store:
     def status(self) -> Status:
         """What STATUS says, or is about to say."""
         return self._status.current
+
+    @property
+    def status_revision(self) -> int:
+        """Of the STATUS that is on disk."""
+        return self._status.revision
 
     def describe(self, **fields: Any) -> None:
         """Have other facts in STATUS, soon: see `store.status.Status` for what there is."""
@@ -320,9 +343,9 @@ class Store:
         return BaseDump(self, self._state_of, done, asyncio.get_running_loop().call_soon)
 
     def _based(self, number: int, done: Callable[[], None]) -> None:
-        """What lies before the base tells of a state that is another one's by now."""
+        """It is on disk: what follows it counts from now on, and what lies before it tells of another state."""
+        self._writer.run(partial(self._journal.base_kept, number), done)
         self._folding.drop_before(number)
-        done()
 
     def reach(self, end: SnapshotEnd) -> bool:
         """Have the journal go as far as was counted for `end`. False: not all of that was given to us yet."""

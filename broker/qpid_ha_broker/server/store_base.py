@@ -96,7 +96,8 @@ class BaseDump:
             store.disk,
             FileHeader(
                 "snapshot", status.cluster, status.broker, status.set, self.number, status.generation,
-                first_lsn, first_local_lsn, int(time.time() * 1000), 0, False,
+                first_lsn, first_local_lsn, int(time.time() * 1000), 0, False, status.store,
+                status_revision=store.status_revision,
             ),
         )  # fmt: skip
 

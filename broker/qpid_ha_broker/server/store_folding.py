@@ -92,7 +92,12 @@ class Folding:
 
     def drop_before(self, number: int) -> None:
         """Snapshot `number` is on disk: what lies before it is not needed any more."""
-        in_use = frozenset() if self._pager is None else self._pager.replaced(number)
+        try:
+            in_use = frozenset() if self._pager is None else self._pager.replaced(number)
+        except OSError as error:
+            log.warning("old files of the journal are not deleted yet (later again): %s", error)
+            self._loop.call_later(PATIENCE_S, self.drop_before, number)
+            return
         self._writer.run(partial(self._journal.drop_before, number, in_use))
         self._writer.run(self._look)
 

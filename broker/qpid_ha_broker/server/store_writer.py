@@ -58,8 +58,8 @@ class WriterListener(Protocol):
     def synced(self, ticket: int) -> None:
         """All pieces up to that one are on disk."""
 
-    def filled(self, is_full: bool) -> None:
-        """There is no room on the disk: everything waits; or there is some again."""
+    def filled(self, shortage: OSError | None) -> None:
+        """There is no room on the disk, or no file descriptor: everything waits; None: there is some again."""
 
     def failed(self, text: str) -> None:
         """Nothing is written any more, and what of the last pieces is on disk nobody knows."""
@@ -164,24 +164,24 @@ class StoreWriter:
         self._tell(self._listener.synced, ticket)
 
     def _insist(self, action: Callable[[], object]) -> None:
-        """Do it, again and again while the disk is full: what waits is neither lost nor confirmed."""
+        """Do it, again and again while there is no room or no descriptor: what waits is neither lost nor confirmed."""
         while True:
             try:
                 action()
             except OSError as error:
                 if error.errno not in FULL:
                     raise
-                self._show_full(True)
+                self._show_full(error)
                 if self._give_up.wait(RETRY_S):
                     raise _GivenUpError from None
             else:
-                self._show_full(False)
+                self._show_full(None)
                 return
 
-    def _show_full(self, is_full: bool) -> None:
-        if self._is_full is not is_full:
-            self._is_full = is_full
-            self._tell(self._listener.filled, is_full)
+    def _show_full(self, shortage: OSError | None) -> None:
+        if self._is_full is not (shortage is not None):
+            self._is_full = shortage is not None
+            self._tell(self._listener.filled, shortage)
 
     def _tell(self, what: Callable[..., None], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is gone, and everybody who could be told with it

@@ -44,6 +44,18 @@ def start_commands(stores: Sequence[StoreFacts], chosen: StoreFacts, *, force: b
     return (*starts, f"{promote} -b amqp://{host}:5672" if host else f"{promote}   # on {chosen.label}")
 
 
+def refused_advice(directory: str, *, is_alone: bool) -> str:
+    """What to do with a damaged store that its broker refuses. `is_alone`: no other broker holds the same."""
+    path = quote(directory)
+    check = f"`qpid-ha store check {path}` lists all that is wrong"
+    if is_alone:
+        return f"{check}; keep the directory, and restore a copy (docs/operations.md, Restore from a copy)"
+    return (
+        f"{check}; while another broker of the cluster is primary: `qpid-ha store set-aside {path}`, start this broker"
+        " again, and it rejoins from the others (docs/operations.md, Lost disk)"
+    )
+
+
 def choose_commands(stores: Sequence[StoreFacts], chosen: StoreFacts) -> tuple[str, ...]:
     """Mark the store that a safe verdict found. Its position is the proof that it is still the one that was seen."""
     position = f"{chosen.generation}:{chosen.last_lsn}"

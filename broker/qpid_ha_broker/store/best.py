@@ -6,6 +6,8 @@ members of the newest I that any log tells of are here, and none tells of a newe
 them is the answer, provably. When one is missing, it may have gone on without the others, and only an operator can say.
 A set that is in a log and was never confirmed may have been refused: then the members of the one before it count, too.
 
+Stores that were all put back from a copy look like that, too. A coordinator's record tells them apart, if there is one.
+
 docs/operations.md, "Total crash", has the rules as a table. Source: seed 000, LM6 and "Interaction with the store".
 """
 
@@ -17,6 +19,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.frames import Position
 from qpid_ha_broker.ha.history import common_lsn
 from qpid_ha_broker.store.advice import Option, choose_commands, forced_option, start_commands
 from qpid_ha_broker.store.facts import StoreFacts
@@ -60,6 +64,7 @@ class Doubt(StrEnum):
     MISSING = "member missing"
     NO_MEMBER = "no member readable"
     FORK = "fork"
+    OLD_STORES = "older than the record"
 
 
 @dataclass(frozen=True)
@@ -97,13 +102,15 @@ class Admin:
 Verdict = Winner | Equal | Admin
 
 
-def best(stores: Sequence[StoreFacts]) -> Verdict:
-    """Which of these stores a cluster may begin with again."""
+def best(stores: Sequence[StoreFacts], record: Record | None = None) -> Verdict:
+    """Which of these stores a cluster may begin with again. `record`: what its coordinator says, if it can be asked."""
     family, strangers = _family(stores)
     if family is None:
         return _two_clusters(stores)
     kept, copies = _one_each(family)
     verdict = _judge(kept)
+    if record is not None:
+        verdict = _beside(record, verdict, kept)
     return replace(verdict, reasons=(*verdict.reasons, *copies, *strangers))
 
 
@@ -114,6 +121,33 @@ def choose(stores: Sequence[StoreFacts], name: str, text: str) -> Winner | None:
         return None
     store = max(found, key=_furthest)
     return Winner(store, text, (_reason(store, Standing.BEST, text),), False, start_commands(stores, store))
+
+
+def _beside(record: Record, verdict: Verdict, stores: Sequence[StoreFacts]) -> Verdict:
+    """The same, unless the promotion verdict (`ha.verdict`) would refuse what was found because of the record."""
+    if isinstance(verdict, Admin):
+        return verdict
+    chosen = verdict.store if isinstance(verdict, Winner) else verdict.stores[0]
+    if record.cluster not in ("", chosen.cluster):
+        return verdict  # it is not the record of these
+    if chosen.generation > record.generation:
+        is_empty = "is empty" if not record.generation else f"knows no more than generation {record.generation}"
+        text = f"{verdict.text} The coordinator's record {is_empty}: it was lost, so the promotion has to be forced."
+        commands = (*verdict.next_commands[:1], *start_commands(stores, chosen, force=True))
+        return replace(verdict, text=text, next_commands=commands)
+    knows = (chosen.generation, chosen.epoch) >= (record.generation, record.epoch)
+    # Whoever is recorded and died before its first event has on disk that it wanted that generation.
+    wanted = [each for each in stores if each.broker == record.primary and each.generation < record.generation]
+    if knows or any(each.promised >= record.generation for each in wanted):
+        return verdict
+    question = (
+        f"The coordinator's record says generation {record.generation}, epoch {record.epoch}, led by {record.primary},"
+        f" and no store here goes further than generation {chosen.generation}, epoch {chosen.epoch}. They were put back"
+        " from a copy, or the newer ones are not here. Can those be had?"
+    )
+    wait = Option("Bring the newer stores here, and ask again", (_ask_again(stores, record.members),))
+    forced = forced_option(stores, chosen, _loss(chosen), is_member=False)
+    return Admin(Doubt.OLD_STORES, question, verdict.reasons, (wait, forced))
 
 
 def _family(stores: Sequence[StoreFacts]) -> tuple[list[StoreFacts] | None, list[Reason]]:
@@ -165,9 +199,9 @@ def _one_each(stores: Iterable[StoreFacts]) -> tuple[list[StoreFacts], list[Reas
     return sorted(kept.values(), key=lambda store: store.label), copies
 
 
-def _furthest(store: StoreFacts) -> tuple[bool, bool, int, int, int]:
+def _furthest(store: StoreFacts) -> tuple[bool, bool, Position]:
     """A store that cannot be read comes last, and after it only one in which there is nothing."""
-    return not store.is_empty, store.is_readable, store.generation, store.epoch, store.last_lsn
+    return not store.is_empty, store.is_readable, store.position
 
 
 def _judge(stores: Sequence[StoreFacts]) -> Verdict:

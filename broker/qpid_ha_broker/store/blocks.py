@@ -17,7 +17,9 @@ from zlib import crc32
 
 from .errors import BlockError, NewerFormat
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""Of the files that this release writes. It reads format 1, too, whose header lacks `store`, `room_bytes` and
+`status_revision`."""
 FILE_HEADER_BYTES: Final = 512
 
 Buffer = bytes | bytearray | memoryview
@@ -38,7 +40,11 @@ BLOCK_HEADER_BYTES: Final = _BLOCK.size
 MAX_DATA_BYTES: Final = 0xFFFFFFFF
 MAX_AGE_MS: Final = 0xFFFFFFFF
 
-_NUMBERS: Final = ("number", "generation", "first_lsn", "first_local_lsn", "created_ms", "previous_bytes")
+_NUMBERS: Final = (
+    "number", "generation", "first_lsn", "first_local_lsn", "created_ms", "previous_bytes", "room_bytes",
+    "status_revision",
+)  # fmt: skip
+_SINCE_2: Final = frozenset({"store", "room_bytes", "status_revision"})
 
 
 class FileHeader(NamedTuple):
@@ -55,6 +61,12 @@ class FileHeader(NamedTuple):
     created_ms: int
     previous_bytes: int
     needs_base: bool
+    store: str = ""
+    """The UUID of the store; empty in format 1."""
+    room_bytes: int = 0
+    """How long a segment was made. It may be shorter only once the next one is there; 0: a snapshot, or format 1."""
+    status_revision: int = 0
+    """The revision of STATUS that was on disk when the file was made; 0 in format 1."""
 
 
 class BlockKind(IntEnum):
@@ -149,19 +161,23 @@ def decode_header(data: Buffer) -> FileHeader:
     if version > FORMAT_VERSION:
         raise NewerFormat(version, FORMAT_VERSION)
     kind = _KINDS.get(letter)
-    if kind is None or version != FORMAT_VERSION:
-        raise BlockError(f"expected a journal or a snapshot of format {FORMAT_VERSION}, found {letter!r} of {version}")
-    return _header_of(kind, page[_JSON_AT : _JSON_AT + length])
+    if kind is None or not 1 <= version <= FORMAT_VERSION:
+        raise BlockError(
+            f"expected a journal or a snapshot of format 1 to {FORMAT_VERSION}, found {letter!r} of {version}"
+        )
+    return _header_of(kind, version, page[_JSON_AT : _JSON_AT + length])
 
 
-def _header_of(kind: str, text: bytes) -> FileHeader:
+def _header_of(kind: str, version: int, text: bytes) -> FileHeader:
     try:
         fields: Any = json.loads(text)
         header = FileHeader(kind=kind, **fields)
+        if _SINCE_2 & set(fields) != (_SINCE_2 if version > 1 else frozenset()):
+            raise ValueError(f"found {', '.join(fields)}")
     except (ValueError, TypeError) as error:
-        raise BlockError(f"expected a file header with the fields of format {FORMAT_VERSION}: {error}") from None
+        raise BlockError(f"expected a file header with the fields of format {version}: {error}") from None
     numbers = [getattr(header, name) for name in _NUMBERS]
-    names = (header.cluster, header.broker, header.set)
+    names = (header.cluster, header.broker, header.set, header.store)
     if (
         any(type(number) is not int or not 0 <= number < 1 << 64 for number in numbers)
         or any(type(name) is not str for name in names)

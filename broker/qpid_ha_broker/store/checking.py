@@ -10,10 +10,11 @@ from qpid_ha_broker.store.blocks import Block, BlockKind, FileHeader
 from qpid_ha_broker.store.errors import NewerFormat, StoreError
 from qpid_ha_broker.store.facts import Integrity
 from qpid_ha_broker.store.files import Disk, File
-from qpid_ha_broker.store.inspection import Flaw, Progress, nobody_watches, refusal
+from qpid_ha_broker.store.inspection import Flaw, Progress, nobody_watches, read_status, refusal
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
-from qpid_ha_broker.store.reading import Ending, classify, read_blocks, read_header
+from qpid_ha_broker.store.reading import Ending, classify, read_blocks, read_header, witnesses_of
 from qpid_ha_broker.store.snapshot import read_end
+from qpid_ha_broker.store.status import Status
 
 
 def check(disk: Disk, progress: Progress = nobody_watches) -> list[Flaw]:
@@ -30,10 +31,17 @@ class _Checker:
     def __init__(self, disk: Disk, progress: Progress) -> None:
         self._disk = disk
         self._progress = progress
+        self._status = self._read_status()
         self._segments = segment_numbers(disk)
         self._snapshots = snapshot_numbers(disk)
         self._done = 0
         self._total = sum(map(self._size, self._paths()))
+
+    def _read_status(self) -> Status | None:
+        try:
+            return read_status(self._disk)
+        except StoreError:
+            return None  # the survey says so
 
     def _paths(self) -> list[str]:
         return [*map(segment_path, self._segments), *map(snapshot_path, self._snapshots)]
@@ -57,9 +65,7 @@ class _Checker:
                 yield Flaw(Integrity.NEWER, path, 0, str(error))
                 return
             except StoreError as error:
-                # The last segment may have been made when the machine went down: the survey knows whether it was.
-                if number != max(self._segments, default=0):
-                    yield Flaw(Integrity.DAMAGED, path, 0, str(error))
+                yield Flaw(Integrity.DAMAGED, path, 0, str(error))
                 return
             yield from self._blocks(path, file, header)
         self._done += self._size(path)
@@ -75,21 +81,23 @@ class _Checker:
                 text = "expected a block, found none" if reader.problem is None else reader.problem.text
                 yield Flaw(Integrity.DAMAGED, path, reader.end, text)
             return
-        found = classify(file, header, reader, previous_bytes=self._previous_bytes(header.number + 1))
+        number, is_last = header.number, header.number == self._segments[-1]
+        following = self._following(number + 1)
+        found = classify(file, header, reader, witnesses_of(number, self._status, following, is_last=is_last))
         if found.ending is Ending.DAMAGED:
             yield Flaw(Integrity.DAMAGED, path, found.offset, found.text)
-        elif found.ending is Ending.TORN and header.number == self._segments[-1]:
+        elif found.ending is Ending.TORN and is_last:
             yield Flaw(Integrity.TORN, path, found.offset, found.text)
 
-    def _previous_bytes(self, number: int) -> int:
-        """What segment `number` says of the one before it."""
+    def _following(self, number: int) -> FileHeader | None:
+        """The header of segment `number`, if it can be read."""
         if number not in self._segments:
-            return 0
+            return None
         with closing(self._disk.open(segment_path(number))) as file:
             try:
-                return read_header(file).previous_bytes
+                return read_header(file)
             except StoreError:
-                return 0  # its own line says so
+                return None  # its own line says so
 
     def _records(self, path: str, block: Block, is_snapshot: bool) -> Iterator[Flaw]:
         if block.kind is BlockKind.END:

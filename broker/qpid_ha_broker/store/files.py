@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from .blocks import Buffer
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""No room, or no more of it for this user: nothing is broken, and there may be room later."""
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+"""No room, no more of it for this user, or no file descriptor: nothing is broken, and there may be some later."""
 
 _PIECES_MAX = 1024
 """IOV_MAX of Linux: a write of more pieces is joined first."""
@@ -133,6 +134,9 @@ class LocalDisk:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._directories: dict[str, int] = {}
+        """Descriptors of those that were synced: a sync that finds none left would be one that failed."""
+        weakref.finalize(self, _close_all, self._directories)
 
     def names(self, directory: str) -> list[str]:
         try:
@@ -179,11 +183,11 @@ class LocalDisk:
         (self.root / path).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def sync_directory(self, path: str) -> None:
-        descriptor = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        descriptor = self._directories.get(path)
+        if descriptor is None:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            descriptor = self._directories[path] = os.open(self.root / path, flags)
+        os.fsync(descriptor)
 
     def free_bytes(self) -> int:
         facts = os.statvfs(self.root)
@@ -191,3 +195,8 @@ class LocalDisk:
 
     def _open(self, path: str, flags: int) -> LocalFile:
         return LocalFile(os.open(self.root / path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+
+
+def _close_all(directories: dict[str, int]) -> None:
+    while directories:
+        os.close(directories.popitem()[1])

@@ -22,14 +22,14 @@ from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.state import State
 
 from .blocks import Block, BlockKind, FileHeader
-from .errors import StoreError
+from .errors import StoreDamaged, StoreError
 from .files import Disk
 from .journal import Identity
 from .layout import segment_path, snapshot_path
 from .loader import DEQUEUED, ENQUEUED, PLAIN, PLAIN_BYTES, Contents, Loader, LoadError, select
 from .reading import read_blocks, read_header
 from .snapshot import SnapshotEnd, SnapshotWriter, configuration_events, read_end
-from .survey import Survey, damaged, survey
+from .survey import Survey, survey
 
 _HEAD: Final = Struct("<IIQI")
 """Size, checksum, LSN, then kind, flags and version in one."""
@@ -115,7 +115,7 @@ class _Fold:
         generation = self._found.segments[-1].header.generation
         return FileHeader(
             "snapshot", *self._identity, self._upto, generation, last_lsn + 1, local_lsn + 1,
-            following.created_ms, 0, False,
+            following.created_ms, 0, False, following.store, status_revision=following.status_revision,
         )  # fmt: skip
 
     def _parts(self, gathered: Gatherer | None) -> Iterator[tuple[str, Block, bytes]]:
@@ -346,8 +346,8 @@ def with_place(path: str, block: Block, read: Callable[..., T], *args: object) -
     try:
         return read(*args)
     except LoadError as error:
-        raise damaged(path, block.end - block.length + error.offset, str(error)) from error
+        raise StoreDamaged(path, block.end - block.length + error.offset, str(error)) from error
 
 
 def _ends_early(path: str, offset: int) -> StoreError:
-    return damaged(path, offset, "expected a block, found none that is whole")
+    return StoreDamaged(path, offset, "expected a block, found none that is whole")

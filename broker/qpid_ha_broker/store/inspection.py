@@ -19,7 +19,7 @@ from qpid_ha_broker.store.evidence import NO_LIMIT, Evidence, EvidenceError
 from qpid_ha_broker.store.facts import Integrity, StoreFacts
 from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
-from qpid_ha_broker.store.reading import Ending, classify, read_blocks, read_header
+from qpid_ha_broker.store.reading import Ending, classify, read_blocks, read_header, witnesses_of
 from qpid_ha_broker.store.snapshot import read_end
 from qpid_ha_broker.store.status import STATUS_FILE, Status
 from qpid_ha_broker.store.survey import survey
@@ -76,13 +76,26 @@ def read_status(disk: Disk) -> Status | None:
 
 
 def refusal(disk: Disk) -> Flaw | None:
-    """What a broker would say that refuses to load the store, from headers alone; None: nothing."""
+    """What a broker would say that refuses to load the store, from headers alone; None: nothing.
+
+    Beside a running broker STATUS and the files that follow are of different moments when a file came between: then it
+    looks again.
+    """
+    for _ in range(_ATTEMPTS):
+        names = _names(disk)
+        flaw = _refusal(disk)
+        if flaw is None or names == _names(disk):
+            break
+    return flaw
+
+
+def _refusal(disk: Disk) -> Flaw | None:
     try:
         survey(disk)
     except NewerFormat as error:
         return Flaw(Integrity.NEWER, STATUS_FILE, 0, str(error))
     except StoreDamaged as error:
-        return Flaw(Integrity.DAMAGED, error.file, error.offset, error.text.partition("; run ")[0])
+        return Flaw(Integrity.DAMAGED, error.file, error.offset, error.text)
     return None
 
 
@@ -115,7 +128,7 @@ class _Examination:
         if base:
             self._read_snapshot(base)
         headers = dict(self._headers(base, segments))
-        self._read_segments(headers, status)
+        self._read_segments(headers, status, max(segments, default=0))
         self._identity = status or self._identity
         facts = self._summary(where)
         return facts if status is None else _with_status(facts, status, (max(headers, default=0), self._end_bytes))
@@ -190,9 +203,8 @@ class _Examination:
                 limits[number, block.offset] = limit
         return limits
 
-    def _read_segments(self, headers: dict[int, FileHeader], status: Status | None) -> None:
+    def _read_segments(self, headers: dict[int, FileHeader], status: Status | None, last: int) -> None:
         limits = self._limits(headers)
-        clean = status.journal_end if status is not None and status.clean else None
         for number, header in headers.items():
             path, after = segment_path(number), headers.get(number + 1)
             limit = None if after is None else after.previous_bytes
@@ -201,8 +213,7 @@ class _Examination:
                 for block in reader:
                     self._advance(block)
                     self._take(path, block, limits.get((number, block.offset), NO_LIMIT))
-                clean_bytes = clean[1] if clean is not None and clean[0] == number else 0
-                found = classify(file, header, reader, previous_bytes=limit or 0, clean_bytes=clean_bytes)
+                found = classify(file, header, reader, witnesses_of(number, status, after, is_last=number == last))
             self._end_bytes = reader.end
             if found.ending is Ending.DAMAGED:
                 self._damaged(path, found.offset, found.text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from qpid_ha_broker.model.log import LOCAL_BASE
 
@@ -40,6 +40,21 @@ class ClosedSegment(NamedTuple):
     last_lsn: int
 
 
+class StatusFile(Protocol):
+    """STATUS, as far as the journal needs it."""
+
+    @property
+    def store(self) -> str:
+        """The UUID that all files of the store bear."""
+
+    @property
+    def revision(self) -> int:
+        """How often it was written: what is on disk."""
+
+    def write(self) -> None:
+        """Have on disk what is known, how far the journal is included (`Journal.durable_end`). Raises OSError."""
+
+
 def tied(closed: Sequence[ClosedSegment], taken_back: Iterable[tuple[int, int]]) -> list[ClosedSegment]:
     """`closed`, such that none is folded without the later one that takes some of its records back.
 
@@ -66,15 +81,24 @@ class Journal:
     """
 
     def __init__(
-        self, disk: Disk, identity: Identity, segment_bytes: int, clock: Callable[[], int], end: SegmentEnd
-    ) -> None:
+        self, disk: Disk, identity: Identity, segment_bytes: int, clock: Callable[[], int], end: SegmentEnd,
+        status: StatusFile | None,
+    ) -> None:  # fmt: skip
         """Use `begin`."""
         self.generation = 0
         """What the headers of segments to come say; to be set when a generation starts."""
         self.staged_bytes = 0
         self.identity = identity
         """Whose they are; the cluster may become known later."""
+        self.durable_end = (0, 0)
+        """A segment, and bytes of it that are on disk: what any recovery from now on has to find. What follows a base
+        is counted once the base is kept. May be read from any thread."""
         self._disk = disk
+        self._status = status
+        self._recorded = 0
+        """The newest segment of which STATUS knows."""
+        self._base = 0
+        """The newest segment that needs a base, until that is kept; 0: there is none."""
         self._segment_bytes = segment_bytes
         self._clock = clock
         self._staged: list[Staged] = []
@@ -100,21 +124,24 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         needs_base: bool = False,
         closed: Sequence[ClosedSegment] = (),
+        status: StatusFile | None = None,
     ) -> Journal:
         """Start segment `number`, which must not be there. `clock`: milliseconds since the Unix epoch.
 
         `previous_bytes`: where the good blocks of segment number - 1 end; 0: there is none. What recovery read of it
         may have been in the system's memory only; it is put on disk first, so that what is built on it stands.
         `closed`: segments of earlier lives, for `closed_segments`; this life may take back some of what they hold.
+        `status`: is written before the first group of each segment, so that a segment that is lost is missed.
         """
         for directory in (SEGMENTS, SNAPSHOTS):
             disk.make_directory(directory)
-        disk.sync_directory("")
+        for directory in ("", SEGMENTS, SNAPSHOTS):
+            disk.sync_directory(directory)
         if previous_bytes:
             _settle(disk, number - 1, previous_bytes)
         if disk.exists(SPARE):
             disk.remove(SPARE)  # of an earlier life: what is in it is anybody's guess
-        journal = cls(disk, identity, segment_bytes, clock, SegmentEnd(first_lsn - 1, first_local_lsn - 1, 0))
+        journal = cls(disk, identity, segment_bytes, clock, SegmentEnd(first_lsn - 1, first_local_lsn - 1, 0), status)
         journal.generation = generation
         journal._closed = list(closed)
         try:
@@ -155,7 +182,9 @@ class Journal:
                 return 0
             if not self._segment.has_room(length):
                 self._next_segment(False, length)
+            self._record_segment()
             self._segment.write_group(self._staged)
+            self._note_durable()
         for block in self._staged:
             self._note(block)
         self._staged = []
@@ -182,6 +211,18 @@ class Journal:
             self._next_segment(needs_base, 0, last_lsn)
         return self.number
 
+    def base_kept(self, number: int) -> None:
+        """The base of segment `number` is on disk: what follows it counts, and STATUS says so when this returns.
+
+        Nothing of what was written since `roll(needs_base=True)` may be said to be kept before. `number` is that
+        segment, or a later one when it was full before the base was begun; the base of an earlier one is void.
+        """
+        with self._writing():
+            if self._base <= number:
+                self._base = 0
+                self._note_durable()
+                self._record_segment()
+
     def end(self, committed_lsn: int = 0) -> tuple[int, int]:
         """Flush and close in order: number of the last segment, and its bytes, for STATUS. Nothing can follow.
 
@@ -191,6 +232,7 @@ class Journal:
         self._note_committed(committed_lsn)
         with self._writing():
             self._segment.write_end(self._end)
+            self._note_durable()
         last = (self._segment.number, self._segment.position)
         self.close()
         return last
@@ -237,17 +279,15 @@ class Journal:
             if old < number:
                 self._disk.remove(snapshot_path(old))
         self._disk.sync_directory(SNAPSHOTS)
-        spare: File | None = None
         for old in segment_numbers(self._disk):
             if old >= min(number, self.number):
                 continue
-            if spare is None and self._spare is None and segment_path(old) not in in_use:
-                spare = self._reuse(old)
-                if spare is not None:
+            if self._spare is None and segment_path(old) not in in_use:
+                self._spare = self._reuse(old)
+                if self._spare is not None:
                     continue
             self._disk.remove(segment_path(old))
         self._disk.sync_directory(SEGMENTS)
-        self._spare = self._spare or spare
         self._closed = [closed for closed in self._closed if closed.number >= number]
 
     def _reuse(self, number: int) -> File | None:
@@ -276,16 +316,20 @@ class Journal:
         path = segment_path(number)
         if self._disk.exists(path):
             raise StoreError(f"{path} is there already, but should be the next segment: run qpid-ha store check")
-        spare = self._take_spare(length)
+        spare, status = self._take_spare(length), self._status
         header = FileHeader(
             "journal", *self.identity, number, self.generation, self._end.last_lsn + 1, self._end.local_lsn + 1,
-            self._clock(), previous_bytes, needs_base,
+            self._clock(), previous_bytes, needs_base, status.store if status is not None else "",
+            status_revision=status.revision if status is not None else 0,
         )  # fmt: skip
         segment = Segment(spare, header)
+        if needs_base:
+            self._base = number
         self._disk.rename(SPARE, path)
         self._spare = None
         self._segment = segment
         self._sync_names()
+        self._note_durable()
 
     def _take_spare(self, length: int) -> File:
         """The spare, with room for a group of so many bytes. Raises OSError when the disk is full."""
@@ -301,6 +345,16 @@ class Journal:
         if self._spare is not None:
             self._spare.close()
             self._spare = None
+
+    def _note_durable(self) -> None:
+        if not self._base:
+            self.durable_end = (self._segment.number, self._segment.position)
+
+    def _record_segment(self) -> None:
+        """Have STATUS know of the segment before anything in it counts."""
+        if self._status is not None and not self._base and self._recorded < self._segment.number:
+            self._status.write()
+            self._recorded = self._segment.number
 
     def _sync_names(self) -> None:
         try:

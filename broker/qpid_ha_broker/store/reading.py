@@ -1,7 +1,9 @@
 """From a file to its blocks, and why they end where they end: a crash, or damage?
 
 Groups of blocks are written and synced one after the other. So bytes that any later block, segment or STATUS knows to
-have been on disk cannot have been torn by a crash: if they are bad now, the disk or somebody changed them.
+have been on disk cannot have been torn by a crash: if they are bad now, the disk or somebody changed them. And a
+segment has its full length before it gets its name, and gives back what it did not need only once the next one is
+there: the last one is never short after a crash.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from .blocks import (
 )
 from .errors import BlockError
 from .files import File
+from .status import Status
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
 _HEADERS_WINDOW_BYTES: Final = 16 * 1024
@@ -139,20 +142,50 @@ class Verdict(NamedTuple):
     text: str
 
 
-def classify(
-    file: File, header: FileHeader, reader: BlockReader, *, previous_bytes: int = 0, clean_bytes: int = 0
-) -> Verdict:
-    """What the end at which `reader` has arrived means.
+class Witnesses(NamedTuple):
+    """What else tells how far a segment was written, in bytes from its start; 0: that does not tell."""
 
-    `previous_bytes`: what the header of the next segment says of this one; `clean_bytes`: the end of the journal of
-    which a clean STATUS tells, if this is its segment; 0: there is no such witness.
-    """
+    previous_bytes: int = 0
+    """The header of the next segment."""
+    clean_bytes: int = 0
+    """`journal_end` of a clean STATUS."""
+    synced_bytes: int = 0
+    """`journal_synced` of STATUS."""
+    is_last: bool = False
+    """No segment follows: nothing of the room that was taken for it may be missing."""
+
+
+def witnesses_of(number: int, status: Status | None, following: FileHeader | None, *, is_last: bool) -> Witnesses:
+    """Of segment `number`, which is the last, or is followed by the one with that header; None: it is not there."""
+    clean = status.journal_end if status is not None and status.clean else None
+    synced = status.journal_synced if status is not None else None
+    return Witnesses(
+        following.previous_bytes if following is not None else 0,
+        clean[1] if clean is not None and clean[0] == number else 0,
+        synced[1] if synced is not None and synced[0] == number else 0,
+        is_last,
+    )
+
+
+NO_WITNESSES: Final = Witnesses()
+
+
+def classify(file: File, header: FileHeader, reader: BlockReader, witnesses: Witnesses = NO_WITNESSES) -> Verdict:
+    """What the end at which `reader` has arrived means."""
     at = reader.end
     what = reader.problem.text if reader.problem is not None else "expected a block, found none"
-    if previous_bytes > at:
-        return Verdict(Ending.DAMAGED, at, f"{what}; the next segment says that {previous_bytes} bytes were written")
-    if clean_bytes > at:
-        return Verdict(Ending.DAMAGED, at, f"{what}; STATUS says that {clean_bytes} bytes were written")
+    if witnesses.previous_bytes > at:
+        text = f"{what}; the next segment says that {witnesses.previous_bytes} bytes were written"
+        return Verdict(Ending.DAMAGED, at, text)
+    if max(witnesses.clean_bytes, witnesses.synced_bytes) > at:
+        text = f"{what}; STATUS says that {max(witnesses.clean_bytes, witnesses.synced_bytes)} bytes were written"
+        return Verdict(Ending.DAMAGED, at, text)
+    # Format 1 does not say how long it was, but behind its last block there were always the zeros of one more header.
+    room_bytes, size = header.room_bytes or at + BLOCK_HEADER_BYTES, file.size
+    is_short = reader.problem is not None and reader.problem.fault is BlockFault.SHORT
+    if witnesses.is_last and (size < room_bytes or is_short):
+        text = f"{what}; the file was cut off: it has {size} bytes, and was made with more"
+        return Verdict(Ending.DAMAGED, at, text)
     if reader.closed:
         return Verdict(Ending.CLEAN, at, "closed in order")
     witness = _later_witness(file, header, at)

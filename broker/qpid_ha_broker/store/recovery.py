@@ -16,14 +16,14 @@ from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.resource_set import ResourceSet
 
 from .blocks import Block, BlockKind, FileHeader
-from .errors import BlockError
+from .errors import BlockError, StoreDamaged
 from .files import Disk
 from .layout import SEGMENTS, snapshot_path
 from .loader import Loader, LoadError, select
 from .reading import read_blocks
 from .snapshot import SnapshotEnd, read_end
 from .status import Status
-from .survey import SegmentFound, Survey, TakenBack, damaged, survey
+from .survey import SegmentFound, Survey, TakenBack, survey
 from .unloading import Unloading
 
 Progress = Callable[[int, int], None]
@@ -117,6 +117,7 @@ class _Recovery:
         self._last_lsn = 0
 
     def run(self) -> Recovered:
+        self._progress(0, self._survey.bytes)
         if self._survey.snapshot is not None:
             self._load_snapshot(self._survey.snapshot)
         self._last_lsn = self._base.last_lsn
@@ -143,11 +144,11 @@ class _Recovery:
                 self._advance(block)
             if end is None:
                 text = reader.problem.text if reader.problem is not None else "expected a block, found none"
-                raise damaged(path, reader.end, text)
+                raise StoreDamaged(path, reader.end, text)
             if reader.end != file.size:
-                raise damaged(path, reader.end, f"expected the file to end there, found {file.size} bytes")
+                raise StoreDamaged(path, reader.end, f"expected the file to end there, found {file.size} bytes")
         if end.messages != self._loader.enqueued:
-            raise damaged(path, reader.end, f"expected {end.messages} messages, found {self._loader.enqueued}")
+            raise StoreDamaged(path, reader.end, f"expected {end.messages} messages, found {self._loader.enqueued}")
         self._base = end
         self._loader.end_snapshot(end)
 
@@ -164,7 +165,7 @@ class _Recovery:
                 self._advance(block)
             if reader.end != segment.end:
                 text = reader.problem.text if reader.problem is not None else "expected a block, found none"
-                raise damaged(segment.path, reader.end, text)
+                raise StoreDamaged(segment.path, reader.end, text)
 
     def _load_replicated(self, path: str, block: Block, limit: int, upto: int) -> None:
         """`limit`: what has a larger LSN is void; `upto`: what has a larger one is held."""
@@ -174,7 +175,7 @@ class _Recovery:
         if self._base.last_lsn < block.last_lsn and block.first_lsn <= after:
             if block.first_lsn > self._last_lsn + 1:
                 text = f"expected events after LSN {self._last_lsn}, found LSNs {block.first_lsn} to {block.last_lsn}"
-                raise damaged(path, block.offset, text)
+                raise StoreDamaged(path, block.offset, text)
             self._load_part(path, block, self._base.last_lsn, after)
             self._last_lsn = max(self._last_lsn, min(block.last_lsn, after))
         first, last = max(block.first_lsn, upto + 1, self._base.last_lsn + 1), min(block.last_lsn, limit)
@@ -189,7 +190,7 @@ class _Recovery:
             if self._unloading is not None:
                 self._unloading.loaded(path, block, after, upto, self._loader.messages)
         except LoadError as error:
-            raise damaged(path, block.end - block.length + error.offset, str(error)) from error
+            raise StoreDamaged(path, block.end - block.length + error.offset, str(error)) from error
 
     def _check_ends(self) -> None:
         """The journal must reach as far as what was built on it, and begin where that ends."""
@@ -200,15 +201,15 @@ class _Recovery:
         begins = (1 if first.needs_base else first.first_lsn, first.first_local_lsn)
         if begins[0] > base.last_lsn + 1 or begins[1] > base.local_lsn + 1:
             text = f"begins at LSNs {begins}, but what came before ends at {base.last_lsn}, {base.local_lsn}"
-            raise damaged(segments[0].path, 0, text)
+            raise StoreDamaged(segments[0].path, 0, text)
         ends = (last.last_lsn or base.last_lsn, last.local_lsn)
         if ends[0] < base.counts_lsn or ends[1] < base.local_counts_lsn:
             text = f"ends at LSNs {ends}, but {snapshot_path(segments[0].number)} was made of {base}"
-            raise damaged(last.path, last.end, text)
+            raise StoreDamaged(last.path, last.end, text)
         is_clean = status is not None and status.clean and status.journal_end == (last.number, last.end)
         if is_clean and status is not None and ends != (status.last_lsn, status.local_lsn):
             text = f"ends at LSNs {ends}, STATUS says {status.last_lsn}, {status.local_lsn}"
-            raise damaged(last.path, last.end, text)
+            raise StoreDamaged(last.path, last.end, text)
 
     def _recovered(self, messages: int, committed: int) -> Recovered:
         found, resources, base = self._survey, self._resources, self._base
@@ -219,12 +220,7 @@ class _Recovery:
         for queue in resources.state.queues.values():
             queue.redelivered_below = queue.log.last_lsn
         status, notes = found.status, list(found.notes)
-        was_clean = ""
-        if status is not None and status.clean:
-            if status.journal_end == (found.next_number - 1, found.previous_bytes):
-                was_clean = status.clean
-            else:
-                notes.append("STATUS says that the store was closed in order, but the journal goes on after that")
+        was_clean = status.clean if status is not None else ""
         if self._loader.misfits:
             notes.append(f"{self._loader.misfits} events of this broker's own log were about things that are not here")
         transient = base.transient + found.left_out + self._loader.transient - self._loader.unknown
@@ -257,17 +253,17 @@ class _Recovery:
 
 def _end_of(path: str, block: Block) -> SnapshotEnd:
     if block.kind is not BlockKind.END:
-        raise damaged(path, block.offset, f"expected events or the end of a snapshot, found {block.kind.name}")
+        raise StoreDamaged(path, block.offset, f"expected events or the end of a snapshot, found {block.kind.name}")
     try:
         return read_end(block)
     except BlockError as error:
-        raise damaged(path, block.offset, str(error)) from error
+        raise StoreDamaged(path, block.offset, str(error)) from error
 
 
 def _records(path: str, block: Block) -> list[Record]:
     records, _, problem = decode(block.data)
     if problem is not None:
-        raise damaged(path, block.end - block.length + problem.offset, problem.text)
+        raise StoreDamaged(path, block.end - block.length + problem.offset, problem.text)
     return records
 
 

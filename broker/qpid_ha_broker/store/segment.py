@@ -72,9 +72,9 @@ class Segment:
         self._created_ms = header.created_ms
         self._file = file
         self._marked: SegmentEnd | None = None
-        file.write(0, encode_header(header), _STOP)
-        sync(file)
         self.size = file.size
+        file.write(0, encode_header(header._replace(room_bytes=self.size)), _STOP)
+        sync(file)
 
     def has_room(self, length: int) -> bool:
         """Whether a group of so many bytes fits, headers included."""
@@ -97,13 +97,17 @@ class Segment:
         self._marked = None
 
     def write_mark(self, end: SegmentEnd) -> bool:
-        """Say behind the last block that it is on disk. Not synced: once it is there, it is true."""
+        """Say behind the last block that it is on disk. Not synced: once it is there, it is true.
+
+        And once more at the end of the file: where the end of the blocks was lost, what lay behind it often was, too.
+        """
         if self.has_ended or self._marked == end:
             return False
         mark = encode_block(
             self.number, BlockKind.MARK, end.last_lsn, end.last_lsn, end.committed_lsn, 0, self.position
         )
         self._file.write(self.position, mark, _STOP)
+        self._file.write(self.size - BLOCK_HEADER_BYTES, mark)
         self._marked = end
         return True
 

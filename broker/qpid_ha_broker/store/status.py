@@ -14,7 +14,8 @@ from zlib import crc32
 
 from .errors import NewerFormat, StatusError
 
-STATUS_FORMAT: Final = 1
+STATUS_FORMAT: Final = 2
+"""Written by this release. It reads format 1, too, which lacks `store`, `revision` and `journal_synced`."""
 STATUS_FILE: Final = "STATUS"
 
 
@@ -44,6 +45,13 @@ class Status:
     chosen: tuple[int, int, str] | None = None
     """After a crash of all, this store was found to be the one to begin with: generation and LSN of its end, and by
     whom. It is permission to be promoted, for as long as the store still ends there."""
+    store: str = ""
+    """UUID of the store, from when it was made on; all its files bear it. Empty in format 1."""
+    revision: int = 0
+    """How many times it was written: a file made later tells that it was that many at least."""
+    journal_synced: tuple[int, int] | None = None
+    """How far the journal was on disk when this was written: a segment, and bytes of it. A recovery must find that
+    much. What follows a copy of the primary's state is counted once the copy is whole."""
 
     @property
     def generation(self) -> int:
@@ -52,24 +60,31 @@ class Status:
 
     def encode(self) -> bytes:
         """As JSON for people and programs."""
-        fields = {"format": STATUS_FORMAT, **asdict(self)}
-        return json.dumps({**fields, "crc32": _checksum(fields)}, indent=2, ensure_ascii=False).encode() + b"\n"
+        return _encoded(self, STATUS_FORMAT)
 
     @classmethod
     def decode(cls, data: bytes) -> Status:
         """The inverse. Raises NewerFormat, or StatusError for whatever `encode` did not write just so."""
-        fields = _fields_of(data)
+        version, fields = _fields_of(data)
         try:
             status = cls(**{name: _READERS[name](value) for name, value in fields.items()})
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise StatusError(f"expected the fields of format {STATUS_FORMAT}: {error!r}") from None
-        if status.encode() != data:
+            raise StatusError(f"expected the fields of format {version}: {error!r}") from None
+        if _encoded(status, version) != data:
             raise StatusError("its text is not the one that was written")
         return status
 
 
-def _fields_of(data: bytes) -> dict[str, Any]:
-    """The checksum is made in the same way in all formats: damage never passes for a newer one."""
+def _encoded(status: Status, version: int) -> bytes:
+    fields = {"format": version, **asdict(status)}
+    if version == 1:
+        for name in _SINCE_2:
+            del fields[name]
+    return json.dumps({**fields, "crc32": _checksum(fields)}, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def _fields_of(data: bytes) -> tuple[int, dict[str, Any]]:
+    """Format and fields. The checksum is made in the same way in all formats: damage never passes for a newer one."""
     try:
         fields = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -86,9 +101,9 @@ def _fields_of(data: bytes) -> dict[str, Any]:
     version = fields.pop("format")
     if type(version) is int and version > STATUS_FORMAT:
         raise NewerFormat(version, STATUS_FORMAT)
-    if version != STATUS_FORMAT:
-        raise StatusError(f"expected format {STATUS_FORMAT}, found {version!r}")
-    return fields
+    if type(version) is not int or version < 1:
+        raise StatusError(f"expected format 1 to {STATUS_FORMAT}, found {version!r}")
+    return version, fields
 
 
 def _checksum(fields: dict[str, Any]) -> int:
@@ -141,4 +156,8 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "promised": _number,
     "promised_to": _text,
     "chosen": _choice,
+    "store": _text,
+    "revision": _number,
+    "journal_synced": _end,
 }
+_SINCE_2: Final = ("store", "revision", "journal_synced")

@@ -9,18 +9,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import closing
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from qpid_ha_broker.model.log import LOCAL_BASE
 
-from .blocks import FILE_HEADER_BYTES, Block, BlockKind, FileHeader, read_block
+from .blocks import Block, BlockKind, FileHeader
 from .errors import BlockError, StatusError, StoreDamaged
 from .files import Disk
 from .layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
-from .reading import Ending, classify, read_blocks, read_header
+from .reading import Ending, classify, read_blocks, read_header, witnesses_of
 from .status import STATUS_FILE, Status
-
-ADVICE: Final = "run `qpid-ha store check` on this directory: docs/operations.md says what can be done"
 
 
 class SegmentFound(NamedTuple):
@@ -89,11 +87,6 @@ def survey(disk: Disk, before: int = 0) -> Survey:
     return _Surveyor(disk, before).survey()
 
 
-def damaged(path: str, offset: int, text: str) -> StoreDamaged:
-    """With what to do."""
-    return StoreDamaged(path, offset, f"{text}; {ADVICE}")
-
-
 class _Surveyor:
     """Goes through the files once."""
 
@@ -109,21 +102,24 @@ class _Surveyor:
         """The end of the replicated log; None: it is that of a copy of the primary's state."""
         self._local = 0
         self._identity: tuple[str, str] | None = None
+        self._store = ""
+        """The UUID that all files bear, once it was read."""
+        self._is_marked = False
+        """A segment or a snapshot has it."""
+        self._first_dropped = 0
 
     def survey(self) -> Survey:
         status = self._read_status() if not self._before else None
         snapshot = self._find_snapshot()
         headers = self._find_headers(snapshot)
-        clean = status.journal_end if status is not None and status.clean else None
-        if clean is not None and clean[0] not in headers:
-            raise damaged(segment_path(clean[0]), 0, "missing: STATUS says that the journal ends there")
+        if not self._before:
+            self._check_status(status, snapshot, list(headers.values()))
         segments = []
         numbers = list(headers)
         for number, following in zip(numbers, [*numbers, 0][1:], strict=True):
             if number == self._before:
                 break
-            clean_bytes = clean[1] if clean is not None and clean[0] == number else 0
-            segments.append(self._read_segment(headers[number], headers.get(following), clean_bytes))
+            segments.append(self._read_segment(headers[number], headers.get(following), status))
         return Survey(
             status, snapshot, tuple(segments), tuple(self._taken_back), self._committed, self._left_out,
             tuple(self._dropped), tuple(self._notes), self._bytes,
@@ -137,9 +133,35 @@ class _Surveyor:
         try:
             status = Status.decode(data)
         except StatusError as error:
-            raise damaged(STATUS_FILE, 0, str(error)) from error
+            raise StoreDamaged(STATUS_FILE, 0, str(error)) from error
         self._check_identity(STATUS_FILE, status.cluster, status.set)
+        self._store = status.store
         return status
+
+    def _check_status(self, status: Status | None, snapshot: FileHeader | None, headers: list[FileHeader]) -> None:
+        """STATUS is on disk before anything else is, and goes with the journal: an older one forgets promises."""
+        files = [snapshot] if snapshot is not None else []
+        files += headers
+        if status is None:
+            if files or self._dropped:
+                raise StoreDamaged(STATUS_FILE, 0, "missing: no journal is begun without it")
+            return
+        last = headers[-1].number if headers else 0
+        for number, length in filter(None, (status.journal_synced, status.journal_end if status.clean else None)):
+            if number > last:
+                path = snapshot_path(self._first_dropped) if self._dropped else segment_path(last + 1)
+                text = f"missing: STATUS says that the journal was written up to offset {length} of segment {number}"
+                raise StoreDamaged(path, 0, text)
+        if status.clean and status.journal_end is not None and status.journal_end[0] < last:
+            text = f"the store was closed in segment {status.journal_end[0]}, and there is {last}"
+            raise StoreDamaged(STATUS_FILE, 0, f"older than the journal: {text}")
+        for header in files:
+            if header.status_revision > status.revision:
+                text = (
+                    f"older than the journal: it is revision {status.revision}, and"
+                    f" {header.kind} {header.number} was begun when {header.status_revision} was there"
+                )
+                raise StoreDamaged(STATUS_FILE, 0, text)
 
     def _find_snapshot(self) -> FileHeader | None:
         numbers = [each for each in snapshot_numbers(self._disk) if not self._before or each < self._before]
@@ -150,7 +172,7 @@ class _Surveyor:
             try:
                 header = read_header(file)
             except BlockError as error:
-                raise damaged(path, 0, str(error)) from error
+                raise StoreDamaged(path, 0, str(error)) from error
             self._bytes += file.size
         self._check_header(path, header, "snapshot", numbers[-1])
         return header
@@ -161,59 +183,64 @@ class _Surveyor:
         first = snapshot.number if snapshot is not None else present[0] if present else 1
         numbers = [number for number in present if number >= first]
         if snapshot is not None and first not in numbers:
-            raise damaged(segment_path(first), 0, "missing: it should follow the snapshot of that number")
+            raise StoreDamaged(segment_path(first), 0, "missing: it should follow the snapshot of that number")
         headers: dict[int, FileHeader] = {}
         for number, expected in zip(numbers, range(first, first + len(numbers)), strict=True):
             if number != expected:
-                raise damaged(segment_path(expected), 0, f"missing, but there is {segment_path(number)}")
-            header = self._read_header(number, is_last=number == numbers[-1] and (snapshot is None or number != first))
-            if header is None or (header.needs_base and (snapshot is None or snapshot.number != number)):
-                self._drop(numbers[number - first :], header)
+                raise StoreDamaged(segment_path(expected), 0, f"missing, but there is {segment_path(number)}")
+            header = self._read_header(number)
+            if snapshot is None and number == first and header.previous_bytes:
+                path = snapshot_path(first) if header.needs_base else segment_path(first - 1)
+                raise StoreDamaged(path, 0, f"missing: it should come before {segment_path(first)}")
+            if header.needs_base and (snapshot is None or snapshot.number != number):
+                self._drop(numbers[number - first :])
                 break
             headers[number] = header
-        begin = headers.get(first)
-        if snapshot is None and begin is not None and begin.previous_bytes:
-            raise damaged(segment_path(first - 1), 0, f"missing: it should come before {segment_path(first)}")
         return headers
 
-    def _read_header(self, number: int, *, is_last: bool) -> FileHeader | None:
-        """None: a crash came before anything was written into it."""
+    def _read_header(self, number: int) -> FileHeader:
+        """It was on disk before the segment got its name: no crash leaves another one."""
         path = segment_path(number)
         with closing(self._disk.open(path)) as file:
             try:
                 header = read_header(file)
             except BlockError as error:
-                start = file.read(FILE_HEADER_BYTES, FILE_HEADER_BYTES)
-                if not is_last or isinstance(read_block(start, 0, number, headers_only=True), Block):
-                    raise damaged(path, 0, str(error)) from error
-                self._notes.append(f"{path} is ignored, a crash came while it was made: {error}")
-                return None
+                raise StoreDamaged(path, 0, str(error)) from error
         self._check_header(path, header, "journal", number)
         return header
 
-    def _drop(self, numbers: list[int], header: FileHeader | None) -> None:
+    def _drop(self, numbers: list[int]) -> None:
         self._dropped += [segment_path(number) for number in reversed(numbers)]
-        if header is not None:
-            self._notes.append(
-                f"{segment_path(numbers[0])} and what follows is ignored: it was to follow a copy of the primary's"
-                " state, and that copy did not come to its end"
-            )
+        self._first_dropped = numbers[0]
+        self._notes.append(
+            f"{segment_path(numbers[0])} and what follows is ignored: it was to follow a copy of the primary's"
+            " state, and that copy did not come to its end"
+        )
 
     def _check_header(self, path: str, header: FileHeader, kind: str, number: int) -> None:
         if (header.kind, header.number) != (kind, number):
-            raise damaged(path, 0, f"expected {kind} {number}, found {header.kind} {header.number}")
+            raise StoreDamaged(path, 0, f"expected {kind} {number}, found {header.kind} {header.number}")
         self._check_identity(path, header.cluster, header.set)
+        self._check_store(path, header.store)
+
+    def _check_store(self, path: str, store: str) -> None:
+        """Files of format 1 bear no UUID; they come before those that do."""
+        if (store and self._store and store != self._store) or (self._is_marked and not store):
+            text = f"belongs to store {store or '(of format 1)'}, the others to store {self._store}"
+            raise StoreDamaged(path, 0, f"{text}: two stores were mixed")
+        if store:
+            self._store, self._is_marked = store, True
 
     def _check_identity(self, path: str, cluster: str, name: str) -> None:
         """The cluster is unknown until a broker has first met the others."""
         known = self._identity
         if known is not None and (name != known[1] or (cluster and known[0] and cluster != known[0])):
-            raise damaged(
+            raise StoreDamaged(
                 path, 0, f"belongs to cluster {cluster} set {name}, the others to cluster {known[0]} set {known[1]}"
             )
         self._identity = (cluster or (known[0] if known is not None else ""), name)
 
-    def _read_segment(self, header: FileHeader, following: FileHeader | None, clean_bytes: int) -> SegmentFound:
+    def _read_segment(self, header: FileHeader, following: FileHeader | None, status: Status | None) -> SegmentFound:
         """The last one is read with its data: what a crash tore shows in them, and nothing behind it counts."""
         path = segment_path(header.number)
         last, local = self._begin(path, header)
@@ -222,10 +249,10 @@ class _Surveyor:
             reader = read_blocks(file, header, headers_only=following is not None, limit=limit)
             for block in reader:
                 last, local = self._read_block(path, header.number, block, last, local)
-            previous = limit if limit is not None else 0
-            verdict = classify(file, header, reader, previous_bytes=previous, clean_bytes=clean_bytes)
+            witnesses = witnesses_of(header.number, status, following, is_last=following is None)
+            verdict = classify(file, header, reader, witnesses)
         if verdict.ending is Ending.DAMAGED or (limit is not None and reader.end != limit):
-            raise damaged(path, reader.end, verdict.text)
+            raise StoreDamaged(path, reader.end, verdict.text)
         if verdict.ending is Ending.TORN and following is None:
             self._notes.append(f"{path} ends at offset {reader.end}, where a crash tore the last write: {verdict.text}")
         self._last, self._local, self._is_begun = last, local, True
@@ -239,7 +266,7 @@ class _Surveyor:
             return None if header.needs_base else last, local
         for before, now in ((self._last, last), (self._local, local)):
             if before is not None and before != now:
-                raise damaged(path, 0, f"expected to go on after LSN {before}, found that it does after {now}")
+                raise StoreDamaged(path, 0, f"expected to go on after LSN {before}, found that it does after {now}")
         return self._last, local
 
     def _read_block(self, path: str, number: int, block: Block, last: int | None, local: int) -> tuple[int | None, int]:
@@ -255,5 +282,5 @@ class _Surveyor:
         before = local if is_local else last
         if block.last_lsn < block.first_lsn or (before is not None and block.first_lsn != before + 1):
             text = f"expected events after LSN {before}, found LSNs {block.first_lsn} to {block.last_lsn}"
-            raise damaged(path, block.offset, text)
+            raise StoreDamaged(path, block.offset, text)
         return (last, block.last_lsn) if is_local else (block.last_lsn, local)

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import proton
 
+from qpid_ha_broker.amqp.conditions import SOLE_CONNECTION
 from qpid_ha_broker.amqp.engine import Engine, Receiving, Sending
+from qpid_ha_broker.amqp.values import listed
 from qpid_ha_pipeline.amqp.brokers import Broker, Cluster
 from qpid_ha_pipeline.errors import PipelineError
 
@@ -19,11 +21,10 @@ _FRAME_BYTES: Final = 64 * 1024
 _LOGINS: Final = "SCRAM-SHA-256 SCRAM-SHA-1 PLAIN"
 _REFUSED_LOGIN: Final = (proton.SASL.AUTH, proton.SASL.PERM)
 _UNAUTHORIZED: Final = "amqp:unauthorized-access"
-_REDIRECT: Final = "amqp:connection:redirect"
 
 
 class BrokerLost(Exception):
-    """This broker does not serve us, now or any more; another one may. `instead`: where it says that we should go."""
+    """This broker does not serve us, now or any more; another one may. `instead`: the primary, where it says so."""
 
     def __init__(self, text: str, instead: Broker | None = None) -> None:
         super().__init__(text)
@@ -75,6 +76,7 @@ class BrokerConnection:
         connection.container = f"qpid-ha-pipeline-{uuid.uuid4().hex[:12]}"
         connection.hostname = broker.host
         connection.properties = {proton.symbol("product"): "qpid-ha-pipeline"}
+        connection.desired_capabilities = [proton.symbol(SOLE_CONNECTION)]  # a refusal comes with its reason
         if login.user:
             connection.user, connection.password = login.user, login.password
         self._sasl = transport.sasl()
@@ -201,13 +203,13 @@ class BrokerConnection:
     @property
     def offered(self) -> list[str]:
         """The capabilities that the broker's open offers."""
-        return [str(name) for name in _listed(self.engine.connection.remote_offered_capabilities)]
+        return [str(name) for name in listed(self.engine.connection.remote_offered_capabilities)]
 
     def closed(self) -> None:
         condition = self.engine.connection.remote_condition
         name = condition.name if condition else ""
         text = (condition.description if condition else None) or name or "no reason given"
-        instead = _redirection(condition.info, self.broker) if condition and name == _REDIRECT else None
+        instead = _primary_in(condition.info, self.broker) if condition else None
         self._ended(BrokerLost(f"{self.broker}: {text}", instead))
 
     def failed(self, name: str, description: str) -> None:
@@ -243,15 +245,9 @@ class BrokerConnection:
         self._end = self._end or reason
 
 
-def _redirection(info: Any, asked: Broker) -> Broker | None:
+def _primary_in(info: Any, asked: Broker) -> Broker | None:
     known = {str(name): value for name, value in info.items()} if isinstance(info, dict) else {}
     host, port = known.get("network-host"), known.get("port")
     if not isinstance(host, str) or not isinstance(port, int):
         return None
     return Broker(host, int(port), asked.is_tls)
-
-
-def _listed(value: Any) -> list[Any]:
-    if isinstance(value, proton.Array):
-        return list(value.elements)
-    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]

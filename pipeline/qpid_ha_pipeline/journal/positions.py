@@ -86,7 +86,7 @@ def steps(store: Store, begin: Place, *, only_committed: bool) -> Iterator[Step]
 
 def _is_whole(store: Store, segment: Segment, piece: Piece) -> bool:
     """A broker may be writing this block right now. Only the end of the last segment can be in doubt."""
-    if segment.previous_bytes:
+    if not segment.witnesses.is_last:
         return True
     with closing(store.directory.disk.open(segment.name)) as file:
         data = file.read(piece.begin, piece.end - piece.begin)

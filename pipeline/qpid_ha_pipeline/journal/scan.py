@@ -18,12 +18,13 @@ from qpid_ha_broker.store.blocks import (
     read_block,
 )
 from qpid_ha_broker.store.files import File
+from qpid_ha_broker.store.layout import segment_path
 from qpid_ha_broker.store.reading import Ending, classify, read_blocks, read_header
 from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
 
 from .part import JournalPart
 from .records import Ints, Mask, RecordError, Records, find_in_blocks
-from .survey import NO_LIMIT, Damage, limit_at
+from .survey import NO_LIMIT, Damage, Segment, limit_at
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
 """So much is decoded at once: enough that what a numpy call costs does not count, and little enough for caches."""
@@ -157,14 +158,20 @@ class Scan:
             return end
         if read_header(file) != segment.header:
             raise self._folded()
-        verdict = classify(
-            file, segment.header, reader, previous_bytes=segment.previous_bytes, clean_bytes=segment.clean_bytes
-        )
-        if verdict.ending is not Ending.DAMAGED:
+        verdict = classify(file, segment.header, reader, segment.witnesses)
+        if verdict.ending is not Ending.DAMAGED or self._ended_at(segment, at):
             return end
         found = self._next_good(file, at + 1)
         self._damaged(at, f"{verdict.text}; {found - at} bytes cannot be read")
         return found
+
+    def _ended_at(self, segment: Segment, at: int) -> bool:
+        """Whether the last segment has been followed by another one since it was looked at, and ended there."""
+        disk, path = self.part.directory.disk, segment_path(segment.number + 1)
+        if not segment.witnesses.is_last or not disk.exists(path):
+            return False
+        with closing(disk.open(path)) as file:
+            return read_header(file).previous_bytes == at
 
     def _next_good(self, file: File, at: int) -> int:
         number, end = self.part.segment.number, self.part.end

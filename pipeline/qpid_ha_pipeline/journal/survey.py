@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, Block, BlockKind, FileHeader
 from qpid_ha_broker.store.errors import BlockError, NewerFormat
-from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers
-from qpid_ha_broker.store.reading import Ending, classify, read_blocks, read_header
-from qpid_ha_broker.store.status import Status
+from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
+from qpid_ha_broker.store.reading import Ending, Witnesses, classify, read_blocks, read_header, witnesses_of
+from qpid_ha_broker.store.status import STATUS_FILE, Status
 from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
 
 from .stores import Directory, read_status
@@ -51,10 +51,8 @@ class Segment(NamedTuple):
     number: int
     header: FileHeader
     end: int
-    previous_bytes: int
-    """How long the next segment's header says that it is; 0: there is no next one."""
-    clean_bytes: int
-    """How long a clean STATUS says that it is; 0: it does not say."""
+    witnesses: Witnesses
+    """How far others say that it was written."""
     pieces: tuple[Piece, ...]
     taken_back: tuple[tuple[int, int], ...]
     """At these offsets all LSNs of the replicated log above that became void, as far as they came before."""
@@ -127,9 +125,18 @@ def look(
     `begin`: segment and offset before which nothing is looked at. From the first segment on that is not `wanted`, none
     has pieces. Files of a running broker come and go: then it looks again.
     """
+    disk = directory.disk
     for _ in range(_ATTEMPTS):
+        before = segment_numbers(disk)
         with suppress(FileNotFoundError):
-            return _Surveyor(directory, is_permissive, piece_bytes, known).store(*begin, wanted)
+            try:
+                store = _Surveyor(directory, is_permissive, piece_bytes, known).store(*begin, wanted)
+            except JournalDamaged:
+                if before == segment_numbers(disk):
+                    raise
+                continue
+            if not store.damages or before == segment_numbers(disk):
+                return store
     raise PipelineError(f"{directory.path}: its files change faster than they can be looked at; try again")
 
 
@@ -151,18 +158,17 @@ class _Surveyor:
         status = read_status(self._directory)
         headers = self._headers(status)
         numbers = [number for number in headers if number >= first_number]
-        clean = status.journal_end if status is not None and status.clean else None
         segments: list[Segment] = []
         committed = events = length = 0
         is_wanted = True
         for number in numbers:
             following = headers.get(number + 1)
-            clean_bytes = clean[1] if clean is not None and clean[0] == number else 0
             is_wanted = is_wanted and wanted(number, events, length)
             found = self._known.get(number) if following is not None and not is_wanted else None
             if found is None or found.segment.header != headers[number]:
                 begin = first_offset if number == first_number else FILE_HEADER_BYTES
-                found = self._segment(headers[number], following, clean_bytes, begin)
+                witnesses = witnesses_of(number, status, following, is_last=number == numbers[-1])
+                found = self._segment(headers[number], witnesses, begin)
                 if following is not None and begin == FILE_HEADER_BYTES:
                     self._known[number] = Closed(found.segment._replace(pieces=()), found.committed_lsn)
             committed = max(committed, found.committed_lsn)
@@ -184,9 +190,11 @@ class _Surveyor:
         numbers, snapshots = segment_numbers(self._disk), set(snapshot_numbers(self._disk))
         headers: dict[int, FileHeader] = {}
         for number in numbers:
-            header = self._header(number, is_last=number == numbers[-1])
+            header = self._header(number)
             if header is None:
                 continue
+            if number == numbers[0]:
+                self._check_beginning(header, snapshots)
             if header.needs_base and number not in snapshots:
                 break  # the state was being changed from outside, and that did not end: what was before counts
             if header.needs_base:
@@ -194,10 +202,34 @@ class _Surveyor:
             elif headers and number - 1 not in headers:
                 self._damaged(segment_path(number - 1), 0, f"missing, but there is {segment_path(number)}")
             headers[number] = header
+        self._check_status(status, numbers, headers)
         self._check_identity(status, headers)
         return headers
 
-    def _header(self, number: int, *, is_last: bool) -> FileHeader | None:
+    def _check_beginning(self, first: FileHeader, snapshots: set[int]) -> None:
+        """What comes before the first segment is in a snapshot, or there was nothing."""
+        base, number = max(snapshots, default=0), first.number
+        if snapshots and base < number:
+            self._damaged(segment_path(base), 0, "missing: it should follow the snapshot of that number")
+        elif not snapshots and first.previous_bytes:
+            path = snapshot_path(number) if first.needs_base else segment_path(number - 1)
+            self._damaged(path, 0, f"missing: it should come before {segment_path(number)}")
+
+    def _check_status(self, status: Status | None, numbers: list[int], headers: dict[int, FileHeader]) -> None:
+        """The end of the journal of which STATUS tells must be there."""
+        if status is None:
+            if numbers:
+                self._damaged(STATUS_FILE, 0, "missing: no journal is begun without it")
+            return
+        last = max(headers, default=0)
+        for number, length in filter(None, (status.journal_synced, status.journal_end if status.clean else None)):
+            if number > last:
+                path = snapshot_path(last + 1) if last + 1 in numbers else segment_path(last + 1)
+                text = f"missing: STATUS says that the journal was written up to offset {length} of segment {number}"
+                self._damaged(path, 0, text)
+                return
+
+    def _header(self, number: int) -> FileHeader | None:
         name = segment_path(number)
         with closing(self._disk.open(name)) as file:
             try:
@@ -205,8 +237,7 @@ class _Surveyor:
             except NewerFormat as error:
                 raise PipelineError(f"{self._directory.file(name)}: {error}") from error
             except BlockError as error:
-                if not is_last:  # the last one may have been cut short while it was made
-                    self._damaged(name, 0, str(error))
+                self._damaged(name, 0, str(error))
                 return None
         if (header.kind, header.number) != ("journal", number):
             self._damaged(name, 0, f"expected journal {number}, found {header.kind} {header.number}")
@@ -214,8 +245,14 @@ class _Surveyor:
         return header
 
     def _check_identity(self, status: Status | None, headers: dict[int, FileHeader]) -> None:
-        cluster = status.cluster if status is not None else ""
+        cluster, store = (status.cluster, status.store) if status is not None else ("", "")
         for number, header in headers.items():
+            if header.store and store and header.store != store:
+                raise PipelineError(
+                    f"{self._directory.file(segment_path(number))} belongs to the store {header.store},"
+                    f" the rest of this store to {store}: somebody has mixed two stores"
+                )
+            store = store or header.store
             if cluster and header.cluster and header.cluster != cluster:
                 raise PipelineError(
                     f"{self._directory.file(segment_path(number))} belongs to the cluster {header.cluster},"
@@ -223,9 +260,8 @@ class _Surveyor:
                 )
             cluster = cluster or header.cluster
 
-    def _segment(self, header: FileHeader, following: FileHeader | None, clean_bytes: int, begin: int) -> Closed:
-        name = segment_path(header.number)
-        previous_bytes = following.previous_bytes if following is not None else 0
+    def _segment(self, header: FileHeader, witnesses: Witnesses, begin: int) -> Closed:
+        name, previous_bytes = segment_path(header.number), witnesses.previous_bytes
         pieces, taken_back = _Pieces(self._piece_bytes, begin), list[tuple[int, int]]()
         committed = 0
         with closing(self._disk.open(name)) as file:
@@ -236,15 +272,13 @@ class _Surveyor:
                 if block.kind is BlockKind.TAKEN_BACK:
                     taken_back.append((block.offset, block.last_lsn))
                 pieces.add(block)
-            verdict = classify(file, header, reader, previous_bytes=previous_bytes, clean_bytes=clean_bytes)
+            verdict = classify(file, header, reader, witnesses)
             end = reader.end
             if verdict.ending is Ending.DAMAGED or (previous_bytes and end != previous_bytes):
                 self._damaged(name, end, verdict.text)
-                end = previous_bytes or clean_bytes or file.size
+                end = previous_bytes or witnesses.clean_bytes or file.size
                 pieces.extend_to(end)
-        found = Segment(
-            header.number, header, end, previous_bytes, clean_bytes, tuple(pieces.all()), tuple(taken_back)
-        )  # fmt: skip
+        found = Segment(header.number, header, end, witnesses, tuple(pieces.all()), tuple(taken_back))
         return Closed(found, committed)
 
 

@@ -118,6 +118,57 @@ const stories = {
         });
     },
 
+    // A drain without credit is answered too.
+    'drain-without-credit': () => {
+        const connection = connect();
+        const receiver = connection.open_receiver({ source: address, credit_window: 0 });
+        receiver.once('receiver_open', () => {
+            receiver.once('receiver_drained', () => {
+                seen.credit = receiver.credit;
+                finish(connection);
+            });
+            receiver.drain_credit();
+        });
+    },
+
+    // As JMS does: subscribe, leave, come back without a source, and close that.
+    unsubscribe: () => {
+        const connection = connect({ container_id: 'reader' });
+        const kept = { address: 'amq.topic/news', durable: 2, expiry_policy: 'never' };
+        const refused = () => {
+            const link = connection.open_receiver({ name: 'paper' });
+            link.once('receiver_error', () => {
+                seen.condition = link.error.condition;
+                finish(connection);
+            });
+        };
+        const unsubscribe = () => {
+            const link = connection.open_receiver({ name: 'paper' });
+            link.once('receiver_open', () => {
+                seen.address = link.source.address;
+                link.once('receiver_close', () => setImmediate(refused));
+                link.close();
+            });
+        };
+        const link = connection.open_receiver({ name: 'paper', source: kept });
+        link.once('receiver_open', () => {
+            link.once('receiver_close', () => setImmediate(unsubscribe));
+            link.detach();
+        });
+    },
+
+    // A bridge passes on that a message may have been seen before.
+    'first-acquirer': () => {
+        const connection = connect();
+        seen.marks = [];
+        send(connection, address, [{ body: 'a', first_acquirer: false }, { body: 'b' }], () => {
+            connection.open_receiver(address).on('message', (context) => {
+                seen.marks.push(context.message.first_acquirer);
+                if (seen.marks.length === 2) finish(connection);
+            });
+        });
+    },
+
     large: () => {
         const connection = connect({ max_frame_size: 4096 });
         const body = Buffer.alloc(1024 * 1024, 'abcdefgh');
@@ -191,7 +242,7 @@ const stories = {
     'malformed-selector': () => {
         const connection = connect();
         const source = { address: address, filter: rhea.filter.selector('color = ') };
-        connection.open_receiver(source).on('receiver_error', (context) => {
+        connection.open_receiver({ source }).on('receiver_error', (context) => {
             seen.condition = context.receiver.error.condition;
             send(connection, address, [{ body: 'a' }], () => finish(connection));
         });

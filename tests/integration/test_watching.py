@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import queue
+import re
 import signal
 import threading
 import time
@@ -16,7 +17,9 @@ import pytest
 from qpid_ha_agent import actions
 from qpid_ha_agent.broker_process import BrokerProcess
 from qpid_ha_agent.ocf import memory as memory_module
+from qpid_ha_agent.ocf.agent import OcfAgent
 from qpid_ha_agent.ocf.memory import DIRECTORY_VARIABLE, MemoryFile
+from qpid_ha_agent.ocf.parameters import read_parameters
 from qpid_ha_agent.pacemaker import watching
 from qpid_ha_agent.pacemaker.watching import Watch
 from qpid_ha_agent.sight import Sight
@@ -208,6 +211,38 @@ def test_the_death_of_a_backup_is_reported_once(told: Told) -> None:
     told.broker.send(signal.SIGKILL)
     assert told.end() == [f"crm_resource --fail --resource broker --node {NODE}"]
     assert told.pacemaker.calls("crm_attribute") == []
+
+
+def test_why_a_broker_failed_stands_beside_its_score_because_the_report_cannot_say_it(told: Told) -> None:
+    told.watch()
+    with told.broker.log_file.open("a", encoding="utf-8") as log:
+        log.write("qpidd: the store in /d cannot be loaded: it is damaged\n")
+    told.broker.send(signal.SIGKILL)
+    told.end()
+    assert re.fullmatch(r"[0-9:]{8} its process [0-9]+ ended: the store in /d .* damaged", told.pacemaker.failure())
+    assert "cannot be loaded" in told.memory.read().failure
+    agent = OcfAgent(read_parameters())
+    agent._forget_failure()
+    assert told.pacemaker.failure() == ""
+
+
+def test_a_state_that_lasts_is_told_once_so_that_a_score_may_fall(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "LASTS_AFTER_S", 0.0)
+    lasting: list[Sight] = []
+    found = BrokerProcess.find(broker.control_socket)
+    assert found is not None
+    watch = Watch(found, broker.control_socket, HANG_S, lambda: True, lambda _sight: None, lasts=lasting.append)
+    for lsn in (100, 101):
+        broker.says(**BACKUP | {"lsn": lsn})
+        assert watch._look()
+    broker.says(**WAITING)
+    assert watch._look()
+    monkeypatch.setattr(watching, "LASTS_AFTER_S", 100.0)
+    broker.says(**BACKUP)
+    assert watch._look()
+    assert [sight.text("state") for sight in lasting] == ["ready", "connecting"]
 
 
 def test_a_dead_primary_is_ruled_out_first_and_reported_later(told: Told) -> None:

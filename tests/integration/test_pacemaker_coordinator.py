@@ -410,13 +410,19 @@ def test_a_write_that_had_been_done_before_counts_as_done(cib: Path) -> None:
     assert coordinator.compare_and_set(EMPTY, FIRST) == (True, FIRST)
 
 
-def test_an_older_record_that_came_back_is_replaced(cib: Path) -> None:
+def test_an_older_record_that_came_back_is_told_and_replaced_once_that_is_wanted(cib: Path) -> None:
+    """Another primary may have been recorded in between. What replaces it shall not be replaced by it once more."""
     coordinator = PacemakerCoordinator()
     coordinator.compare_and_set(EMPTY, FIRST)
+    before = cib.read_text()
+    coordinator.compare_and_set(FIRST, SECOND)
+    cib.write_text(before)
     third = SECOND._replace(epoch=3, members=("a", "b"))
 
-    assert coordinator.compare_and_set(SECOND, third) == (True, third)  # SECOND was there, and is not any more
-    assert coordinator.compare_and_set(SECOND, third._replace(epoch=2, members=("c",))) == (False, third)
+    assert coordinator.compare_and_set(SECOND, third) == (False, FIRST)
+    rank = admin_epoch(cib)
+    assert coordinator.compare_and_set(FIRST, third) == (True, third)
+    assert admin_epoch(cib) > rank
 
 
 def test_a_record_of_another_cluster_is_left_alone(cib: Path) -> None:

@@ -45,7 +45,8 @@ def test_a_promotion_is_refused_with_the_reason_and_can_be_forced(broker: Broker
     assert done.stderr == "Error: node1 is catching up: promote node2, or use --force\n"
     done = asking(broker, "promote", "--force", "--cluster-manager")
     assert (done.returncode, done.stdout) == (0, "node1 is primary of generation 4\n")
-    assert broker.asked == [("promote", {"force": False}), ("promote", {"force": True})]
+    assert [params["force"] for _method, params in broker.asked] == [False, True]
+    assert all(str(params["cause"]).startswith("promoted by ") for _method, params in broker.asked)
 
 
 def test_a_primary_is_demoted_or_hands_over(broker: Broker) -> None:
@@ -53,7 +54,9 @@ def test_a_primary_is_demoted_or_hands_over(broker: Broker) -> None:
     assert json.loads(asking(broker, "demote", "--format", "json").stdout)["state"] == "connecting"
     assert asking(broker, "switchover").stdout == "node2 is primary\n"
     assert asking(broker, "switchover", "node3").stdout == "node3 is primary\n"
-    assert [params for _method, params in broker.asked[2:]] == [{}, {"to": "node3"}]
+    assert [params.get("to") for _method, params in broker.asked[2:]] == [None, "node3"]
+    causes = [str(params["cause"]).rpartition(" by ")[0] for _method, params in broker.asked]
+    assert causes == ["demoted", "demoted", "a switchover", "a switchover"]
 
 
 def test_backups_are_listed_with_what_they_lack(broker: Broker) -> None:

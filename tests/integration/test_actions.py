@@ -177,7 +177,7 @@ def test_a_demotion_kills_what_is_frozen_because_it_may_wake_up_as_primary(runni
     actions.promote(running.service, "test", TIMEOUT_S)
     running.send(signal.SIGSTOP)
 
-    sight = actions.demote(running.service, 8.0)
+    sight = actions.demote(running.service, "demoted by a test", 8.0)
 
     assert sight.life is Life.GONE
     assert not running.pid
@@ -221,7 +221,7 @@ def test_a_process_id_in_a_file_is_never_believed(broker: ScriptedBroker) -> Non
         (broker.directory / "a.pid").write_text(f"{innocent.pid}\n", encoding="utf-8")
         try:
             actions.stop(broker.service, TIMEOUT_S)
-            actions.demote(broker.service, TIMEOUT_S)
+            actions.demote(broker.service, "demoted by a test", TIMEOUT_S)
             assert innocent.poll() is None
         finally:
             innocent.kill()
@@ -258,7 +258,7 @@ def test_a_promotion_makes_a_primary_and_a_demotion_a_backup_and_both_can_be_rep
     for _ in range(2):
         assert actions.promote(running.service, "test", TIMEOUT_S).is_primary
     for _ in range(2):
-        sight = actions.demote(running.service, TIMEOUT_S)
+        sight = actions.demote(running.service, "demoted by a test", TIMEOUT_S)
         assert (sight.life, sight.is_primary) == (Life.ANSWERS, False)
 
 
@@ -272,7 +272,7 @@ def test_a_refused_promotion_is_told_in_the_brokers_words() -> None:
 
 def test_what_is_not_there_cannot_be_promoted_and_need_not_be_demoted(broker: ScriptedBroker) -> None:
     assert failure(lambda: actions.promote(broker.service, "test", TIMEOUT_S)).trouble is Trouble.NOT_RUNNING
-    assert actions.demote(broker.service, TIMEOUT_S).life is Life.GONE
+    assert actions.demote(broker.service, "demoted by a test", TIMEOUT_S).life is Life.GONE
 
 
 # --- with the broker itself

@@ -20,12 +20,15 @@ import pytest
 import fake_qpidd
 from ocf_resource import IN_SYNC, LOST, PRIMARY, Outcome, Resource, resource_here, says_first
 from qpid_ha_agent import actions
-from qpid_ha_agent.ocf.agent import LAST_CHANCE_S
+from qpid_ha_agent.ocf.agent import LAST_CHANCE_S, OcfAgent
 from qpid_ha_agent.ocf.codes import Code
 from qpid_ha_agent.ocf.memory import DIRECTORY_VARIABLE, Memory, MemoryFile
-from qpid_ha_agent.pacemaker import attributes
+from qpid_ha_agent.ocf.parameters import read_parameters
+from qpid_ha_agent.pacemaker import attributes, scores
 from qpid_ha_agent.pacemaker.one_watch import lock_of
 from qpid_ha_agent.sight import Sight, look
+from qpid_ha_broker.coordination.file import encode_record
+from qpid_ha_broker.ha.effects import Record
 from scripted_pacemaker import NODE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the agent wants to be root, as Pacemaker's agents are")
@@ -79,17 +82,87 @@ def test_a_status_that_a_person_asks_for_tells_pacemaker_nothing(resource: Resou
     assert resource.pacemaker.calls("crm_attribute") == []
 
 
-def test_a_score_is_told_when_it_changes_and_not_with_every_monitor(resource: Resource) -> None:
+def test_a_score_is_told_when_it_changes_and_not_with_every_monitor(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     resource.up(**IN_SYNC)
     for _ in range(3):
         resource.do("monitor")
     assert resource.pacemaker.calls("crm_attribute") == []
 
+    monkeypatch.setattr(scores, "FALL_AFTER_S", 0.0)
     resource.broker.says(**IN_SYNC | {"state": "catchup"})
+    resource.do("monitor")
     resource.do("monitor")
     assert resource.pacemaker.score() == "-INFINITY"
     resource.do("monitor", interval="0")  # a probe: whoever asks for one may have forgotten it
     assert len(resource.pacemaker.calls("crm_attribute")) == 2
+
+
+def test_who_is_worth_less_for_a_moment_does_not_disturb_what_pacemaker_carries_out(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource.up(**IN_SYNC)
+    for state in ("connecting", "catchup", "ready", "connecting"):
+        resource.broker.says(**IN_SYNC | {"state": state})
+        resource.do("monitor")
+    assert resource.pacemaker.calls("crm_attribute") == [], "a failover's stages"
+
+    monkeypatch.setattr(scores, "FALL_AFTER_S", 0.0)
+    resource.do("monitor")
+    assert resource.pacemaker.score() == "200", "it lasts"
+    resource.broker.says(**IN_SYNC)
+    resource.do("monitor")
+    assert resource.pacemaker.score() == "500", "a rise is told at once"
+
+
+def test_who_is_primary_no_more_against_pacemakers_will_says_so_at_once(resource: Resource) -> None:
+    resource.up(**PRIMARY)
+    assert resource.pacemaker.score() == "1000"
+    resource.broker.says(**IN_SYNC)
+    assert resource.do("monitor").code is Code.SUCCESS
+    assert resource.pacemaker.score() == "1000", "in a planned move the next one is being promoted now"
+    resource.do("monitor", role="Promoted")
+    assert resource.pacemaker.score() == "500"
+
+
+@pytest.mark.parametrize(
+    ("members", "epoch", "score"),
+    [
+        pytest.param(["n2"], 8, "-INFINITY", id="others went on without it"),
+        pytest.param(["n1", "n2"], 8, "200", id="it was in the newest set"),
+        pytest.param(["n2"], 6, "200", id="its own log knows a newer set"),
+    ],
+)
+def test_who_was_left_out_by_the_record_is_no_candidate_and_a_move_to_it_costs_nothing(
+    resource: Resource, members: list[str], epoch: int, score: str
+) -> None:
+    resource.broker.says(**LOST)
+    resource.broker.record.write_bytes(encode_record(Record("uuid", 3, "n2", epoch, tuple(members))))
+    assert resource.do("start").code is Code.SUCCESS
+    assert resource.pacemaker.score() == score
+
+
+def test_after_a_stop_or_fencing_elsewhere_the_primary_does_not_wait_for_that_backup(resource: Resource) -> None:
+    resource.up(**PRIMARY)
+    after = {"notify_type": "post", "notify_operation": "stop"}
+    resource.do("notify", **after, notify_stop_uname="n3", notify_key_operation="stonith")
+    resource.do("notify", **after, notify_stop_uname="n2 n3 n1", notify_start_uname="n2")
+    resource.do("notify", **after, notify_stop_uname=" ")
+    fenced, stopped = "Pacemaker has fenced its node", "Pacemaker has stopped it"
+    assert resource.broker.asked("drop") == [
+        {"backup": "n3", "reason": fenced}, {"backup": "n3", "reason": stopped}
+    ]  # fmt: skip
+
+
+def test_nobody_but_the_primary_is_told_and_one_that_cannot_be_told_is_no_failure(resource: Resource) -> None:
+    after = {"notify_type": "post", "notify_operation": "stop", "notify_stop_uname": "n3"}
+    resource.up(**IN_SYNC)
+    assert resource.do("notify", **after).code is Code.SUCCESS
+    assert resource.broker.asked("drop") == []
+    resource.broker.says(**PRIMARY | {"no_such_method": "drop"})
+    found = resource.do("notify", **after)
+    assert (found.code, "was not told that n3 is gone: no such method" in found.log) == (Code.SUCCESS, True)
 
 
 def test_only_what_precedes_a_promotion_is_published(resource: Resource) -> None:
@@ -127,6 +200,24 @@ def test_a_primary_with_too_few_replicas_is_degraded_and_must_not_be_restarted_f
     assert (found.code, says_first(found, "1 of ha.min-in-sync=2")) == (Code.DEGRADED_PROMOTED, True)
 
 
+def test_a_broker_that_is_gone_is_a_failure_with_its_last_words_only_where_one_was_started(resource: Resource) -> None:
+    resource.up(**IN_SYNC)
+    resource.broker.send(signal.SIGKILL)
+    resource.broker.await_end()
+    found = resource.do("monitor")
+    assert (found.code, found.reason) == (Code.NOT_RUNNING, "the broker's process is gone")
+    with resource.broker.log_file.open("a", encoding="utf-8") as log:
+        log.write("qpidd: the store in /d cannot be loaded: it is damaged\n")
+    assert says_first(resource.do("monitor"), "is gone: the store in /d cannot be loaded: it is damaged")
+    with resource.memory.changed() as memory:
+        memory.failure = "its process 7 ended"
+    assert resource.do("monitor").reason == "its process 7 ended"
+
+    assert resource.do("stop").code is Code.SUCCESS
+    found = resource.do("monitor")
+    assert (found.code, found.reason) == (Code.NOT_RUNNING, "")
+
+
 @pytest.mark.parametrize("trouble", ["fail", "hang"])
 def test_a_cluster_that_cannot_be_told_does_not_change_what_a_monitor_says(
     resource: Resource, monkeypatch: pytest.MonkeyPatch, trouble: str
@@ -134,11 +225,10 @@ def test_a_cluster_that_cannot_be_told_does_not_change_what_a_monitor_says(
     monkeypatch.setattr(attributes, "TOOL_TIMEOUT_S", 0.2)
     resource.up(**IN_SYNC)
     getattr(resource.pacemaker, trouble)()
-    resource.broker.says(**LOST)  # there is something to tell
+    resource.broker.says(**PRIMARY)  # there is something to tell
     found = resource.do("monitor")
-    assert found.code is Code.SUCCESS
+    assert found.code is Code.RUNNING_PROMOTED
     assert "crm_attribute" in found.log
-    resource.broker.says(**PRIMARY)
     assert resource.do("monitor").code is Code.RUNNING_PROMOTED
     assert resource.do("stop").code is Code.SUCCESS
     assert resource.do("monitor").code is Code.NOT_RUNNING
@@ -212,6 +302,14 @@ def test_at_level_0_only_what_is_wrong_everywhere_is_found(resource: Resource) -
     assert resource.do("validate-all", CHECK_LEVEL="10").code is Code.ERR_ARGS
 
 
+def test_at_level_10_the_broker_is_asked_whether_it_would_start(resource: Resource) -> None:
+    refuses = resource.broker.script("refuses", 'echo "qpidd: $2: lisen: no such key"; test "$5" != --check')
+    resource.set(binary=refuses)
+    found = resource.do("validate-all", CHECK_LEVEL="10")
+    assert (found.code, "lisen: no such key" in found.reason) == (Code.ERR_ARGS, True)
+    assert resource.do("validate-all").code is Code.SUCCESS
+
+
 def test_a_node_without_pacemakers_tools_is_told_what_to_install(
     resource: Resource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,28 +354,91 @@ def test_a_broker_that_ends_at_once_is_quoted(resource: Resource) -> None:
     assert (found.code, found.reason) == (Code.ERR_GENERIC, f"broker ended: {words}")
 
 
-# --- a store that takes long to load
+# --- a broker that takes long to listen, or to load its store
 
-LOAD_S = 1.5
+LISTENS_AFTER_S = 1.5
+LOADING = {"name": NODE, "state": "loading", "loaded_bytes": 360_000_000, "store_bytes": 900_000_000, "lsn": 0}
 
 
-def loading_slowly(resource: Resource) -> None:
-    """The broker tells how far it is, and answers after `LOAD_S`."""
+def listening_late(resource: Resource) -> None:
+    """The broker listens, and answers, after `LISTENS_AFTER_S`."""
     fake = f'exec {sys.executable} {fake_qpidd.__file__} "$@"'
-    resource.broker.script("qpidd", f'echo "INFO store: recovering: 40% of 900 MB" >&2; sleep {LOAD_S:g}; {fake}')
+    resource.broker.script("qpidd", f"sleep {LISTENS_AFTER_S:g}; {fake}")
     resource.broker.says(**LOST)
 
 
-def test_a_start_waits_for_a_store_that_takes_long_to_load(resource: Resource) -> None:
-    loading_slowly(resource)
+def test_a_start_waits_until_the_broker_listens(resource: Resource) -> None:
+    listening_late(resource)
     began_s = time.monotonic()
     assert resource.do("start").code is Code.SUCCESS
-    assert time.monotonic() - began_s >= LOAD_S
+    assert time.monotonic() - began_s >= LISTENS_AFTER_S
     assert resource.pacemaker.score() == "200"
 
 
-def test_a_broker_that_loads_is_no_failure_to_a_probe_and_one_that_is_at_it_too_long_is(resource: Resource) -> None:
-    loading_slowly(resource)
+def test_a_start_does_not_wait_for_a_store_that_takes_long_to_load(resource: Resource) -> None:
+    resource.broker.says(**LOADING)
+
+    assert resource.do("start").code is Code.SUCCESS
+
+    assert resource.pacemaker.score() == "-INFINITY", "nobody waits for it, and nobody promotes it"
+    found = resource.do("monitor")
+    assert (found.code, found.reason) == (Code.SUCCESS, "")
+    assert "is loading its store: 40% of 900 MB" in found.log
+    assert resource.do("monitor", CHECK_LEVEL="20").code is not Code.NOT_RUNNING
+
+
+def test_a_start_that_ends_with_the_load_tells_the_score_at_once(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "LOAD_S", 20.0)
+    resource.broker.says(**LOADING)
+    loaded = threading.Timer(0.2, resource.broker.says, kwargs=LOST)
+    loaded.start()
+    assert resource.do("start").code is Code.SUCCESS
+    assert resource.pacemaker.score() == "200"
+
+
+def test_a_store_that_cannot_be_loaded_is_a_failed_start_when_that_shows_soon(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "LOAD_S", 20.0)
+    resource.broker.says(**LOADING)
+    words = "the store in /d cannot be loaded: journal/1: 5 bytes at 100 are damaged"
+    resource.broker.script(
+        "qpidd", f'{sys.executable} {fake_qpidd.__file__} "$@" & sleep 1; kill $!; echo "qpidd: {words}" >&2; exit 1'
+    )
+    found = resource.do("start")
+    assert (found.code, found.reason) == (Code.ERR_GENERIC, f"broker ended: {words}")
+
+
+@pytest.mark.parametrize("told", [{}, {"chosen": True}], ids=["", "chosen of all stores"])
+def test_a_loading_broker_is_out_of_the_question_and_says_so(resource: Resource, told: dict[str, object]) -> None:
+    resource.up(**LOADING, **told)
+    with resource.memory.changed() as memory:
+        memory.is_forced = True
+
+    found = resource.promote(NODE)
+
+    assert found.code is Code.ERR_GENERIC
+    assert says_first(found, "still loading its store: 40% of 900 MB")
+    assert resource.pacemaker.score() == "-INFINITY"
+    assert resource.do("notify", notify_type="pre", notify_operation="promote").code is Code.SUCCESS
+    assert resource.pacemaker.position() == "", "with nothing to compare, it is nobody's rival"
+    assert resource.do("demote").code is Code.SUCCESS
+
+
+def test_the_broker_that_has_loaded_is_worth_something_as_soon_as_the_watch_sees_it(resource: Resource) -> None:
+    resource.up(**LOADING)
+    agent = OcfAgent(read_parameters(resource.environment), resource.environment)
+    resource.broker.says(**LOST)
+    agent.status_changed(look(resource.broker.control_socket, 5.0))
+    assert resource.pacemaker.score() == "200"
+
+
+def test_a_broker_that_does_not_listen_yet_is_no_failure_to_a_probe_and_one_that_never_does_is(
+    resource: Resource,
+) -> None:
+    listening_late(resource)
     starting = threading.Thread(target=actions.start, args=(resource.broker.service, 20.0))
     starting.start()
     while not resource.broker.pid:
@@ -290,14 +451,6 @@ def test_a_broker_that_loads_is_no_failure_to_a_probe_and_one_that_is_at_it_too_
     assert resource.do("monitor", interval="0").code is Code.ERR_GENERIC
     starting.join()
     assert resource.do("monitor", interval="0").code is Code.SUCCESS
-
-
-def test_a_start_that_cannot_wait_so_long_says_how_far_the_store_was(resource: Resource) -> None:
-    loading_slowly(resource)
-    resource.set(start_timeout="500ms")
-    found = resource.do("start")
-    assert found.code is Code.ERR_GENERIC
-    assert says_first(found, "longer than start_timeout to load: 40% of 900 MB")
     assert resource.do("stop").code is Code.SUCCESS
     assert resource.broker.pid == 0
 

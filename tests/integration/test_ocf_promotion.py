@@ -12,7 +12,8 @@ from ocf_resource import IN_SYNC, LOST, Resource, resource_here, says_first
 from qpid_ha_agent.ocf import agent as agent_module
 from qpid_ha_agent.ocf import memory as memory_module
 from qpid_ha_agent.ocf.codes import Code
-from qpid_ha_agent.pacemaker import attributes
+from qpid_ha_agent.pacemaker import attributes, scores
+from qpid_ha_agent.pacemaker import hindrance as hindrance_module
 from scripted_broker import ScriptedBroker
 from scripted_pacemaker import NODE
 
@@ -188,3 +189,19 @@ def test_an_operator_can_force_a_promotion_once(resource: Resource) -> None:
     assert resource.pacemaker.score() == "800"
     assert resource.promote(NODE, "n2").code is Code.SUCCESS
     assert not resource.memory.read().is_forced
+
+
+def test_a_broker_whose_log_is_newer_than_the_record_is_not_even_asked_and_crm_mon_shows_why(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would refuse, and Pacemaker would restart it for that: what it has in memory only would be gone."""
+    monkeypatch.setattr(hindrance_module, "TOLD_AFTER_S", 0.0)
+    resource.up(**LOST)
+    assert resource.pacemaker.score() == "200"
+    resource.broker.record.unlink()
+    resource.do("monitor")
+    monkeypatch.setattr(scores, "FALL_AFTER_S", 0.0)
+    resource.do("monitor")
+    assert resource.pacemaker.score() == "-INFINITY"
+    resource.do("monitor")
+    assert "the coordinator's record is empty" in resource.memory.read().hindrance

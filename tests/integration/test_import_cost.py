@@ -1,0 +1,20 @@
+"""What is started again and again (a monitor, the agent's command) imports nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_the_command_imports_next_to_nothing() -> None:
+    script = "import sys, qpid_ha_agent.cli.agent; print([name for name in ('asyncio', 'yaml') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_a_monitor_never_imports_the_netlink_library() -> None:
+    code = (
+        "import sys; from qpid_ha_agent import vip; vip.is_up(vip.read_address('10.0.0.100/24')); print(*sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20)
+    assert not {"pyroute2", "asyncio", "psutil", "yaml"} & set(found.stdout.split())

@@ -1,0 +1,366 @@
+"""`qpid-ha-agent run` beside each broker: the product's own decisions, on a simulated lock, process and clock.
+
+What decides (`decide`, `Tenure`, `LeaseWatch`, `BrokerView`) is the product's. What is here takes the place of its
+loop: it asks the broker, looks at the lock and at the record, and does what was decided. An agent can hang: it keeps
+the lock then, as a stopped process does, and if it waits for the lock it still gets it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from qpid_ha_agent.broker_view import BrokerView
+from qpid_ha_agent.decision import Action, Known, Limits, LockView, decide
+from qpid_ha_agent.runner import HAND_OVER_PAUSE_S, OVERSLEPT_S, PAUSE_S, RETRY_S, STEPS_AT_ONCE
+from qpid_ha_agent.tenure import LeaseWatch, Tenure
+from qpid_ha_broker.ha.effects import DemoteAsked, PromoteAsked, Record, SwitchoverAsked
+from qpid_ha_broker.ha.frames import Store
+from qpid_ha_broker.ha.states import State
+from simulation.node import Node, Violation
+from simulation.operator import Operator
+from simulation.register import Register
+from simulation.trace import Trace
+from simulation.virtual_time import Schedule
+
+LOOK_S = 0.1
+POLL_S = 0.5
+HURRIED_POLL_S = 0.05
+ANSWER_S = 0.001, 0.02
+LEADER_WITHIN_S = 12.0
+"""A link that is given up after 3 s, a lease that expires after 3 s, and attempts that fail."""
+OPERATOR_AFTER_S = 8.0
+CAUSE = "the agent of "
+
+
+class PrimaryLock:
+    """The promise: one agent at most holds it, and the others get it in the order in which they asked."""
+
+    def __init__(self) -> None:
+        self.holder: Agent | None = None
+        self.renewal = ""
+        self._queue: deque[Agent] = deque()
+        self._renewals = 0
+
+    def view_of(self, agent: Agent) -> LockView:
+        if self.holder is agent:
+            return LockView.HELD
+        return LockView.WAITING if agent in self._queue else LockView.NONE
+
+    def try_now(self, agent: Agent) -> bool:
+        if self.holder is None:
+            self._give_to(agent)
+        return self.holder is agent
+
+    def wait_for(self, agent: Agent) -> None:
+        if not self.try_now(agent) and agent not in self._queue:
+            self._queue.append(agent)
+
+    def release(self, agent: Agent) -> None:
+        """Let it go, or leave the queue."""
+        if agent in self._queue:
+            self._queue.remove(agent)
+        if self.holder is agent:
+            self.holder, self.renewal = None, ""
+            if self._queue:
+                self._give_to(self._queue.popleft())
+
+    def renew(self, agent: Agent) -> None:
+        if self.holder is agent:
+            self._renewals += 1
+            self.renewal = f"{agent.node.name} {self._renewals}"
+
+    def _give_to(self, agent: Agent) -> None:
+        self.holder = agent
+        self.renew(agent)
+
+
+class Agent:
+    """One agent. What it knows of its broker is what that answered last."""
+
+    def __init__(
+        self, schedule: Schedule, draw: random.Random, trace: Trace, node: Node, lock: PrimaryLock, register: Register
+    ) -> None:
+        self.node = node
+        self.is_hanging = False
+        self.refusals: list[str] = []
+        self._schedule = schedule
+        self._draw = draw
+        self._trace = trace
+        self._lock = lock
+        self._register = register
+        self._limits = Limits()
+        self._looked_s = 0.0
+        self._begin()
+        schedule.after(LOOK_S * draw.random(), self._look)
+        schedule.after(POLL_S * draw.random(), self._poll)
+        schedule.after(POLL_S * draw.random(), self._coordinate)
+
+    def _begin(self) -> None:
+        """A new agent, as after a start of its machine."""
+        self._process = 0
+        self._view = BrokerView(self._schedule.now_s)
+        self._tenure = Tenure()
+        self._lease_watch = LeaseWatch(2 * POLL_S)
+        self._record: Record | None = None
+        self._record_lost_at_s: float | None = None
+        self._is_shut_out = self._is_asked = False
+        self._refusal: str | None = None
+        self._deaths = 0
+        self._died_at_s = self._pause_until_s = self.promoted_s = 0.0
+
+    # --- looking
+
+    def _look(self) -> None:
+        self._schedule.after(LOOK_S, self._look)
+        now_s = self._schedule.now_s
+        if self.is_hanging:
+            return
+        if now_s - self._looked_s > OVERSLEPT_S:
+            self._view.forgive(now_s)
+        self._looked_s = now_s
+        if not self.node.has_power:  # nor has the agent
+            self._lock.release(self)
+            self._begin()
+            return
+        self._watch_process(now_s)
+        for _ in range(STEPS_AT_ONCE):
+            decision = decide(self._known(now_s), self._limits)
+            if decision.action in (Action.WAIT, Action.EXIT):
+                return
+            if self._trace.wanted:
+                self._trace.add(f"agent {self.node.index}", f"{decision.action}: {decision.why}")
+            self._act(decision.action, now_s)
+
+    def _watch_process(self, now_s: float) -> None:
+        process = self.node.process if self.node.is_up else 0
+        if self._process and process != self._process:
+            self._died_at_s = now_s
+            self._deaths += 1
+        if process != self._process:
+            self._process, self._view, self._is_asked = process, BrokerView(now_s), False
+
+    def _known(self, now_s: float) -> Known:
+        view, record, tenure = self._view, self._record, self._tenure
+        is_primary = bool(self._process) and view.state is State.PRIMARY
+        is_another = record is not None and record.primary != self.node.name
+        is_disowned = is_primary and is_another and record is not None and record.generation > view.generation
+        lock = self._lock.view_of(self)
+        if tenure.note(lock, is_primary, is_disowned, now_s):
+            self._refusal, self._is_shut_out = None, False
+        if self._deaths and view.state is not None and now_s - self._died_at_s > 3 * self._limits.last_restart_s:
+            self._deaths = 0
+        return Known(
+            alive=bool(self._process),
+            deaths=self._deaths,
+            dead_for_s=now_s - self._died_at_s,
+            state=view.state,
+            has_data=view.has_data,
+            silent_s=view.silent_s(now_s),
+            lock=lock,
+            held_for_s=tenure.held_for_s(now_s),
+            demoted_for_s=tenure.demoted_for_s(now_s),
+            lease_silent_s=self._lease_watch.silent_s,
+            disowned_s=tenure.disowned_s(now_s),
+            recorded=record.primary if record is not None else "",
+            recordless_s=0.0 if self._record_lost_at_s is None else now_s - self._record_lost_at_s,
+            is_asked=self._is_asked,
+            refusal=self._refusal,
+            pause_s=max(0.0, self._pause_until_s - now_s),
+        )
+
+    def _poll(self) -> None:
+        is_hurried = self._view.state is None or self._tenure.is_undecided
+        self._schedule.after(HURRIED_POLL_S if is_hurried else POLL_S, self._poll)
+        if self.is_hanging or not self._process:
+            return
+        view, node, asked_at_s = self._view, self.node, self._schedule.now_s
+        view.ask(asked_at_s)
+
+        def answer() -> None:
+            if view is self._view and node.is_up and node.process == self._process and not node.is_paused:
+                before, member = view.state, node.member
+                status = {"state": member.state.value, "lsn": member.position.lsn, "generation": member.generation}
+                view.answer({**status, "primary": member.primary_name}, asked_at_s)
+                if view.state is State.READY and before is not State.READY:
+                    self._pause_until_s = 0.0
+
+        self._schedule.after(self._draw.uniform(*ANSWER_S) + node.slow_s, answer)
+
+    def _coordinate(self) -> None:
+        self._schedule.after(POLL_S, self._coordinate)
+        now_s = self._schedule.now_s
+        if self.is_hanging:
+            return
+        if self._register.is_down:
+            self._lease_watch.forget()
+            self._record_lost_at_s = now_s if self._record_lost_at_s is None else self._record_lost_at_s
+            return
+        self._record, self._record_lost_at_s = self._register.record, None
+        self._lock.renew(self)
+        is_behind = self._lock.view_of(self) is LockView.WAITING or self._is_shut_out
+        if self._lock.renewal and is_behind:
+            self._lease_watch.note(self._lock.renewal, now_s)
+        else:
+            self._lease_watch.forget()
+
+    # --- acting
+
+    def _act(self, action: Action, now_s: float) -> None:
+        match action:
+            case Action.START_BROKER:
+                self.node.start()
+            case Action.KILL_BROKER:
+                self._check_right(action)
+                self.node.kill(is_silent=False, cause="killed by its agent")
+                self._watch_process(now_s)
+            case Action.TRY_LOCK:
+                self._is_shut_out = not self._lock.try_now(self)
+                if self._is_shut_out:
+                    self._pause()
+            case Action.ACQUIRE_LOCK:
+                self._lock.wait_for(self)
+            case Action.RELEASE_LOCK:
+                if self._lock.view_of(self) is LockView.HELD:
+                    self._pause()
+                self._lock.release(self)
+            case Action.PROMOTE:
+                self.promoted_s, cause = now_s, f"{CAUSE}{self.node.name}"
+                self._ask(action, lambda number: PromoteAsked(number, cause=cause, failover=True))
+            case Action.DEMOTE:
+                self._check_right(action)
+                self._ask(action, DemoteAsked)
+            case Action.HAND_OVER:
+                self._ask(action, lambda number: SwitchoverAsked(number, ""))
+            case _:
+                raise ValueError(f"{action} is for an agent that stops")
+
+    def _check_right(self, action: Action) -> None:
+        """A primary that answers, and that the record names, stays it."""
+        node, record = self.node, self._register.record
+        is_recorded = (record.primary, record.generation) == (node.name, node.member.generation)
+        if node.is_primary and not node.is_paused and is_recorded and self._view.silent_s(self._schedule.now_s) < 1.0:
+            raise Violation(f"the agent of {node.name} wanted to {action}, which is primary by the record")
+
+    def _pause(self) -> None:
+        self._pause_until_s = self._schedule.now_s + self._draw.uniform(*PAUSE_S)
+
+    def _ask(self, action: Action, make: Callable[[int], PromoteAsked | DemoteAsked | SwitchoverAsked]) -> None:
+        self._is_asked = True
+        process, view = self._process, self._view
+
+        def answered(done: bool, text: str) -> None:
+            if self._process != process or view is not self._view:
+                return
+            now_s = self._schedule.now_s
+            self._is_asked = False
+            if done:
+                view.assume(State.PRIMARY if action is Action.PROMOTE else State.CONNECTING, now_s)
+                return
+            self.refusals = [*self.refusals[-3:], f"{self.node.name}: {text}"]
+            if action is not Action.PROMOTE:
+                self._pause_until_s = now_s + (HAND_OVER_PAUSE_S if action is Action.HAND_OVER else RETRY_S)
+            elif self._lock.view_of(self) is LockView.HELD:
+                self._refusal = text
+            else:
+                self._pause()
+
+        self.node.ask_for(make, answered)
+
+
+class Agents:
+    """All agents of a cluster, with the operator who is called when they can do nothing.
+
+    While somebody could lead, somebody does soon, whichever agent hangs; no agent takes a primary's place that works.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        draw: random.Random,
+        trace: Trace,
+        nodes: Sequence[Node],
+        register: Register,
+        operator: Operator,
+        is_reachable: Callable[[Node], bool],
+    ) -> None:
+        self._schedule = schedule
+        self._nodes = nodes
+        self._register = register
+        self._operator = operator
+        self._is_reachable = is_reachable
+        self._lock = PrimaryLock()
+        self._agents = [Agent(schedule, draw, trace, node, self._lock, register) for node in nodes]
+        self.is_careful = False
+        self.last_in_sync: dict[str, int] = {}
+        self._handed_over_to, self._handed_over_s = "", 0.0
+        self._could_lead_since_s: float | None = None
+        self._missing_since_s: float | None = None
+        schedule.after(0.2, self._look)
+
+    @property
+    def refusals(self) -> list[str]:
+        return [refusal for agent in self._agents for refusal in agent.refusals]
+
+    def agent_of(self, node: Node) -> Agent:
+        return self._agents[node.index]
+
+    def handed_over(self, reason: str) -> None:
+        """A primary has left the command to another one."""
+        self._handed_over_to = reason.removeprefix("handed over to ").partition(":")[0]
+        self._handed_over_s = self._schedule.now_s
+
+    def became_primary(self, node: Node, cause: str) -> None:
+        """Raises Violation for an agent that had a primary hand over to its own broker."""
+        is_from_working = self._handed_over_to == node.name
+        is_because_of_agent = self._agents[node.index].promoted_s < self._handed_over_s
+        if cause.startswith(CAUSE) and is_from_working and is_because_of_agent:
+            raise Violation(f"{cause} promoted it, and a primary that worked had to hand over")
+
+    def _look(self) -> None:
+        self._schedule.after(0.4, self._look)
+        now_s = self._schedule.now_s
+        primary = next((node for node in self._nodes if node.is_primary and not node.is_paused), None)
+        if primary is not None and self.is_careful:
+            self._operator.look_at_primary(primary, sum(node.is_up and not node.is_paused for node in self._nodes))
+        if primary is not None or not self._could_somebody_lead():
+            self._could_lead_since_s = None
+        elif self._could_lead_since_s is None:
+            self._could_lead_since_s = now_s
+        elif now_s - self._could_lead_since_s > LEADER_WITHIN_S:
+            raise Violation(f"nobody leads for {LEADER_WITHIN_S} s, though somebody in sync is there: {self.refusals}")
+        if primary is not None or not self.is_careful:
+            self._missing_since_s = None
+            self._operator.forget_refusals()
+        elif self._missing_since_s is None:
+            self._missing_since_s = now_s
+        elif now_s - self._missing_since_s > OPERATOR_AFTER_S:
+            self._missing_since_s = now_s - OPERATOR_AFTER_S / 2
+            self._ask_operator()
+
+    def _could_somebody_lead(self) -> bool:
+        """One that the record and its own log name, that was never restarted since, and that works, with an agent that
+        does."""
+        record = self._register.record
+        return not self._register.is_down and any(
+            node.is_up
+            and not node.is_paused
+            and not node.slow_s
+            and not self._agents[node.index].is_hanging
+            and self._is_reachable(node)
+            and node.name in record.members
+            and node.name in node.member.members
+            and node.member.generation == record.generation
+            and node.member.status().complete
+            and node.member.store is Store.MEMORY
+            for node in self._nodes
+        )
+
+    def _ask_operator(self) -> None:
+        able = [node for node in self._nodes if node.is_up and not node.is_paused]
+        chosen = self._operator.choose(able, [], self.refusals) if able else None
+        if chosen is not None:
+            chosen.ask_for(
+                lambda number: PromoteAsked(number, force=True), lambda done, text: self._operator.settled(chosen)
+            )

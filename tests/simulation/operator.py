@@ -1,0 +1,94 @@
+"""A human with docs/operations.md in hand: decides when brokers honestly refuse, and only then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from qpid_ha_broker.ha.effects import PromoteAsked
+from qpid_ha_broker.ha.frames import Position, Store
+from qpid_ha_broker.ha.states import State
+from simulation.node import Node, Violation
+
+LOOKS_BEFORE_FORCE = 10
+
+
+class Operator:
+    """Overrides a refusal by all brokers, for the best of them. What that one lacks is given up; `given_up` is told so.
+
+    Where nothing was damaged, brokers that have their stores back have no right to refuse: that is a Violation.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        has_store: bool,
+        has_promises: Callable[[], bool],
+        is_damaged: Callable[[], bool],
+        given_up: Callable[[Node], None],
+        settled: Callable[[Node], None],
+    ) -> None:
+        self._nodes = nodes
+        self._has_store = has_store
+        self._has_promises = has_promises
+        self._is_damaged = is_damaged
+        self._given_up = given_up
+        self.settled = settled
+        """To be called when the promotion of whomever `choose` chose was answered."""
+        self._have_all_refused = False
+        self._looks_at_problem = 0
+
+    def look_at_primary(self, primary: Node, healthy: int) -> None:
+        """It may say that it cannot replace a lost record, because of somebody who was in sync. All are here again, and
+        it says so still: then that one's memory is gone for good."""
+        is_everybody_here = healthy == len(self._nodes)
+        is_stuck = is_everybody_here and primary.member.problem
+        self._looks_at_problem = self._looks_at_problem + 1 if is_stuck else 0
+        if self._looks_at_problem >= LOOKS_BEFORE_FORCE:
+            self._looks_at_problem = 0
+            self._given_up(primary)
+            primary.ask_for(lambda request: PromoteAsked(request, force=True), lambda done, text: None)
+
+    def forget_refusals(self) -> None:
+        """Somebody leads, or somebody has died: that all have refused means nothing any more."""
+        self._have_all_refused = False
+
+    def choose(self, candidates: list[Node], holders: list[Node], refusals: list[str]) -> Node | None:
+        """Whom to promote by force; None: nobody yet, ask them all again. `holders`: of the last in-sync set."""
+        if self._has_store and self._has_promises():
+            return self._choose_with_stores(candidates, refusals)
+        with_data = [node for node in candidates if node.member.generation]
+        if not with_data and len(candidates) < len(self._nodes):
+            return None  # whoever is out of sight may hold something: an empty one would begin a cluster of its own
+        if holders:
+            return _best(holders)
+        best = _best(candidates)
+        self._given_up(best)
+        return best
+
+    def _choose_with_stores(self, candidates: list[Node], refusals: list[str]) -> Node | None:
+        """Once all stores are back, one of them may lead, unless something was damaged.
+
+        But for a cluster whose first primary lost its power before its first write, and which has promised nothing. Who
+        follows a primary whose machine lost its power takes a while to notice.
+        """
+        are_all_back = len(candidates) == len(self._nodes)
+        might_lead = are_all_back and not any(node.member.state is State.CATCHUP for node in candidates)
+        if not (self._have_all_refused and might_lead):
+            self._have_all_refused = might_lead
+            return None
+        if not self._is_damaged():
+            raise Violation(f"nobody may lead, though all stores are back: {refusals}")
+        best = _best(candidates)
+        self._given_up(best)
+        return best
+
+
+def _best(nodes: list[Node]) -> Node:
+    """One with data that does not say that it lacks messages; among those the highest generation, then the highest
+    position, then one that was not restarted."""
+
+    def rank(node: Node) -> tuple[bool, bool, Position, bool]:
+        member = node.member
+        return bool(member.generation), member.status().complete, member.position, member.store is Store.MEMORY
+
+    return max(nodes, key=rank)

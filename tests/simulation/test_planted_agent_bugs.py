@@ -1,0 +1,66 @@
+"""The checkers find what `qpid-ha-agent run` must not do: each test takes out what keeps it from that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from qpid_ha_agent import decision
+from qpid_ha_agent.decision import LockView
+from qpid_ha_agent.tenure import Tenure
+from qpid_ha_broker.ha.promotion import Promotion
+from simulation.cluster import run
+from simulation.plan import PRIMARY, Fault, Kind, Plan, draw_plan
+from simulation.planted import found_by
+
+TRIES = 6
+
+
+def with_faults(*faults: Fault) -> Iterator[Plan]:
+    """Clusters of three with agents, to which just this happens."""
+    for seed in range(TRIES):
+        yield replace(
+            draw_plan(seed), nodes=3, has_coordinator=True, has_agents=True, min_in_sync=2, is_fenced=False,
+            knows_own_address=True, tail_bytes=1_000_000, delay_s=0.01, channel_frames=1000, backup_timeout_s=1.5,
+            has_store=False, producers=(), faults=faults, faults_end_s=22.0,
+        )  # fmt: skip
+
+
+HANGING_AGENT = Fault(Kind.AGENT_HANGS, 3.0, 30.0, PRIMARY, 1, 0)
+SWITCHOVERS = tuple(Fault(Kind.SWITCHOVER, 2.5 + 1.3 * count, 0.1, PRIMARY, count % 3, 0) for count in range(8))
+DEAD_PRIMARY = Fault(Kind.CRASH, 3.2, 30.0, PRIMARY, 0, 0)
+
+
+def test_promoting_behind_a_switchover_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Promotion, "_why_no_failover", lambda self: "")
+
+    assert "had to hand over" in found_by(monkeypatch, with_faults(*SWITCHOVERS)).problem
+
+
+def test_a_lock_that_a_hanging_agent_keeps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision, "_is_lease_expired", lambda known, limits: False)
+
+    assert "nobody leads" in found_by(monkeypatch, with_faults(HANGING_AGENT, DEAD_PRIMARY)).problem
+
+
+def test_demoting_a_primary_that_the_record_names_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    note = Tenure.note
+
+    def note_by_the_lock(self: Tenure, lock: LockView, is_primary: bool, is_disowned: bool, now_s: float) -> bool:
+        return note(self, lock, is_primary, is_primary and lock is not LockView.HELD, now_s)
+
+    monkeypatch.setattr(Tenure, "note", note_by_the_lock)
+
+    plans = with_faults(HANGING_AGENT, HANGING_AGENT._replace(kind=Kind.SWITCHOVER, at_s=4.0))
+    assert "primary by the record" in found_by(monkeypatch, plans).problem
+
+
+def test_agents_follow_every_switchover() -> None:
+    """Each begins one generation, and no agent begins another one behind it."""
+    outcomes = [run(plan) for plan in islice(with_faults(*SWITCHOVERS), 3)]
+
+    assert [outcome.problem for outcome in outcomes] == [""] * 3
+    assert all(2 < outcome.generations <= 1 + len(SWITCHOVERS) for outcome in outcomes)

@@ -1,0 +1,84 @@
+"""The checkers find what brokers must not do when something that was kept is lost, or old: each test takes one
+safeguard out of the product, and clusters to which just that happens must find it soon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from qpid_ha_broker.ha import verdict
+from qpid_ha_broker.store import reading, survey
+from qpid_ha_broker.store.blocks import FileHeader
+from qpid_ha_broker.store.files import File
+from qpid_ha_broker.store.reading import BlockReader, Witnesses
+from simulation.cluster import run
+from simulation.plan import PRIMARY, Fault, Kind, Plan, draw_plan
+from simulation.planted import found_by
+
+TRIES = 12
+
+
+def with_faults(*faults: Fault, **settings: object) -> Iterator[Plan]:
+    """Clusters with a coordinator that have no other faults, and whose backups are dropped soon."""
+    for seed in range(TRIES):
+        plan = replace(
+            draw_plan(seed), nodes=2, has_coordinator=True, min_in_sync=1, is_fenced=False, knows_own_address=True,
+            tail_bytes=1_000_000, delay_s=0.01, channel_frames=1000, backup_timeout_s=1.5, has_store=False,
+            segment_bytes=65_536, transient=0.0, producers=(), faults=faults, faults_end_s=faults[-1].at_s + 2.0,
+        )  # fmt: skip
+        yield replace(plan, **settings)  # type: ignore[arg-type]
+
+
+FROZEN_BACKUP_AND_A_LOST_RECORD = (
+    Fault(Kind.PAUSE, 2.5, 5.0, 1, 0, 0),
+    Fault(Kind.RECORD_LOST, 6.9, 0.0, 0, 1, 0),
+    Fault(Kind.CRASH, 7.0, 2.0, PRIMARY, 0, 0),
+)
+FAILOVER_AND_OLD_STORES = (
+    Fault(Kind.CRASH, 5.0, 0.6, PRIMARY, 0, 0),
+    Fault(Kind.ALL_DISKS_PUT_BACK, 9.0, 0.3, 0, 1, 6_000),
+)
+
+
+FROZEN_BACKUP_AND_A_STORE_CUT_SHORT = (
+    Fault(Kind.PAUSE, 2.5, 6.0, 1, 0, 0),
+    Fault(Kind.DISK_TRUNCATED, 7.0, 1.0, 0, 1, 0),
+)
+
+
+def test_taking_a_lost_record_for_nothing_recorded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "_outdated_record", lambda known: None)
+
+    assert "no operator was asked" in found_by(monkeypatch, with_faults(*FROZEN_BACKUP_AND_A_LOST_RECORD)).problem
+
+
+def test_leading_from_stores_that_are_older_than_the_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "_outdated_stores", lambda known: None)
+
+    plans = with_faults(*FAILOVER_AND_OLD_STORES, nodes=3, min_in_sync=2, has_store=True)
+    assert "no operator was asked" in found_by(monkeypatch, plans).problem
+
+
+def test_taking_a_segment_that_was_cut_short_for_a_torn_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def classify_without_its_length(
+        file: File, header: FileHeader, reader: BlockReader, witnesses: Witnesses
+    ) -> reading.Verdict:
+        blind = witnesses._replace(synced_bytes=0, is_last=False)
+        return reading.classify(file, header, reader, blind)
+
+    monkeypatch.setattr(survey, "classify", classify_without_its_length)
+
+    problem = found_by(monkeypatch, with_faults(*FROZEN_BACKUP_AND_A_STORE_CUT_SHORT, has_store=True)).problem
+    assert "has it" in problem or "whose settlement was confirmed" in problem
+
+
+def test_what_an_operator_gives_up_is_excused_by_name() -> None:
+    outcomes = [run(plan) for plan in islice(with_faults(*FROZEN_BACKUP_AND_A_LOST_RECORD), 1, 4)]
+
+    assert [outcome.problem for outcome in outcomes] == ["", "", ""]
+    reasons = {reason for outcome in outcomes for excuse in outcome.excuses for reason in excuse.reasons}
+    assert reasons
+    assert all("an operator promoted" in reason for reason in reasons)

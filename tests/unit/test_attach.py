@@ -1,0 +1,273 @@
+"""What a client is told when it attaches: what it gets, no more; and no where less would mean something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from paired_engines import PairedBroker, PairedClient
+from paired_links import condition, status, subscribe, symbols
+from qpid_ha_broker.amqp.container import ContainerSettings
+from qpid_ha_broker.amqp.nodes import NodeSettings
+from qpid_ha_broker.amqp.terminus import SELECTOR
+from qpid_ha_broker.events.types import Scalar
+from qpid_ha_broker.model.queue_arguments import QueueArguments
+
+DIRECT_KEY = "apache.org:legacy-amqp-direct-binding:string"
+HEADERS = "apache.org:legacy-amqp-headers-binding:map"
+
+
+@pytest.fixture
+def broker() -> PairedBroker:
+    broker = PairedBroker()
+    broker.container.configuration.declare_queue("q", {"qpid.max_count": 5})
+    return broker
+
+
+@pytest.fixture
+def client(broker: PairedBroker) -> PairedClient:
+    return broker.connect()
+
+
+def value(data: Any) -> Any:
+    data.rewind()
+    return data.get_object() if data.next() is not None else None
+
+
+# --- what is not honoured is left out
+
+
+def test_of_capabilities_only_those_are_repeated_that_hold(client: PairedClient) -> None:
+    link = subscribe(client, "q", capabilities=("queue", "global", "shared", "delayed"))
+    assert value(link.remote_source.capabilities) == symbols("queue")
+    link = subscribe(client, "amq.topic", "other", capabilities=("topic", "x"))
+    assert value(link.remote_source.capabilities) == symbols("topic")
+    sender = client.session.sender("out")
+    sender.target.address = "q"
+    sender.target.capabilities.put_object(symbols("queue", "DELAYED_DELIVERY"))
+    sender.open()
+    client.broker.settle_down()
+    assert value(sender.remote_target.capabilities) == symbols("queue")
+
+
+def test_node_properties_are_repeated_where_the_queue_has_them(client: PairedClient) -> None:
+    link = subscribe(client, "q", properties={"qpid.max_count": 5, "qpid.priorities": 3, "owner": "me"})
+    assert value(link.remote_source.properties) == {"qpid.max_count": 5}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_nothing_is_said_to_outlive_the_link_that_does_not(client: PairedClient, dynamic: bool) -> None:
+    link = subscribe(client, None if dynamic else "q", durable=True, dynamic=dynamic)
+    remote = link.remote_source
+    assert (remote.durability, remote.expiry_policy) == (
+        proton.Terminus.NONDURABLE,
+        proton.Terminus.EXPIRE_WITH_LINK,
+    )
+    link = subscribe(client, "amq.topic", "kept", durable=True)
+    remote = link.remote_source
+    assert (remote.durability, remote.expiry_policy) == (proton.Terminus.CONFIGURATION, proton.Terminus.EXPIRE_NEVER)
+
+
+@pytest.mark.parametrize(
+    ("address", "filters", "applied"),
+    [
+        ("q", {"s": (SELECTOR, "a = 1"), "k": (DIRECT_KEY, "key")}, ["s"]),
+        ("amq.direct", {"s": (SELECTOR, "a = 1"), "k": (DIRECT_KEY, "key")}, ["s", "k"]),
+        ("amq.fanout", {"k": (DIRECT_KEY, "key")}, []),
+        ("amq.match", {"k": (DIRECT_KEY, "key"), "h": (HEADERS, {"a": 1})}, ["h"]),
+        ("amq.topic", {"k": (DIRECT_KEY, "key"), "h": (HEADERS, {"a": 1})}, ["k"]),
+    ],
+)
+def test_filters_are_repeated_where_something_looks_at_them(
+    client: PairedClient, address: str, filters: dict[str, Any], applied: list[str]
+) -> None:
+    link = subscribe(client, address, filters=filters)
+    assert sorted(value(link.remote_source.filter) or {}) == sorted(applied)
+
+
+def test_of_outcomes_those_are_repeated_that_the_broker_knows(client: PairedClient) -> None:
+    link = client.session.receiver("link")
+    link.source.address = "q"
+    link.source.outcomes.put_object(symbols("amqp:accepted:list", "x:postponed:list"))
+    link.open()
+    client.broker.settle_down()
+    assert value(link.remote_source.outcomes) == symbols("amqp:accepted:list")
+
+
+# --- what would mean something else is refused
+
+
+def test_a_shared_subscription_is_refused_and_nothing_is_made_for_it(
+    broker: PairedBroker, client: PairedClient
+) -> None:
+    for name, address in enumerate(("amq.topic", "a.new.one")):
+        link = subscribe(client, address, str(name), capabilities=("topic", "shared", "global"))
+        assert condition(link) == "amqp:not-implemented"
+    assert list(broker.container.resources.state.queues) == ["q"]
+    assert "a.new.one" not in broker.container.resources.state.exchanges
+
+
+def test_a_subscriber_that_counts_on_not_hearing_itself_is_refused(client: PairedClient) -> None:
+    link = subscribe(client, "amq.topic", filters={"no-local": ("apache.org:no-local-filter:list", [])})
+    assert condition(link) == "amqp:not-implemented"
+
+
+def test_two_filters_of_a_kind_are_refused(client: PairedClient) -> None:
+    link = subscribe(client, "q", filters={"a": (SELECTOR, "a = 1"), "b": (SELECTOR, "b = 1")})
+    assert condition(link) == "amqp:invalid-field"
+
+
+@pytest.mark.parametrize(
+    ("address", "capability"),
+    [("q", "topic"), ("q", "temporary-topic"), ("amq.topic", "queue"), ("amq.topic/k", "queue")],
+)
+def test_who_asks_for_a_queue_gets_no_topic_and_the_other_way_round(
+    client: PairedClient, address: str, capability: str
+) -> None:
+    assert condition(subscribe(client, address, capabilities=(capability,))) == "amqp:precondition-failed"
+    sender = client.session.sender("out")
+    sender.target.address = address
+    sender.target.capabilities.put_object(symbols(capability))
+    sender.open()
+    client.broker.settle_down()
+    assert condition(sender) == "amqp:precondition-failed"
+
+
+def test_a_temporary_topic_is_refused_and_a_temporary_queue_made(client: PairedClient) -> None:
+    assert condition(subscribe(client, None, capabilities=("temporary-topic",), dynamic=True)) == "amqp:not-implemented"
+    link = subscribe(client, None, "other", capabilities=("temporary-queue",), dynamic=True)
+    assert value(link.remote_source.capabilities) == symbols("temporary-queue")
+
+
+@pytest.mark.parametrize("address", ["$cbs", "$management2", "$", "$x/key"])
+def test_names_that_are_the_brokers_own_are_never_made(
+    broker: PairedBroker, client: PairedClient, address: str
+) -> None:
+    before = broker.container.resources.log.last_lsn
+    assert condition(subscribe(client, address)) == "amqp:not-found"
+    assert condition(subscribe(client, address, "t", capabilities=("topic",))) == "amqp:not-found"
+    assert condition(client.sender(address)) == "amqp:not-found"
+    relay = client.sender(None)
+    delivery = client.send(relay, proton.Message(address=address))
+    broker.settle_down()
+    assert delivery.remote_state == proton.Delivery.REJECTED
+    for operation in ({"type": "queue"}, {"type": "exchange"}):
+        assert (
+            status(
+                client,
+                "CREATE",
+                name=address,
+                body={"kind": "fanout"} if "exchange" in operation.values() else {},
+                **operation,
+            )
+            == 400
+        )
+    assert broker.container.resources.log.last_lsn == before
+
+
+@pytest.mark.parametrize(
+    ("annotations", "outcome"),
+    [
+        ({"x-opt-delivery-time": 1_000_001}, proton.Delivery.REJECTED),
+        ({"x-opt-delivery-time": proton.timestamp(1_000_001)}, proton.Delivery.REJECTED),
+        ({"x-opt-delivery-time": 1_000_000}, proton.Delivery.ACCEPTED),
+        ({"x-opt-delivery-time": "soon"}, proton.Delivery.REJECTED),
+        ({"x-opt-delivery-delay": 1}, proton.Delivery.REJECTED),
+        ({"x-opt-delivery-delay": 0}, proton.Delivery.ACCEPTED),
+        ({"x-opt-jms-msg-type": 5}, proton.Delivery.ACCEPTED),
+    ],
+)
+@pytest.mark.parametrize("producers", [0, 10])
+def test_a_message_that_is_to_come_later_is_not_delivered_now(
+    broker: PairedBroker, client: PairedClient, annotations: dict[str, Any], outcome: int, producers: int
+) -> None:
+    broker.container.resources.deduplication.producers = producers
+    sender = client.sender("q")
+    named = {proton.symbol(name): each for name, each in annotations.items()}
+    delivery = client.send(sender, proton.Message(body="x", annotations=named))
+    broker.settle_down()
+    assert delivery.remote_state == outcome
+    assert broker.queue("q").count == (outcome == proton.Delivery.ACCEPTED)
+
+
+# --- readers that do not read
+
+
+def limited(count: int) -> PairedBroker:
+    limits: dict[str, Scalar] = {"qpid.max_count": count, "qpid.policy_type": "self-destruct"}
+    nodes = NodeSettings(temporary_limits=limits)
+    return PairedBroker(ContainerSettings("test", "0", nodes=nodes))
+
+
+def test_a_reader_that_does_not_read_ends_itself_and_neither_publishers_nor_other_readers() -> None:
+    broker = limited(3)
+    client, lazy = broker.connect(), broker.connect()
+    idle = [subscribe(lazy, "amq.fanout", str(each)) for each in range(20)]
+    reader = client.receiver("amq.fanout", 100)
+    kept = subscribe(client, "amq.fanout", "kept", durable=True)
+    sender = client.sender("amq.fanout")
+
+    deliveries, read = [], []
+    for number in range(10):
+        deliveries.append(client.send(sender, proton.Message(body=number)))
+        broker.settle_down()
+        for delivery, message in client.received(reader):
+            read.append(message.body)
+            delivery.update(proton.Delivery.ACCEPTED)
+            delivery.settle()
+
+    assert {delivery.remote_state for delivery in deliveries} == {proton.Delivery.ACCEPTED}
+    assert {condition(link) for link in idle} == {"amqp:resource-limit-exceeded"}
+    assert not lazy.connection.state & proton.Endpoint.REMOTE_CLOSED
+    kept.flow(100)
+    broker.settle_down()
+    assert read == [message.body for _, message in client.received(kept)] == [*range(10)]
+    assert len(broker.container.resources.state.queues) == 2
+    assert broker.container.overrun_queues_total == 20
+    broker.check_invariants()
+
+
+def test_who_publishes_to_a_full_temporary_queue_itself_is_refused() -> None:
+    broker = limited(2)
+    client, other = broker.connect(), broker.connect()
+    replies = subscribe(client, None, dynamic=True)
+    sender = other.sender(replies.remote_source.address)
+    deliveries = [other.send(sender, proton.Message(body=number)) for number in range(3)]
+    broker.settle_down()
+    assert [delivery.remote_state == proton.Delivery.ACCEPTED for delivery in deliveries] == [True, True, False]
+    replies.flow(10)
+    broker.settle_down()
+    assert [message.body for _, message in client.received(replies)] == [0, 1]
+
+
+def test_a_reader_may_choose_its_own_limit() -> None:
+    broker = limited(2)
+    client = broker.connect()
+    link = subscribe(client, "amq.fanout", properties={"qpid.max_count": 3, "qpid.policy_type": "ring"})
+    sender = client.sender("amq.fanout")
+    for number in range(5):
+        client.send(sender, proton.Message(body=number))
+    broker.settle_down()
+    link.flow(10)
+    broker.settle_down()
+    assert [message.body for _, message in client.received(link)] == [2, 3, 4]
+
+
+def test_a_binding_that_is_refused_leaves_no_queue_behind(broker: PairedBroker, client: PairedClient) -> None:
+    link = subscribe(client, "amq.match", filters={"h": (HEADERS, {"x-match": "perhaps"})})
+    assert condition(link) == "amqp:invalid-field"
+    assert list(broker.container.resources.state.queues) == ["q"]
+
+
+def test_the_limits_that_a_broker_gives_are_good_arguments() -> None:
+    from qpid_ha_broker.server.settings import BrokerSettings
+
+    settings = BrokerSettings.from_values({"memory-limit": "1GiB"})
+    assert QueueArguments.parse(settings.temporary_limits).max_size == 8 * 1024**2
+    smallest = BrokerSettings.from_values({"memory-limit": "16MiB", "max-message-size": "1MiB"})
+    assert QueueArguments.parse(smallest.temporary_limits).max_size == 1024**2
+    assert BrokerSettings.from_values({"temporary-queue-size": 0}).temporary_limits == {}
+    own = BrokerSettings.from_values({"temporary-queue-size": "1MiB"}).temporary_limits
+    assert QueueArguments.parse(own).max_size == 1024**2

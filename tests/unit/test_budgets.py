@@ -1,0 +1,246 @@
+"""Stories about work that is cut into pieces: a clock that ticks at each look stands for time that passes."""
+
+from __future__ import annotations
+
+import itertools
+
+import proton
+from proton import Delivery
+
+from model_support import NOW_MS, Core, bodies, body, message
+from paired_engines import PairedBroker
+from qpid_ha_broker.amqp.container import ContainerSettings
+from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.model.budget import Budget
+from qpid_ha_broker.model.queue import Consumer, Queue
+from qpid_ha_broker.model.resource_set import EXPIRED_LENGTH, RELEASED_LENGTH
+from qpid_ha_broker.model.sequence import Entry
+
+
+def budget_of(looks: int) -> Budget:
+    """Spent after so many looks at the clock."""
+    clock = itertools.count()
+    return Budget(lambda: next(clock), looks)
+
+
+def test_a_selector_looks_at_as_many_messages_as_there_is_time_for_and_goes_on_where_it_was() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, *(f"{number}" for number in range(100)))
+    asked: list[str] = []
+
+    def wants_the_last(event: Enqueued) -> bool:
+        asked.append(body(event.payload))
+        return asked[-1] == "99"
+
+    consumer = core.consumer(queue, accepts=wants_the_last)
+    core.give_credit(queue, consumer)
+    turns = 0
+    handouts = []
+    while core.resources.has_work:
+        handouts += core.resources.hand_out(core.now_ms, 100, budget_of(10))
+        turns += 1
+    assert asked == [str(number) for number in range(100)], "each is asked about once"
+    assert turns >= 9
+    assert [bodies(handout.entries) for handout in handouts] == [["99"]]
+    core.check()
+
+
+def test_queues_that_had_no_turn_are_the_first_in_the_next_one() -> None:
+    core = Core()
+    queues = [core.queue(f"q{number}") for number in range(6)]
+    for queue in queues:
+        core.publish(queue, "x")
+        core.give_credit(queue, core.consumer(queue))
+    served = []
+    for _ in range(6):
+        core.publish(queues[0], "another one")
+        handouts = core.resources.hand_out(core.now_ms, 100, budget_of(2))
+        served += [queue for queue in queues for handout in handouts if handout.consumer in queue.consumers]
+    assert set(served) == set(queues), "one that is always awake keeps nobody from having a turn"
+    core.check()
+
+
+def test_what_expires_at_once_goes_in_portions_and_all_of_it_goes() -> None:
+    core = Core()
+    queue, other = core.queue("q"), core.queue("other")
+    core.publish(queue, *(message("x", ttl_ms=1) for _ in range(3 * EXPIRED_LENGTH)))
+    core.publish(other, message("y", ttl_ms=1))
+    core.publish(queue, "stays")
+    counts: list[tuple[int, int]] = []
+    while not counts or core.resources.is_expiring:
+        core.resources.tick(NOW_MS + 2, budget_of(1))
+        counts.append((queue.count, other.count))
+    assert counts[0] == (2 * EXPIRED_LENGTH + 1, 1)
+    assert counts[1] == (2 * EXPIRED_LENGTH + 1, 0), "the others do not wait until the first has done"
+    assert counts[-1] == (1, 0)
+    core.check()
+
+
+def gone_with(core: Core, queue: Queue, count: int) -> list[Entry]:
+    """What a consumer held that has gone without an answer."""
+    consumer = core.consumer(queue)
+    held = core.take(queue, consumer, count)
+    core.resources.release_in_portions(queue, consumer, list(held), failed=True)
+    core.leave(queue, consumer)
+    return held
+
+
+def bodies_in_turns(core: Core, queue: Queue, consumer: Consumer) -> list[str]:
+    """What `consumer` gets while there is time for one portion a turn, in turns of the same order as the driver's."""
+    core.give_credit(queue, consumer, 1 << 20)
+    got = []
+    while core.resources.has_work or core.resources.is_releasing:
+        core.resources.go_on_releasing(budget_of(1))
+        got += [entry for handout in core.resources.hand_out(core.now_ms, 1 << 20) for entry in handout.entries]
+        queue.check_invariants()
+    return bodies(got)
+
+
+def test_what_a_gone_consumer_held_comes_back_in_portions_and_is_given_out_in_its_old_order() -> None:
+    core = Core(log_acquisitions=True)
+    queue = core.queue("q")
+    count = 3 * RELEASED_LENGTH + 1
+    everything = [str(number) for number in range(count + 5)]
+    core.publish(queue, *everything)
+    held = gone_with(core, queue, count)
+    core.resources.go_on_releasing(budget_of(1))
+    assert [entry.holder is None for entry in held] == [at < RELEASED_LENGTH for at in range(count)]
+    core.check()
+    assert bodies_in_turns(core, queue, core.consumer(queue)) == everything
+    assert {entry.delivery_count for entry in held} == {1}
+    core.check()
+
+
+def test_a_consumer_that_seeks_finds_what_comes_back_before_what_is_behind_it() -> None:
+    core = Core()
+    queue = core.queue("q")
+    count = 3 * RELEASED_LENGTH
+    core.publish(queue, *(str(number) for number in range(count)), "last wanted")
+    gone_with(core, queue, count)
+    wanted = {str(count - 2), str(count - 1), "last wanted"}
+    seeking = core.consumer(queue, accepts=lambda event: body(event.payload) in wanted)
+    assert bodies_in_turns(core, queue, seeking) == [str(count - 2), str(count - 1), "last wanted"]
+
+
+def test_with_priorities_nobody_is_served_before_all_is_back() -> None:
+    core = Core()
+    queue = core.queue("q", priorities=10)
+    urgent = [message(f"urgent {number}", priority=9) for number in range(2 * RELEASED_LENGTH)]
+    core.publish(queue, message("patient", priority=0), *urgent)
+    gone_with(core, queue, len(urgent) + 1)
+    got = bodies_in_turns(core, queue, core.consumer(queue))
+    assert got == [*(f"urgent {number}" for number in range(len(urgent))), "patient"]
+
+
+def test_what_comes_back_in_portions_is_back_at_once_and_unwritten_when_the_log_becomes_another_ones() -> None:
+    core = Core(log_acquisitions=True)
+    queue = core.queue("q")
+    core.publish(queue, *(str(number) for number in range(3 * RELEASED_LENGTH)))
+    held = gone_with(core, queue, 3 * RELEASED_LENGTH)
+    core.resources.go_on_releasing(budget_of(1))
+    written = core.log.last_lsn
+    core.resources.read_only = "this broker is joining, not primary"
+    assert (queue.acquired, core.resources.is_releasing, core.log.last_lsn) == (0, False, written)
+    assert [entry.delivery_count for entry in held[-2:]] == [0, 0], "nothing counts that the log does not say"
+    core.check()
+
+
+def test_a_purge_takes_also_what_is_still_coming_back() -> None:
+    core = Core(log_acquisitions=True)
+    queue = core.queue("q")
+    core.publish(queue, *(str(number) for number in range(3 * RELEASED_LENGTH)))
+    gone_with(core, queue, 3 * RELEASED_LENGTH)
+    core.resources.go_on_releasing(budget_of(1))
+    assert core.resources.purge(queue) == 3 * RELEASED_LENGTH
+    assert not core.resources.is_releasing
+    core.check()
+
+
+def test_nothing_comes_back_to_a_queue_that_is_deleted_meanwhile() -> None:
+    core = Core(log_acquisitions=True)
+    queue, other = core.queue("q"), core.queue("other")
+    for each in (queue, other):
+        core.publish(each, *(str(number) for number in range(3 * RELEASED_LENGTH)))
+        gone_with(core, each, 3 * RELEASED_LENGTH)
+    core.resources.go_on_releasing(budget_of(2))
+    core.configuration.delete_queue("q")
+    while core.resources.is_releasing:
+        core.resources.go_on_releasing(budget_of(1))
+    assert other.acquired == 0
+    core.check()
+
+
+def test_what_is_spent_among_it_becomes_dead_letters_and_the_rest_comes_back() -> None:
+    core = Core()
+    dead = core.dead_letter_queue()
+    queue = core.queue("q", delivery_limit=2, alternate_exchange="dlx")
+    core.publish(queue, *(str(number) for number in range(2 * RELEASED_LENGTH)))
+    consumer = core.consumer(queue)
+    core.resources.release(queue, core.take(queue, consumer, RELEASED_LENGTH + 1), failed=True)
+    core.leave(queue, consumer)
+    gone_with(core, queue, 2 * RELEASED_LENGTH)
+    while core.resources.is_releasing:
+        core.resources.go_on_releasing(budget_of(1))
+    assert dead.count == RELEASED_LENGTH + 1
+    assert (queue.count, queue.acquired) == (RELEASED_LENGTH - 1, 0)
+    core.check()
+
+
+def test_a_connection_that_breaks_with_much_unsettled_gives_it_back_over_several_turns() -> None:
+    broker = PairedBroker()
+    client, other = broker.connect(), broker.connect()
+    sender = other.sender("q")
+    count = 4 * RELEASED_LENGTH
+    for number in range(count):
+        client.send(sender, proton.Message(body=number))
+        if number % 500 == 499:
+            broker.settle_down()
+    broker.settle_down()
+    client.receiver("q", credit=count)
+    queue = broker.queue("q")
+    assert queue.acquired == count
+    clock = itertools.count()
+    broker.container.clock = lambda: next(clock)
+    client.vanish()
+    acquired = [queue.acquired]
+    assert broker.container.unsettled_bytes == 0
+    while broker.container.has_work:
+        broker.turn()
+        acquired.append(queue.acquired)
+    assert acquired[0] == count - RELEASED_LENGTH
+    assert acquired[-1] == 0
+    assert broker.container.discarded == []
+    broker.container.clock = lambda: 0.0
+    receiver = other.receiver("q", credit=count)
+    assert [each.body for _, each in other.received(receiver)] == list(range(count))
+
+
+def test_a_transaction_takes_as_many_messages_as_one_unit_may_have_and_refuses_the_next() -> None:
+    broker = PairedBroker(ContainerSettings("test", "0", max_transaction_messages=3))
+    client = broker.connect()
+    coordinator = client.session.sender("coordinator")
+    coordinator.target.type = proton.Terminus.COORDINATOR
+    coordinator.open()
+    sender = client.sender("q")
+    broker.settle_down()
+    declare = proton.Described(proton.symbol("amqp:declare:list"), [])
+    declared = client.send(coordinator, proton.Message(body=declare))
+    broker.settle_down()
+    transaction_id = bytes(declared.remote.data[0])
+    published = []
+    for number in range(4):
+        delivery = sender.delivery(str(number))
+        delivery.local.data = [transaction_id]
+        delivery.update(0x34)
+        sender.stream(proton.Message(body=number).encode())
+        sender.advance()
+        published.append(delivery)
+    broker.settle_down()
+    assert [delivery.remote_state for delivery in published] == [0x34, 0x34, 0x34, Delivery.REJECTED]
+    assert "max-transaction-messages" in published[3].remote.condition.description
+    client.send(
+        coordinator, proton.Message(body=proton.Described(proton.symbol("amqp:discharge:list"), [transaction_id]))
+    )
+    broker.settle_down()
+    assert broker.queue("q").count == 3

@@ -1,0 +1,141 @@
+"""Stories about what `qpid-ha` ends with, and how long it waits: what scripts at three in the morning rely on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from click import Command
+from click.testing import CliRunner, Result
+
+from control_broker import ControlBroker, answering
+from qpid_ha_agent.cli.admin import admin
+from qpid_ha_agent.cli.agent import agent
+from qpid_ha_broker.server.control import INVALID_PARAMS, NOT_ALLOWED, REFUSED, ControlError
+from qpid_ha_broker.server.main import main as qpidd
+from qpid_ha_pipeline.main import main as pipeline
+
+
+@dataclass
+class Broker(ControlBroker):
+    """One that goes from state to state each time that it is asked."""
+
+    states: list[str] = field(default_factory=list)
+    lets_in: bool = True
+
+    def status(self, params: dict[str, object]) -> object:
+        if not self.lets_in:
+            raise ControlError(NOT_ALLOWED, "uid 1000 may not administer this broker: join the socket's group")
+        self.state = self.states.pop(0) if self.states else self.state
+        return {"state": self.state, "name": "node1"}
+
+    def queues(self, params: dict[str, object]) -> object:
+        match params:
+            case {"action": "create", "name": "orders", "arguments": {"qpid.max_count": 1}}:
+                raise ControlError(REFUSED, "queue orders exists with other arguments: {}")
+            case {"action": "create", "name": name}:
+                return {"name": name, "created": name != "orders"}
+            case {"action": "purge"}:
+                return {"name": "orders", "purged": 3}
+        return {"name": params["name"]}
+
+
+@dataclass
+class Older(ControlBroker):
+    """One that does not know who wants what."""
+
+    def demote(self, params: dict[str, object]) -> object:
+        if params:
+            raise ControlError(INVALID_PARAMS, "unknown parameter 'cause'; there are none")
+        return {"name": "node1", "state": "connecting"}
+
+
+@contextmanager
+def running(tmp_path: Path, *states: str, lets_in: bool = True) -> Iterator[Broker]:
+    broker = Broker(tmp_path, states=list(states), lets_in=lets_in)
+    with answering(broker):
+        yield broker
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with running(tmp_path) as broker:
+        yield broker
+
+
+def qpid_ha(broker: ControlBroker, *words: str) -> Result:
+    return CliRunner().invoke(admin, [*words, "-b", str(broker.path)])
+
+
+def test_a_wait_ends_when_the_state_is_reached(tmp_path: Path) -> None:
+    with running(tmp_path, "connecting", "catchup", "ready") as broker:
+        done = qpid_ha(broker, "status", "--expect", "ready", "--wait", "30s")
+    assert (done.exit_code, done.output) == (0, "")
+    assert len(broker.asked) == 3
+
+
+def test_a_wait_ends_with_1_when_the_time_is_over_and_says_how_far_it_is(tmp_path: Path) -> None:
+    with running(tmp_path, "catchup") as broker:
+        done = qpid_ha(broker, "status", "--expect", "ready", "--wait", "0.2s")
+    assert (done.exit_code, done.stderr) == (1, "Error: node1 is catchup, not ready, after 0.2 s\n")
+
+
+def test_a_wait_ends_at_once_with_4_where_we_are_not_let_in(tmp_path: Path) -> None:
+    with running(tmp_path, lets_in=False) as broker:
+        done = qpid_ha(broker, "status", "--is-primary", "--wait", "1h")
+    assert (done.exit_code, len(broker.asked)) == (4, 1)
+    assert "join the socket's group" in done.stderr
+
+
+def test_a_wait_for_a_broker_that_does_not_come_ends_with_3(tmp_path: Path) -> None:
+    done = qpid_ha(Broker(tmp_path), "status", "--expect", "ready", "--wait", "0.2s")
+    assert done.exit_code == 3
+
+
+def test_a_broker_of_an_older_version_that_takes_no_cause_is_demoted_all_the_same(tmp_path: Path) -> None:
+    broker = Older(tmp_path, "primary")
+    with answering(broker):
+        done = qpid_ha(broker, "demote")
+    assert done.exit_code == 0, done.output
+    assert [sorted(params) for _method, params in broker.asked] == [["cause"], []]
+
+
+def test_a_wait_says_for_what(broker: Broker) -> None:
+    assert qpid_ha(broker, "status", "--wait", "1s").exit_code == 2
+    assert broker.asked == []
+
+
+@pytest.mark.parametrize("words", [("status",), ("status", "--all"), ("status", "--expect", "ready")])
+def test_who_may_not_ask_gets_4(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with running(tmp_path, lets_in=False) as broker:
+        assert qpid_ha(broker, *words).exit_code == 4
+
+
+def test_queue_create_says_whether_it_made_one(broker: Broker) -> None:
+    assert qpid_ha(broker, "queue", "create", "new").stdout == "queue new created\n"
+    there = "queue orders exists already, with the same arguments: nothing was changed\n"
+    done = qpid_ha(broker, "queue", "create", "orders")
+    assert (done.exit_code, done.stdout) == (0, there)
+    refused = qpid_ha(broker, "queue", "create", "orders", "--max-messages", "1")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "other arguments" in refused.stderr
+    assert json.loads(qpid_ha(broker, "queue", "create", "new", "--format", "json").stdout)["created"] is True
+
+
+def test_queue_delete_and_purge_say_what_they_did(broker: Broker) -> None:
+    assert qpid_ha(broker, "queue", "delete", "orders").stdout == "queue orders deleted\n"
+    assert qpid_ha(broker, "queue", "purge", "orders").stdout == "3 messages purged from queue orders\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [("qpid-ha", admin), ("qpid-ha-agent", agent), ("qpid-ha-pipeline", pipeline), ("qpidd", qpidd)],
+)
+def test_each_program_has_a_version(name: str, program: Command) -> None:
+    done = CliRunner().invoke(program, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"{name}, version {version('qpid-ha')}\n")

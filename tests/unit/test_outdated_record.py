@@ -1,0 +1,276 @@
+"""Stories about a coordinator that has lost its record, or has an older one, and about who may go on then."""
+
+from __future__ import annotations
+
+import pytest
+
+from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.states import State
+from small_cluster import SmallCluster, three
+
+PATROL_S = 12.0
+"""By then a primary has looked at the record."""
+EMPTY = Record()
+
+
+def one_was_dropped_while_it_was_stopped() -> SmallCluster:
+    """`c` sleeps; `a` and `b` have confirmed two messages without it, and it cannot know that."""
+    cluster = three(has_coordinator=True, backup_timeout_s=4.0)
+    cluster["a"].declare("orders")
+    cluster["a"].publish("orders", "1")
+    cluster.settle()
+    cluster["c"].paused = True
+    cluster.wait(5.0)
+    lsn = cluster["a"].publish("orders", "2", "3")
+    cluster.wait(1.0)
+    assert cluster["a"].committed >= lsn
+    return cluster
+
+
+def wake_alone(cluster: SmallCluster, name: str) -> None:
+    for other in set("abc") - {name}:
+        cluster.kill(other)
+    cluster[name].paused = False
+    cluster.settle()
+
+
+def test_one_that_was_left_out_is_not_promoted_because_the_record_was_lost() -> None:
+    cluster = one_was_dropped_while_it_was_stopped()
+    cluster.record = EMPTY
+    wake_alone(cluster, "c")
+
+    refused = cluster.promote("c")
+
+    assert not refused.done
+    assert "the coordinator's record is empty, but the log of c knows generation 1" in refused.text
+    assert cluster["c"].bodies("orders") == ["1"]
+    assert cluster["c"].member.problem == refused.text
+
+
+def test_nor_because_another_one_without_data_is_asked_first() -> None:
+    cluster = one_was_dropped_while_it_was_stopped()
+    cluster.record = EMPTY
+    wake_alone(cluster, "c")
+    cluster.start("a")
+    cluster.cut("a", "c")
+
+    refused = cluster.promote("a")
+
+    assert not refused.done
+    assert "this broker holds no data, and " in refused.text
+
+
+def test_one_command_of_an_operator_goes_on_with_what_is_left() -> None:
+    cluster = one_was_dropped_while_it_was_stopped()
+    cluster.record = EMPTY
+    wake_alone(cluster, "c")
+
+    done = cluster.promote("c", force=True)
+
+    assert done.done
+    assert cluster.record is not None
+    assert cluster.record[1:] == (2, "c", 4, ("c",))
+    assert cluster["c"].member.history()[-1]["forced"] is True
+
+
+def test_that_command_costs_the_others_nothing_when_all_are_there() -> None:
+    """An operator's word for a lost record is no word about messages."""
+    cluster = three(has_coordinator=True)
+    cluster.demote("a")
+    cluster.record = EMPTY
+    assert not cluster.promote("b").done
+
+    done = cluster.promote("b", force=True)
+
+    assert done.done
+    assert any(text.endswith("in sync with b, c") for text in cluster["b"].notices), cluster["b"].notices
+    assert cluster["b"].member.history()[-1]["forced"] is False
+    cluster.settle()
+    assert cluster.record is not None
+    assert cluster.record.members == ("a", "b", "c")
+
+
+def test_a_record_from_before_a_departure_is_known_to_be_old_by_who_has_heard_of_it() -> None:
+    """Only `c` is missing in what `b` knows to be certain, and the record has `c`; `a` may have gone on without `b`."""
+    cluster = three(has_coordinator=True, backup_timeout_s=4.0)
+    before = cluster.record
+    cluster.kill("c")
+    cluster.settle()
+    cluster["b"].paused = True
+    cluster.wait(5.0)
+    assert cluster.record is not None
+    assert cluster.record.members == ("a",)
+    cluster.record = before
+    wake_alone(cluster, "b")
+
+    assert "this broker's log knows epoch" in cluster.promote("b").text
+
+
+def test_who_had_a_newer_record_confirmed_knows_that_this_one_is_old() -> None:
+    cluster = three(has_coordinator=True)
+    before = cluster.record
+    cluster.kill("b")
+    cluster.kill("c")
+    cluster.settle()
+    cluster.demote("a")
+    cluster.record = before
+
+    assert "this broker had generation 1, epoch " in cluster.promote("a").text
+
+
+def test_a_departure_that_was_not_recorded_before_the_primary_died_stops_nobody() -> None:
+    """The logs are newer than the record then, and the record is the newest one that there is."""
+    cluster = three(has_coordinator=True)
+    cluster.record_is_reachable = False
+    cluster.kill("c")
+    cluster.settle()
+    assert cluster["b"].member.members == ("a", "b")
+    cluster.kill("a")
+    cluster.record_is_reachable = True
+    cluster.settle()
+
+    assert cluster.promote("b").done
+
+
+def test_nor_does_the_return_of_one_whose_departure_was_never_recorded() -> None:
+    cluster = three(has_coordinator=True)
+    cluster.record_is_reachable = False
+    cluster.disconnect("a", "c")
+    cluster.settle()
+    assert cluster["c"].state is State.READY
+    lsn = cluster["a"].declare("orders").id
+    cluster.wait(1.0)
+    assert cluster["b"].member.committed_lsn >= lsn
+    cluster.kill("a")
+    cluster.record_is_reachable = True
+    cluster.settle()
+
+    assert cluster.promote("b").done
+
+
+def test_a_candidate_that_died_between_its_record_and_its_first_event_stops_nobody() -> None:
+    cluster = three(has_coordinator=True)
+    cluster.kill("a")
+    cluster.kill("b")
+    cluster.record = Record(cluster["c"].member.cluster, 2, "b", 4, ("b", "c"))
+    cluster.settle()
+
+    assert cluster.promote("c").done
+
+
+# --- the primary lives
+
+
+def test_a_primary_that_all_follow_writes_a_lost_record_anew() -> None:
+    cluster = three(has_coordinator=True)
+    recorded = cluster.record
+    cluster.record = EMPTY
+    cluster.wait(PATROL_S)
+
+    assert cluster.record == recorded
+    cluster.kill("a")
+    cluster.settle()
+    assert cluster.promote("b").done
+
+
+def test_a_primary_does_not_begin_a_record_anew_for_one_that_may_have_been_promoted_meanwhile() -> None:
+    """`a` sleeps, `b` leads, and the record goes back to what `a` had. It must not confirm without asking `b`."""
+    cluster = three(has_coordinator=True)
+    cluster["a"].declare("orders")
+    cluster.settle()
+    before = cluster.record
+    cluster["a"].paused = True
+    cluster.cut("a", "b", "c")
+    cluster.wait(4.0)
+    assert cluster.promote("b").done
+    cluster.wait(15.0)
+    cluster.record = before
+    cluster["a"].paused = False
+    cluster.run()
+    lsn = cluster["a"].publish("orders", "nobody else has it")
+    cluster.wait(PATROL_S)
+
+    assert cluster["a"].committed < lsn
+    cluster.heal()
+    cluster.settle()
+    assert cluster["a"].state is State.READY
+    assert cluster["a"].bodies("orders") == []
+
+
+def test_a_primary_that_slept_asks_whom_it_drops_although_the_record_is_just_as_it_left_it() -> None:
+    """`a` sleeps, `b` leads, and the record is put back exactly as `a` wrote it: a compare-and-set of `a` succeeds."""
+    cluster = three(has_coordinator=True, backup_timeout_s=4.0)
+    cluster["a"].declare("orders")
+    cluster.settle()
+    before = cluster.record
+    cluster["a"].paused = True
+    cluster.cut("a", "b", "c")
+    cluster.wait(0.5)
+    assert cluster.promote("b").done
+    cluster.wait(3.0)
+    cluster.record = before
+    lsn = cluster["a"].publish("orders", "nobody else has it")
+    cluster.heal()
+    cluster["a"].paused = False
+    while cluster["a"].state is State.PRIMARY:
+        assert cluster["a"].committed < lsn
+        cluster.wait(0.1)
+
+    cluster.settle()
+    assert cluster["a"].bodies("orders") == []
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_departure_counts_no_more_once_the_record_went_back_until_the_backup_is_back(is_empty: bool) -> None:
+    cluster = three(has_coordinator=True)
+    cluster["a"].declare("orders")
+    cluster.settle()
+    cluster.record = EMPTY if is_empty else Record(cluster["a"].member.cluster, 1, "a", 1, ("a",))
+    cluster.cut("a", "c")
+    cluster.cut("b", "c")
+    cluster.disconnect("a", "c")
+    lsn = cluster["a"].publish("orders", "1")
+    cluster.wait(PATROL_S)
+    assert cluster["a"].state is State.PRIMARY
+    assert cluster["a"].committed < lsn
+    assert "the coordinator's record " in cluster["a"].member.problem
+
+    cluster.heal()
+    cluster.wait(PATROL_S)
+
+    assert cluster["a"].committed >= lsn
+    assert cluster["a"].member.problem == ""
+    assert cluster.record is not None
+    assert cluster.record.members == ("a", "b", "c")
+
+
+def test_or_until_an_operator_says_that_nobody_else_leads() -> None:
+    cluster = three(has_coordinator=True)
+    cluster["a"].declare("orders")
+    cluster.settle()
+    cluster.record = EMPTY
+    cluster.kill("c")
+    lsn = cluster["a"].publish("orders", "1")
+    cluster.wait(PATROL_S)
+    assert cluster["a"].committed < lsn
+    assert "qpid-ha promote --force" in cluster["a"].member.problem
+
+    assert cluster.promote("a", force=True).done
+    cluster.wait(2.0)
+
+    assert cluster["a"].committed >= lsn
+    assert cluster.record is not None
+    assert cluster.record.members == ("a", "b")
+
+
+def test_a_record_of_another_cluster_is_never_replaced() -> None:
+    cluster = three(has_coordinator=True)
+    foreign = Record("another cluster", 1, "a", 9, ("a",))
+    cluster.record = foreign
+    cluster.kill("c")
+    cluster.wait(PATROL_S)
+    cluster.promote("a", force=True)
+    cluster.wait(PATROL_S)
+
+    assert cluster.record == foreign
+    assert "the coordinator is of the cluster another cluster" in cluster["a"].member.problem
