@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cluster_in_process import free_ports
 from qpid_ha_agent.ocf.memory import DIRECTORY_VARIABLE
+from running_broker import RunningBroker
 from scripted_broker import ScriptedBroker
 
 ROOT = Path(__file__).parents[2]
@@ -42,21 +43,16 @@ def place() -> Iterator[ScriptedBroker]:
         yield scripted
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def write_config(place: ScriptedBroker) -> None:
-    url = f"127.0.0.1:{free_port()}"
-    document = {
-        "name": "tested",
-        "listen": f"amqp://{url}",
-        "control-socket": str(place.control_socket),
-        "ha": {"cluster": True, "brokers-url": f"amqp://{url},127.0.0.1:1", "coordinator": f"file:{place.directory}"},
-    }
+@pytest.fixture
+def peer(place: ScriptedBroker) -> Iterator[RunningBroker]:
+    """The other broker of the cluster: an empty one is promoted only where all can be asked. Writes the files."""
+    urls = [f"amqp://127.0.0.1:{port}" for port in free_ports(2)]
+    cluster = {"cluster": True, "brokers-url": ",".join(urls), "coordinator": f"file:{place.directory}"}
+    document = {"name": "tested", "listen": urls[0], "control-socket": str(place.control_socket), "ha": cluster}
     place.config.write_text(yaml.safe_dump(document), encoding="utf-8")
+    settings = {"name": "peer", "listen": urls[1], **{f"ha.{key}": value for key, value in cluster.items()}}
+    with RunningBroker(settings) as broker:
+        yield broker
 
 
 def install(place: ScriptedBroker) -> str:
@@ -77,8 +73,8 @@ def install(place: ScriptedBroker) -> str:
     return f"{tools}:{os.environ['PATH']}:/usr/sbin"
 
 
+@pytest.mark.usefixtures("peer")
 def test_ocf_tester_has_nothing_to_complain_about(place: ScriptedBroker) -> None:
-    write_config(place)
     parameters = {
         "config": place.config,
         "log_file": place.log_file,

@@ -7,6 +7,7 @@ what is there at the end, and whatever is missing needs an excuse that names who
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import NamedTuple
 
 from simulation.copies import UNIT_SIZES, Copy, copies_in, queued_copies
@@ -78,6 +79,8 @@ class Ledger:
         self._accepting: set[Copy] = set()
         self._unmarked: set[Copy] = set()
         self._seen: set[Copy] = set()
+        self._gone_at_s: dict[Copy, float] = {}
+        """When a primary began without a confirmed copy."""
         self._last_delivered: dict[tuple[str, str], int] = {}
         self._primaries: dict[tuple[str, int], Process] = {}
         self._newest_confirmed = 0
@@ -125,6 +128,14 @@ class Ledger:
         if self.is_record_lost and len(node.member.history()) == 1:
             # Neither the record nor a broker knows that anything was there. Nobody may: what is kept is not excused.
             self._may_have_begun_anew = True
+        self._note_what_is_gone(copies_in(node.resources.state))
+
+    def _note_what_is_gone(self, present: set[Copy]) -> None:
+        for copy in self.confirmations:
+            if self._is_there(copy, present):
+                self._gone_at_s.pop(copy, None)
+            else:
+                self._gone_at_s.setdefault(copy, self._now_s())
 
     def force(self, node: Node) -> None:
         """An operator is about to make `node` primary, or to let it go on, whatever others may hold."""
@@ -285,7 +296,8 @@ class Ledger:
         present = {copy for copies in queued.values() for copy in copies}
         for copy, promises in self.confirmations.items():
             if not self._is_there(copy, present):
-                self._excuse_or_raise(f"{copy} was confirmed and is gone", promises)
+                gone_at_s = self._gone_at_s.get(copy, self._now_s())
+                self._excuse_or_raise(f"{copy} was confirmed and is gone", promises, gone_at_s)
         for copy, promises in self.settlements.items():
             if copy in present:
                 self._excuse_or_raise(f"{copy} was settled and is there again", promises)
@@ -312,10 +324,10 @@ class Ledger:
                     raise Violation(f"{copy} is out of order in queue {name}: {queue}")
                 last[copy.publisher, copy.attempt] = copy.number
 
-    def _excuse_or_raise(self, text: str, promises: Iterable[Promise]) -> None:
+    def _excuse_or_raise(self, text: str, promises: Iterable[Promise], gone_at_s: float = inf) -> None:
         reasons: list[str] = []
         for promise in promises:
-            reasons += self._misled(promise) or self._why_lost(text, promise)
+            reasons += self._misled(promise) or self._why_lost(text, promise, gone_at_s)
         self.excuses.append(Excuse(text, tuple(reasons)))
 
     def _misled(self, promise: Promise) -> list[str]:
@@ -326,20 +338,30 @@ class Ledger:
             if record.since_s <= promise.at_s <= record.until_s()
         ]
 
-    def _why_lost(self, text: str, promise: Promise) -> list[str]:
+    def _why_lost(self, text: str, promise: Promise, gone_at_s: float = inf) -> list[str]:
         """Each holder's loss. Raises Violation where there is none, or where the brokers should have noticed."""
         losses = {holder: self._custody.loss(holder, promise.at_s) for holder in promise.holders}
-        kept = [str(holder) for holder, loss in losses.items() if loss is None]
+        kept = [holder for holder, loss in losses.items() if loss is None]
         reasons = [f"{holder}: {loss.cause}" for holder, loss in losses.items() if loss is not None]
         # What is not durable goes with the last process in sync, though one that was dropped may have it still.
-        is_binding = promise.is_durable or not self._terms.has_store
-        if not reasons or (kept and is_binding):
+        is_memory = self._terms.has_store and not promise.is_durable
+        binding = [each for each in kept if not (is_memory and self._was_dropped(each, promise.at_s, gone_at_s))]
+        if not reasons or binding:
             raise Violation(
-                f"{text}, confirmed at {promise.at_s:.2f} s in generation {promise.generation}: {kept} has it"
+                f"{text}, confirmed at {promise.at_s:.2f} s in generation {promise.generation}:"
+                f" {' and '.join(map(str, kept))} has it"
             )
         if self._can_be_noticed(promise) and not any(loss.is_silent for loss in losses.values() if loss is not None):
             raise Violation(f"{text}, and no operator was asked: {promise}; {reasons}")
         return reasons
+
+    def _was_dropped(self, holder: Holder, since_s: float, until_s: float) -> bool:
+        """Whether something was confirmed without that broker meanwhile."""
+        return any(
+            since_s <= promise.at_s < until_s and holder.name not in {each.name for each in promise.holders}
+            for promises in self.confirmations.values()
+            for promise in promises
+        )
 
     def _can_be_noticed(self, promise: Promise) -> bool:
         """Whether brokers can tell that all who held it have lost it: a coordinator's record names those.

@@ -31,7 +31,7 @@ def with_faults(*faults: Fault) -> Iterable[Plan]:
         yield replace(
             draw_plan(seed), nodes=3, has_coordinator=True, min_in_sync=2, is_fenced=False, knows_own_address=True,
             tail_bytes=1_000_000, delay_s=0.01, channel_frames=1000, backup_timeout_s=4.0, faults=faults,
-            has_store=True, segment_bytes=65_536, transient=0.0, faults_end_s=faults[-1].at_s + 2.0,
+            has_store=True, segment_bytes=65_536, transient=0.0, producers=(), faults_end_s=faults[-1].at_s + 2.0,
         )  # fmt: skip
 
 
