@@ -7,6 +7,7 @@ import pwd
 import queue
 import re
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -81,6 +82,18 @@ def test_a_death_is_told_by_the_kernel_and_not_by_the_next_look(
     assert f"process {pid}" in watching_it.end()
 
 
+def test_a_process_that_dies_slowly_has_died_and_does_not_hang(tmp_path: Path) -> None:
+    """Its sockets are closed before the kernel says that it is dead."""
+    with subprocess.Popen(["sleep", "60"]) as dying:
+        watch = Watch(
+            BrokerProcess(dying.pid, os.pidfd_open(dying.pid), None), tmp_path / "closed.sock", HANG_S,
+            lambda: False, lambda _sight: None,
+        )  # fmt: skip
+        threading.Timer(0.3, dying.kill).start()
+
+        assert f"process {dying.pid}" in watch.run()
+
+
 def test_a_death_that_was_asked_for_is_no_news(broker: ScriptedBroker) -> None:
     watching_it = Watching(broker)
     watching_it.is_end_wanted = True
@@ -132,9 +145,9 @@ def test_a_refused_promotion_is_tried_again_when_somebody_answers_who_did_not_th
         found, broker.control_socket, HANG_S, lambda: True, lambda _sight: None, lambda: refused_among, tried.append
     )
     broker.says(**status | {"others": {"n2": 0, "n3": 2}})
-    assert watching_it._look()
+    watching_it._look()
     assert tried == []
-    assert watching_it._look()
+    watching_it._look()
     assert len(tried) == tries
 
 
@@ -197,10 +210,9 @@ def told(broker: ScriptedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(watching, "TELL_AGAIN_AFTER_S", 0.01)
     told, look = Told(broker, pacemaker), Watch._look
 
-    def observed_look(watch: Watch) -> bool:
-        answered = look(watch)
+    def observed_look(watch: Watch) -> None:
+        look(watch)
         told.has_looked.set()
-        return answered
 
     monkeypatch.setattr(Watch, "_look", observed_look)
     return told
@@ -236,12 +248,12 @@ def test_a_state_that_lasts_is_told_once_so_that_a_score_may_fall(
     watch = Watch(found, broker.control_socket, HANG_S, lambda: True, lambda _sight: None, lasts=lasting.append)
     for lsn in (100, 101):
         broker.says(**BACKUP | {"lsn": lsn})
-        assert watch._look()
+        watch._look()
     broker.says(**WAITING)
-    assert watch._look()
+    watch._look()
     monkeypatch.setattr(watching, "LASTS_AFTER_S", 100.0)
     broker.says(**BACKUP)
-    assert watch._look()
+    watch._look()
     assert [sight.text("state") for sight in lasting] == ["ready", "connecting"]
 
 

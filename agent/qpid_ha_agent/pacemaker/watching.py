@@ -29,6 +29,8 @@ from qpid_ha_agent.sight import Life, Sight, who_answers
 log = logging.getLogger("watch")
 
 LOOK_EVERY_S = 0.5
+DYING_S = 3.0
+"""A process that is being killed loses its sockets first, and on a busy machine it is there for a while longer."""
 LASTS_AFTER_S = FALL_AFTER_S + LOOK_EVERY_S
 """A state that lasts for so long is no stage of a failover."""
 TELL_ATTEMPTS = 5
@@ -74,8 +76,16 @@ class Watch:
         """Until the process is dead or silent: what happened to it, empty when its end was wanted."""
         is_dead = False
         while not is_dead:  # it looks before it waits: what dies soon after may have been the primary
-            if not self._look() and not self._process.wait(0):
-                return "" if self._is_end_wanted() else f"no answer for {self._hang_timeout_s:g} s"
+            try:
+                self._look()
+            except TimedOut:
+                problem, grace_s = f"no answer for {self._hang_timeout_s:g} s", 0.0
+            except ControlFailure as failure:
+                problem, grace_s = str(failure), DYING_S
+            else:
+                problem, grace_s = "", 0.0
+            if problem and not self._process.wait(grace_s):
+                return "" if self._is_end_wanted() else problem
             is_dead = self._process.wait(LOOK_EVERY_S)
         return "" if self._is_end_wanted() else f"its process {self._process.pid} {self._process.end_text()}"
 
@@ -84,26 +94,27 @@ class Watch:
         """By its last answer."""
         return self._last.is_primary
 
-    def _look(self) -> bool:
-        """Whether it answered in time. One that has just closed our connection is asked again on a new one."""
-        for _attempt in range(2):
-            try:
-                status = self._client.call("status")
-            except TimedOut:
-                return False
-            except ControlFailure:
-                continue
-            if status != self._last.status and isinstance(status, dict):
-                before, self._last = self._last, Sight(Life.ANSWERS, "the broker answered", status)
-                if before.state is not self._last.state:
-                    self._lasts_at_s = time.monotonic() + LASTS_AFTER_S
-                self._changed(self._last)
-            if self._lasts_at_s is not None and time.monotonic() >= self._lasts_at_s:
-                self._lasts_at_s = None
-                self._lasts(self._last)
-            self._look_for_others()
-            return True
-        return False
+    def _look(self) -> None:
+        """Ask it, and tell what is new. Raises ControlFailure, TimedOut if it was silent for too long."""
+        status = self._ask()
+        if status != self._last.status and isinstance(status, dict):
+            before, self._last = self._last, Sight(Life.ANSWERS, "the broker answered", status)
+            if before.state is not self._last.state:
+                self._lasts_at_s = time.monotonic() + LASTS_AFTER_S
+            self._changed(self._last)
+        if self._lasts_at_s is not None and time.monotonic() >= self._lasts_at_s:
+            self._lasts_at_s = None
+            self._lasts(self._last)
+        self._look_for_others()
+
+    def _ask(self) -> object:
+        """Its status. One that has just closed our connection is asked again on a new one."""
+        try:
+            return self._client.call("status")
+        except TimedOut:
+            raise
+        except ControlFailure:
+            return self._client.call("status")
 
     def _look_for_others(self) -> None:
         among = self._refused_among() if not self._last.text("primary") else None
