@@ -12,6 +12,10 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write down what the stories in tests/golden say now")
+
+
 def _worker_group(node_id: str) -> str:
     """Who shares something that is expensive to make runs in one process: a lab, Spark, the fixtures of a module."""
     file = node_id.partition("::")[0]

@@ -12,6 +12,7 @@ from dataclasses import replace
 from model_support import NOW_MS, TextReader, message
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Frame, Question
+from qpid_ha_broker.ha.keeping import Restored
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
@@ -31,7 +32,6 @@ class Node:
         self.name = name
         self.resources = ResourceSet("default", TextReader())
         self.configuration = Configuration(self.resources)
-        self.member = Member(settings, self.resources, lambda: 0.5)
         self.inbox: deque[fx.Input] = deque()
         self.running = True
         self.paused = False
@@ -47,6 +47,11 @@ class Node:
         self.turn_due = False
         self.confirmed = 0
         """The last LSN that it told clients of, as primary."""
+        self.member = Member(settings, self.resources, lambda: 0.5, self.open_store(settings))
+
+    def open_store(self, settings: MemberSettings) -> Restored | None:
+        """What this broker brings with it from the process before; None: nothing."""
+        return None
 
     @property
     def state(self) -> State:
@@ -162,9 +167,13 @@ class SmallCluster:
         settings = MemberSettings(
             name, f"{name}-{next(self._instances)}", tuple(f"{each}:5672" for each in self._names), f"{name}:5672"
         )
-        node = self.nodes[name] = Node(self, name, replace(settings, **self._settings))  # type: ignore[arg-type]
+        node = self.nodes[name] = self.make_node(name, replace(settings, **self._settings))  # type: ignore[arg-type]
         node.feed(fx.Started())
         return node
+
+    def make_node(self, name: str, settings: MemberSettings) -> Node:
+        """A process that has not begun."""
+        return Node(self, name, settings)
 
     # --- what the test does to it
 
@@ -179,11 +188,14 @@ class SmallCluster:
         """Let time go on, tick by tick."""
         for _ in range(round(seconds / TICK_S)):
             self.now_s += TICK_S
-            for node in self.nodes.values():
-                if node.running:
-                    node.feed(fx.Ticked())
+            self._tick()
             self._expire_questions()
             self.run()
+
+    def _tick(self) -> None:
+        for node in self.nodes.values():
+            if node.running:
+                node.feed(fx.Ticked())
 
     def promote(self, name: str, force: bool = False, failover: bool = False) -> fx.Answered:
         """Ask `name` to become primary, and wait for what comes of it."""
@@ -295,7 +307,7 @@ class SmallCluster:
     def _connect(self, node: Node, link: int, address: str) -> None:
         name = address.split(":")[0]
         other = self.nodes.get(name)
-        if other is None or not other.running or name == node.name:
+        if other is None or self._refuses(name) or name == node.name:
             node.feed(fx.LinkLost(link, "connection refused"))
         elif node.name in other.not_let_in:
             node.feed(fx.LinkLost(link, "amqp:unauthorized-access: Authentication failed", is_login=True))
@@ -304,6 +316,10 @@ class SmallCluster:
             self._links[node.name, link] = (name, far)
             self._links[name, far] = (node.name, link)
             node.feed(fx.LinkOpened(link))
+
+    def _refuses(self, name: str) -> bool:
+        """Nobody listens there, and the machine says so."""
+        return name not in self.nodes or not self.nodes[name].running
 
     def _is_cut(self, one: str, other: str) -> bool:
         return frozenset((one, other)) in self._cuts
@@ -335,7 +351,7 @@ class SmallCluster:
         for address in addresses:
             name = address.split(":")[0]
             other = self.nodes.get(name)
-            if other is None or not other.running:
+            if other is None or self._refuses(name):
                 unreachable.append(address)
                 continue
             waiting += 1
