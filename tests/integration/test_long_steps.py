@@ -10,6 +10,7 @@ import pytest
 
 from attackers import ATTACKS
 from blocking_client import BlockingClient, bodies
+from long_work import LONG_WORK
 from running_broker import RunningBroker
 
 PROMISED_MS = 20.0
@@ -53,4 +54,10 @@ def check(broker: TimedBroker) -> None:
 @pytest.mark.parametrize("kind", [kind for kind in ATTACKS if kind != "silence"])
 def test_an_attack_keeps_nobody_waiting(timed: TimedBroker, kind: str) -> None:
     ATTACKS[kind](timed.port)
+    check(timed)
+
+
+@pytest.mark.parametrize("command", LONG_WORK)
+def test_a_command_that_means_very_much_work_keeps_nobody_waiting(timed: TimedBroker, command: str) -> None:
+    LONG_WORK[command](timed.port)
     check(timed)

@@ -185,7 +185,7 @@ class AnyCommands:
         self.core.configuration.update_queue(self._queue().name, {"qpid.replicate": self.random.choice(LEVELS)})
 
     def purge(self) -> None:
-        self.core.resources.purge(self._queue())
+        self.core.purge(self._queue())
 
     def tick(self) -> None:
         self.core.tick(self.random.choice([0, 1000]))

@@ -171,6 +171,13 @@ class Core:
         self.leave(queue, consumer)
         return found
 
+    def purge(self, queue: Queue) -> int:
+        """How many messages a purge has dropped, from its first portion to its last."""
+        purge = self.resources.purge(queue)
+        self.resources.go_on_purging()
+        assert purge.lsn is not None
+        return purge.count
+
     def leave(self, queue: Queue, consumer: Consumer) -> None:
         self.resources.unsubscribe(queue, consumer, self.now_ms)
 

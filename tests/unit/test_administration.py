@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qpid_ha_broker.events.codec import decode
-from qpid_ha_broker.model.administration import Administration
+from qpid_ha_broker.model.administration import Administration, Done, Outcome, Result
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, ModelError, NotFound
 from qpid_ha_broker.model.queue import Consumer
@@ -59,11 +59,15 @@ class Desk:
         self.settings = Holder()
         self.waited_for: list[int] = []
         self.methods = control_methods(
-            "node1", self.administration, self.settings, lambda: {"queues": 1}, self.wait_committed
+            "node1", self.administration, self.settings, lambda: {"queues": 1}, self.wait_certain
         )
 
-    async def wait_committed(self, lsn: int) -> None:
-        self.waited_for.append(lsn)
+    async def wait_certain(self, outcome: Outcome[Result]) -> Result:
+        self.resources.go_on_purging()
+        done = outcome.done()
+        assert done is not None
+        self.waited_for.append(done.lsn)
+        return done.result
 
     def publish(self, queue: str, payload: bytes = b"news") -> None:
         self.resources.publish(self.configuration.queue(queue), Message(payload), now_ms=0)
@@ -148,8 +152,10 @@ def test_purging_says_how_many_went(desk: Desk) -> None:
     desk.administration.create_queue("orders")
     desk.publish("orders")
     desk.publish("orders")
-    assert desk.administration.purge_queue("orders").result == 2
-    assert desk.administration.purge_queue("orders").result == 0
+    assert [desk.administration.purge_queue("orders").done() for _ in range(2)] == [
+        Done(2, desk.resources.log.last_lsn),
+        Done(0, desk.resources.log.last_lsn),
+    ]
 
 
 def test_a_command_names_the_lsn_that_makes_it_safe_even_when_it_found_all_done(desk: Desk) -> None:
@@ -342,9 +348,12 @@ def test_a_change_is_answered_only_when_it_is_committed(desk: Desk) -> None:
     async def story() -> None:
         committed = asyncio.Event()
 
-        async def wait(lsn: int) -> None:
-            assert lsn == desk.resources.log.last_lsn
+        async def wait(outcome: Outcome[Result]) -> Result:
+            done = outcome.done()
+            assert done is not None
+            assert done.lsn == desk.resources.log.last_lsn
             await committed.wait()
+            return done.result
 
         methods = control_methods("node1", desk.administration, desk.settings, dict, wait)
         answer = methods["queues"]({"action": "create", "name": "orders"})
@@ -356,6 +365,22 @@ def test_a_change_is_answered_only_when_it_is_committed(desk: Desk) -> None:
         committed.set()
         assert (await asking)["name"] == "orders"
 
+    asyncio.run(story())
+
+
+def test_a_command_that_is_given_up_while_it_is_waited_for_is_refused_with_the_reason(desk: Desk) -> None:
+    async def story() -> None:
+        async def wait(outcome: Outcome[Result]) -> Result:
+            raise NotFound("queue orders was deleted meanwhile")
+
+        methods = control_methods("node1", desk.administration, desk.settings, dict, wait)
+        answer = methods["queues"]({"action": "purge", "name": "orders"})
+        assert asyncio.iscoroutine(answer)
+        with pytest.raises(ControlError, match="deleted meanwhile") as refused:
+            await answer
+        assert refused.value.data == {"reason": "not-found"}
+
+    desk.administration.create_queue("orders")
     asyncio.run(story())
 
 

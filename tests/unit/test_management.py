@@ -61,7 +61,7 @@ class Node:
 
     def send(self, message: Any) -> Answer:
         reply = self.management.handle(bytes(message.encode()))
-        assert reply is not None
+        assert isinstance(reply, Reply)
         return Answer(reply)
 
     def ask(self, operation: str, body: object = None, **properties: object) -> Answer:
@@ -224,7 +224,7 @@ def test_long_texts_count_for_a_page_too(node: Node) -> None:
     for number in range(200):
         node.configuration.declare_queue(f"q{number}", {"note": "x" * 60_000})
     reply = node.management.handle(bytes(proton.Message(properties={"operation": "QUERY"}, reply_to="r").encode()))
-    assert reply is not None
+    assert isinstance(reply, Reply)
     assert len(reply.payload) < 4_000_000
     assert 0 < Answer(reply).properties["count"] < 200
 
@@ -348,7 +348,7 @@ def nested(depth: int) -> bytes:
 )
 def test_what_cannot_be_read_is_answered_as_long_as_it_says_to_whom(node: Node, rest: bytes) -> None:
     reply = node.management.handle(PROPERTIES + rest)
-    assert reply is not None
+    assert isinstance(reply, Reply)
     answer = Answer(reply)
     assert (answer.status, answer.reply_to, answer.correlation_id) == (400, "r", "c")
     assert "operation" not in answer.text
@@ -356,7 +356,7 @@ def test_what_cannot_be_read_is_answered_as_long_as_it_says_to_whom(node: Node, 
 
 def test_an_array_that_claims_four_thousand_million_elements_costs_little(node: Node) -> None:
     reply = node.management.handle(PROPERTIES + b"\x00Sw\xf0" + struct.pack(">II", 5, 2**32 - 1) + b"\x45")
-    assert reply is not None
+    assert isinstance(reply, Reply)
     assert Answer(reply).status == 400
 
 
@@ -367,7 +367,7 @@ def test_a_reply_to_that_is_no_text_gets_none(node: Node) -> None:
 @given(st.binary() | st.binary().map(lambda data: PROPERTIES + b"\x00Sw" + data))
 def test_any_bytes_get_a_reply_or_none(data: bytes) -> None:
     reply = Node().management.handle(data)
-    assert reply is None or Answer(reply).status >= 200
+    assert reply is None or Answer(reply.ready() or pytest.fail("not done")).status >= 200
 
 
 scalars = (

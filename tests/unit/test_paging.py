@@ -239,7 +239,7 @@ def test_messages_on_disk_expire_where_nobody_asks_for_them() -> None:
 def test_a_purge_drops_what_is_on_disk() -> None:
     core = PagedCore()
     queue = filled(core)
-    assert core.resources.purge(queue) == 20
+    assert core.purge(queue) == 20
     assert (queue.count, queue.size, queue.paged, core.state.memory_bytes) == (0, 0, 0, 0)
 
 
@@ -258,7 +258,7 @@ def test_what_was_consumed_while_it_was_read_does_not_come_back() -> None:
     queue = filled(core)
     core.give_credit(queue, core.consumer(queue))
     ordered = core.order()
-    core.resources.purge(queue)
+    core.purge(queue)
     core.bring(ordered)
     assert (queue.count, queue.paged, core.state.memory_bytes) == (0, 0, 0)
 

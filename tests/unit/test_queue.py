@@ -273,7 +273,7 @@ def test_a_browser_survives_everything_that_happens_around_it() -> None:
     assert bodies(core.take(queue, browser)) == ["first"]
     for n in range(100):
         core.publish(queue, *(f"{n}.{i}" for i in range(512)))
-        core.resources.purge(queue)
+        core.purge(queue)
     core.publish(queue, "last")
     assert bodies(core.take(queue, browser)) == ["last"]
 

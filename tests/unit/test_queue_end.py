@@ -6,7 +6,6 @@ import pytest
 
 from model_support import Core, bodies, message
 from qpid_ha_broker.events.types import Dequeued, DequeueReason
-from qpid_ha_broker.model import resource_set
 from qpid_ha_broker.model.errors import NotFound
 
 SECOND = 1000
@@ -21,22 +20,11 @@ def test_purging_leaves_what_consumers_hold() -> None:
     queue = core.queue("q")
     core.publish(queue, *"abc")
     held = core.take(queue, core.consumer(queue), 1)
-    assert core.resources.purge(queue) == 2
-    assert core.resources.purge(queue) == 0
+    assert core.purge(queue) == 2
+    assert core.purge(queue) == 0
     assert (queue.count, reasons(core)) == (1, [DequeueReason.PURGED] * 2)
     core.resources.release(queue, held, failed=False)
     assert bodies(queue.entries()) == ["a"]
-    core.check()
-
-
-def test_a_purge_of_many_is_several_events_so_that_each_fits_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource_set, "DEQUEUED_LENGTH", 2)
-    core = Core()
-    queue = core.queue("q")
-    core.publish(queue, *"abcde")
-    core.read()
-    assert core.resources.purge(queue) == 5
-    assert [len(event.ids) for event in core.read() if isinstance(event, Dequeued)] == [2, 2, 1]
     core.check()
 
 

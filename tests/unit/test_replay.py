@@ -188,7 +188,7 @@ class Commands(RuleBasedStateMachine):
     @precondition(lambda self: self.core.state.queues)
     @rule(pick=picks)
     def purge(self, pick: int) -> None:
-        self.core.resources.purge(self.queue(pick))
+        self.core.purge(self.queue(pick))
 
     @rule(after_ms=st.sampled_from([0, SECOND, 3 * SECOND]))
     def tick(self, after_ms: int) -> None:

@@ -18,6 +18,7 @@ from qpid_ha_broker.events.types import (
     Released,
     TransactionCommitted,
 )
+from qpid_ha_broker.model import resource_set
 from qpid_ha_broker.model.errors import NotFound
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.state import ReplayError, State
@@ -92,7 +93,7 @@ def test_memory_is_counted_as_messages_come_and_go_and_queues_with_them() -> Non
     assert core.state.memory_bytes == full // 2
     core.configuration.delete_queue("r")
     assert core.state.memory_bytes == full // 4
-    core.resources.purge(q)
+    core.purge(q)
     assert core.state.memory_bytes == 0
     core.check()
 
@@ -113,6 +114,17 @@ def test_a_released_crowd_of_messages_is_sorted_out_in_time_that_grows_with_it()
     # All are spent at once: had each been looked for among the others, this would take a minute.
     core.resources.release(queue, held, failed=True)
     assert queue.count == 0
+
+
+def test_many_messages_leave_with_several_events_so_that_each_fits_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource_set, "DEQUEUED_LENGTH", 2)
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, *"abcde")
+    core.read()
+    core.resources.accept(queue, core.take(queue, core.consumer(queue)))
+    assert [len(event.ids) for event in core.read() if isinstance(event, Dequeued)] == [2, 2, 1]
+    core.check()
 
 
 def test_the_same_commands_write_the_same_log() -> None:

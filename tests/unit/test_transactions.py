@@ -51,7 +51,7 @@ def test_what_a_transaction_accepted_is_held_while_it_is_open() -> None:
     consumer = core.consumer(queue)
     transaction = Transaction()
     transaction.accept(queue, core.take(queue, consumer, 1)[0], consumer)
-    core.resources.purge(queue)
+    core.purge(queue)
     assert core.consume(queue) == []
     assert (queue.count, queue.acquired) == (1, 1)
     core.check()

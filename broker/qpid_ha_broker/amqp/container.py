@@ -38,8 +38,9 @@ HANDOUT_S = 0.004
 """For looking for them, in one turn, whatever selectors ask of how many messages."""
 EXPIRY_S = 0.004
 """For dropping what has expired, in one turn, however much it is."""
-RELEASE_S = 0.004
-"""For giving back what consumers held that have gone, in one turn, however much it is."""
+PORTIONS_S = 0.004
+"""For all that is done in portions, in one turn: giving back what consumers held that have gone, purges, the memory of
+what is no more. Each goes on by one portion at least."""
 DISCARDED_LENGTH = 500
 """Objects of links that have gone whose memory is freed at once."""
 
@@ -168,8 +169,8 @@ class Container:
         """Whether another turn is due at once."""
         resources = self.resources
         has_pending = resources.log.has_pending or resources.local_log.has_pending
-        is_due = resources.is_expiring or resources.is_releasing or bool(resources.deleted_queues or self.discarded)
-        return resources.has_work or has_pending or is_due
+        goes_on = resources.is_expiring or resources.is_releasing or resources.is_purging
+        return resources.has_work or has_pending or goes_on or bool(resources.deleted_queues or self.discarded)
 
     def turn(self) -> Batch | None:
         """Make the broker's move; returns what witnesses must see. Call again when one has acknowledged."""
@@ -179,9 +180,10 @@ class Container:
         self.flush_accepted()
         self._delete_overrun_queues()
         self._end_links_of_deleted_queues()
-        budget = Budget(self.clock, RELEASE_S)
+        budget = Budget(self.clock, PORTIONS_S)
         self.resources.go_on_releasing(budget)
         self._discard(budget)
+        self.resources.go_on_purging(budget)
         # On a replica no time passes: what has expired there, the primary decides.
         budget = Budget(self.clock, HANDOUT_S)
         self._withheld += self.resources.hand_out(0 if self.read_only else self.now_ms, HANDOUT_LIMIT, budget)

@@ -28,7 +28,7 @@ from qpid_ha_broker.amqp.management_messages import (
     write_answer,
 )
 from qpid_ha_broker.model import errors
-from qpid_ha_broker.model.administration import Administration, Facts
+from qpid_ha_broker.model.administration import Administration, Facts, Pending
 
 NODE_TYPE = "org.amqp.management"
 NODE_NAME = "self"
@@ -59,6 +59,26 @@ class Reply(NamedTuple):
     payload: bytes
     lsn: int
 
+    def ready(self) -> Reply:
+        """Itself: see `LaterReply`."""
+        return self
+
+
+class LaterReply:
+    """The reply to a command whose work goes on in the turns to come: ask at the end of each turn."""
+
+    def __init__(self, request: Request, pending: Pending[Answer]) -> None:
+        self._request = request
+        self._pending = pending
+
+    def ready(self) -> Reply | None:
+        """The reply; None while the work goes on."""
+        try:
+            done = self._pending.done()
+        except errors.ModelError as error:
+            return _reply(self._request, _refused(error))
+        return None if done is None else _reply(self._request, done.result._replace(lsn=done.lsn))
+
 
 class Management:
     """The promise: any bytes get a reply, or None where they do not say to whom; nothing is raised."""
@@ -78,8 +98,8 @@ class Management:
             "GET-MGMT-NODES": lambda request: Answer(OK, "OK", []),
         }
 
-    def handle(self, request_bytes: bytes) -> Reply | None:
-        """Carry out one request."""
+    def handle(self, request_bytes: bytes) -> Reply | LaterReply | None:
+        """Carry out one request, or begin to."""
         request = read_request(request_bytes)
         if request is None:
             return None
@@ -88,10 +108,13 @@ class Management:
         except Refusal as refusal:
             answer = Answer(refusal.status, refusal.description, {})
         except errors.ModelError as error:
-            answer = Answer(_STATUS.get(type(error), CONFLICT), str(error), {})
-        return Reply(request.reply_to, write_answer(request, answer), answer.lsn)
+            answer = _refused(error)
+        if isinstance(answer, Answer):
+            return _reply(request, answer)
+        later = LaterReply(request, answer)
+        return later.ready() or later
 
-    def _carry_out(self, request: Request) -> Answer:
+    def _carry_out(self, request: Request) -> Answer | Pending[Answer]:
         if request.problem:
             raise Refusal(BAD_REQUEST, request.problem)
         operation = request.properties.get("operation")
@@ -190,6 +213,14 @@ class Management:
             if not isinstance(name, str) or name not in possible:
                 raise Refusal(BAD_REQUEST, f"unknown attribute {name!r:.80}; {_known(possible)}")
         return wanted
+
+
+def _refused(error: errors.ModelError) -> Answer:
+    return Answer(_STATUS.get(type(error), CONFLICT), str(error), {})
+
+
+def _reply(request: Request, answer: Answer) -> Reply:
+    return Reply(request.reply_to, write_answer(request, answer), answer.lsn)
 
 
 def _rows(node: list[Facts], types: list[EntityType], offset: int) -> Iterator[Facts]:

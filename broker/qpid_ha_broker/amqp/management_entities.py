@@ -20,9 +20,9 @@ from qpid_ha_broker.amqp.management_messages import (
     Refusal,
     Request,
 )
-from qpid_ha_broker.model.administration import Administration, Done, Facts
+from qpid_ha_broker.model.administration import Administration, Done, Facts, Pending
 
-Operation = Callable[[Request], Answer]
+Operation = Callable[[Request], Answer | Pending[Answer]]
 
 
 class EntityType(ABC):
@@ -126,9 +126,9 @@ class QueueType(EntityType):
         done = self._administration.update_queue(target_of(request), body.get("arguments"))
         return Answer(OK, "Updated", self._entity(done.result), lsn=done.lsn)
 
-    def _purge(self, request: Request) -> Answer:
-        done = self._administration.purge_queue(target_of(request))
-        return Answer(OK, "Purged", {"purged": done.result}, lsn=done.lsn)
+    def _purge(self, request: Request) -> Pending[Answer]:
+        pending = self._administration.purge_queue(target_of(request))
+        return pending.then(lambda count: Answer(OK, "Purged", {"purged": count}))
 
 
 class ExchangeType(EntityType):

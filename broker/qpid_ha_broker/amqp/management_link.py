@@ -11,7 +11,7 @@ from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import DECODE_ERROR, NOT_FOUND, AmqpError
 from qpid_ha_broker.amqp.engine import Delivery, Sender
 from qpid_ha_broker.amqp.incoming import ReceivingLink
-from qpid_ha_broker.amqp.management import Reply
+from qpid_ha_broker.amqp.management import LaterReply, Reply
 from qpid_ha_broker.amqp.management_control import Control, read_control_request
 from qpid_ha_broker.amqp.management_messages import Answer, Request, write_answer
 from qpid_ha_broker.model.errors import ModelError
@@ -32,7 +32,7 @@ class ManagementLink(ReceivingLink):
 
     def __init__(self, connection: Connection, link: proton.Link) -> None:
         super().__init__(connection, link, _REQUEST_CREDIT)
-        self._waiting: deque[Reply] = deque()
+        self._waiting: deque[Reply | LaterReply] = deque()
         self._is_closed = False
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
@@ -47,12 +47,16 @@ class ManagementLink(ReceivingLink):
             return
         self.connection.container.flush_accepted()
         reply = self.connection.container.management.handle(whole)
-        self.answered()
+        if isinstance(reply, LaterReply):  # the credit comes with the reply, so that what is under way has a bound
+            self.connection.container.unconfirmed[self] = None
+            self.connection.touch()
+        else:
+            self.answered()
         if reply is None:
             engine.reject(delivery, DECODE_ERROR, "a request needs a reply-to and has to be a message")
             return
         engine.accept_all([delivery])
-        if reply.reply_to is not None:
+        if isinstance(reply, LaterReply) or reply.reply_to is not None:
             self._waiting.append(reply)
 
     def _carry_out(self, control: Control, request: Request) -> None:
@@ -78,9 +82,20 @@ class ManagementLink(ReceivingLink):
     def confirm(self, committed_lsn: int) -> bool:
         """Send the replies whose commands are committed; whether some still wait."""
         is_certain = self.connection.container.resources.is_certain
-        while self._waiting and is_certain(self._waiting[0].lsn):
-            self._send(self._waiting.popleft())
+        while self._waiting and (reply := self._next_reply()) is not None and is_certain(reply.lsn):
+            self._waiting.popleft()
+            if reply.reply_to is not None:
+                self._send(reply)
         return super().confirm(committed_lsn) or bool(self._waiting)
+
+    def _next_reply(self) -> Reply | None:
+        """The first of those that wait; None while its command goes on."""
+        first = self._waiting[0]
+        reply = first.ready()
+        if reply is not None and reply is not first:
+            self._waiting[0] = reply
+            self.answered()
+        return reply
 
     def _send(self, reply: Reply) -> None:
         for handler in self.connection.links():

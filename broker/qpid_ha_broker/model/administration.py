@@ -6,14 +6,14 @@ are the same, and the clerk reads each field before anything is filed: values co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from qpid_ha_broker.events.fields import write_arguments
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.configuration import MAX_NAME_BYTES, Configuration
-from qpid_ha_broker.model.errors import InvalidArgument
+from qpid_ha_broker.model.errors import InvalidArgument, ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import check_settable
@@ -26,6 +26,7 @@ Facts = dict[str, object]
 """An object as JSON or an AMQP map can carry it."""
 
 Result = TypeVar("Result")
+Other = TypeVar("Other")
 
 
 class Done(NamedTuple, Generic[Result]):
@@ -33,6 +34,40 @@ class Done(NamedTuple, Generic[Result]):
 
     result: Result
     lsn: int
+
+    def done(self) -> Done[Result]:
+        """Itself: see `Pending`."""
+        return self
+
+
+class Work(Protocol):
+    """What goes on over several turns."""
+
+    lsn: int | None
+    """None while it goes on; then what to wait for until all of it is certain."""
+    failure: ModelError | None
+    """Why it was given up."""
+
+
+class Pending(Generic[Result]):
+    """A command whose work goes on in the turns to come, whoever waits for it: ask at the end of each turn."""
+
+    def __init__(self, work: Work, result: Callable[[], Result]) -> None:
+        self._work = work
+        self._result = result
+
+    def done(self) -> Done[Result] | None:
+        """What came of it; None while it goes on. Raises the ModelError for which it was given up."""
+        if self._work.failure is not None:
+            raise self._work.failure
+        return None if self._work.lsn is None else Done(self._result(), self._work.lsn)
+
+    def then(self, change: Callable[[Result], Other]) -> Pending[Other]:
+        """The same command with another form of its result."""
+        return Pending(self._work, lambda: change(self._result()))
+
+
+Outcome = Done[Result] | Pending[Result]
 
 
 class Administration:
@@ -88,9 +123,10 @@ class Administration:
         queue = self._configuration.delete_queue(_name(name, "name"), **conditions)
         return self._done({"name": queue.name})
 
-    def purge_queue(self, name: object) -> Done[int]:
+    def purge_queue(self, name: object) -> Pending[int]:
         """Drop what nobody has acquired; how many messages that were. Raises NotFound."""
-        return self._done(self._resources.purge(self._configuration.queue(_name(name, "name"))))
+        purge = self._resources.purge(self._configuration.queue(_name(name, "name")))
+        return Pending(purge, lambda: purge.count)
 
     # --- exchanges
 

@@ -78,8 +78,12 @@ class Configuration:
         obstacle = self._levels.obstacle(queue, level)
         if obstacle:
             return obstacle
-        self._levels.move_queue(queue, level)
+        self._move_queue(queue, level)
         return f"queue {queue.name} went from {before} to {level}; messages in it: {queue.count}"
+
+    def _move_queue(self, queue: Queue, level: Replicate) -> None:
+        self._resources.end_purges(queue)
+        self._levels.move_queue(queue, level)
 
     def take_changes(self) -> list[Change]:
         """What was done since the last call, for the operator's log."""
@@ -144,7 +148,7 @@ class Configuration:
             raise InUse(obstacle)
         self._check_record(ev.QueueUpdated(queue.id, arguments))
         if level is not queue.replication:
-            self._levels.move_queue(queue, level)
+            self._move_queue(queue, level)
         self._write(ev.QueueUpdated(queue.id, arguments), local=is_local(queue))
         self._note(queue, f"queue {name} changed:{_shown(arguments)}")
         if after.auto_delete:

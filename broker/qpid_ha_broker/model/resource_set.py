@@ -6,6 +6,7 @@ for a witness comes back as an LSN; the caller tells the outcome once `log.commi
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import NamedTuple
@@ -14,21 +15,22 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import Record
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
-from qpid_ha_broker.model.errors import ModelError, QueueFull
+from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary, QueueFull
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.following import check_owner, safe_name, take_over_queues
 from qpid_ha_broker.model.gate import Gate
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader, write
 from qpid_ha_broker.model.producers import Deduplication
+from qpid_ha_broker.model.purge import Purge
 from qpid_ha_broker.model.queue import Consumer, Handout, Queue
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.sequence import Entry, Holder
 from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, State
 from qpid_ha_broker.model.transaction import Message, Transaction
 from qpid_ha_broker.model.two_logs import TwoLogs
 
 DEQUEUED_LENGTH = 65_536
-"""Messages in one event at most: a purge of twenty million would not fit into one record."""
+"""Messages in one event at most: twenty million would not fit into one record."""
 
 EXPIRED_LENGTH = 500
 """Messages that are looked at together when their time is over."""
@@ -63,6 +65,8 @@ class ResourceSet(Gate, TwoLogs):
         self._uncommitted: dict[Queue, int] = {}
         """Queues of which browsers may not see everything yet, and how far their log was committed then."""
         self._returning: list[_Returning] = []
+        self._purges: deque[Purge] = deque()
+        """Those that go on, the one whose turn is next first."""
         self._now_ms = 0
         self.is_expiring = False
         """The last `tick` came to no end: it is due again."""
@@ -371,6 +375,8 @@ class ResourceSet(Gate, TwoLogs):
 
     def _became_read_only(self) -> None:
         self.go_on_releasing()
+        while self._purges:
+            self._give_up(self._purges.popleft(), NotPrimary, self._read_only)
 
     def _give_back_unwritten(self, queue: Queue, entries: list[Entry]) -> int:
         """The log is another one's to write: nothing that it does not say may count, a failed delivery neither."""
@@ -422,16 +428,59 @@ class ResourceSet(Gate, TwoLogs):
         self.state.removed(queue, entries)
         return self._certain_at(queue)
 
-    def purge(self, queue: Queue) -> int:
-        """Drop what is available; what consumers hold stays theirs. Returns how many went. Raises NotPrimary."""
+    def purge(self, queue: Queue) -> Purge:
+        """Drop what is available; what consumers hold stays theirs. Raises NotPrimary, QueueLocked.
+
+        What is more than a portion goes by `go_on_purging`; consumers that take some of it meanwhile have it.
+        """
         self.check_writable()
         self._check_unlocked(queue)
-        if queue.returning:
-            self.go_on_releasing()
-        entries = [entry for entry in queue.entries() if entry.holder is None]
+        purge = Purge(queue)
+        self._purges.append(purge)
+        if len(self._purges) == 1:
+            self._purge_portion()
+        return purge
+
+    @property
+    def is_purging(self) -> bool:
+        """Whether `go_on_purging` has something to do."""
+        return bool(self._purges)
+
+    def go_on_purging(self, budget: Budget = UNLIMITED) -> None:
+        """Drop a portion for each purge, in turn, until all have come to their end or `budget` is spent."""
+        while self._purges:
+            self._purge_portion()
+            if budget.is_spent:
+                break
+
+    def end_purges(self, queue: Queue) -> None:
+        """Bring the purges of `queue` to their end now: its messages are about to get other ids."""
+        others = deque(purge for purge in self._purges if purge.queue is not queue)
+        self._purges = deque(purge for purge in self._purges if purge.queue is queue)
+        self.go_on_purging()
+        self._purges = others
+
+    def _purge_portion(self) -> None:
+        purge = self._purges.popleft()
+        queue = purge.queue
+        if queue.deleted:
+            self._give_up(purge, NotFound, f"queue {queue.name} was deleted meanwhile")
+            return
+        # What is coming back from a consumer that has gone is nobody's any more.
+        gone: set[Holder | None] = {None, *(each.consumer for each in self._returning if each.queue is queue)}
+        entries = purge.next_portion(gone)
         if entries:
+            purge.count += len(entries)
             self._dequeue(queue, entries, DequeueReason.PURGED)
-        return len(entries)
+        if purge.has_seen_all:
+            purge.lsn = self.written_lsn
+        else:
+            self._purges.append(purge)
+
+    @staticmethod
+    def _give_up(purge: Purge, kind: type[ModelError], why: str) -> None:
+        done = f"{purge.count} messages of queue {purge.queue.name} were dropped before"
+        purge.failure = kind(f"the purge was not finished: {why}; {done}")
 
     # --- transactions
 

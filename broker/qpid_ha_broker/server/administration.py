@@ -7,15 +7,16 @@ answers only when what it did is as safe as a client's own command would have to
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from qpid_ha_broker.model.administration import Administration, Done
+from qpid_ha_broker.model.administration import Administration, Done, Outcome, Pending
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, ModelError, NotFound
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_broker.server.settings import BrokerSettings, SettingsError, nearest
 
 Params = dict[str, object]
-WaitCommitted = Callable[[int], Awaitable[object]]
+WaitCertain = Callable[[Outcome[Any]], Awaitable[object]]
+"""The result of a command, once all of it is done and committed. Raises the ModelError for which it was given up."""
 
 _REASONS = {NotFound: "not-found", AlreadyExists: "already-exists", InUse: "in-use"}
 
@@ -42,20 +43,20 @@ def control_methods(
     administration: Administration,
     settings: SettingsHolder,
     facts: Callable[[], Mapping[str, object]],
-    wait_committed: WaitCommitted,
+    wait_certain: WaitCertain,
 ) -> dict[str, Method]:
     """The methods that every broker has; as `status` tells it, `name` is standalone.
 
-    `facts` gives what `query` answers, flat. A command that changed something answers when `wait_committed(lsn)` has
-    come back.
+    `facts` gives what `query` answers, flat. A command that changed something answers when `wait_certain` has come
+    back.
     """
     queue_actions, exchange_actions = _queue_actions(administration), _exchange_actions(administration)
 
     async def queues(params: Params) -> object:
-        return await _carry_out(queue_actions, params, wait_committed)
+        return await _carry_out(queue_actions, params, wait_certain)
 
     async def exchanges(params: Params) -> object:
-        return await _carry_out(exchange_actions, params, wait_committed)
+        return await _carry_out(exchange_actions, params, wait_certain)
 
     return {
         "ping": _without_params(lambda: {"pong": True, "name": name}),
@@ -119,9 +120,8 @@ def _queue_actions(administration: Administration) -> dict[str, Action]:
         made = administration.create_queue(name, arguments)
         return Done({**made.result, "created": is_new}, made.lsn)
 
-    def purge(name: object) -> Done[object]:
-        purged = administration.purge_queue(name)
-        return Done({"name": name, "purged": purged.result}, purged.lsn)
+    def purge(name: object) -> Pending[object]:
+        return administration.purge_queue(name).then(lambda count: {"name": name, "purged": count})
 
     return {
         "list": Action((), administration.queues),
@@ -159,7 +159,7 @@ _NEEDED = ("name", "kind", "queue")
 """Params without a default: left out, they go in as None, and the administration says what is missing."""
 
 
-async def _carry_out(actions: Mapping[str, Action], params: Params, wait_committed: WaitCommitted) -> object:
+async def _carry_out(actions: Mapping[str, Action], params: Params, wait_certain: WaitCertain) -> object:
     wanted = params.get("action", "list")
     action = actions.get(wanted) if isinstance(wanted, str) else None
     if action is None:
@@ -168,12 +168,9 @@ async def _carry_out(actions: Mapping[str, Action], params: Params, wait_committ
     given = {name: params.get(name) for name in action.parameters if name in params or name in _NEEDED}
     try:
         outcome = action.call(**given)
+        return await wait_certain(outcome) if isinstance(outcome, Done | Pending) else outcome
     except ModelError as error:
         raise _refused(error) from None
-    if not isinstance(outcome, Done):
-        return outcome
-    await wait_committed(outcome.lsn)
-    return outcome.result
 
 
 def _refused(error: ModelError) -> ControlError:

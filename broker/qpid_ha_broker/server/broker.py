@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.container import Container, ContainerSettings, Notice
 from qpid_ha_broker.amqp.nodes import NodeSettings
 from qpid_ha_broker.ha.keeping import Restored
+from qpid_ha_broker.model.administration import Done, Outcome, Result
+from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.log import Batch
 from qpid_ha_broker.server.administration import check_known, control_methods
 from qpid_ha_broker.server.admission import Admission, AdmissionLimits
@@ -82,7 +85,7 @@ class Broker:
         self._deserted = asyncio.Event()
         self._deserted.set()
         self._turn_is_due = False
-        self._committed_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters: list[tuple[Outcome[Any], asyncio.Future[Any]]] = []
         self._descriptors = Descriptors.current()
         self.admission: Admission[ClientProtocol] = Admission(self._admission_limits())
         self.refusals = RateLimitedLog(logging.getLogger("connection"))
@@ -95,7 +98,7 @@ class Broker:
         self._ticker: asyncio.Task[None] | None = None
         self.copies = QueueCopies(self)
         self._methods = control_methods(
-            settings.name, self.container.administration, self, self.facts, self.wait_committed
+            settings.name, self.container.administration, self, self.facts, self.wait_certain
         ) | {"replicate": self.copies.replicate, "reload-tls": self.reload_tls, "shutdown": self.shut_down}
         self.container.management.control = RemoteControl(self.current, self.schedule_turn)
         self.membership: Membership | None = None
@@ -347,7 +350,7 @@ class Broker:
         if self.membership is not None:
             self.membership.turn_ended(batch)
         self._flush_touched()
-        if self._committed_waiters:
+        if self._waiters:
             self._wake_waiters()
         self._log_notices(self.container.take_notices())
         if self.kept is not None:
@@ -373,14 +376,21 @@ class Broker:
 
     async def wait_committed(self, lsn: int) -> None:
         """Come back once the log is committed up to `lsn`. Raises ControlError when that is for others to decide."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._committed_waiters.append((lsn, waiter))
+        await self.wait_certain(Done(None, lsn))
+
+    async def wait_certain(self, outcome: Outcome[Result]) -> Result:
+        """The result of a command, once all of it is done and committed.
+
+        Raises the ModelError for which it was given up, or ControlError when that is for others to decide.
+        """
+        waiter: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiters.append((outcome, waiter))
         self.schedule_turn()
-        await waiter
+        return await waiter
 
     def disappoint_waiters(self) -> None:
         """This broker is primary no more: what becomes of its last events, others decide."""
-        waiters, self._committed_waiters = self._committed_waiters, []
+        waiters, self._waiters = self._waiters, []
         text = "this broker stopped being primary before the change was certain: ask the next one whether it was kept"
         for _, waiter in waiters:
             if not waiter.done():
@@ -388,10 +398,17 @@ class Broker:
 
     def _wake_waiters(self) -> None:
         is_certain = self.container.resources.is_certain
-        for lsn, waiter in self._committed_waiters:
-            if is_certain(lsn) and not waiter.done():
-                waiter.set_result(None)
-        self._committed_waiters = [item for item in self._committed_waiters if not item[1].done()]
+        for outcome, waiter in self._waiters:
+            if waiter.done():
+                continue
+            try:
+                done = outcome.done()
+            except ModelError as error:
+                waiter.set_exception(error)
+                continue
+            if done is not None and is_certain(done.lsn):
+                waiter.set_result(done.result)
+        self._waiters = [item for item in self._waiters if not item[1].done()]
 
     async def _tick_forever(self) -> None:
         while True:

@@ -1,0 +1,45 @@
+"""A purge in portions: dropping three hundred thousand messages takes longer than anybody else may be kept waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from itertools import islice
+from typing import Final
+
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.sequence import Entry, Holder
+
+PURGED_BLOCKS: Final = 4
+"""Blocks of a queue that are looked at together, and dropped with one event: a millisecond or two of work."""
+
+
+class Purge:
+    """The promise: it takes only messages that were there when it was asked for and that no consumer holds.
+
+    `lsn`: None while it goes on; then what to wait for until all of it is certain. `failure`: why it was given up;
+    the `count` messages that it had dropped by then are gone.
+    """
+
+    __slots__ = ("_newest_id", "_walk", "count", "failure", "has_seen_all", "lsn", "queue")
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.count = 0
+        """Messages that it has dropped."""
+        self.lsn: int | None = None
+        self.failure: ModelError | None = None
+        self.has_seen_all = False
+        """`next_portion` has nothing more to give."""
+        self._walk = queue.walk()
+        self._newest_id = queue.log.last_lsn
+
+    def next_portion(self, gone: Container[Holder | None]) -> list[Entry]:
+        """What to drop next, which may be nothing.
+
+        `gone`: whose messages are to be dropped, None among them, which stands for nobody.
+        """
+        blocks = list(islice(self._walk, PURGED_BLOCKS))
+        self.has_seen_all = len(blocks) < PURGED_BLOCKS
+        newest_id = self._newest_id
+        return [entry for block in blocks for entry in block if entry.id <= newest_id and entry.holder in gone]

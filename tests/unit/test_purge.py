@@ -1,0 +1,219 @@
+"""Stories about a purge that takes several turns: a clock that ticks at each look stands for time that passes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import proton
+import pytest
+
+from model_support import Core, bodies
+from paired_engines import PairedBroker, PairedClient
+from qpid_ha_broker.events.types import Dequeued, DequeueReason, Scalar
+from qpid_ha_broker.model.budget import Budget
+from qpid_ha_broker.model.errors import NotFound, NotPrimary
+from qpid_ha_broker.model.purge import PURGED_BLOCKS, Purge
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resource_set import RELEASED_LENGTH
+from qpid_ha_broker.model.sequence import BLOCK_LENGTH
+from qpid_ha_broker.model.transaction import Message
+
+PORTION = PURGED_BLOCKS * BLOCK_LENGTH
+SPENT = Budget(lambda: 0.0, 0.0)
+
+
+def full(core: Core, name: str = "q", **arguments: Scalar) -> Queue:
+    queue = core.queue(name, **arguments)
+    core.publish(queue, *(str(number) for number in range(3 * PORTION + 1)))
+    core.read()
+    return queue
+
+
+def finish(core: Core, purge: Purge) -> int:
+    """In how many turns the rest goes."""
+    for turns in itertools.count():
+        if not core.resources.is_purging:
+            assert purge.lsn == core.resources.written_lsn
+            return turns
+        core.resources.go_on_purging(SPENT)
+    raise AssertionError
+
+
+def test_a_purge_goes_on_in_portions_and_its_lsn_is_known_when_all_is_written() -> None:
+    core = Core()
+    queue = full(core)
+    purge = core.resources.purge(queue)
+    assert (purge.count, purge.lsn, queue.count) == (PORTION, None, 2 * PORTION + 1)
+    assert finish(core, purge) == 3
+    assert (purge.count, queue.count) == (3 * PORTION + 1, 0)
+    written = [event for event in core.read() if isinstance(event, Dequeued)]
+    assert [(len(event.ids), event.reason) for event in written] == [
+        *[(PORTION, DequeueReason.PURGED)] * 3,
+        (1, DequeueReason.PURGED),
+    ]
+    core.check()
+
+
+@pytest.mark.parametrize("arguments", [{}, {"priorities": 3}])
+def test_what_comes_after_it_was_asked_for_stays_and_what_consumers_take_meanwhile_is_theirs(
+    arguments: dict[str, Scalar],
+) -> None:
+    core = Core()
+    queue = full(core, "q", **arguments)
+    purge = core.resources.purge(queue)
+    core.publish(queue, "new")
+    taken = core.take(queue, core.consumer(queue), 2)
+    finish(core, purge)
+    assert purge.count == 3 * PORTION + 1 - 2
+    assert bodies(queue.entries()) == [*bodies(taken), "new"]
+    core.check()
+
+
+def test_what_a_gone_consumer_is_still_giving_back_goes_as_well() -> None:
+    core = Core(log_acquisitions=True)
+    queue = full(core)
+    consumer = core.consumer(queue)
+    held = core.take(queue, consumer, 5 * RELEASED_LENGTH)
+    core.resources.release_in_portions(queue, consumer, held, failed=True)
+    core.leave(queue, consumer)
+    purge = core.resources.purge(queue)
+    finish(core, purge)
+    core.resources.go_on_releasing()
+    assert (purge.count, queue.count, queue.acquired) == (3 * PORTION + 1, 0, 0)
+    core.check()
+
+
+def test_purges_of_several_queues_take_turns() -> None:
+    core = Core()
+    queues = [full(core, name) for name in "ab"]
+    purges = [core.resources.purge(queue) for queue in queues]
+    for _ in range(2):
+        core.resources.go_on_purging(SPENT)
+    assert [purge.count for purge in purges] == [2 * PORTION, PORTION]
+
+
+def test_a_purge_of_a_queue_that_is_deleted_meanwhile_fails_and_says_how_far_it_came() -> None:
+    core = Core()
+    dead = core.dead_letter_queue()
+    queue = full(core, alternate_exchange="dlx")
+    purge, other = core.resources.purge(queue), core.resources.purge(full(core, "other"))
+    core.configuration.delete_queue("q")
+    finish(core, other)
+    assert isinstance(purge.failure, NotFound)
+    assert f"{PORTION} messages of queue q were dropped before" in str(purge.failure)
+    assert dead.count == 2 * PORTION + 1
+    core.check()
+
+
+def test_a_broker_that_may_write_no_more_gives_its_purges_up_and_writes_nothing_of_them() -> None:
+    core = Core()
+    queue = full(core)
+    purge = core.resources.purge(queue)
+    written = core.log.last_lsn
+    core.resources.read_only = "this broker is joining, not primary"
+    assert not core.resources.is_purging
+    core.resources.go_on_purging()
+    assert isinstance(purge.failure, NotPrimary)
+    assert "joining" in str(purge.failure)
+    assert (core.log.last_lsn, queue.count) == (written, 2 * PORTION + 1)
+    core.check()
+
+
+def test_messages_that_get_other_ids_meanwhile_are_those_that_were_meant() -> None:
+    core = Core()
+    queue, other = full(core), full(core, "other")
+    purge, untouched = core.resources.purge(queue), core.resources.purge(other)
+    core.publish(queue, "new")
+    core.configuration.update_queue("q", {"qpid.replicate": "none"})
+    assert (purge.count, bodies(queue.entries())) == (3 * PORTION + 1, ["new"])
+    assert (untouched.lsn, other.count) == (None, 3 * PORTION + 1)
+    core.check()
+
+
+# --- through $management
+
+
+class Site:
+    """A broker that has time for one portion a turn, with a client that has a link to `$management`, and the log's
+    witness in the test's hands."""
+
+    def __init__(self) -> None:
+        self.broker = PairedBroker()
+        self.resources = self.broker.container.resources
+        self.queue = self.broker.container.configuration.declare_queue("q", {})
+        for number in range(3 * PORTION + 1):
+            self.resources.publish(self.queue, Message(b"%d" % number), 0)
+        self.client = self.broker.connect()
+        self.requests = self.client.sender("$management")
+        self.replies = self.client.receiver("$management", 10)
+        clock = itertools.count()
+        self.broker.container.clock = lambda: next(clock)
+        self.resources.log.add_witness("store")
+
+    def ask(self, operation: str, **properties: Any) -> None:
+        """Send a request, and let the broker have one turn."""
+        message: Any = proton.Message(reply_to="$management")
+        message.properties = {"operation": operation, "type": "queue", "name": "q", **properties}
+        self.client.send(self.requests, message)
+        self.client.exchange()
+        self.broker.turn()
+
+    def commit(self) -> None:
+        self.resources.log.acknowledge("store", self.resources.log.last_lsn)
+
+    def answers(self, client: PairedClient | None = None) -> list[tuple[int, Any]]:
+        self.broker.settle_down()
+        found = (client or self.client).received(self.replies)
+        return [(message.properties["statusCode"], message.body) for _, message in found]
+
+
+def test_the_answer_comes_when_all_is_purged_and_committed() -> None:
+    site = Site()
+    site.ask("PURGE")
+    turns = 0
+    while site.resources.is_purging:
+        site.commit()
+        site.client.exchange()
+        assert site.client.received(site.replies) == []
+        site.broker.turn()
+        turns += 1
+    assert turns >= 2
+    assert site.answers() == []
+    site.commit()
+    assert site.answers() == [(200, {"purged": 3 * PORTION + 1})]
+
+
+def test_purges_that_go_on_keep_the_credit_for_their_requests() -> None:
+    site = Site()
+    all_credit = site.requests.credit
+    for _ in range(all_credit - 1):
+        message: Any = proton.Message(properties={"operation": "PURGE", "type": "queue", "name": "q"})
+        site.client.send(site.requests, message)
+    site.ask("PURGE")
+    site.client.exchange()
+    assert (site.resources.is_purging, site.requests.credit) == (True, 0)
+    while site.broker.container.has_work:
+        site.broker.turn()
+    site.commit()
+    assert site.answers() == [(200, {"purged": 0})]
+    assert site.requests.credit == all_credit
+
+
+def test_a_purge_that_fails_is_answered_with_the_reason() -> None:
+    site = Site()
+    site.ask("PURGE")
+    site.broker.container.configuration.delete_queue("q")
+    site.commit()
+    (answer,) = site.answers()
+    assert answer == (404, {})
+
+
+def test_a_purge_goes_on_when_its_client_has_gone() -> None:
+    site = Site()
+    site.ask("PURGE")
+    site.client.vanish()
+    assert site.resources.is_purging
+    site.broker.settle_down()
+    assert site.queue.count == 0
+    assert site.broker.container.unconfirmed == {}
