@@ -9,13 +9,12 @@ from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
+from member_harness import MemberHarness, StoreRequest
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Batch, CaughtUp, Chunk, Frame, Resync, Welcome
 from qpid_ha_broker.ha.keeping import Restored
-from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.queue import Consumer
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.sequence import Entry
@@ -116,7 +115,7 @@ class World(NamedTuple):
     """After so many inputs a member's invariants are checked: that takes longer than all the rest."""
 
 
-class Node:
+class Node(MemberHarness):
     """The promise: inputs are handled one by one, in the order in which they came, and only by a live process."""
 
     def __init__(
@@ -165,9 +164,8 @@ class Node:
         instance = f"{self.name}#{self.process}"
         draw = random.Random(f"{self._world.schedule.now_s}/{instance}")
         self._draw = draw.random
-        self.resources = ResourceSet("default", PlainReader())
+        self.prepare(ResourceSet("default", PlainReader()))
         self.resources.deduplication.producers = self.producers
-        self.configuration = Configuration(self.resources)
         self.sessions = []
         self.waiting: deque[Waiting] = deque()
         self._inbox.clear()
@@ -184,7 +182,7 @@ class Node:
                 self.kill(is_silent=False, cause="its store was refused")
                 self._world.watcher.store_refused(self, error)
                 return
-        self.member = Member(self._settings(instance), self.resources, draw.random, restored)
+        self.begin(self._settings(instance), draw.random, restored)
         self.feed(fx.Started())
         self._tick_later(self.process)
 
@@ -231,12 +229,6 @@ class Node:
         has_power = not isinstance(error, PowerCut)
         self.kill(not has_power, has_power, str(error))
         self._world.watcher.ended(self, False)
-
-    def _end_in_order(self, uuid: str) -> None:
-        if self.store is not None:
-            self.store.clean_end(uuid)
-        self.kill(is_silent=False, cause="shut down")
-        self._world.watcher.ended(self, True)
 
     def pause(self) -> None:
         self.is_paused = True
@@ -318,17 +310,12 @@ class Node:
             self._pump()
 
     def _handle(self, happening: fx.Input) -> None:
-        member = self.member
         if type(happening) is fx.Ticked:
             self._tick_waits = False
-        member.wall_ms = self.clock.wall_ms()
-        effects = member.handle(happening, self.clock.monotonic_s())
-        if self._world.trace.wanted and (effects or type(happening) is not fx.Ticked):
-            self._world.trace.add(self.name, f"{shown(happening)} -> {shown_effects(effects)}")
-        for effect in effects:
-            self._carry_out(effect)
-            if not self.is_up:
-                return
+        effects = self.apply(happening)
+        if effects is None:
+            return
+        member = self.member
         if type(happening) is fx.FrameReceived:
             self._note_receipt(happening.frame)
         if self.store is not None:
@@ -369,7 +356,7 @@ class Node:
                 if waiting.session.is_open:
                     waiting.tell()
         if self.resources.log.has_pending or self.member.has_work or (self._serves and self.resources.has_work):
-            self._want_turn()
+            self.want_turn()
 
     @property
     def _serves(self) -> bool:
@@ -377,46 +364,70 @@ class Node:
 
     # --- effects
 
-    def _carry_out(self, effect: fx.Effect) -> None:
-        world = self._world
-        match effect:
-            case fx.Send(link, frame):
-                world.network.send(self, link, frame)
-            case fx.TurnDue():
-                self._want_turn()
-            case fx.Connect(link, address):
-                world.network.connect(self, link, address)
-            case fx.Close(link, reason):
-                world.network.close(self, link, reason)
-            case fx.Ask():
-                world.network.ask(self, effect)
-            case fx.ReadRecord(number):
-                world.register.read(number, self._reply())
-            case fx.WriteRecord(number, expected, wanted):
-                world.register.write(number, expected, wanted, self._reply())
-            case _:
-                self._carry_out_here(effect)
+    def monotonic_s(self) -> float:
+        return self.clock.monotonic_s()
 
-    def _carry_out_here(self, effect: fx.Effect) -> None:
-        match effect:
-            case fx.StateChanged():
-                if effect.before is State.PRIMARY:
-                    self._drop_sessions()
-                self.was_level |= effect.after in (State.PRIMARY, State.READY)
-                self._world.watcher.state_changed(self, effect)
-            case fx.CleanEnd(uuid):
-                self._end_in_order(uuid)
-            case fx.EndClients():
-                self._is_ending = True
-                delay_s = 0.02 * self._draw()
-                self._world.schedule.after(delay_s, partial(self._in_process, self.process, self._end_clients))
-            case fx.Answered(request, done, text):
-                self.answers.pop(request)(done, text)
-            case fx.Stop(reason):
-                raise Violation(f"{self.name} stops for good: {reason}")
-            case _:
-                if self.store is not None:
-                    self.store.carry_out(effect)  # PhaseChanged, Discarded and Notice tell; there is nothing to do.
+    def wall_ms(self) -> int:
+        return self.clock.wall_ms()
+
+    @property
+    def goes_on(self) -> bool:
+        return self.is_up
+
+    def note_handled(self, what: fx.Input, effects: list[fx.Effect]) -> None:
+        if self._world.trace.wanted and (effects or type(what) is not fx.Ticked):
+            self._world.trace.add(self.name, f"{shown(what)} -> {shown_effects(effects)}")
+
+    def send_frame(self, link: int, frame: Frame) -> None:
+        self._world.network.send(self, link, frame)
+
+    def want_turn(self) -> None:
+        if not self._turn_waits:
+            self._turn_waits = True
+            delay_s = TURN_WITHIN_S * self._draw()
+            self._world.schedule.after(delay_s, partial(self._in_process, self.process, self.turn))
+
+    def open_link(self, link: int, address: str) -> None:
+        self._world.network.connect(self, link, address)
+
+    def close_link(self, link: int, reason: str) -> None:
+        self._world.network.close(self, link, reason)
+
+    def ask_peers(self, asked: fx.Ask) -> None:
+        self._world.network.ask(self, asked)
+
+    def read_record(self, number: int) -> None:
+        self._world.register.read(number, self._reply())
+
+    def write_record(self, number: int, expected: fx.Record, wanted: fx.Record) -> None:
+        self._world.register.write(number, expected, wanted, self._reply())
+
+    def give_to_store(self, request: StoreRequest) -> None:
+        if self.store is not None:
+            self.store.carry_out(request)
+
+    def note_state(self, change: fx.StateChanged) -> None:
+        if change.before is State.PRIMARY:
+            self._drop_sessions()
+        self.was_level |= change.after in (State.PRIMARY, State.READY)
+        self._world.watcher.state_changed(self, change)
+
+    def end_clients(self) -> None:
+        self._is_ending = True
+        delay_s = 0.02 * self._draw()
+        self._world.schedule.after(delay_s, partial(self._in_process, self.process, self._end_clients))
+
+    def note_answer(self, answer: fx.Answered) -> None:
+        self.answers.pop(answer.request)(answer.done, answer.text)
+
+    def end_in_order(self, uuid: str) -> None:
+        if self.store is not None:
+            self.store.clean_end(uuid)
+        self.kill(is_silent=False, cause="shut down")
+        self._world.watcher.ended(self, True)
+
+    def end_for_good(self, reason: str) -> None:
+        raise Violation(f"{self.name} stops for good: {reason}")
 
     def _reply(self) -> Callable[[fx.Input], None]:
         process = self.process
@@ -438,12 +449,6 @@ class Node:
         self._is_ending = False
 
     # --- turns
-
-    def _want_turn(self) -> None:
-        if not self._turn_waits:
-            self._turn_waits = True
-            delay_s = TURN_WITHIN_S * self._draw()
-            self._world.schedule.after(delay_s, partial(self._in_process, self.process, self.turn))
 
     def turn(self) -> None:
         """Hand out, then give the batch to the member."""
@@ -499,4 +504,4 @@ class Node:
     def written(self) -> None:
         """A client's command has written something."""
         self._after()
-        self._want_turn()
+        self.want_turn()

@@ -1,7 +1,7 @@
-"""What brokers do, in an operator's words: the one place where the golden stories meet the names in the code.
+"""What brokers do, in an operator's words: where the golden stories meet the names in the code.
 
-Everything that leaves a broker (a frame, a question, a request to the coordinator or to the store) has a line here. A
-class that gets another name, or another shape, changes this table and no story.
+Each frame, question, record and request to the store has its line here; what belongs to the driver (states, answers,
+channels) has it in `traced_cluster`. A class that gets another name, or another shape, changes these two and no story.
 """
 
 from __future__ import annotations

@@ -6,17 +6,15 @@ Time stands still until `wait`. Frames are delivered at once and in order unless
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import replace
 
+from member_harness import MemberHarness
 from model_support import NOW_MS, TextReader, message
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.frames import Answer, Frame, Question
+from qpid_ha_broker.ha.frames import Answer, Frame
 from qpid_ha_broker.ha.keeping import Restored
-from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.queue import Consumer, Queue
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.sequence import Entry
@@ -24,14 +22,13 @@ from qpid_ha_broker.model.sequence import Entry
 TICK_S = 0.1
 
 
-class Node:
-    """One broker: a member, its resource set, and what it was asked to do."""
+class Node(MemberHarness):
+    """One broker, and what it was asked to do."""
 
     def __init__(self, cluster: SmallCluster, name: str, settings: MemberSettings) -> None:
         self.cluster = cluster
         self.name = name
-        self.resources = ResourceSet("default", TextReader())
-        self.configuration = Configuration(self.resources)
+        self.prepare(ResourceSet("default", TextReader()))
         self.inbox: deque[fx.Input] = deque()
         self.running = True
         self.paused = False
@@ -47,7 +44,7 @@ class Node:
         self.turn_due = False
         self.confirmed = 0
         """The last LSN that it told clients of, as primary."""
-        self.member = Member(settings, self.resources, lambda: 0.5, self.open_store(settings))
+        self.begin(settings, lambda: 0.5, self.open_store(settings))
 
     def open_store(self, settings: MemberSettings) -> Restored | None:
         """What this broker brings with it from the process before; None: nothing."""
@@ -78,20 +75,80 @@ class Node:
             return True
         return False
 
+    def monotonic_s(self) -> float:
+        """All brokers have the same clock."""
+        return self.cluster.now_s
+
+    def wall_ms(self) -> int:
+        """It stands still."""
+        return NOW_MS
+
     def handle(self, what: fx.Input) -> None:
         """One input, and its effects."""
-        self.member.wall_ms = NOW_MS
-        effects = self.member.handle(what, self.cluster.now_s)
+        self.apply(what)
+
+    def note_handled(self, what: fx.Input, effects: list[fx.Effect]) -> None:
+        """Every promise is checked each time."""
         self.member.check_invariants()
         if self.state is State.PRIMARY:
             self.confirmed = max(self.confirmed, self.committed)
-        for effect in effects:
-            self.cluster.carry_out(self, effect)
+
+    def carry_out(self, effect: fx.Effect) -> None:
+        """As the cluster wants it: a test may put something in between."""
+        self.cluster.carry_out(self, effect)
+
+    def do(self, effect: fx.Effect) -> None:
+        """What a driver would."""
+        super().carry_out(effect)
 
     def turn(self) -> None:
         """What the driver does at the end of a round."""
         self.turn_due = False
         self.handle(fx.TurnEnded(self.resources.log.take_batch()))
+
+    # --- what it asks for
+
+    def send_frame(self, link: int, frame: Frame) -> None:
+        self.cluster.send(self, link, frame)
+
+    def want_turn(self) -> None:
+        self.turn_due = True
+
+    def open_link(self, link: int, address: str) -> None:
+        self.cluster.connect(self, link, address)
+
+    def close_link(self, link: int, reason: str) -> None:
+        self.cluster.break_link((self.name, link), reason)
+
+    def ask_peers(self, asked: fx.Ask) -> None:
+        self.cluster.ask(self, asked)
+
+    def read_record(self, number: int) -> None:
+        record = self.cluster.record if self.cluster.record_is_reachable else None
+        self.feed(fx.RecordRead(number, record, "" if record else "unreachable"))
+
+    def write_record(self, number: int, expected: fx.Record, wanted: fx.Record) -> None:
+        self.cluster.write_record(self, number, expected, wanted)
+
+    def note_state(self, change: fx.StateChanged) -> None:
+        self.states.append(f"{change.before} -> {change.after}")
+        self.reasons.append(change.reason)
+
+    def end_clients(self) -> None:
+        self.turn()
+        self.feed(fx.ClientsEnded())
+
+    def note_answer(self, answer: fx.Answered) -> None:
+        self.answers[answer.request] = answer
+
+    def note_discarded(self, discarded: fx.Discarded) -> None:
+        self.discarded.append(discarded)
+
+    def note_line(self, text: str) -> None:
+        self.notices.append(text)
+
+    def end_for_good(self, reason: str) -> None:
+        self.stopped, self.running = reason, False
 
     # --- what clients do
 
@@ -229,7 +286,7 @@ class SmallCluster:
         """SIGKILL: memory and channels are gone, and the others notice."""
         self.nodes[name].running = False
         for end in [end for end in self._links if end[0] == name]:
-            self._break(end, "connection reset")
+            self.break_link(end, "connection reset")
 
     def cut(self, one: str, *others: str) -> None:
         """No byte passes between `one` and the others; channels break when somebody's patience ends."""
@@ -241,7 +298,7 @@ class SmallCluster:
         cuts, self._cuts = self._cuts, set()
         for end, other in list(self._links.items()):
             if frozenset((end[0], other[0])) in cuts and end in self._links:
-                self._break(end, "connection reset")
+                self.break_link(end, "connection reset")
                 self._break_far(other)
 
     def disconnect(self, one: str, other: str) -> None:
@@ -273,38 +330,10 @@ class SmallCluster:
 
     def carry_out(self, node: Node, effect: fx.Effect) -> None:
         """Do what a driver would."""
-        match effect:
-            case fx.Connect(link, address):
-                self._connect(node, link, address)
-            case fx.Send(link, frame):
-                self._send(node, link, frame)
-            case fx.Close(link, reason):
-                self._break((node.name, link), reason)
-            case fx.Ask(question, addresses, limit_s):
-                self._ask(node, question, addresses, limit_s)
-            case fx.ReadRecord(number):
-                record = self.record if self.record_is_reachable else None
-                node.feed(fx.RecordRead(number, record, "" if record else "unreachable"))
-            case fx.WriteRecord(number, expected, wanted):
-                self._write_record(node, number, expected, wanted)
-            case fx.StateChanged(before, after, reason):
-                node.states.append(f"{before} -> {after}")
-                node.reasons.append(reason)
-            case fx.EndClients():
-                node.turn()
-                node.feed(fx.ClientsEnded())
-            case fx.TurnDue():
-                node.turn_due = True
-            case fx.Answered(request):
-                node.answers[request] = effect
-            case fx.Discarded():
-                node.discarded.append(effect)
-            case fx.Notice(_, text):
-                node.notices.append(text)
-            case fx.Stop(reason):
-                node.stopped, node.running = reason, False
+        node.do(effect)
 
-    def _connect(self, node: Node, link: int, address: str) -> None:
+    def connect(self, node: Node, link: int, address: str) -> None:
+        """`node` wants a channel."""
         name = address.split(":")[0]
         other = self.nodes.get(name)
         if other is None or self._refuses(name) or name == node.name:
@@ -324,7 +353,8 @@ class SmallCluster:
     def _is_cut(self, one: str, other: str) -> bool:
         return frozenset((one, other)) in self._cuts
 
-    def _send(self, node: Node, link: int, frame: Frame) -> None:
+    def send(self, node: Node, link: int, frame: Frame) -> None:
+        """A frame on a channel, or an answer to whoever asks `node`."""
         if isinstance(frame, Answer) and link in self._asked and (node.name, link) not in self._links:
             self._answered(node, link, frame)
             return
@@ -332,7 +362,8 @@ class SmallCluster:
         if other is not None and not self._is_cut(node.name, other[0]):
             self.nodes[other[0]].feed(fx.FrameReceived(other[1], frame))
 
-    def _break(self, end: tuple[str, int], reason: str) -> None:
+    def break_link(self, end: tuple[str, int], reason: str) -> None:
+        """The other end of the channel learns of it."""
         other = self._links.pop(end, None)
         if other is not None and not self._is_cut(end[0], other[0]):
             self._links.pop(other, None)
@@ -342,7 +373,9 @@ class SmallCluster:
         if self._links.pop(other, None) is not None:
             self.nodes[other[0]].feed(fx.LinkLost(other[1], "connection reset"))
 
-    def _ask(self, node: Node, question: Question, addresses: Iterable[str], limit_s: float) -> None:
+    def ask(self, node: Node, asked: fx.Ask) -> None:
+        """Everybody is asked at once."""
+        question, addresses, limit_s = asked
         deadline_s = self.now_s + limit_s
         waiting = 0
         answers: list[Answer] = []
@@ -385,7 +418,8 @@ class SmallCluster:
             if (name, number) in self._rounds and self.now_s >= deadline_s:
                 self._close_round(self.nodes[name], number)
 
-    def _write_record(self, node: Node, number: int, expected: fx.Record, wanted: fx.Record) -> None:
+    def write_record(self, node: Node, number: int, expected: fx.Record, wanted: fx.Record) -> None:
+        """Compare and set."""
         if not self.record_is_reachable:
             node.feed(fx.RecordWritten(number, False, None, "unreachable"))
             return

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ha_words import batch_words, count, frame_words, lsns, names, question_words, record_words, store_words
+from member_harness import StoreRequest
 from model_support import NOW_MS, message
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
@@ -83,6 +84,22 @@ class TracedNode(Node):
         )
         self.store = NodeStore(machine, process, self.name)
         return self.store.open()
+
+    def give_to_store(self, request: StoreRequest) -> None:
+        """If there is one."""
+        if self.store is not None:
+            self.store.carry_out(request)
+
+    def end_in_order(self, uuid: str) -> None:
+        """With a store that says so."""
+        if self.store is not None:
+            self.store.clean_end(uuid)
+        self.traced.kill(self.name)
+
+    def end_for_good(self, reason: str) -> None:
+        """The others notice."""
+        super().end_for_good(reason)
+        self.traced.kill(self.name)
 
     def _in_process(self, command: Callable[[], None]) -> None:
         if self.running:
@@ -324,7 +341,7 @@ class TracedCluster(SmallCluster):
         """A new process; what others still believe to be a channel to the one before breaks."""
         self.off.discard(name)
         for end in [end for end in self._links if end[0] == name]:
-            self._break(end, "connection reset")
+            self.break_link(end, "connection reset")
         return super().start(name)
 
     def kill(self, name: str) -> None:
@@ -375,20 +392,22 @@ class TracedCluster(SmallCluster):
         for name, what in self._late.pop((one, other)):
             self.nodes[name].feed(what)
 
-    def _send(self, node: Node, link: int, frame: fr.Frame) -> None:
+    def send(self, node: Node, link: int, frame: fr.Frame) -> None:
+        """At once, unless the channel is slow."""
         far = self._links.get((node.name, link))
         if far is not None and (node.name, far[0]) in self._late:
             self._late[node.name, far[0]].append((far[0], fx.FrameReceived(far[1], frame)))
         else:
-            super()._send(node, link, frame)
+            super().send(node, link, frame)
 
-    def _break(self, end: tuple[str, int], reason: str) -> None:
+    def break_link(self, end: tuple[str, int], reason: str) -> None:
+        """After all that is on its way."""
         far = self._links.get(end)
         if far is not None and (end[0], far[0]) in self._late:
             del self._links[end], self._links[far]
             self._late[end[0], far[0]].append((far[0], fx.LinkLost(far[1], reason)))
         else:
-            super()._break(end, reason)
+            super().break_link(end, reason)
 
     # --- clients
 
@@ -462,13 +481,6 @@ class TracedCluster(SmallCluster):
             case _:
                 self._tell_rest(name, effect)
         super().carry_out(node, effect)
-        traced = self.traced(name)
-        if traced.store is not None and store_words(effect) and not isinstance(effect, fx.CleanEnd):
-            traced.store.carry_out(effect)
-        if isinstance(effect, fx.CleanEnd):
-            self._end_in_order(traced, effect.uuid)
-        elif isinstance(effect, fx.Stop):
-            self.kill(name)
 
     def _tell_rest(self, name: str, effect: fx.Effect) -> None:
         match effect:
@@ -513,13 +525,9 @@ class TracedCluster(SmallCluster):
     def _loss(self, one: str, other: str) -> str:
         return "  (is lost)" if self._is_cut(one, other) or not self.nodes[other].running else ""
 
-    def _end_in_order(self, node: TracedNode, uuid: str) -> None:
-        if node.store is not None:
-            node.store.clean_end(uuid)
-        self.kill(node.name)
-
-    def _connect(self, node: Node, link: int, address: str) -> None:
-        super()._connect(node, link, address)
+    def connect(self, node: Node, link: int, address: str) -> None:
+        """Nothing may come of it."""
+        super().connect(node, link, address)
         far = self._links.get((node.name, link))
         if far is not None:
             self._peers[far] = node.name
@@ -528,7 +536,8 @@ class TracedCluster(SmallCluster):
 
     # --- the coordinator
 
-    def _write_record(self, node: Node, number: int, expected: fx.Record, wanted: fx.Record) -> None:
+    def write_record(self, node: Node, number: int, expected: fx.Record, wanted: fx.Record) -> None:
+        """And note what the record was."""
         if self.record is not None and (not self.records or self.records[-1] != self.record):
             self.records.append(self.record)
         if self.answers_get_lost and self.record_is_reachable:
@@ -536,7 +545,7 @@ class TracedCluster(SmallCluster):
                 self.record = wanted
             node.feed(fx.RecordWritten(number, False, None, "no answer"))
         else:
-            super()._write_record(node, number, expected, wanted)
+            super().write_record(node, number, expected, wanted)
         if self.record is not None and self.records[-1] != self.record:
             self.records.append(self.record)
 

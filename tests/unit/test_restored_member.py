@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from model_support import TextReader
+from member_harness import MemberHarness
+from model_support import NOW_MS, TextReader
 from qpid_ha_broker.events.codec import Record
 from qpid_ha_broker.events.types import (
     Dequeued,
@@ -147,7 +148,7 @@ LED_BY_B = fx.Record("uuid", 1, "b", 1, ("a", "b", "c"))
 LED_BY_A = fx.Record("uuid", 2, "a", 2, ("a",))
 
 
-class Waking:
+class Waking(MemberHarness):
     """A member that starts, and that the primary of generation 1 welcomes again and again."""
 
     def __init__(self, member: Member) -> None:
@@ -157,52 +158,60 @@ class Waking:
         """Number of the last question for the record."""
         self._link = self._asked_peers = 0
         self._hello: fr.Hello | None = None
-        self._handle(fx.Started())
+        self.apply(fx.Started())
 
-    def _handle(self, what: fx.Input) -> None:
-        for effect in self.member.handle(what, self.now_s):
-            if isinstance(effect, fx.ReadRecord):
-                self.asked = effect.number
-            elif isinstance(effect, fx.Connect):
-                self._link = effect.link
-            elif isinstance(effect, fx.Send) and isinstance(effect.frame, fr.Hello):
-                self._hello = effect.frame
-            elif isinstance(effect, fx.Ask):
-                self._asked_peers = effect.question.number
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        return NOW_MS
+
+    def read_record(self, number: int) -> None:
+        self.asked = number
+
+    def open_link(self, link: int, address: str) -> None:
+        self._link = link
+
+    def send_frame(self, link: int, frame: fr.Frame) -> None:
+        if isinstance(frame, fr.Hello):
+            self._hello = frame
+
+    def ask_peers(self, asked: fx.Ask) -> None:
+        self._asked_peers = asked.question.number
 
     def promote(self, *, force: bool) -> None:
         """An operator says so; nobody else answers."""
-        self._handle(fx.PromoteAsked(1, force))
-        self._handle(fx.PeersAnswered(self._asked_peers, (), ()))
-        self._handle(fx.PeersAnswered(self._asked_peers, (), ()))
+        self.apply(fx.PromoteAsked(1, force))
+        self.apply(fx.PeersAnswered(self._asked_peers, (), ()))
+        self.apply(fx.PeersAnswered(self._asked_peers, (), ()))
 
     def is_welcome(self, common: int = 2) -> bool:
         """Whether it follows that primary, which has the log up to `common`."""
         self.now_s += 5.0
-        self._handle(fx.Ticked())
-        self._handle(fx.LinkOpened(self._link))
+        self.apply(fx.Ticked())
+        self.apply(fx.LinkOpened(self._link))
         history = (fr.GenerationEntry(1, "a", 1),)
         welcome = fr.Welcome("b", "uuid", 1, history, common, fr.Resync.TAIL, "", 10.0)
-        self._handle(fx.FrameReceived(self._link, welcome))
+        self.apply(fx.FrameReceived(self._link, welcome))
         return self.member.state is State.CATCHUP
 
     def commit(self, lsn: int) -> None:
         """The primary says that all up to `lsn` is certain."""
-        self._handle(fx.FrameReceived(self._link, fr.Heartbeat(1, lsn, lsn)))
+        self.apply(fx.FrameReceived(self._link, fr.Heartbeat(1, lsn, lsn)))
 
     def says_of_itself(self) -> tuple[bool, bool]:
         """In its next Hello: whether it is complete, and whether it lacks transient messages."""
-        self._handle(fx.LinkLost(self._link, "connection reset"))
+        self.apply(fx.LinkLost(self._link, "connection reset"))
         self.now_s += 5.0
-        self._handle(fx.Ticked())
-        self._handle(fx.LinkOpened(self._link))
+        self.apply(fx.Ticked())
+        self.apply(fx.LinkOpened(self._link))
         assert self._hello is not None
         return self._hello.complete, self._hello.lacks_transient
 
     def read(self, record: fx.Record | None) -> None:
         """The coordinator answers; None: it cannot be reached."""
         assert self.asked
-        self._handle(fx.RecordRead(self.asked, record, "" if record else "unreachable"))
+        self.apply(fx.RecordRead(self.asked, record, "" if record else "unreachable"))
         self.asked = 0
 
 
