@@ -341,9 +341,9 @@ class Agents:
 
     def _could_somebody_lead(self) -> bool:
         """One that the record and its own log name, that was never restarted since, and that works, with an agent that
-        does."""
+        does. By a record that is not the newest nobody may."""
         record = self._register.record
-        return not self._register.is_down and any(
+        return not (self._register.is_down or self._register.is_outdated) and any(
             node.is_up
             and not node.is_paused
             and not node.slow_s

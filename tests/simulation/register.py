@@ -27,6 +27,8 @@ class Register:
         self.history = [self.record]
         self._written_s = [0.0]
         self.is_down = False
+        self.is_outdated = False
+        """What it keeps was lost or put back, and no broker has written it since: nobody may lead by it."""
         self.writes_late = False
         """Each write fails for whoever wanted it, and takes effect after that."""
 
@@ -45,6 +47,7 @@ class Register:
             is_as_expected = self.record == expected
             if is_as_expected:
                 self._set(wanted)
+                self.is_outdated = False
             return is_as_expected
 
         def take_effect_late() -> None:
@@ -75,11 +78,13 @@ class Register:
 
     def lose(self) -> None:
         """Somebody has deleted the record."""
+        self.is_outdated = True
         self._set(Record())
 
     def put_back(self, at_s: float) -> float:
         """Somebody has put the record of that time back; returns when that was written."""
         index = self._index_at(at_s)
+        self.is_outdated |= self.history[index] != self.record
         self._set(self.history[index])
         return self._written_s[index]
 
