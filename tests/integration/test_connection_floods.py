@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import resource
+import socket
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from proton import Message
 
@@ -40,3 +44,26 @@ def test_sockets_without_an_open_take_descriptors_from_nobody(tmp_path: Path, be
         assert broker.process.poll() is None, broker.log()
         assert broker.stop() == 0, broker.log()
         assert "Traceback" not in broker.log(), broker.log()
+
+
+def test_without_any_descriptor_it_waits_and_serves_whoever_came_meanwhile() -> None:
+    """Where even the reserve is gone, a connection waits in the kernel, and the broker does not spin."""
+    with RunningBroker() as broker:
+        process = psutil.Process(broker.pid)
+        _, hard_limit = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (1, hard_limit))
+        with socket.create_connection(("127.0.0.1", broker.port)) as waiting:
+            waiting.sendall(AMQP_HEADER)
+            before, began_s = sum(process.cpu_times()[:2]), time.monotonic()
+            waiting.settimeout(1.0)
+            with pytest.raises(TimeoutError):
+                waiting.recv(1)
+            worked_s, elapsed_s = sum(process.cpu_times()[:2]) - before, time.monotonic() - began_s
+
+            resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+
+            waiting.settimeout(PATIENCE_S)
+            assert waiting.recv(8) == AMQP_HEADER
+        assert worked_s < elapsed_s / 4
+        with BlockingClient(broker.url) as client:
+            client.send("q", Message(b"served"))
