@@ -3,40 +3,82 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice, repeat
+from typing import Any, Final
+
+from proton import Message
 
 from attackers import HOST, attached
 from blocking_client import BlockingClient, Management
 from raw_peer import FLOW, message, transfer
 
 MANY: Final = 200_000
-_ROUND: Final = 500
-"""Messages after which a new link's credit of 1000 is given back."""
+MANY_BINDINGS: Final = 30_000
 _NUMBER: Final = 0x01020304
 _NUMBER_BYTES: Final = struct.pack(">I", _NUMBER)
 
 
-def fill(port: int, address: str, count: int = MANY) -> None:
-    """Publish so many small messages."""
-    one = transfer(0, _NUMBER, message(b"x"), settled=True)
+def send(port: int, address: str, payloads: Iterable[bytes], credit: int) -> None:
+    """Send all of them, settled, to a link that has its `credit` back when half of it is used."""
+    whole = b"".join
+    numbers = iter(range(1 << 32))
+    rest = iter(payloads)
     with attached(port, address) as peer:
-        for start in range(0, count, _ROUND):
-            numbers = range(start, min(start + _ROUND, count))
-            peer.send(b"".join(one.replace(_NUMBER_BYTES, struct.pack(">I", number)) for number in numbers))
-            if len(numbers) == _ROUND:
+        while frames := [_numbered(next(numbers), payload) for payload in islice(rest, credit // 2)]:
+            peer.send(whole(frames))
+            if len(frames) == credit // 2:
                 peer.expect(FLOW)
+
+
+_frames: dict[bytes, bytes] = {}
+
+
+def _numbered(number: int, payload: bytes) -> bytes:
+    """A transfer. To encode one takes long, so those of the same message differ in their number only."""
+    if payload not in _frames:
+        _frames.clear()
+        _frames[payload] = transfer(0, _NUMBER, payload, settled=True)
+    return _frames[payload].replace(_NUMBER_BYTES, struct.pack(">I", number))
+
+
+def filled(port: int, client: BlockingClient, name: str) -> Management:
+    """A queue with very many messages."""
+    management = Management(client)
+    management.create_queue(name)
+    send(port, name, repeat(message(b"x"), MANY), 1000)
+    return management
 
 
 def purge(port: int) -> None:
     """Of a long queue."""
     with BlockingClient(f"amqp://{HOST}:{port}") as client:
-        management = Management(client)
-        management.create_queue("long")
-        fill(port, "long")
-        purged = management.ask("PURGE", type="queue", name="long").body["purged"]
+        purged = filled(port, client, "long").ask("PURGE", type="queue", name="long").body["purged"]
         if purged != MANY:
             raise AssertionError(f"{purged} of {MANY} messages were purged")
 
 
-LONG_WORK: Final[Mapping[str, Callable[[int], None]]] = {each.__name__: each for each in (purge,)}
+def delete(port: int) -> None:
+    """A long queue."""
+    with BlockingClient(f"amqp://{HOST}:{port}") as client:
+        filled(port, client, "long").delete_queue("long")
+
+
+def delete_bound(port: int) -> None:
+    """A queue that is bound to a topic exchange very often."""
+    with BlockingClient(f"amqp://{HOST}:{port}") as client:
+        management = Management(client)
+        management.create_queue("bound")
+        send(port, "$management", map(_bind, range(MANY_BINDINGS)), 100)
+        found = management.ask("READ", type="exchange", name="amq.topic").body["bindings"]
+        if found != MANY_BINDINGS:
+            raise AssertionError(f"{found} of {MANY_BINDINGS} bindings were made")
+        management.delete_queue("bound")
+
+
+def _bind(number: int) -> bytes:
+    body: Any = {"exchange": "amq.topic", "queue": "bound", "key": f"a.{number}.b.{number % 7}.c"}
+    return bytes(Message(body, properties={"operation": "CREATE", "type": "binding"}).encode())
+
+
+LONG_WORK: Final[Mapping[str, Callable[[int], None]]] = {each.__name__: each for each in (purge, delete, delete_bound)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from qpid_ha_broker.amqp.conditions import RESOURCE_DELETED, RESOURCE_LIMIT, AmqpError
 from qpid_ha_broker.amqp.management import Management
@@ -41,8 +41,6 @@ EXPIRY_S = 0.004
 PORTIONS_S = 0.004
 """For all that is done in portions, in one turn: giving back what consumers held that have gone, purges, the memory of
 what is no more. Each goes on by one portion at least."""
-DISCARDED_LENGTH = 500
-"""Objects of links that have gone whose memory is freed at once."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +135,7 @@ class Container:
         self.starved: dict[ReceivingLink, None] = {}
         """Publishers that wait for memory."""
         self.notices: list[Notice] = []
-        self.discarded: list[dict[Any, Any] | list[Any]] = []
-        """What links that have gone leave behind: its memory is freed in portions, a hundred thousand take long."""
+        self.garbage = self.resources.state.garbage
         self._touched: dict[Connection, None] = {}
         self._withheld: deque[Handout] = deque()
 
@@ -170,7 +167,7 @@ class Container:
         resources = self.resources
         has_pending = resources.log.has_pending or resources.local_log.has_pending
         goes_on = resources.is_expiring or resources.is_releasing or resources.is_purging
-        return resources.has_work or has_pending or goes_on or bool(resources.deleted_queues or self.discarded)
+        return resources.has_work or has_pending or goes_on or bool(resources.deleted_queues or self.garbage)
 
     def turn(self) -> Batch | None:
         """Make the broker's move; returns what witnesses must see. Call again when one has acknowledged."""
@@ -182,7 +179,7 @@ class Container:
         self._end_links_of_deleted_queues()
         budget = Budget(self.clock, PORTIONS_S)
         self.resources.go_on_releasing(budget)
-        self._discard(budget)
+        self.garbage.go_on(budget)
         self.resources.go_on_purging(budget)
         # On a replica no time passes: what has expired there, the primary decides.
         budget = Budget(self.clock, HANDOUT_S)
@@ -193,17 +190,6 @@ class Container:
         batch = log.take_batch()
         self.tell_what_is_certain()
         return batch
-
-    def _discard(self, budget: Budget) -> None:
-        while self.discarded:
-            pieces = self.discarded[-1]
-            drop: Callable[[], object] = pieces.popitem if isinstance(pieces, dict) else pieces.pop
-            for _ in range(min(len(pieces), DISCARDED_LENGTH)):
-                drop()
-            if not pieces:
-                self.discarded.pop()
-            if budget.is_spent:
-                break
 
     def tell_what_is_certain(self) -> None:
         """Tell those who wait; at the end of a turn, and after it when its last steps have made something certain."""

@@ -12,6 +12,7 @@ from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import UNKNOWN_TRANSACTION, AmqpError
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome, Sender
 from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.model.garbage import emptied
 from qpid_ha_broker.model.queue import Consumer, Queue
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Transaction
@@ -250,7 +251,9 @@ class OutgoingLink(Consumer):
             entries = [entry for entry, _, _ in unsettled.values() if entry.holder is self]
             if len(entries) != len(unsettled):
                 _abandon([entry for entry, _, _ in unsettled.values() if entry.holder is not self])
-        container.discarded += filter(None, (unsettled, self._sender.take_tags()))
+        for collection in (unsettled, self._sender.take_tags()):
+            if collection:
+                container.garbage.add(emptied(collection))
         self.credit = 0
         self.accepts = None
         if entries:

@@ -8,7 +8,7 @@ exchange rebuilt from that list (a snapshot, a new backup) gives the same routes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
@@ -22,6 +22,8 @@ MAX_QUEUES = 5000
 """To which one exchange may lead: a message for all of them takes so long that nobody is served meanwhile."""
 MAX_HEADERS_ARGUMENTS = 10_000
 """Of all bindings of one headers exchange: each is compared with every message."""
+UNINDEXED_LENGTH = 100
+"""Bindings of a queue that is gone that routing forgets together."""
 MATCH_ARGUMENT = "x-match"
 REPLICATE_ARGUMENT = "qpid.replicate"
 """Says where a binding is written; no message needs to have it."""
@@ -78,9 +80,22 @@ class Exchange(ABC):
         return self._remove(queue, key) is not None
 
     def unbind_queue(self, queue: int) -> list[Binding]:
-        """Remove and return all bindings of a queue that is gone."""
-        removed = (self._remove(queue, key) for key in list(self._keys_of_queue.get(queue, ())))
-        return [binding for binding in removed if binding is not None]
+        """Remove and return all bindings of a queue.
+
+        Routes may lead to it until `unindex` has come to its end for them: it must be one that is not there any more.
+        """
+        return [self._bindings.pop((queue, key)) for key in self._keys_of_queue.pop(queue, ())]
+
+    def unindex(self, removed: list[Binding]) -> Iterator[None]:
+        """Stop routing by bindings that were just removed, some at each step."""
+        for start in range(0, len(removed), UNINDEXED_LENGTH):
+            for binding in removed[start : start + UNINDEXED_LENGTH]:
+                self._unindex(binding)
+            yield
+
+    def dismantle(self) -> Iterator[None]:
+        """Let go of all bindings of an exchange that is deleted, some at each step."""
+        return self.unindex(self.bindings())
 
     def binding(self, queue: int, key: str) -> Binding | None:
         """The binding of that queue with that key, if there is one."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 
+from qpid_ha_broker.model.garbage import emptied
 from qpid_ha_broker.model.sequence import Entry
 
 _SLACK = 64
@@ -53,6 +55,10 @@ class Expiries:
     def clear(self) -> None:
         """Forget all messages."""
         self._heap.clear()
+
+    def dismantle(self) -> Iterator[None]:
+        """Let go of all notes, some at each step."""
+        return emptied(self._heap)
 
     def renumbered(self) -> None:
         """The messages have other ids."""

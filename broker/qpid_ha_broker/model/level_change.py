@@ -136,7 +136,7 @@ class LevelChange:
         return [
             (exchange, binding)
             for exchange in self._state.exchanges.values()
-            for binding in exchange.unbind_queue(queue.id)
+            for binding in self._state.unbind_queue(exchange, queue.id)
         ]
 
     @staticmethod

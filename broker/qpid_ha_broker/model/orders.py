@@ -9,6 +9,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Protocol
 
+from qpid_ha_broker.model.garbage import emptied
 from qpid_ha_broker.model.queue_arguments import QueueArguments
 from qpid_ha_broker.model.sequence import Cursor, Entry, HistoryCursor, MessageSequence
 
@@ -75,6 +76,10 @@ class Order(ABC):
     @abstractmethod
     def take_all(self) -> list[Entry]:
         """Empty the order; returns what it held, by ascending id."""
+
+    @abstractmethod
+    def dismantle(self) -> Iterator[None]:
+        """Let go of all entries, some at each step: see `MessageSequence.dismantle`."""
 
     @abstractmethod
     def newest_before(self, bound: int, limit: int) -> list[Entry]:
@@ -158,6 +163,9 @@ class Fifo(Order):
     def take_all(self) -> list[Entry]:
         return self._sequence.take_all()
 
+    def dismantle(self) -> Iterator[None]:
+        return self._sequence.dismantle()
+
     def newest_before(self, bound: int, limit: int) -> list[Entry]:
         return self._sequence.newest_before(bound, limit)
 
@@ -210,6 +218,10 @@ class LastValue(Fifo):
     def take_all(self) -> list[Entry]:
         self._latest.clear()
         return super().take_all()
+
+    def dismantle(self) -> Iterator[None]:
+        yield from super().dismantle()
+        yield from emptied(self._latest)
 
     def is_superseded(self, entry: Entry) -> bool:
         key = entry.outline().key
@@ -277,6 +289,10 @@ class ByPriority(Order):
 
     def take_all(self) -> list[Entry]:
         return sorted((entry for level in self._levels for entry in level.take_all()), key=_entry_id)
+
+    def dismantle(self) -> Iterator[None]:
+        for level in self._levels:
+            yield from level.dismantle()
 
     def newest_before(self, bound: int, limit: int) -> list[Entry]:
         candidates = [entry for level in self._levels for entry in level.newest_before(bound, limit)]

@@ -189,6 +189,11 @@ class Queue:
         self._expiries.clear()
         return self._order.take_all()
 
+    def dismantle(self) -> Iterator[None]:
+        """Let go of the messages of a queue that is deleted, some at each step."""
+        yield from self._expiries.dismantle()
+        yield from self._order.dismantle()
+
     def renumber(self, new_ids: Mapping[int, int]) -> None:
         """Give every message another id, in the same order. Who holds one goes on holding it."""
         for entry in self._order:

@@ -199,6 +199,15 @@ class MessageSequence:
         self._dead = self._length = 0
         return taken
 
+    def dismantle(self) -> Iterator[None]:
+        """Let go of all entries, a block at each step. Nothing is appended or looked for any more.
+
+        Entries and blocks refer to each other: without this they would stay until the collector of cycles finds them.
+        """
+        for block in self._blocks:
+            block.entries = []
+            yield
+
     def renumber(self, new_ids: Mapping[int, int]) -> None:
         """Give every entry the id that `new_ids` has for its old one; the order must stay. Restart cursors after it."""
         self._forget_dead_blocks()

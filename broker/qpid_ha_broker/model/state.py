@@ -14,6 +14,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import Record
 from qpid_ha_broker.model.errors import ModelError, NotFound
 from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
+from qpid_ha_broker.model.garbage import Garbage
 from qpid_ha_broker.model.log import LOCAL_BASE, Log
 from qpid_ha_broker.model.paged import Outline, PagedMessage
 from qpid_ha_broker.model.producers import Producers
@@ -53,6 +54,8 @@ class State:
         """The last LSN with which messages that are not durable were given up."""
         self.deleted_queues: list[Queue] = []
         """Gone while somebody used them: for the driver to take, whose links have to be told."""
+        self.garbage = Garbage()
+        """What is no more: for the driver to go on with."""
         self.open_unit: list[Record] = []
         """Parts that wait for the rest of their unit."""
         self._apply: dict[type, Callable[[int, Any], object]] = {
@@ -110,11 +113,19 @@ class State:
         """
         if exchange.id not in self.exchanges_by_id:
             raise NotFound(f"exchange {exchange.name} was deleted")
-        ids = exchange.route(key, properties)
-        if not ids:
+        queues = self._there(exchange.route(key, properties))
+        if not queues:
             alternate = self.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
-            ids = alternate.route(key, properties) if alternate is not None else ids
-        return tuple(self.queues_by_id[queue_id] for queue_id in ids)
+            queues = self._there(alternate.route(key, properties)) if alternate is not None else queues
+        return queues
+
+    def _there(self, ids: tuple[int, ...]) -> tuple[Queue, ...]:
+        """The queues of a route, without those that are gone and have not left all routes yet."""
+        by_id = self.queues_by_id
+        try:
+            return tuple([by_id[queue_id] for queue_id in ids])
+        except KeyError:
+            return tuple([by_id[queue_id] for queue_id in ids if queue_id in by_id])
 
     def enqueued(self, lsn: int, event: ev.Enqueued) -> list[tuple[Queue, Entry]]:
         """Apply Enqueued; returns what the message takes the place of (last-value queues)."""
@@ -165,13 +176,23 @@ class State:
         queue.mark_deleted()
         self.memory_bytes -= queue.resident + MESSAGE_OVERHEAD * queue.count
         for exchange in self.exchanges.values():
-            exchange.unbind_queue(queue.id)
+            self.unbind_queue(exchange, queue.id)
         self.deleted_queues.append(queue)
+        if queue.count:
+            self.garbage.add(queue.dismantle())
+
+    def unbind_queue(self, exchange: Exchange, queue_id: int) -> list[Binding]:
+        """Remove and return the bindings of what is no queue, or under that id no longer one."""
+        removed = exchange.unbind_queue(queue_id)
+        if removed:
+            self.garbage.add(exchange.unindex(removed))
+        return removed
 
     def forget_exchange(self, exchange: Exchange) -> None:
         """`exchange` is no more, with its bindings."""
         del self.exchanges_by_id[exchange.id]
         del self.exchanges[exchange.name]
+        self.garbage.add(exchange.dismantle())
 
     def set_replication(self, queue: Queue, level: Replicate) -> None:
         """From now on its messages are written where `level` says; what it holds stays."""

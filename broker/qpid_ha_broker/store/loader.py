@@ -303,4 +303,5 @@ class Loader:
                 self._state.prepended(self._state.queues_by_id[queue_id], entries)
                 total += len(entries)
         self._state.deleted_queues.clear()
+        self._state.garbage.go_on()
         return total
