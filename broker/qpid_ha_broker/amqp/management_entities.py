@@ -147,12 +147,8 @@ class ExchangeType(EntityType):
     def rows_from(self, start: int) -> Iterator[Facts]:
         return map(self._entity, self._administration.exchanges_from(start))
 
-    def _entity(self, facts: Facts) -> Facts:
-        bindings = facts["bindings"]
-        return super()._entity({**facts, "bindings": len(bindings) if isinstance(bindings, list) else bindings})
-
     def _read(self, name: str) -> Facts:
-        return self._entity(self._administration.exchange(name))
+        return self._entity(self._administration.exchange_outline(name))
 
     def _make(self, request: Request, body: Facts) -> Done[Facts]:
         name = _name_of_new(request, body)

@@ -141,8 +141,11 @@ class Administration:
 
     def exchanges_from(self, start: int) -> Iterator[Facts]:
         """Those of `exchanges` from number `start` on, with the number of their bindings only."""
-        for exchange in islice(self._state.exchanges.values(), start, None):
-            yield {**self._exchange_outline(exchange), "bindings": len(exchange)}
+        return map(self._exchange_outline, islice(self._state.exchanges.values(), start, None))
+
+    def exchange_outline(self, name: object) -> Facts:
+        """One exchange with the number of its bindings, which there may be very many of. Raises NotFound."""
+        return self._exchange_outline(self._configuration.exchange(_name(name, "name")))
 
     def exchange(self, name: object) -> Facts:
         """One exchange with its bindings. Raises NotFound."""
@@ -153,9 +156,12 @@ class Administration:
         return isinstance(name, str) and name in self._state.exchanges
 
     def create_exchange(self, name: object, kind: object, arguments: object = None) -> Done[Facts]:
-        """Make an exchange, or find the same one there. Raises AlreadyExists, InvalidArgument, NotFound."""
+        """Make an exchange, or find the same one there, with the number of its bindings.
+
+        Raises AlreadyExists, InvalidArgument, NotFound.
+        """
         checked = _name(name, "name"), _name(kind, "kind"), _arguments(arguments)
-        return self._done(self._exchange_facts(self._configuration.declare_exchange(*checked)))
+        return self._done(self._exchange_outline(self._configuration.declare_exchange(*checked)))
 
     def delete_exchange(self, name: object, if_unused: object = False) -> Done[Facts]:
         """Delete an exchange with its bindings. Raises NotFound, InUse."""
@@ -232,7 +238,8 @@ class Administration:
 
     @staticmethod
     def _exchange_outline(exchange: Exchange) -> Facts:
-        return {"name": exchange.name, "kind": exchange.kind.value, "arguments": dict(exchange.arguments)}
+        arguments = dict(exchange.arguments)
+        return {"name": exchange.name, "kind": exchange.kind.value, "arguments": arguments, "bindings": len(exchange)}
 
     def _binding_facts(self, binding: Binding) -> Facts:
         queue = self._state.queues_by_id[binding.queue]

@@ -137,7 +137,7 @@ def _exchange_actions(administration: Administration) -> dict[str, Action]:
     def create(name: object, kind: object, arguments: object = None) -> Done[object]:
         is_new = not administration.has_exchange(name)
         made = administration.create_exchange(name, kind, arguments)
-        return Done({**made.result, "created": is_new}, made.lsn)
+        return Done({**administration.exchange(name), "created": is_new}, made.lsn)
 
     def bind(name: object, queue: object, key: object = "", arguments: object = None) -> object:
         return administration.bind(name, queue, key, arguments)
