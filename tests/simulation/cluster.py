@@ -90,7 +90,7 @@ class Cluster:
         )  # fmt: skip
         operator = Operator(
             self.nodes, plan.has_store, lambda: self.ledger.has_promises, lambda: self.faults.damage.has_struck,
-            self._note_force, lambda node: self.ledger.given_up_for.discard(node.name),
+            self._note_force, self._force_settled,
         )  # fmt: skip
         self.manager = self._make_manager(operator)
         shop = Shop(self.schedule, self._draw("clients"), self.ledger, self.nodes, plan.transient, bool(plan.producers))
@@ -167,6 +167,7 @@ class Cluster:
             in_sync = self._in_sync_processes(node)
             if node.member.generation >= self.newest_generation:
                 self.newest_in_sync = in_sync
+                self.ledger.in_sync_is(in_sync)
                 self.manager.last_in_sync = dict.fromkeys(in_sync, 0) if self.plan.has_store else in_sync
 
     def _in_sync_processes(self, primary: Node) -> dict[str, int]:
@@ -197,6 +198,13 @@ class Cluster:
     def _note_force(self, node: Node) -> None:
         self.forced += 1
         self.ledger.force(node)
+
+    def _force_settled(self, node: Node) -> None:
+        """The promotion by force was answered. If its record was written all the same, the next one need not force."""
+        record = self.register.record
+        is_recorded = record.primary == node.name and record.generation > node.member.generation
+        if not (is_recorded or self.register.writes_late):
+            self.ledger.given_up_for.discard(node.name)
 
     # --- the run
 

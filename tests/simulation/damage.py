@@ -24,6 +24,8 @@ class Image(NamedTuple):
 
     files: dict[str, bytes]
     is_damaged: bool
+    known: tuple[int, int] = (0, 0)
+    """Generation and epoch that its broker knew."""
 
 
 EMPTY = Image({}, False)
@@ -63,10 +65,12 @@ class Damage:
                 self._schedule.at(_copied_s(fault), lambda fault=fault: self._copy(fault))  # type: ignore[misc]
 
     def _copy(self, fault: Fault) -> None:
-        machines = {node.name: machine_of(node) for node in self._nodes}
-        self._copies[fault] = {
-            name: Image(machine.disk.files(), machine.is_damaged) for name, machine in machines.items()
-        }
+        def image_of(node: Node) -> Image:
+            machine = machine_of(node)
+            known = (node.member.generation, node.member.epoch) if node.is_up else (0, 0)
+            return Image(machine.disk.files(), machine.is_damaged, known)
+
+        self._copies[fault] = {node.name: image_of(node) for node in self._nodes}
 
     # --- disks
 
@@ -77,9 +81,12 @@ class Damage:
 
     def disk_put_back(self, fault: Fault, node: Node) -> None:
         machine, copied_s = self._stopped(fault, node), _copied_s(fault)
-        self._replace(node, machine, self._copies[fault][node.name])
-        # A record of a newer generation or epoch than that of the copy tells that something is missing.
-        is_silent = self._register.at(copied_s) == self._register.record
+        copies, record = self._copies[fault], self._register.record
+        self._replace(node, machine, copies[node.name])
+        # A record of a newer generation or epoch than that of the copies tells that something is missing. Brokers know
+        # of one before it is recorded.
+        is_known = max(image.known for image in copies.values()) >= (record.generation, record.epoch)
+        is_silent = is_known or self._register.at(copied_s) == record
         self._custody.disk_lost(node.name, fault.kind, copied_s, is_silent=is_silent)
 
     def all_disks_put_back(self, fault: Fault) -> None:

@@ -81,6 +81,8 @@ class Ledger:
         self._seen: set[Copy] = set()
         self._gone_at_s: dict[Copy, float] = {}
         """When a primary began without a confirmed copy."""
+        self._in_sync: list[tuple[float, frozenset[str]]] = []
+        """The in-sync sets of the newest primaries, and since when."""
         self._last_delivered: dict[tuple[str, str], int] = {}
         self._primaries: dict[tuple[str, int], Process] = {}
         self._newest_confirmed = 0
@@ -136,6 +138,12 @@ class Ledger:
                 self._gone_at_s.pop(copy, None)
             else:
                 self._gone_at_s.setdefault(copy, self._now_s())
+
+    def in_sync_is(self, names: Iterable[str]) -> None:
+        """The newest primary waits for these. Excuses who was left out, where that is no fault: see `_why_lost`."""
+        in_sync = frozenset(names)
+        if not self._in_sync or self._in_sync[-1][1] != in_sync:
+            self._in_sync.append((self._now_s(), in_sync))
 
     def force(self, node: Node) -> None:
         """An operator is about to make `node` primary, or to let it go on, whatever others may hold."""
@@ -356,11 +364,11 @@ class Ledger:
         return reasons
 
     def _was_dropped(self, holder: Holder, since_s: float, until_s: float) -> bool:
-        """Whether something was confirmed without that broker meanwhile."""
+        """Whether the newest primary did not wait for that broker at some time between."""
+        ends_s = [begin_s for begin_s, _ in self._in_sync[1:]] + [inf]
         return any(
-            since_s <= promise.at_s < until_s and holder.name not in {each.name for each in promise.holders}
-            for promises in self.confirmations.values()
-            for promise in promises
+            begin_s < until_s and end_s > since_s and holder.name not in in_sync
+            for (begin_s, in_sync), end_s in zip(self._in_sync, ends_s, strict=True)
         )
 
     def _can_be_noticed(self, promise: Promise) -> bool:
