@@ -177,7 +177,15 @@ class Ledger:
         return Promise(node.member.generation, holders, self._now_s(), is_durable)
 
     def _is_kept_by_somebody(self, promise: Promise) -> bool:
-        return any(self._custody.loss(holder, promise.at_s) is None for holder in promise.holders)
+        is_kept = any(self._custody.loss(holder, promise.at_s) is None for holder in promise.holders)
+        return is_kept and not self._is_a_copy_believed(promise)
+
+    def _is_a_copy_believed(self, promise: Promise) -> bool:
+        """Whether a holder's store was put back, and may lead where nobody contradicts: without a coordinator, and with
+        `min-in-sync` 1."""
+        losses = [self._custody.loss(holder, promise.at_s) for holder in promise.holders]
+        is_silent = any(loss is not None and loss.is_silent for loss in losses)
+        return is_silent and not self._terms.has_coordinator and self._terms.min_in_sync == 1
 
     def record_put_back(self, since_s: float, until_s: Callable[[], float]) -> None:
         """The coordinator's record is that of `since_s` again, until brokers write a new one."""
@@ -351,15 +359,16 @@ class Ledger:
         losses = {holder: self._custody.loss(holder, promise.at_s) for holder in promise.holders}
         kept = [holder for holder, loss in losses.items() if loss is None]
         reasons = [f"{holder}: {loss.cause}" for holder, loss in losses.items() if loss is not None]
+        is_silent = any(loss.is_silent for loss in losses.values() if loss is not None)
         # What is not durable goes with the last process in sync, though one that was dropped may have it still.
         is_memory = self._terms.has_store and not promise.is_durable
         binding = [each for each in kept if not (is_memory and self._was_dropped(each, promise.at_s, gone_at_s))]
-        if not reasons or binding:
+        if not reasons or (binding and not self._is_a_copy_believed(promise)):
             raise Violation(
                 f"{text}, confirmed at {promise.at_s:.2f} s in generation {promise.generation}:"
                 f" {' and '.join(map(str, kept))} has it"
             )
-        if self._can_be_noticed(promise) and not any(loss.is_silent for loss in losses.values() if loss is not None):
+        if self._can_be_noticed(promise) and not is_silent:
             raise Violation(f"{text}, and no operator was asked: {promise}; {reasons}")
         return reasons
 
