@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice, repeat
 from typing import Any, Final
 
+import proton
 from proton import Message
 
 from attackers import HOST, attached
 from blocking_client import BlockingClient, Management
-from raw_peer import FLOW, message, transfer
+from raw_peer import DETACH, DISPOSITION, FLOW, RECEIVER, TRANSFER, attach, credit, described, frame, message, transfer
 
 MANY: Final = 200_000
 MANY_BINDINGS: Final = 30_000
+RELEASED: Final = 0x26
 _NUMBER: Final = 0x01020304
 _NUMBER_BYTES: Final = struct.pack(">I", _NUMBER)
 
@@ -81,4 +83,31 @@ def _bind(number: int) -> bytes:
     return bytes(Message(body, properties={"operation": "CREATE", "type": "binding"}).encode())
 
 
-LONG_WORK: Final[Mapping[str, Callable[[int], None]]] = {each.__name__: each for each in (purge, delete, delete_bound)}
+def query(port: int) -> None:
+    """Page after page of many queues: some dozens of requests come in one piece of what is read."""
+    with BlockingClient(f"amqp://{HOST}:{port}") as client:
+        management = Management(client)
+        for number in range(300):
+            management.create_queue(f"q{number}")
+        request = bytes(Message(properties={"operation": "QUERY"}).encode())
+        send(port, "$management", repeat(request, 600), 100)
+
+
+def release(port: int) -> None:
+    """Everything that was delivered, with one frame."""
+    count = MANY // 2
+    with BlockingClient(f"amqp://{HOST}:{port}") as client:
+        filled(port, client, "long")
+    with attached(port, "elsewhere") as peer:
+        peer.send(attach("in", 1, RECEIVER, "long") + credit(1, count))
+        for _ in range(count):
+            peer.expect(TRANSFER)
+        outcome = described(RELEASED, [])
+        peer.send(frame(DISPOSITION, [RECEIVER, proton.uint(0), proton.uint(count - 1), True, outcome]))
+        peer.send(frame(DETACH, [proton.uint(1), True]))
+        peer.expect(DETACH)
+
+
+LONG_WORK: Final[Mapping[str, Callable[[int], None]]] = {
+    each.__name__: each for each in (purge, delete, delete_bound, query, release)
+}

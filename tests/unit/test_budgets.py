@@ -8,13 +8,15 @@ import proton
 from proton import Delivery
 
 from model_support import NOW_MS, Core, bodies, body, message
-from paired_engines import PairedBroker
+from paired_engines import PairedBroker, PairedClient
 from qpid_ha_broker.amqp.container import ContainerSettings
+from qpid_ha_broker.amqp.engine import ANSWERS_LENGTH
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.queue import Consumer, Queue
 from qpid_ha_broker.model.resource_set import EXPIRED_LENGTH, RELEASED_LENGTH
 from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.transaction import Message
 
 
 def budget_of(looks: int) -> Budget:
@@ -244,3 +246,79 @@ def test_a_transaction_takes_as_many_messages_as_one_unit_may_have_and_refuses_t
     )
     broker.settle_down()
     assert broker.queue("q").count == 3
+
+
+def consumer_of(broker: PairedBroker, count: int) -> tuple[PairedClient, list[Delivery]]:
+    """A client that has so many messages of the queue `q`, all there are, and has answered none."""
+    queue = broker.container.configuration.declare_queue("q", {})
+    for number in range(count):
+        broker.container.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
+    client = broker.connect()
+    receiver = client.receiver("q", credit=count)
+    return client, [delivery for delivery, _ in client.received(receiver)]
+
+
+def test_one_frame_that_settles_very_many_deliveries_is_worked_on_in_portions() -> None:
+    broker = PairedBroker()
+    client, deliveries = consumer_of(broker, 5 * ANSWERS_LENGTH)
+    for delivery in deliveries:
+        delivery.update(Delivery.RELEASED)
+        delivery.settle()
+    data = client.transport.peek(client.transport.pending()) or b""
+    assert len(data) < 100
+    client.peer.receive(data, budget_of(1))
+    acquired = [broker.queue("q").acquired]
+    while client.peer.is_behind:
+        broker.turn()
+        client.peer.receive(b"", budget_of(1))
+        acquired.append(broker.queue("q").acquired)
+    assert {before - after for before, after in itertools.pairwise(acquired)} == {0, ANSWERS_LENGTH}
+    assert acquired[-1] == 0
+
+
+def test_what_a_client_has_said_that_is_gone_counts_as_far_as_there_is_time_for_it() -> None:
+    broker = PairedBroker()
+    client, deliveries = consumer_of(broker, 3 * ANSWERS_LENGTH)
+    for delivery in deliveries:
+        delivery.update(Delivery.ACCEPTED)
+        delivery.settle()
+    client.peer.receive(client.transport.peek(client.transport.pending()) or b"", budget_of(2))
+    clock = itertools.count(step=1.0)
+    broker.container.clock = lambda: next(clock)
+    client.vanish()
+    while broker.container.has_work:
+        broker.turn()
+    queue = broker.queue("q")
+    assert (queue.count, queue.acquired) == (ANSWERS_LENGTH, 0)
+    assert {entry.delivery_count for entry in queue.entries()} == {1}
+
+
+def test_requests_are_carried_out_one_by_one_as_there_is_time() -> None:
+    broker = PairedBroker()
+    client = broker.connect()
+    sender = client.sender("$management")
+    for number in range(4):
+        request = {"operation": "CREATE", "type": "queue", "name": f"made {number}"}
+        client.send(sender, proton.Message(properties=request, reply_to="nobody"))
+    client.peer.receive(client.transport.peek(client.transport.pending()) or b"", budget_of(1))
+    state = broker.container.resources.state
+    made = [len(state.queues)]
+    while client.peer.is_behind:
+        client.peer.receive(b"", budget_of(1))
+        made.append(len(state.queues))
+    assert made == [1, 2, 3, 4, 4]
+
+
+def test_links_are_attached_one_by_one_as_there_is_time() -> None:
+    broker = PairedBroker()
+    client = broker.connect()
+    for number in range(3):
+        link = client.session.sender(f"l{number}")
+        link.target.address = "q"
+        link.open()
+    client.peer.receive(client.transport.peek(client.transport.pending()) or b"", budget_of(1))
+    attached = [client.peer.link_count]
+    while client.peer.is_behind:
+        client.peer.receive(b"", budget_of(1))
+        attached.append(client.peer.link_count)
+    assert attached == [1, 2, 3, 3]

@@ -18,18 +18,23 @@ from qpid_ha_broker.amqp.conditions import (
     symbol_map,
 )
 from qpid_ha_broker.amqp.container import Container, Notice
-from qpid_ha_broker.amqp.coordinator import Transactions
+from qpid_ha_broker.amqp.coordinator import CoordinatorLink, Transactions
 from qpid_ha_broker.amqp.engine import Engine
 from qpid_ha_broker.amqp.incoming import ReceivingLink
-from qpid_ha_broker.amqp.management_link import ReplyLink
+from qpid_ha_broker.amqp.management_link import ManagementLink, ReplyLink
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
 from qpid_ha_broker.amqp.peer_link import PeerChannel, PeerReceiver, PeerSender
 from qpid_ha_broker.amqp.values import listed
+from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import ModelError
 
+REQUESTS = ManagementLink | CoordinatorLink
+"""Links on which a message may mean much work."""
 LinkHandler = ReceivingLink | OutgoingLink | ReplyLink | PeerReceiver | PeerSender
 
+LAST_WORDS_S = 0.004
+"""For what a client has sent that is gone, or silent for too long."""
 NOTES_LIMIT = 100
 """Lines that one connection may cause in the log."""
 DESCRIPTION_LENGTH = 200
@@ -60,6 +65,8 @@ class Connection:
         self.partial_bytes = 0
         self.congested: dict[OutgoingLink, None] = {}
         """Consumers that wait for room in the peer's window or in the socket."""
+        self.is_behind = False
+        """Not all of what came has been worked on: `receive` was cut short."""
         self.is_open = False
         self.is_admin = False
         """Marked for administration: let in everywhere, also where clients are not served."""
@@ -81,12 +88,13 @@ class Connection:
 
     # --- the driver's calls
 
-    def receive(self, data: bytes | memoryview) -> None:
-        """Bytes came; `container.now_ms` is the time."""
+    def receive(self, data: bytes | memoryview, budget: Budget = UNLIMITED) -> None:
+        """Bytes came; `container.now_ms` is the time. Call again, also without any, while `is_behind`."""
         if self.is_hung_up:
+            self.is_behind = False
             return
         self.engine.push(data)
-        self.engine.process(self)
+        self.is_behind = not self.engine.process(self, budget)
         self.container.touch(self)
 
     def take_output(self) -> bytes:
@@ -117,15 +125,18 @@ class Connection:
         """
         deadline_ms, self._deadline_ms = self._deadline_ms, self.engine.tick(now_ms)
         if 0 < deadline_ms <= now_ms:  # before, nothing can have happened
-            self.engine.process(self)
+            self.is_behind = not self.engine.process(self, self._budget())
             self.touch()
 
     def lost(self) -> None:
-        """The socket is gone."""
+        """The socket is gone. What came and takes too long to be worked on is lost with it, like what did not come."""
         try:
-            self.engine.process(self)  # a refused login is known only when its outcome has been written
+            self.engine.process(self, self._budget())  # a refused login is known only when its outcome has been written
         finally:  # even if it is a bug of ours that ended this connection, others get what it held
             self._finish(lost=True)
+
+    def _budget(self) -> Budget:
+        return Budget(self.container.clock, LAST_WORDS_S)
 
     def _relieve(self) -> None:
         congested, self.congested = self.congested, {}
@@ -291,7 +302,7 @@ class Connection:
         else:
             self._links[link._impl] = handler
             if isinstance(handler, ReceivingLink | PeerReceiver):
-                self.engine.attach_receiving(link, handler)
+                self.engine.attach_receiving(link, handler, is_costly=isinstance(handler, REQUESTS))
             else:
                 self.engine.attach_sending(link, handler)
 

@@ -18,6 +18,7 @@ from cproton_ffi import ffi, lib
 
 from qpid_ha_broker.amqp.conditions import DECODE_ERROR, FRAMING_ERROR
 from qpid_ha_broker.amqp.values import value_of
+from qpid_ha_broker.model.budget import UNLIMITED, Budget
 
 ACCEPTED: int = lib.PN_ACCEPTED
 REJECTED: int = lib.PN_REJECTED
@@ -27,6 +28,8 @@ DECLARED, TRANSACTIONAL = 0x33, 0x34
 """AMQP 1.0 part 4: the delivery states of a coordinator and of transactional work."""
 
 OUTPUT_CHUNK = RECEIVE_BUFFER = 64 * 1024
+ANSWERS_LENGTH = 64
+"""Dispositions between two looks at the clock."""
 
 Delivery = Any
 """A `pn_delivery_t *`: hashable, and valid until settled."""
@@ -87,6 +90,8 @@ class Engine:
         self._collector = lib.pn_collector()
         lib.pn_connection_collect(connection._impl, self._collector)
         self._receiving: dict[Any, Receiving] = {}
+        self._costly: set[Any] = set()
+        """Links on which messages are requests."""
         self._sending: dict[Any, Sending] = {}
         self._buffer = (workspace or Workspace()).buffer
         transport.bind(connection)
@@ -149,12 +154,16 @@ class Engine:
 
     # --- events
 
-    def process(self, handler: Handler) -> None:
-        """Tell `handler` and the links all that happened since the last call."""
+    def process(self, handler: Handler, budget: Budget = UNLIMITED) -> bool:
+        """Tell `handler` and the links what happened since the last call; whether that was all.
+
+        Stops when `budget` is spent: a few bytes may settle a hundred thousand deliveries, or ask for much. Messages
+        on ordinary links are not among what is counted, as so many bytes came for each.
+        """
         collector, delivery_type = self._collector, lib.PN_DELIVERY
         peek, pop, type_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
         delivery_of, link_of, nothing = lib.pn_event_delivery, lib.pn_delivery_link, ffi.NULL
-        last_pointer, receiving, sending = nothing, None, None
+        last_pointer, receiving, sending, is_costly, answers = nothing, None, None, False, 0
         while (event := peek(collector)) != nothing:
             kind = type_of(event)
             if kind == delivery_type:
@@ -163,14 +172,22 @@ class Engine:
                 if pointer != last_pointer:
                     last_pointer = pointer
                     receiving, sending = self._receiving.get(pointer), self._sending.get(pointer)
+                    is_costly = pointer in self._costly
                 if receiving is not None:
                     self._incoming(pointer, delivery, receiving)
+                    if is_costly and budget.is_spent:
+                        pop(collector)
+                        return False
                 elif sending is None:
                     self._discard(pointer, delivery)
                 elif lib.pn_delivery_updated(delivery):
                     sending.disposition(
                         delivery, lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery)
                     )
+                    answers += 1
+                    if answers % ANSWERS_LENGTH == 0 and budget.is_spent:
+                        pop(collector)
+                        return False
             else:
                 tell = _EVENTS.get(kind)
                 if tell is not None:
@@ -179,7 +196,11 @@ class Engine:
                     except UnicodeError as error:  # from Proton, where the standard wants UTF-8
                         handler.malformed(DECODE_ERROR, str(error))
                 last_pointer = nothing
+                if tell is not None and budget.is_spent:
+                    pop(collector)
+                    return False
             pop(collector)
+        return True
 
     def _incoming(self, pointer: Any, delivery: Delivery, link: Receiving) -> None:
         if not lib.pn_delivery_readable(delivery):
@@ -227,9 +248,11 @@ class Engine:
         if sending is not None:
             sending.flow()
 
-    def attach_receiving(self, link: proton.Link, handler: Receiving) -> None:
-        """From now on `handler` gets the messages that come on `link`."""
+    def attach_receiving(self, link: proton.Link, handler: Receiving, *, is_costly: bool = False) -> None:
+        """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work."""
         self._receiving[link._impl] = handler
+        if is_costly:
+            self._costly.add(link._impl)
 
     def attach_sending(self, link: proton.Link, handler: Sending) -> None:
         """From now on `handler` is told of credit and of answers on `link`."""
@@ -238,6 +261,7 @@ class Engine:
     def detach(self, link: proton.Link) -> None:
         """Nobody is told any more; what still comes on `link` is settled and dropped."""
         self._receiving.pop(link._impl, None)
+        self._costly.discard(link._impl)
         self._sending.pop(link._impl, None)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, RESOURCE_LIMIT, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.server.admission import Refusal
 from qpid_ha_broker.server.peer_channels import MUCH_BYTES
 
@@ -76,7 +77,7 @@ class ClientProtocol(asyncio.Protocol):
         self._work()
         if self._transport is None or self._transport.is_closing():
             return
-        if self._rest or len(data) >= MUCH_BYTES:
+        if self._is_behind or len(data) >= MUCH_BYTES:
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._go_on)
 
@@ -94,21 +95,27 @@ class ClientProtocol(asyncio.Protocol):
             rest, self._rest = self._rest, memoryview(b"")
             connection.receive(rest)
             return
-        until = time.perf_counter() + SLICE_S
-        while self._rest and self.connection is connection:
-            piece, self._rest = self._rest[:PIECE_BYTES], self._rest[PIECE_BYTES:]
-            connection.receive(piece)
-            if time.perf_counter() >= until:
+        budget = Budget(time.perf_counter, SLICE_S)
+        while self._is_behind and self.connection is connection:
+            size = 0 if connection.is_behind else PIECE_BYTES
+            piece, self._rest = self._rest[:size], self._rest[size:]
+            connection.receive(piece, budget)
+            if budget.is_spent:
                 break
         self._broker.schedule_turn()
+
+    @property
+    def _is_behind(self) -> bool:
+        """Not all that was read has been worked on."""
+        return bool(self._rest) or (self.connection is not None and self.connection.is_behind)
 
     def _go_on(self) -> None:
         """Work on what is left, and read on once nothing is."""
         if self._transport is None or self._transport.is_closing():
             return
-        if self._rest:
+        if self._is_behind:
             self._work()
-        if self._rest:
+        if self._is_behind:
             asyncio.get_running_loop().call_soon(self._go_on)
         elif not self._transport.is_closing():
             self._transport.resume_reading()
