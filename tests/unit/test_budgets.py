@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import proton
+import pytest
 from proton import Delivery
 
 from model_support import NOW_MS, Core, bodies, body, message
 from paired_engines import PairedBroker, PairedClient
-from qpid_ha_broker.amqp.container import ContainerSettings
+from qpid_ha_broker.amqp.container import HANDOUT_LIMIT, ContainerSettings
 from qpid_ha_broker.amqp.engine import ANSWERS_LENGTH
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.budget import Budget
@@ -322,3 +324,79 @@ def test_links_are_attached_one_by_one_as_there_is_time() -> None:
         client.peer.receive(b"", budget_of(1))
         attached.append(client.peer.link_count)
     assert attached == [1, 2, 3, 3]
+
+
+def crowded(count: int = 2000) -> tuple[PairedBroker, PairedClient, Any, list[Delivery]]:
+    """A client that has as much unanswered as it may, a link with more credit than that, and what came on it."""
+    broker = PairedBroker(ContainerSettings("test", "0", max_unsettled_per_connection=600))
+    queue = broker.container.configuration.declare_queue("q", {})
+    for number in range(count):
+        broker.container.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
+    client = broker.connect()
+    receiver = client.receiver("q", credit=count)
+    return broker, client, receiver, [delivery for delivery, _ in client.received(receiver)]
+
+
+def test_who_has_much_unanswered_gets_no_more_before_it_answers() -> None:
+    broker, client, receiver, deliveries = crowded()
+    assert 600 <= len(deliveries) < 600 + HANDOUT_LIMIT
+    other = client.receiver("q", credit=10)
+    assert client.received(other) == [], "it counts for the connection, not for a link"
+    for outcome, number in itertools.product((Delivery.ACCEPTED, Delivery.RELEASED), range(100)):
+        delivery = deliveries[number if outcome == Delivery.ACCEPTED else -1 - number]
+        delivery.update(outcome)
+        delivery.settle()
+    broker.settle_down()
+    held = len(deliveries) - 200 + len(more := client.received(receiver)) + len(client.received(other))
+    assert more
+    assert 600 <= held < 600 + HANDOUT_LIMIT + 10
+    for delivery, _ in [*more, *((each, None) for each in deliveries[100:-100])]:
+        delivery.update(Delivery.ACCEPTED)
+        delivery.settle()
+    broker.settle_down()
+    assert client.peer.unsettled == broker.queue("q").acquired >= 600
+
+
+@pytest.mark.parametrize("how", ["at once", "answers second", "browser", "rejected"])
+def test_what_is_answered_in_any_way_makes_room(how: str) -> None:
+    broker = PairedBroker(ContainerSettings("test", "0", max_unsettled_per_connection=10))
+    queue = broker.container.configuration.declare_queue("q", {})
+    for number in range(1000):
+        broker.container.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
+    client = broker.connect()
+    link = client.session.receiver("in")
+    link.source.address = "q"
+    if how == "answers second":
+        link.rcv_settle_mode = proton.Link.RCV_SECOND
+    if how == "browser":
+        link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
+    link.open()
+    link.flow(1000)
+    broker.settle_down()
+    got = 0
+    while found := client.received(link):
+        got += len(found)
+        for delivery, _ in found:
+            delivery.update(Delivery.REJECTED if how == "rejected" else Delivery.ACCEPTED)
+            if how != "answers second":
+                delivery.settle()
+        broker.settle_down()
+    assert (got, client.peer.unsettled) == (1000, 0)
+
+
+def test_a_drain_is_answered_also_where_answers_are_waited_for() -> None:
+    broker, client, receiver, deliveries = crowded()
+    receiver.drain(0)
+    broker.settle_down()
+    assert (receiver.credit, client.received(receiver)) == (0, [])
+    assert broker.queue("q").count == 2000
+    assert len(deliveries) == broker.queue("q").acquired
+
+
+def test_a_link_that_ends_makes_room_for_the_others() -> None:
+    broker, client, receiver, _ = crowded()
+    other = client.receiver("q", credit=10)
+    receiver.close()
+    broker.settle_down()
+    assert [message.body for _, message in client.received(other)] == list(range(10))
+    assert client.peer.unsettled == 10

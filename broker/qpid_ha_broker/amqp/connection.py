@@ -65,6 +65,10 @@ class Connection:
         self.partial_bytes = 0
         self.congested: dict[OutgoingLink, None] = {}
         """Consumers that wait for room in the peer's window or in the socket."""
+        self.unsettled = 0
+        """Deliveries that the client has not answered; what a turn changes counts at its end."""
+        self.waiting_for_answers: dict[OutgoingLink, None] = {}
+        """Consumers that get nothing before the client has answered some of what it has."""
         self.is_behind = False
         """Not all of what came has been worked on: `receive` was cut short."""
         self.is_open = False
@@ -142,6 +146,19 @@ class Connection:
         congested, self.congested = self.congested, {}
         for link in congested:
             link.open_window()
+
+    @property
+    def has_enough_unsettled(self) -> bool:
+        """Whether the client has to answer some of its messages before it gets more."""
+        return self.unsettled >= self.container.settings.max_unsettled_per_connection
+
+    def count_unsettled(self, change: int) -> None:
+        """A consumer has so many unanswered deliveries more, or less."""
+        self.unsettled += change
+        if change < 0 and self.waiting_for_answers and not self.has_enough_unsettled:
+            waiting, self.waiting_for_answers = self.waiting_for_answers, {}
+            for link in waiting:
+                link.open_window()
 
     @property
     def link_count(self) -> int:

@@ -57,6 +57,8 @@ class ContainerSettings:
     max_transaction_messages: int = 2000
     max_links_per_connection: int = 4096
     max_sessions_per_connection: int = 256
+    max_unsettled_per_connection: int = 30_000
+    """Messages that a client may have and not have answered: credit beyond it waits until some are."""
     publisher_credit: int = 1000
     memory_limit_bytes: int = 1 << 40
     confirm_dequeue: bool = True

@@ -56,6 +56,8 @@ class OutgoingLink(Consumer):
         self._ended = False
         self._presettled = link.snd_settle_mode == proton.Link.SND_SETTLED
         self._selector = selector
+        self._counted = 0
+        """Of `_unsettled`, in what the connection knows."""
         self._unsettled: dict[Delivery, tuple[Entry, Any, int]] = {}
         """By delivery: the message, the tag, and the bytes that Proton keeps until it is settled."""
         self._accepted: list[Entry] = []
@@ -88,6 +90,9 @@ class OutgoingLink(Consumer):
             self.window_bytes = 0
             self.connection.congested[self] = None
             return
+        if self.connection.has_enough_unsettled:
+            self._wait_for_answers()
+            return
         share = min(WINDOW_BYTES, CONNECTION_WINDOW_BYTES // self.connection.link_count)
         self.window_bytes = share - self._sender.unsent_bytes
         if self.window_bytes <= 0:
@@ -95,9 +100,17 @@ class OutgoingLink(Consumer):
         elif self.credit > 0:
             self._container.resources.wake(self.queue)
 
+    def _wait_for_answers(self) -> None:
+        self.window_bytes = 0
+        self.connection.waiting_for_answers[self] = None
+
     def finish_drain(self) -> bool:
-        """Give up credit that the queue has no messages for; False while it waits for room or for a disk."""
-        if self.credit > 0 and (self.window_bytes <= 0 or self.queue.awaits_bodies):
+        """Give up credit that the queue has no messages for; False while it waits for room or for a disk.
+
+        A client that must answer first has all that it can get.
+        """
+        waits = self.window_bytes <= 0 or self.queue.awaits_bodies
+        if self.credit > 0 and waits and self not in self.connection.waiting_for_answers:
             return False
         self._sender.drained()
         self.credit = 0
@@ -129,8 +142,17 @@ class OutgoingLink(Consumer):
         if self._presettled and not self.browsing:
             self._container.resources.accept(self.queue, entries)
         self.connection.touch()
-        if self.window_bytes <= 0:
+        self._count_unsettled()
+        if self.connection.has_enough_unsettled:
+            self._wait_for_answers()
+        elif self.window_bytes <= 0:
             self.connection.congested[self] = None
+
+    def _count_unsettled(self) -> None:
+        count = len(self._unsettled)
+        change, self._counted = count - self._counted, count
+        if change:
+            self.connection.count_unsettled(change)
 
     # --- what became of them
 
@@ -154,9 +176,12 @@ class OutgoingLink(Consumer):
             else:
                 outcome = RemoteOutcome(delivery)
                 self._return(entry, state, outcome.failed, outcome.undeliverable)
+                self._container.accepting[self] = None
         if settled:
             engine.forget(delivery)
             self._sender.free(tag)
+            if self.browsing:
+                self._container.accepting[self] = None
         else:
             self._answered.append((delivery, tag))
             self._container.accepting[self] = None
@@ -170,7 +195,8 @@ class OutgoingLink(Consumer):
             self._container.resources.release(self.queue, [entry], counts)
 
     def flush_accepted(self) -> None:
-        """Dequeue all that was accepted in this turn, with one event."""
+        """Dequeue all that was accepted in this turn, with one event, and count what is still unanswered."""
+        self._count_unsettled()
         resources = self._container.resources
         if self._accepted:
             resources.accept(self.queue, self._accepted)
@@ -229,10 +255,12 @@ class OutgoingLink(Consumer):
                 self._container.unsettled_bytes -= size
                 self._unconfirmed.append((lsn, delivery, tag))
         self._container.unconfirmed[self] = None
+        self._container.accepting[self] = None
 
     def _settled(self, delivery: Delivery) -> None:
         _, tag, size = self._unsettled.pop(delivery)
         self._container.unsettled_bytes -= size
+        self._container.accepting[self] = None
         engine.forget(delivery)
         self._sender.free(tag)
 
@@ -244,6 +272,7 @@ class OutgoingLink(Consumer):
         self._ended = True
         container, now_ms = self._container, self._container.now_ms
         unsettled, self._unsettled = self._unsettled, {}
+        self._count_unsettled()
         # In passes over lists: there may be a hundred thousand.
         container.unsettled_bytes -= sum([size for _, _, size in unsettled.values()])
         entries = []
@@ -259,7 +288,8 @@ class OutgoingLink(Consumer):
         if entries:
             container.resources.release_in_portions(self.queue, self, entries, failed=lost)
         container.resources.unsubscribe(self.queue, self, now_ms)
-        for links in (container.unconfirmed, container.accepting, container.draining, self.connection.congested):
+        waiting = self.connection.congested, self.connection.waiting_for_answers
+        for links in (container.unconfirmed, container.accepting, container.draining, *waiting):
             links.pop(self, None)
 
 

@@ -472,6 +472,7 @@ def container_settings(settings: BrokerSettings) -> ContainerSettings:
         nodes=NodeSettings(settings.auto_create, dict(settings.auto_create_arguments), settings.temporary_limits),
         max_message_bytes=settings.max_message_bytes,
         max_links_per_connection=settings.max_links_per_connection,
+        max_unsettled_per_connection=settings.max_unsettled_per_connection,
         max_sessions_per_connection=settings.max_sessions_per_connection,
         max_transaction_messages=settings.max_transaction_messages,
         publisher_credit=settings.publisher_credit,

@@ -124,6 +124,10 @@ class BrokerSettings:
     max_links_per_connection: int = field(
         default=4096, metadata=described("max-links-per-connection", count(1, 1_000_000))
     )
+    max_unsettled_per_connection: int = field(
+        default=30_000, metadata=described("max-unsettled-per-connection", count(1, 1_000_000), changeable=True)
+    )
+    """Messages that a client has got and not answered: it gets no more before it answers some."""
     max_frame_bytes: int = field(default=64 * KIB, metadata=described("max-frame-size", size(512, 16 * MIB)))
     max_message_bytes: int = field(
         default=100 * MIB, metadata=described("max-message-size", size(512, LARGEST_MESSAGE), changeable=True)
