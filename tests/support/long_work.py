@@ -108,6 +108,17 @@ def release(port: int) -> None:
         peer.expect(DETACH)
 
 
+def shrink(port: int) -> None:
+    """A long queue becomes a ring of few messages."""
+    with BlockingClient(f"amqp://{HOST}:{port}") as client:
+        management = filled(port, client, "long")
+        limits = {"arguments": {"qpid.max_count": 10, "qpid.policy_type": "ring"}}
+        management.ask("UPDATE", limits, type="queue", name="long")
+        client.send("long", "one more")
+        while management.messages("long") != 10:
+            pass
+
+
 LONG_WORK: Final[Mapping[str, Callable[[int], None]]] = {
-    each.__name__: each for each in (purge, delete, delete_bound, query, release)
+    each.__name__: each for each in (purge, delete, delete_bound, query, release, shrink)
 }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from model_support import Core, bodies, message
+from model_support import NOW_MS, Core, bodies, message, transaction_of
 from qpid_ha_broker.events.types import Dequeued, DequeueReason, Enqueued
+from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import InvalidArgument, QueueFull
-from qpid_ha_broker.model.queue import PASSED_LENGTH
+from qpid_ha_broker.model.queue import DISPLACED_LENGTH, PASSED_LENGTH
 
 SECOND = 1000
 
@@ -419,4 +420,60 @@ def test_a_dead_letter_goes_to_a_queue_that_is_not_replicated() -> None:
     core.publish(queue, "a")
     core.resources.reject(queue, core.take(queue, core.consumer(queue)))
     assert (queue.count, bodies(dead.entries())) == (0, ["a"])
+    core.check()
+
+
+def test_a_ring_whose_limit_was_lowered_drops_the_rest_in_portions() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=4 * DISPLACED_LENGTH, policy_type="ring")
+    core.publish(queue, *(str(number) for number in range(3 * DISPLACED_LENGTH)))
+    core.configuration.update_queue("q", {"qpid.max_count": 2})
+    core.publish(queue, "new")
+    counts = [queue.count]
+    while core.resources.is_shrinking:
+        core.resources.go_on_shrinking(Budget(lambda: 0.0, 0.0))
+        counts.append(queue.count)
+    assert counts == [2 * DISPLACED_LENGTH + 1, DISPLACED_LENGTH + 1, 2]
+    assert bodies(queue.entries()) == [str(3 * DISPLACED_LENGTH - 1), "new"]
+    core.check()
+
+
+def test_what_consumers_hold_is_not_dropped_by_a_ring_that_shrinks() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=4 * DISPLACED_LENGTH, policy_type="ring")
+    core.publish(queue, *(str(number) for number in range(2 * DISPLACED_LENGTH)))
+    held = core.take(queue, core.consumer(queue), 10)
+    core.configuration.update_queue("q", {"qpid.max_count": 2})
+    core.publish(queue, "new")
+    core.resources.go_on_shrinking()
+    assert list(queue.entries()) == held
+    core.check()
+
+
+@pytest.mark.parametrize("end", ["deleted", "another one's"])
+def test_a_ring_that_may_not_shrink_any_more_is_left_alone(end: str) -> None:
+    core = Core()
+    queue = core.queue("q", max_count=4 * DISPLACED_LENGTH, policy_type="ring")
+    core.publish(queue, *(str(number) for number in range(3 * DISPLACED_LENGTH)))
+    core.configuration.update_queue("q", {"qpid.max_count": 2})
+    core.publish(queue, "new")
+    if end == "deleted":
+        core.configuration.delete_queue("q")
+    else:
+        core.resources.read_only = "this broker is joining, not primary"
+    lsn = core.log.last_lsn
+    core.resources.go_on_shrinking()
+    assert (core.log.last_lsn, core.resources.is_shrinking) == (lsn, False)
+    core.check()
+
+
+def test_messages_of_one_transaction_drop_hardly_more_at_once_than_one_does() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=4 * DISPLACED_LENGTH, policy_type="ring")
+    core.publish(queue, *(str(number) for number in range(3 * DISPLACED_LENGTH)))
+    core.configuration.update_queue("q", {"qpid.max_count": 2})
+    core.resources.commit(transaction_of(*[(queue, "new")] * 3), NOW_MS)
+    assert queue.count == 2 * DISPLACED_LENGTH + 1
+    core.resources.go_on_shrinking()
+    assert bodies(queue.entries()) == ["new", "new"]
     core.check()

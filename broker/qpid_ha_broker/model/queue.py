@@ -23,6 +23,9 @@ from qpid_ha_broker.model.sequence import Entry, Holder
 PASSED_LENGTH = 1000
 """Messages that a consumer may find expired or unwanted at a time, however quick that is."""
 
+DISPLACED_LENGTH = 500
+"""Messages that a ring drops at once: its limit may have been lowered, or one message take the place of many."""
+
 Accepts = Callable[[Enqueued], bool]
 
 
@@ -305,7 +308,8 @@ class Queue:
         """What a ring drops so that a message of `size` bytes fits, besides what is already planned to come (net).
 
         None: the message itself is what has to go, because all that it could take the place of has a higher priority.
-        Raises QueueFull where it does not fit.
+        No more than DISPLACED_LENGTH: then the ring is over its limits until the rest has gone, see `excess`. Raises
+        QueueFull where it does not fit.
         """
         limits = self.arguments
         if limits.policy_type is FullPolicy.SELF_DESTRUCT and self.count + coming_count == 0:
@@ -313,7 +317,8 @@ class Queue:
         dropped: list[Entry] = []
         over_count = self.count + coming_count + 1 - limits.max_count if limits.max_count else 0
         over_size = self.size + coming_size + size - limits.max_size if limits.max_size else 0
-        while over_count > 0 or over_size > 0:
+        most = max(DISPLACED_LENGTH + min(coming_count, 0), 1)  # messages of a transaction come together
+        while (over_count > 0 or over_size > 0) and len(dropped) < most:
             entry = self._next_displaced(size)
             if entry is None:
                 self.undo_displacing(dropped)
@@ -321,6 +326,22 @@ class Queue:
             if self._order.level_of(entry.outline().priority) > self._order.level_of(priority):
                 self.undo_displacing(dropped)
                 return None
+            self.hold(entry, _DISPLACED)
+            dropped.append(entry)
+            over_count -= 1
+            over_size -= size_of(entry.outline())
+        return dropped
+
+    def excess(self) -> list[Entry]:
+        """Up to DISPLACED_LENGTH messages that a ring has to drop to keep its limits; nobody gets them any more."""
+        limits = self.arguments
+        over_count = self.count - limits.max_count if limits.max_count else 0
+        over_size = self.size - limits.max_size if limits.max_size else 0
+        dropped: list[Entry] = []
+        while (over_count > 0 or over_size > 0) and len(dropped) < DISPLACED_LENGTH:
+            entry = self._next_displaced(0)
+            if entry is None:
+                break
             self.hold(entry, _DISPLACED)
             dropped.append(entry)
             over_count -= 1

@@ -23,7 +23,7 @@ from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader, write
 from qpid_ha_broker.model.producers import Deduplication
 from qpid_ha_broker.model.purge import Purge
-from qpid_ha_broker.model.queue import Consumer, Handout, Queue
+from qpid_ha_broker.model.queue import DISPLACED_LENGTH, Consumer, Handout, Queue
 from qpid_ha_broker.model.sequence import Entry, Holder
 from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, State
 from qpid_ha_broker.model.transaction import Message, Transaction
@@ -67,6 +67,8 @@ class ResourceSet(Gate, TwoLogs):
         self._returning: list[_Returning] = []
         self._purges: deque[Purge] = deque()
         """Those that go on, the one whose turn is next first."""
+        self._shrinking: dict[Queue, None] = {}
+        """Rings that may be over their limits."""
         self._now_ms = 0
         self.is_expiring = False
         """The last `tick` came to no end: it is due again."""
@@ -203,6 +205,8 @@ class ResourceSet(Gate, TwoLogs):
             self.state.removed(departure.queue, departure.entries)
         for queue, entries in outdated.items():
             self._dequeue(queue, entries, DequeueReason.DISPLACED)
+            if len(entries) >= DISPLACED_LENGTH:
+                self._shrinking[queue] = None
         self._wake(plan.queues)
         return lsn
 
@@ -375,6 +379,7 @@ class ResourceSet(Gate, TwoLogs):
 
     def _became_read_only(self) -> None:
         self.go_on_releasing()
+        self._shrinking.clear()  # the next primary drops the rest with the next message that comes
         while self._purges:
             self._give_up(self._purges.popleft(), NotPrimary, self._read_only)
 
@@ -440,6 +445,24 @@ class ResourceSet(Gate, TwoLogs):
         if len(self._purges) == 1:
             self._purge_portion()
         return purge
+
+    @property
+    def is_shrinking(self) -> bool:
+        """Whether `go_on_shrinking` has something to do."""
+        return bool(self._shrinking)
+
+    def go_on_shrinking(self, budget: Budget = UNLIMITED) -> None:
+        """Let rings that are over their limits drop a portion each, until none is or `budget` is spent."""
+        while self._shrinking:
+            queue = next(iter(self._shrinking))
+            del self._shrinking[queue]
+            dropped = [] if queue.deleted else queue.excess()
+            if dropped:
+                self._dequeue(queue, dropped, DequeueReason.DISPLACED)
+            if len(dropped) >= DISPLACED_LENGTH:
+                self._shrinking[queue] = None
+            if budget.is_spent:
+                break
 
     @property
     def is_purging(self) -> bool:
