@@ -195,6 +195,13 @@ class Cluster:
         self.faults.damage.set_aside(node, str(problem))
         self.faults.start_later(node, self._restarts.choice(RESTARTED_AFTER_S))
 
+    def ended_for_good(self, node: Node, reason: str) -> None:
+        """An operator sets a store aside that was put back and is of another cluster."""
+        if node.machine is None or not node.machine.is_put_back:
+            raise Violation(f"{node.name} stops for good: {reason}")
+        self.faults.damage.set_aside(node, reason)
+        self.faults.start_later(node, self._restarts.choice(RESTARTED_AFTER_S))
+
     def _note_force(self, node: Node) -> None:
         self.forced += 1
         self.ledger.force(node)

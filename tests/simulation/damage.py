@@ -83,6 +83,7 @@ class Damage:
         machine, copied_s = self._stopped(fault, node), _copied_s(fault)
         copies, record = self._copies[fault], self._register.record
         self._replace(node, machine, copies[node.name])
+        machine.is_put_back = True
         # A record of a newer generation or epoch than that of the copies tells that something is missing. Brokers know
         # of one before it is recorded.
         is_known = max(image.known for image in copies.values()) >= (record.generation, record.epoch)
@@ -130,7 +131,7 @@ class Damage:
         for path, data in image.files.items():
             disk.put(path, data)
         machine.replace_disk(disk)
-        machine.is_damaged = image.is_damaged
+        machine.is_damaged, machine.is_put_back = image.is_damaged, False
 
     def _some_file(self, machine: Machine) -> tuple[str, bytes]:
         """One with something in it; of the journal most of the time."""

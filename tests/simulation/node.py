@@ -101,6 +101,9 @@ class Watcher(Protocol):
     def store_refused(self, node: Node, problem: StoreError) -> None:
         """The process has ended, because it cannot use its store."""
 
+    def ended_for_good(self, node: Node, reason: str) -> None:
+        """The process has ended, because it has no place in this cluster."""
+
 
 class World(NamedTuple):
     """What all nodes share."""
@@ -427,7 +430,8 @@ class Node(MemberHarness):
         self._world.watcher.ended(self, True)
 
     def end_for_good(self, reason: str) -> None:
-        raise Violation(f"{self.name} stops for good: {reason}")
+        self.kill(is_silent=False, cause=reason)
+        self._world.watcher.ended_for_good(self, reason)
 
     def _reply(self) -> Callable[[fx.Input], None]:
         process = self.process

@@ -66,6 +66,8 @@ class Machine:
     """The power goes at this operation, counted from the beginning; 0: it does not."""
     is_damaged: bool = False
     """Some of its bytes were changed: whoever starts there may refuse."""
+    is_put_back: bool = False
+    """Its disk is a copy, perhaps of the time of another cluster."""
     kinds: list[str] = field(default_factory=list)
     """What those operations were."""
 
