@@ -119,6 +119,22 @@ def shrink(port: int) -> None:
             pass
 
 
+def delete_to_alternate(port: int) -> None:
+    """A long queue whose messages go elsewhere."""
+    with BlockingClient(f"amqp://{HOST}:{port}") as client:
+        management = Management(client)
+        management.create_queue("dead")
+        management.create_exchange("elsewhere", "fanout")
+        management.bind("elsewhere", "dead")
+        management.create_queue("long", {"qpid.alternate_exchange": "elsewhere"})
+        count = MANY // 4
+        send(port, "long", repeat(message(b"x"), count), 1000)
+        management.delete_queue("long")
+        moved = management.messages("dead")
+        if moved != count:
+            raise AssertionError(f"{moved} of {count} messages were moved")
+
+
 LONG_WORK: Final[Mapping[str, Callable[[int], None]]] = {
-    each.__name__: each for each in (purge, delete, delete_bound, query, release, shrink)
+    each.__name__: each for each in (purge, delete, delete_bound, query, release, shrink, delete_to_alternate)
 }

@@ -167,7 +167,7 @@ def test_a_queue_is_not_deleted_where_it_had_to_be_empty_or_unused() -> None:
     with pytest.raises(InUse, match="1 consumers"):
         core.configuration.delete_queue("q", if_unused=True)
     core.leave(queue, consumer)
-    assert core.configuration.delete_queue("q", if_unused=True) is queue
+    assert core.configuration.delete_queue("q", if_unused=True).queue is queue
     assert queue.deleted
     assert core.resources.deleted_queues == [queue]
 

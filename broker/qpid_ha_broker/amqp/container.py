@@ -169,6 +169,7 @@ class Container:
         resources = self.resources
         has_pending = resources.log.has_pending or resources.local_log.has_pending
         goes_on = resources.is_expiring or resources.is_releasing or resources.is_purging or resources.is_shrinking
+        goes_on |= self.configuration.is_deleting
         return resources.has_work or has_pending or goes_on or bool(resources.deleted_queues or self.garbage)
 
     def turn(self) -> Batch | None:
@@ -184,6 +185,7 @@ class Container:
         self.garbage.go_on(budget)
         self.resources.go_on_purging(budget)
         self.resources.go_on_shrinking(budget)
+        self.configuration.go_on_deleting(budget)
         # On a replica no time passes: what has expired there, the primary decides.
         budget = Budget(self.clock, HANDOUT_S)
         self._withheld += self.resources.hand_out(0 if self.read_only else self.now_ms, HANDOUT_LIMIT, budget)

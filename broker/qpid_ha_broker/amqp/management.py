@@ -28,7 +28,7 @@ from qpid_ha_broker.amqp.management_messages import (
     write_answer,
 )
 from qpid_ha_broker.model import errors
-from qpid_ha_broker.model.administration import Administration, Facts, Pending
+from qpid_ha_broker.model.administration import Administration, Facts, Outcome
 
 NODE_TYPE = "org.amqp.management"
 NODE_NAME = "self"
@@ -67,14 +67,14 @@ class Reply(NamedTuple):
 class LaterReply:
     """The reply to a command whose work goes on in the turns to come: ask at the end of each turn."""
 
-    def __init__(self, request: Request, pending: Pending[Answer]) -> None:
+    def __init__(self, request: Request, outcome: Outcome[Answer]) -> None:
         self._request = request
-        self._pending = pending
+        self._outcome = outcome
 
     def ready(self) -> Reply | None:
         """The reply; None while the work goes on."""
         try:
-            done = self._pending.done()
+            done = self._outcome.done()
         except errors.ModelError as error:
             return _reply(self._request, _refused(error))
         return None if done is None else _reply(self._request, done.result._replace(lsn=done.lsn))
@@ -114,7 +114,7 @@ class Management:
         later = LaterReply(request, answer)
         return later.ready() or later
 
-    def _carry_out(self, request: Request) -> Answer | Pending[Answer]:
+    def _carry_out(self, request: Request) -> Answer | Outcome[Answer]:
         if request.problem:
             raise Refusal(BAD_REQUEST, request.problem)
         operation = request.properties.get("operation")

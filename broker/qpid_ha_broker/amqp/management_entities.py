@@ -20,9 +20,9 @@ from qpid_ha_broker.amqp.management_messages import (
     Refusal,
     Request,
 )
-from qpid_ha_broker.model.administration import Administration, Done, Facts, Pending
+from qpid_ha_broker.model.administration import Administration, Done, Facts, Outcome, Pending
 
-Operation = Callable[[Request], Answer | Pending[Answer]]
+Operation = Callable[[Request], Answer | Outcome[Answer]]
 
 
 class EntityType(ABC):
@@ -60,14 +60,14 @@ class EntityType(ABC):
     def _make(self, request: Request, body: Facts) -> Done[Facts]: ...
 
     @abstractmethod
-    def _remove(self, name: str, request: Request) -> Done[Facts]: ...
+    def _remove(self, name: str, request: Request) -> Outcome[Facts]: ...
 
     def _create(self, request: Request) -> Answer:
         done = self._make(request, self._body(request, self.settable))
         return Answer(CREATED, "Created", self._entity(done.result), lsn=done.lsn)
 
-    def _delete(self, request: Request) -> Answer:
-        return Answer(NO_CONTENT, "Deleted", {}, lsn=self._remove(target_of(request), request).lsn)
+    def _delete(self, request: Request) -> Outcome[Answer]:
+        return self._remove(target_of(request), request).then(lambda _: Answer(NO_CONTENT, "Deleted", {}))
 
     def _entity(self, facts: Facts) -> Facts:
         """With the attributes that every entity has; its name is its identity, too."""
@@ -117,7 +117,7 @@ class QueueType(EntityType):
     def _make(self, request: Request, body: Facts) -> Done[Facts]:
         return self._administration.create_queue(_name_of_new(request, body), body.get("arguments"))
 
-    def _remove(self, name: str, request: Request) -> Done[Facts]:
+    def _remove(self, name: str, request: Request) -> Pending[Facts]:
         given = request.properties
         return self._administration.delete_queue(name, given.get("if_empty", False), given.get("if_unused", False))
 

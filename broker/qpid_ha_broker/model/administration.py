@@ -39,6 +39,10 @@ class Done(NamedTuple, Generic[Result]):
         """Itself: see `Pending`."""
         return self
 
+    def then(self, change: Callable[[Result], Other]) -> Done[Other]:
+        """The same with another form of its result."""
+        return Done(change(self.result), self.lsn)
+
 
 class Work(Protocol):
     """What goes on over several turns."""
@@ -117,11 +121,11 @@ class Administration:
         queue = self._configuration.update_queue(_name(name, "name"), _arguments(arguments))
         return self._done(self._queue_facts(queue))
 
-    def delete_queue(self, name: object, if_empty: object = False, if_unused: object = False) -> Done[Facts]:
+    def delete_queue(self, name: object, if_empty: object = False, if_unused: object = False) -> Pending[Facts]:
         """Delete a queue; its messages go to its alternate exchange, or away. Raises NotFound, InUse."""
         conditions = {"if_empty": _flag(if_empty, "if_empty"), "if_unused": _flag(if_unused, "if_unused")}
-        queue = self._configuration.delete_queue(_name(name, "name"), **conditions)
-        return self._done({"name": queue.name})
+        deletion = self._configuration.delete_queue(_name(name, "name"), **conditions)
+        return Pending(deletion, lambda: {"name": deletion.queue.name})
 
     def purge_queue(self, name: object) -> Pending[int]:
         """Drop what nobody has acquired; how many messages that were. Raises NotFound."""

@@ -7,7 +7,9 @@ from typing import NamedTuple
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
-from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound
+from qpid_ha_broker.model.budget import UNLIMITED, Budget
+from qpid_ha_broker.model.deletion import MOVED_LENGTH, Deletion
+from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound, NotPrimary
 from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
 from qpid_ha_broker.model.level_change import LevelChange
 from qpid_ha_broker.model.queue import Queue
@@ -41,6 +43,8 @@ class Configuration:
         self._state = resources.state
         self._log = resources.log
         self._changes: list[Change] = []
+        self._deletions: dict[Queue, Deletion] = {}
+        """Those that go on, the one whose turn is next first."""
         self._levels = LevelChange(
             resources.state, resources.log, resources.local_log, log_acquisitions=resources.log_acquisitions
         )
@@ -115,6 +119,8 @@ class Configuration:
         parsed = QueueArguments.parse(arguments)
         if name in self._state.queues:
             there = self._state.queues[name]
+            if there in self._deletions:
+                raise InUse(there.locked)
             if not parsed.means_the_same_as(there.arguments):
                 raise AlreadyExists(f"queue {name} exists with other arguments: {dict(there.arguments.given)}")
             return there
@@ -155,19 +161,64 @@ class Configuration:
             self._resources.watch(queue)
         return queue
 
-    def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> Queue:
-        """Delete a queue; its messages go to the alternate exchange if it has one. Raises NotFound, InUse."""
+    def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> Deletion:
+        """Delete a queue; its messages go to the alternate exchange if it has one. Raises NotFound, InUse.
+
+        If these are more than a portion, its consumers lose it at once, nobody publishes to it, and the queue goes with
+        the last message: see `go_on_deleting`.
+        """
         self._resources.check_writable()
         queue = self.queue(name)
         if if_empty and queue.count:
             raise InUse(f"queue {name} holds {queue.count} messages: purge it first, or do not ask for if-empty")
         if if_unused and queue.consumers:
             raise InUse(f"queue {name} has {len(queue.consumers)} consumers: stop them, or do not ask for if-unused")
+        if queue in self._deletions:
+            return self._deletions[queue]
         self._note(queue, f"queue {name} deleted; messages in it: {queue.count}")
+        deletion = Deletion(queue)
+        alternate = queue.arguments.alternate_exchange
+        if alternate not in self._state.exchanges or queue.count <= MOVED_LENGTH:
+            self._finish_deletion(deletion)
+        else:
+            _lock(queue, f"queue {name} is being deleted: its messages are on their way to exchange {alternate}")
+            self._state.deleted_queues.append(queue)
+            self._deletions[queue] = deletion
+        return deletion
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether `go_on_deleting` has something to do."""
+        return bool(self._deletions)
+
+    def go_on_deleting(self, budget: Budget = UNLIMITED) -> None:
+        """Move a portion of each queue that is being deleted, in turn, until all are gone or `budget` is spent."""
+        while self._deletions:
+            queue, deletion = next(iter(self._deletions.items()))
+            del self._deletions[queue]
+            if queue.deleted:
+                deletion.lsn = self._resources.written_lsn
+            elif self._resources.read_only:
+                _lock(queue, deletion.locked_before)
+                text = f"queue {queue.name} is there with what has not been moved: {self._resources.read_only}"
+                deletion.failure = NotPrimary(text)
+            elif entries := deletion.next_portion():
+                self._resources.reject(queue, entries)
+                self._deletions[queue] = deletion
+            elif queue.returning:
+                self._deletions[queue] = deletion
+                break  # what its consumers held comes back in the turns to come
+            else:
+                self._finish_deletion(deletion)
+            if budget.is_spent:
+                break
+
+    def _finish_deletion(self, deletion: Deletion) -> None:
+        queue = deletion.queue
         if queue.arguments.alternate_exchange in self._state.exchanges:
             self._resources.reject(queue, list(queue.entries()))
         self._write(ev.QueueDeleted(queue.id), local=is_local(queue))
-        return queue
+        deletion.lsn = self._resources.written_lsn
 
     def declare_exchange(self, name: str, kind: str, arguments: Arguments) -> Exchange:
         """Make an exchange, or find the same one there. Raises AlreadyExists, InvalidArgument, NotFound."""
@@ -269,6 +320,11 @@ class Configuration:
         except ValueError as error:
             # Once it is in the log it is too late: every witness would be sent what cannot be written down.
             raise InvalidArgument(str(error)) from error
+
+
+def _lock(queue: Queue, why: str) -> None:
+    queue.locked = why
+    queue.change_arguments(queue.arguments)
 
 
 def _shown(arguments: Arguments) -> str:

@@ -1,0 +1,141 @@
+"""Stories about deleting a queue whose many messages go to its alternate exchange."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import proton
+import pytest
+
+from model_support import Core, bodies
+from paired_engines import PairedBroker
+from qpid_ha_broker.model.budget import Budget
+from qpid_ha_broker.model.deletion import MOVED_LENGTH
+from qpid_ha_broker.model.errors import InUse, NotPrimary, QueueLocked
+from qpid_ha_broker.model.queue import Consumer, Queue
+from qpid_ha_broker.model.resource_set import RELEASED_LENGTH
+from qpid_ha_broker.model.transaction import Message
+
+SPENT = Budget(lambda: 0.0, 0.0)
+COUNT = 3 * MOVED_LENGTH + 1
+
+
+def full(core: Core) -> tuple[Queue, Queue]:
+    """A queue, and where its messages go when it is deleted."""
+    dead = core.dead_letter_queue()
+    queue = core.queue("q", alternate_exchange="dlx")
+    core.publish(queue, *(str(number) for number in range(COUNT)))
+    return queue, dead
+
+
+def test_the_messages_move_in_portions_and_the_queue_goes_with_the_last() -> None:
+    core = Core()
+    queue, dead = full(core)
+    deletion = core.configuration.delete_queue("q")
+    counts = [(queue.count, dead.count)]
+    while core.configuration.is_deleting:
+        assert (deletion.lsn, queue.deleted) == (None, False)
+        core.configuration.go_on_deleting(SPENT)
+        counts.append((queue.count, dead.count))
+        core.check()
+    assert {after - before for (_, before), (_, after) in itertools.pairwise(counts)} <= set(range(MOVED_LENGTH + 1))
+    assert (queue.deleted, deletion.lsn) == (True, core.resources.written_lsn)
+    assert bodies(dead.entries()) == [str(number) for number in range(COUNT)]
+    assert "q" not in core.state.queues
+
+
+def test_until_then_nobody_publishes_to_it_takes_from_it_or_makes_it_again() -> None:
+    core = Core()
+    queue, _ = full(core)
+    deletion = core.configuration.delete_queue("q")
+    with pytest.raises(QueueLocked, match="q is being deleted"):
+        core.publish(queue, "late")
+    with pytest.raises(QueueLocked):
+        core.resources.subscribe(queue, Consumer(), "somebody")
+    with pytest.raises(InUse, match="being deleted"):
+        core.queue("q", alternate_exchange="dlx")
+    assert core.configuration.delete_queue("q") is deletion
+    core.configuration.go_on_deleting()
+    assert core.queue("q").count == 0
+    core.check()
+
+
+def test_what_is_held_moves_last_and_an_answer_to_it_comes_too_late() -> None:
+    core = Core()
+    queue, dead = full(core)
+    held = core.take(queue, core.consumer(queue), 2)
+    core.configuration.delete_queue("q")
+    for _ in range(2):
+        core.configuration.go_on_deleting(SPENT)
+    core.resources.accept(queue, held[:1])
+    core.configuration.go_on_deleting()
+    core.resources.accept(queue, held[1:])
+    assert (dead.count, bodies(dead.entries())[-1]) == (COUNT - 1, "1")
+    core.check()
+
+
+def test_what_gone_consumers_are_still_giving_back_is_waited_for() -> None:
+    core = Core()
+    queue, dead = full(core)
+    consumer = core.consumer(queue)
+    held = core.take(queue, consumer, COUNT - 1)
+    core.resources.release_in_portions(queue, consumer, held, failed=False)
+    core.leave(queue, consumer)
+    core.configuration.delete_queue("q")
+    for _ in range(5):
+        core.configuration.go_on_deleting(SPENT)
+    assert (dead.count, queue.deleted) == (1, False)
+    while core.configuration.is_deleting:
+        core.resources.go_on_releasing(SPENT)
+        core.configuration.go_on_deleting(SPENT)
+    assert (dead.count, queue.deleted) == (COUNT, True)
+    core.check()
+
+
+def test_a_broker_that_may_write_no_more_leaves_the_queue_with_the_rest() -> None:
+    core = Core()
+    queue, _ = full(core)
+    deletion = core.configuration.delete_queue("q")
+    core.configuration.go_on_deleting(SPENT)
+    lsn = core.log.last_lsn
+    core.resources.read_only = "this broker is joining, not primary"
+    core.configuration.go_on_deleting()
+    assert isinstance(deletion.failure, NotPrimary)
+    assert (core.log.last_lsn, core.configuration.is_deleting) == (lsn, False)
+    core.resources.read_only = ""
+    core.publish(queue, "again")
+    assert queue.count == COUNT - MOVED_LENGTH + 1
+    core.check()
+
+
+def test_its_consumers_lose_it_at_once_and_who_asked_is_answered_at_the_end() -> None:
+    broker = PairedBroker()
+    configuration, resources = broker.container.configuration, broker.container.resources
+    dead = configuration.declare_queue("dead", {})
+    configuration.declare_exchange("dlx", "fanout", {})
+    configuration.bind("dlx", "dead", "", {})
+    queue = configuration.declare_queue("q", {"qpid.alternate_exchange": "dlx"})
+    count = 2 * RELEASED_LENGTH + COUNT
+    for number in range(count):
+        resources.publish(queue, Message(b"\x00\x53\x77\xa1\x04%04d" % number), 0)
+    consumer, client = broker.connect(), broker.connect()
+    receiver = consumer.receiver("q", credit=2 * RELEASED_LENGTH)
+    assert queue.acquired == 2 * RELEASED_LENGTH
+    replies, requests = client.receiver("$management", 10), client.sender("$management")
+    clock = itertools.count()
+    broker.container.clock = lambda: next(clock)
+    request: Any = proton.Message(reply_to="$management")
+    request.properties = {"operation": "DELETE", "type": "queue", "name": "q"}
+    client.send(requests, request)
+    client.exchange()
+    for _ in range(2):
+        broker.turn()
+        client.exchange()
+        consumer.exchange()
+    assert receiver.remote_condition.name == "amqp:resource-deleted"
+    assert client.received(replies) == []
+    broker.settle_down()
+    ((_, answer),) = client.received(replies)
+    assert answer.properties["statusCode"] == 204
+    assert (queue.deleted, dead.count) == (True, count)
