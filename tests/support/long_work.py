@@ -16,6 +16,8 @@ from raw_peer import DETACH, DISPOSITION, FLOW, RECEIVER, TRANSFER, attach, cred
 
 MANY: Final = 200_000
 MANY_BINDINGS: Final = 30_000
+MANY_UNSETTLED: Final = 30_000
+"""As many as max-unsettled-per-connection allows."""
 RELEASED: Final = 0x26
 _NUMBER: Final = 0x01020304
 _NUMBER_BYTES: Final = struct.pack(">I", _NUMBER)
@@ -94,8 +96,8 @@ def query(port: int) -> None:
 
 
 def release(port: int) -> None:
-    """Everything that was delivered, with one frame."""
-    count = MANY // 2
+    """Everything that was delivered, as much as can be, with one frame."""
+    count = MANY_UNSETTLED
     with BlockingClient(f"amqp://{HOST}:{port}") as client:
         filled(port, client, "long")
     with attached(port, "elsewhere") as peer:
