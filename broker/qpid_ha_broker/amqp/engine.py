@@ -163,7 +163,7 @@ class Engine:
         collector, delivery_type = self._collector, lib.PN_DELIVERY
         peek, pop, type_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
         delivery_of, link_of, nothing = lib.pn_event_delivery, lib.pn_delivery_link, ffi.NULL
-        last_pointer, receiving, sending, is_costly, answers = nothing, None, None, False, 0
+        last_pointer, receiving, sending, is_costly, answers = nothing, None, None, False, ANSWERS_LENGTH - 1
         while (event := peek(collector)) != nothing:
             kind = type_of(event)
             if kind == delivery_type:
@@ -184,10 +184,13 @@ class Engine:
                     sending.disposition(
                         delivery, lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery)
                     )
-                    answers += 1
-                    if answers % ANSWERS_LENGTH == 0 and budget.is_spent:
+                    if answers:
+                        answers -= 1
+                    elif budget.is_spent:
                         pop(collector)
                         return False
+                    else:
+                        answers = ANSWERS_LENGTH - 1
             else:
                 tell = _EVENTS.get(kind)
                 if tell is not None:

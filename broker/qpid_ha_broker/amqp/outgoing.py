@@ -169,7 +169,9 @@ class OutgoingLink(Consumer):
             return  # `received`: it is still on its way
         del self._unsettled[delivery]
         self._container.unsettled_bytes -= size
-        if not self.browsing:
+        if self.browsing:
+            self._container.accepting[self] = None
+        else:
             if state == engine.ACCEPTED:
                 self._accepted.append(entry)
                 self._container.accepting[self] = None
@@ -180,8 +182,6 @@ class OutgoingLink(Consumer):
         if settled:
             engine.forget(delivery)
             self._sender.free(tag)
-            if self.browsing:
-                self._container.accepting[self] = None
         else:
             self._answered.append((delivery, tag))
             self._container.accepting[self] = None
