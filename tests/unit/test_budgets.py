@@ -12,7 +12,7 @@ from proton import Delivery
 from model_support import NOW_MS, Core, bodies, body, message
 from paired_engines import PairedBroker, PairedClient
 from qpid_ha_broker.amqp.container import HANDOUT_LIMIT, ContainerSettings
-from qpid_ha_broker.amqp.engine import ANSWERS_LENGTH
+from qpid_ha_broker.amqp.engine import EVENTS_LENGTH
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.queue import Consumer, Queue
@@ -262,7 +262,7 @@ def consumer_of(broker: PairedBroker, count: int) -> tuple[PairedClient, list[De
 
 def test_one_frame_that_settles_very_many_deliveries_is_worked_on_in_portions() -> None:
     broker = PairedBroker()
-    client, deliveries = consumer_of(broker, 5 * ANSWERS_LENGTH)
+    client, deliveries = consumer_of(broker, 5 * EVENTS_LENGTH)
     for delivery in deliveries:
         delivery.update(Delivery.RELEASED)
         delivery.settle()
@@ -274,13 +274,13 @@ def test_one_frame_that_settles_very_many_deliveries_is_worked_on_in_portions() 
         broker.turn()
         client.peer.receive(b"", budget_of(1))
         acquired.append(broker.queue("q").acquired)
-    assert {before - after for before, after in itertools.pairwise(acquired)} == {0, ANSWERS_LENGTH}
+    assert {before - after for before, after in itertools.pairwise(acquired)} == {0, EVENTS_LENGTH}
     assert acquired[-1] == 0
 
 
 def test_what_a_client_has_said_that_is_gone_counts_as_far_as_there_is_time_for_it() -> None:
     broker = PairedBroker()
-    client, deliveries = consumer_of(broker, 3 * ANSWERS_LENGTH)
+    client, deliveries = consumer_of(broker, 3 * EVENTS_LENGTH)
     for delivery in deliveries:
         delivery.update(Delivery.ACCEPTED)
         delivery.settle()
@@ -291,7 +291,8 @@ def test_what_a_client_has_said_that_is_gone_counts_as_far_as_there_is_time_for_
     while broker.container.has_work:
         broker.turn()
     queue = broker.queue("q")
-    assert (queue.count, queue.acquired) == (ANSWERS_LENGTH, 0)
+    assert queue.acquired == 0
+    assert EVENTS_LENGTH <= queue.count < EVENTS_LENGTH + 5  # there are other events among them
     assert {entry.delivery_count for entry in queue.entries()} == {1}
 
 

@@ -28,8 +28,8 @@ DECLARED, TRANSACTIONAL = 0x33, 0x34
 """AMQP 1.0 part 4: the delivery states of a coordinator and of transactional work."""
 
 OUTPUT_CHUNK = RECEIVE_BUFFER = 64 * 1024
-ANSWERS_LENGTH = 64
-"""Dispositions between two looks at the clock."""
+EVENTS_LENGTH = 64
+"""Dispositions and messages between two looks at the clock."""
 
 Delivery = Any
 """A `pn_delivery_t *`: hashable, and valid until settled."""
@@ -157,53 +157,50 @@ class Engine:
     def process(self, handler: Handler, budget: Budget = UNLIMITED) -> bool:
         """Tell `handler` and the links what happened since the last call; whether that was all.
 
-        Stops when `budget` is spent: a few bytes may settle a hundred thousand deliveries, or ask for much. Messages
-        on ordinary links are not among what is counted, as so many bytes came for each.
+        Stops when `budget` is spent: a few bytes may settle a hundred thousand deliveries, or ask for much.
         """
         collector, delivery_type = self._collector, lib.PN_DELIVERY
         peek, pop, type_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
         delivery_of, link_of, nothing = lib.pn_event_delivery, lib.pn_delivery_link, ffi.NULL
-        last_pointer, receiving, sending, is_costly, answers = nothing, None, None, False, ANSWERS_LENGTH - 1
-        while (event := peek(collector)) != nothing:
-            kind = type_of(event)
-            if kind == delivery_type:
-                delivery = delivery_of(event)
-                pointer = link_of(delivery)
-                if pointer != last_pointer:
-                    last_pointer = pointer
-                    receiving, sending = self._receiving.get(pointer), self._sending.get(pointer)
-                    is_costly = pointer in self._costly
-                if receiving is not None:
-                    self._incoming(pointer, delivery, receiving)
-                    if is_costly and budget.is_spent:
+        last_pointer, receiving, sending, is_costly = nothing, None, None, False
+        while True:
+            for _ in range(EVENTS_LENGTH):
+                event = peek(collector)
+                if event == nothing:
+                    return True
+                kind = type_of(event)
+                if kind == delivery_type:
+                    delivery = delivery_of(event)
+                    pointer = link_of(delivery)
+                    if pointer != last_pointer:
+                        last_pointer = pointer
+                        receiving, sending = self._receiving.get(pointer), self._sending.get(pointer)
+                        is_costly = pointer in self._costly
+                    if receiving is not None:
+                        self._incoming(pointer, delivery, receiving)
+                        if is_costly and budget.is_spent:
+                            pop(collector)
+                            return False
+                    elif sending is None:
+                        self._discard(pointer, delivery)
+                    elif lib.pn_delivery_updated(delivery):
+                        sending.disposition(
+                            delivery, lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery)
+                        )
+                else:
+                    tell = _EVENTS.get(kind)
+                    if tell is not None:
+                        try:
+                            tell(self, event, handler)
+                        except UnicodeError as error:  # from Proton, where the standard wants UTF-8
+                            handler.malformed(DECODE_ERROR, str(error))
+                    last_pointer = nothing
+                    if tell is not None and budget.is_spent:
                         pop(collector)
                         return False
-                elif sending is None:
-                    self._discard(pointer, delivery)
-                elif lib.pn_delivery_updated(delivery):
-                    sending.disposition(
-                        delivery, lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery)
-                    )
-                    if answers:
-                        answers -= 1
-                    elif budget.is_spent:
-                        pop(collector)
-                        return False
-                    else:
-                        answers = ANSWERS_LENGTH - 1
-            else:
-                tell = _EVENTS.get(kind)
-                if tell is not None:
-                    try:
-                        tell(self, event, handler)
-                    except UnicodeError as error:  # from Proton, where the standard wants UTF-8
-                        handler.malformed(DECODE_ERROR, str(error))
-                last_pointer = nothing
-                if tell is not None and budget.is_spent:
-                    pop(collector)
-                    return False
-            pop(collector)
-        return True
+                pop(collector)
+            if budget.is_spent:
+                return False
 
     def _incoming(self, pointer: Any, delivery: Delivery, link: Receiving) -> None:
         if not lib.pn_delivery_readable(delivery):
