@@ -76,6 +76,21 @@ def test_what_is_written_meanwhile_comes_with_the_next_batch(journal: WrittenJou
     assert query.batch() == []
 
 
+@pytest.mark.parametrize("idle_batches", [1, 2])
+def test_a_broker_that_was_idle_between_two_batches_writes_over_its_mark(
+    journal: WrittenJournal, idle_batches: int
+) -> None:
+    """A stream must not go on behind the mark: what is written next begins where the mark did."""
+    journal.declare("orders")
+    query = Query(journal.data_dir)
+    assert query.batch() == [1]
+    messages(journal, 1)
+    journal.journal.mark()
+    assert [query.batch() for _batch in range(idle_batches)] == [[2], []][:idle_batches]
+    messages(journal, 2)
+    assert query.batch() == [3, 4]
+
+
 def test_offsets_are_positions(journal: WrittenJournal) -> None:
     journal.start(1)
     journal.declare("orders")

@@ -271,7 +271,8 @@ class _Surveyor:
                 committed = max(committed, block.committed_lsn)
                 if block.kind is BlockKind.TAKEN_BACK:
                     taken_back.append((block.offset, block.last_lsn))
-                pieces.add(block)
+                if block.kind is not BlockKind.MARK or not witnesses.is_last:  # the next block is written over it
+                    pieces.add(block)
             verdict = classify(file, header, reader, witnesses)
             end = reader.end
             if verdict.ending is Ending.DAMAGED or (previous_bytes and end != previous_bytes):
