@@ -1,4 +1,10 @@
-"""Becoming primary: everything that is held counts from now on, and the log says who writes it."""
+"""Becoming the one who writes: everything that is held counts from now on.
+
+In a cluster the log says so: a generation begins. A standalone broker goes on with the log as it is, and begins none:
+nobody else has to know, and a generation is evidence. Where a coordinator has no record yet it would prove that the
+record was lost, and to other brokers that there was a cluster without them; so a standalone broker that is made a
+member of a cluster later would be refused with what is in its store.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +24,8 @@ def take_command(
 ) -> Primary:
     """Apply what is held, and begin the generation: its first events say who commands, and who is in sync."""
     committed, lacks_transient = backup.committed_lsn, backup.lacks_transient
-    backup.promoted()
+    _apply_all(around, tail, backup)
     resources = around.resources
-    if tail.last_lsn != resources.log.last_lsn:
-        tail.reset(resources.log.last_lsn)
     accept, name = granted.accept, around.settings.name
     change = Change(accept.epoch, accept.members)
     primary = Primary(around, tail, keeping, accept.generation, change, min(committed, resources.log.last_lsn))
@@ -29,8 +33,7 @@ def take_command(
     primary.began(start_lsn, resources.log.last_lsn)
     if lacks_transient:  # who was not restarted still has them: from here on nobody does
         resources.write(TransientsLost(start_lsn))
-    Configuration(resources).declare_standard_exchanges()
-    resources.take_over(around.wall_ms, int(around.settings.backup_timeout_s * 1000))
+    _open(around)
     around.note("info", f"Promoted to primary: generation {accept.generation} from LSN {start_lsn}; {accept.text}")
     if accept.is_forced:
         around.note("warning", "promoted by force: messages that only other brokers hold are given up")
@@ -39,6 +42,31 @@ def take_command(
         around.note("info", f"Recovering backups: {', '.join(recovering)}")
     around.want_turn()
     return primary
+
+
+def lead_alone(around: Surroundings, tail: Tail, keeping: Keeping, backup: Backup) -> Primary:
+    """Apply what is held, and go on: of a standalone broker, which is the whole in-sync set."""
+    _apply_all(around, tail, backup)
+    resources, newest = around.resources, backup.newest_generation()
+    generation = 0 if newest is None else newest.generation
+    change = Change(resources.state.in_sync.epoch, (around.settings.name,))
+    primary = Primary(around, tail, keeping, generation, change, resources.log.last_lsn)
+    _open(around)
+    around.want_turn()
+    return primary
+
+
+def _apply_all(around: Surroundings, tail: Tail, backup: Backup) -> None:
+    backup.promoted()
+    last_lsn = around.resources.log.last_lsn
+    if tail.last_lsn != last_lsn:
+        tail.reset(last_lsn)
+
+
+def _open(around: Surroundings) -> None:
+    """For clients: what each of them relies on is there, and what was theirs waits for them."""
+    Configuration(around.resources).declare_standard_exchanges()
+    around.resources.take_over(around.wall_ms, int(around.settings.backup_timeout_s * 1000))
 
 
 def _begin_generation(around: Surroundings, promotion: Promotion, granted: Granted) -> int:

@@ -1,7 +1,11 @@
-"""A broker of a cluster: its state, and what each input makes of it. The core that a driver and a simulation run.
+"""A broker: its state, and what each input makes of it. The core that a driver and a simulation run.
 
 Like a ship's officer: at any time either in command or following the one who is, always able to say which, since when
 and why; and when in doubt about who commands, not the one who gives orders.
+
+A standalone broker, whose settings name no other one, is a cluster of one. Its in-sync set is itself, so there is
+nobody to ask, to wait for or to hand over to: it leads from `Started` on, in the state STANDALONE, and what it writes
+is confirmed by the same rules.
 """
 
 from __future__ import annotations
@@ -11,15 +15,20 @@ from typing import Any
 
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
-from qpid_ha_broker.ha.accession import take_command
+from qpid_ha_broker.ha.accession import lead_alone, take_command
 from qpid_ha_broker.ha.backup import STREAM_ERRORS, Stage
 from qpid_ha_broker.ha.history import problem
 from qpid_ha_broker.ha.keeping import Restored
 from qpid_ha_broker.ha.member_answers import AnsweringMember
 from qpid_ha_broker.ha.promotion import Granted, Outcome, Promotion, Refused
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.ha.states import Cause, State
+from qpid_ha_broker.ha.states import LEADING, Cause, State
 from qpid_ha_broker.model.resource_set import ResourceSet
+
+STANDALONE_REFUSAL = "this broker is in no cluster: set ha.cluster: true and ha.brokers-url, and restart it"
+"""To whatever needs other brokers."""
+NEEDS_CLUSTER = (fx.PromoteAsked, fx.DemoteAsked, fx.SwitchoverAsked, fx.DropAsked, fx.ShutdownAsked)
+"""Requests that a standalone broker refuses."""
 
 
 class Member(AnsweringMember):
@@ -56,6 +65,8 @@ class Member(AnsweringMember):
             fx.ShutdownAsked: self._shutdown_asked,
             fx.Stopping: self._stopping,
         }
+        if settings.is_standalone:
+            self._handlers |= dict.fromkeys(NEEDS_CLUSTER, self._refuse_standalone)
         self._frames: dict[type, Callable[[int, Any], None]] = {
             fr.Hello: self._hello,
             fr.Follow: self._follow,
@@ -91,6 +102,10 @@ class Member(AnsweringMember):
     # --- life
 
     def _started(self, _: fx.Started) -> None:
+        if self.is_standalone:
+            self._primary = lead_alone(self._around, self._tail, self._keeping, self._backup)
+            self._machine.move(Cause.LOADED_ALONE)
+            return
         if self._around.settings.has_coordinator and self._claims.own_claim > self.generation:
             self._uncertain.begin(self._claims.own_claim)  # the process before may have been named primary
         self._set_writability("this broker looks for the primary")
@@ -117,6 +132,8 @@ class Member(AnsweringMember):
         if self._primary is not None:
             self._primary.end()
             self._primary = None
+            if self.is_standalone:  # what it wrote to the end counts: nobody else can say otherwise
+                self._around.effects.append(fx.CleanEnd(self._around.settings.instance))
         elif self._backup.link:
             self._around.close(self._backup.link, "stopping")
         self._move(Cause.STOPPED, "stopping")
@@ -318,7 +335,9 @@ class Member(AnsweringMember):
             self._after_change()
 
     def _after_change(self) -> None:
-        """The in-sync set may be another one, or what it has committed."""
+        """The in-sync set may be another one, or what it has committed. Of a standalone broker nobody has to know."""
+        if self.is_standalone:
+            return
         self._report_phase()
         self._file()
         if self._primary is not None and self._closing.go_on(self._primary):
@@ -354,6 +373,9 @@ class Member(AnsweringMember):
         self._search()
 
     # --- promotion
+
+    def _refuse_standalone(self, what: Any) -> None:
+        self._answer(what.request, False, STANDALONE_REFUSAL)
 
     def _promote_asked(self, what: fx.PromoteAsked) -> None:
         if self._primary is not None:
@@ -511,7 +533,7 @@ class Member(AnsweringMember):
 
     def check_invariants(self) -> None:
         """Raise AssertionError where a promise is broken; called after each step in tests."""
-        if (self._primary is not None) != (self.state is State.PRIMARY):
+        if (self._primary is not None) != (self.state in LEADING):
             raise AssertionError(f"{self.state}, but the role is {'primary' if self._primary else 'backup'}")
         self._tail.check_invariants()
         resources = self._around.resources

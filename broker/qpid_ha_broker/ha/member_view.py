@@ -31,13 +31,17 @@ class MemberView:
     ) -> None:
         self._around = Surroundings(settings, resources, random)
         self._resources = resources
-        resources.log.add_witness(WITNESS)
+        self.is_standalone = settings.is_standalone
+        """It is in no cluster, for as long as the process lives."""
+        if settings.has_witness:
+            resources.log.add_witness(WITNESS)
         held_lsn = restored.held[-1].last_lsn if restored.held else resources.log.last_lsn
         self._tail = restored.tail or Tail(settings.tail_bytes, held_lsn)
         if self._tail.last_lsn != held_lsn:
             self._tail.reset(held_lsn)
         self._machine = StateMachine(State.LOADING)
-        self._machine.move(Cause.LOADED)
+        if not settings.is_standalone:
+            self._machine.move(Cause.LOADED)
         self._keeping = Keeping(self._around, held_lsn)
         self._backup = Backup(self._around, self._tail, self._keeping, restored)
         self._primary: Primary | None = None
@@ -74,7 +78,7 @@ class MemberView:
 
     @property
     def state(self) -> State:
-        """Connecting, catchup, ready, primary or stopping."""
+        """Connecting, catchup, ready, primary or stopping; standalone in no cluster, and loading until it has begun."""
         return self._machine.state
 
     @property

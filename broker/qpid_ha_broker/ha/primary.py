@@ -179,9 +179,10 @@ class Primary:
         """Send what the turn wrote, and let the browsers take a step."""
         if batch is not None:
             self._tail.append(batch.first_lsn, batch.last_lsn, batch.data)
-            frame = self._frame(batch.first_lsn, batch.last_lsn, batch.data)
-            for backup in self.links.values():
-                if backup.streams:
+            streaming = [backup for backup in self.links.values() if backup.streams]
+            if streaming:
+                frame = self._frame(batch.first_lsn, batch.last_lsn, batch.data)
+                for backup in streaming:
                     self._send_batch(backup, frame)
             self._keep(batch)
             self.kept()
@@ -420,7 +421,7 @@ class Primary:
         """Raise AssertionError where the promise is broken; called after each step in tests."""
         self.in_sync.check_invariants()
         inherited = max(self._start_lsn - 1, 0)  # nobody here was told of what the log held before
-        if self._log.committed_lsn > max(self.in_sync.committed_lsn, inherited):
+        if self._log.is_witnessed and self._log.committed_lsn > max(self.in_sync.committed_lsn, inherited):
             raise AssertionError(
                 f"committed {self._log.committed_lsn}, but not by the set: {self.in_sync.committed_lsn}"
             )

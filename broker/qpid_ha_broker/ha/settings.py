@@ -15,7 +15,7 @@ class MemberSettings:
     instance: str
     """Of this process; another one after each start."""
     addresses: tuple[str, ...]
-    """Of all brokers of the cluster, this one too if it does not know which is its own."""
+    """Of all brokers of the cluster, this one too if it does not know which is its own. None: it is in no cluster."""
     own_address: str = ""
     """Which of them reaches this broker; empty: found out by asking."""
     clients_url: str = ""
@@ -40,6 +40,16 @@ class MemberSettings:
     """What is durable counts as held once it is on disk."""
     auto_recover: bool = True
     """After a crash of everybody, lead again as soon as all who may hold more are here to compare."""
+
+    @property
+    def is_standalone(self) -> bool:
+        """Whether the in-sync set is this broker, and can never be another one."""
+        return not self.addresses
+
+    @property
+    def has_witness(self) -> bool:
+        """Whether anybody has to see what is written, a store or another broker. If not, nothing is encoded."""
+        return self.has_store or not self.is_standalone
 
     def status_limit_s(self, has_lost_memory: bool) -> float:
         """How long peers are waited for before a promotion.

@@ -63,6 +63,10 @@ TRANSITIONS: Final[dict[tuple[State, Cause], State]] = {
 """Out of catch-up a broker is promoted only by force."""
 
 
+LEADING: Final = (State.PRIMARY, State.STANDALONE)
+"""The states of a broker that writes its log and serves clients."""
+
+
 class UnknownTransition(Exception):
     """A bug: no row of the table says what should happen; the text has the states so far."""
 

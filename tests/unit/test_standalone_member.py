@@ -1,0 +1,135 @@
+"""Stories about a broker in no cluster: a member whose in-sync set is itself, for good."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from model_support import NOW_MS, TextReader, message
+from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.events.types import ExchangeDeclared, GenerationStarted, InSyncChanged, QueueDeclared
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.frames import Store
+from qpid_ha_broker.ha.keeping import Held, Restored
+from qpid_ha_broker.ha.member import NEEDS_CLUSTER, STANDALONE_REFUSAL, Member
+from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resource_set import ResourceSet
+
+WITH_STORE = MemberSettings("a", "a-1", (), has_store=True)
+WITHOUT_STORE = MemberSettings("a", "a-1", ())
+REQUESTS: dict[type[Any], fx.Input] = {
+    fx.PromoteAsked: fx.PromoteAsked(7),
+    fx.DemoteAsked: fx.DemoteAsked(7),
+    fx.SwitchoverAsked: fx.SwitchoverAsked(7, ""),
+    fx.DropAsked: fx.DropAsked(7, "b", "it is gone"),
+    fx.ShutdownAsked: fx.ShutdownAsked(7, "uuid"),
+}
+FROM_A_CLUSTER = (GenerationStarted(4, "b", "uuid", 0, False, "b was first"), InSyncChanged(9, ("a", "b")))
+
+
+class Alone:
+    """The member and its effects; `turn` is what a driver does at the end of each."""
+
+    def __init__(self, settings: MemberSettings = WITH_STORE, *log: Any, held: tuple[Held, ...] = ()) -> None:
+        self.resources = ResourceSet("default", TextReader())
+        for event in log:
+            self.resources.write(event)
+        restored = Restored(Store.DIRTY, held) if log else None
+        self.member = Member(settings, self.resources, lambda: 0.5, restored)
+        self.member.wall_ms = NOW_MS
+        self.began = self.feed(fx.Started())
+
+    def feed(self, happened: fx.Input) -> list[fx.Effect]:
+        effects = self.member.handle(happened, 1.0)
+        self.member.check_invariants()
+        return effects
+
+    def turn(self) -> list[fx.Keep]:
+        effects = self.feed(fx.TurnEnded(self.resources.log.take_batch()))
+        return [effect for effect in effects if isinstance(effect, fx.Keep)]
+
+    def queue(self) -> Queue:
+        return Configuration(self.resources).declare_queue("orders", {})
+
+
+def test_it_leads_at_once_and_asks_nobody() -> None:
+    alone = Alone()
+    assert alone.member.state is State.STANDALONE
+    assert alone.resources.read_only == ""
+    assert alone.began == [fx.TurnDue()]
+
+
+def test_a_member_that_knows_of_others_leads_nobody_before_it_is_promoted() -> None:
+    member = Member(MemberSettings("a", "a-1", ("b:5672",)), ResourceSet("default", TextReader()), lambda: 0.5)
+    member.handle(fx.Started(), 1.0)
+    assert member.state is State.CONNECTING
+
+
+def test_time_makes_it_ask_nobody_either() -> None:
+    alone = Alone()
+    for _ in range(100):
+        assert [effect for effect in alone.feed(fx.TurnEnded(None)) if not isinstance(effect, fx.TurnDue)] == []
+
+
+@pytest.mark.parametrize("kind", NEEDS_CLUSTER)
+def test_what_needs_other_brokers_is_refused_with_what_to_do(kind: type[Any]) -> None:
+    alone = Alone()
+    assert alone.feed(REQUESTS[kind]) == [fx.Answered(7, False, STANDALONE_REFUSAL)]
+    assert "ha.cluster" in STANDALONE_REFUSAL
+    assert alone.member.state is State.STANDALONE
+
+
+def test_what_it_writes_is_certain_once_its_store_has_it() -> None:
+    alone = Alone()
+    (keep,) = alone.turn()
+    alone.feed(fx.Kept(keep.number))
+    lsn = alone.resources.publish(alone.queue(), message("a"), NOW_MS)
+    (keep,) = alone.turn()
+    assert keep.last_lsn == lsn
+    assert not alone.resources.is_certain(lsn)
+    alone.feed(fx.Kept(keep.number))
+    assert alone.resources.is_certain(lsn)
+
+
+def test_without_a_store_nothing_is_encoded_for_nobody() -> None:
+    alone = Alone(WITHOUT_STORE)
+    lsn = alone.resources.publish(alone.queue(), message("a"), NOW_MS)
+    assert alone.resources.is_certain(lsn)
+    assert not alone.resources.log.has_pending
+    assert alone.turn() == []
+
+
+def test_a_new_log_begins_with_the_standard_exchanges_and_no_generation() -> None:
+    (keep,) = Alone().turn()
+    assert {type(record.event) for record in decode(keep.data).records} == {ExchangeDeclared}
+    assert (keep.first_lsn, keep.last_lsn) == (1, 4)
+
+
+def test_the_log_of_a_cluster_is_gone_on_with_as_it_is() -> None:
+    alone = Alone(WITH_STORE, *FROM_A_CLUSTER)
+    assert (alone.member.generation, alone.member.epoch, alone.member.members) == (4, 9, ("a", "b"))
+    (keep,) = alone.turn()
+    assert {type(record.event) for record in decode(keep.data).records} == {ExchangeDeclared}
+    alone.feed(fx.Kept(keep.number))
+    assert alone.resources.is_certain(keep.last_lsn)
+
+
+def test_what_nobody_may_have_confirmed_counts_because_there_is_nobody_to_say_otherwise() -> None:
+    held = (Held(3, [Record(3, QueueDeclared("q", {}), False)]),)
+    alone = Alone(WITH_STORE, *FROM_A_CLUSTER, held=held)
+    assert list(alone.resources.state.queues) == ["q"]
+    assert alone.resources.log.last_lsn == 3 + 4  # the standard exchanges
+
+
+def test_its_end_is_a_clean_one_after_all_that_was_written() -> None:
+    alone = Alone()
+    (keep,) = alone.turn()
+    alone.feed(fx.Kept(keep.number))
+    alone.queue()
+    kinds = [type(effect) for effect in alone.feed(fx.Stopping())]
+    assert kinds == [fx.Keep, fx.CleanEnd, fx.StateChanged]
+    assert alone.member.state is State.STOPPING
