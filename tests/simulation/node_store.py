@@ -304,7 +304,7 @@ class NodeStore:
 
     # --- see server.store.StoreListener
 
-    def kept(self, lsn: int, local_lsn: int, number: int) -> None:
+    def kept(self, local_lsn: int, number: int) -> None:
         """On disk up to there."""
         if local_lsn:
             self._process.resources.local_log.acknowledge(WITNESS, local_lsn)

@@ -31,6 +31,7 @@ class PairedBroker:
         self.container = Container(
             settings or ContainerSettings("test", "0"), lambda: str(next(numbers)), log_acquisitions=log_acquisitions
         )
+        self.container.configuration.declare_standard_exchanges()
         self.container.now_ms = START_MS
         self.batches: list[Batch] = []
         self.clients: list[PairedClient] = []

@@ -58,9 +58,7 @@ class Desk:
         self.administration = Administration(self.resources, self.configuration)
         self.settings = Holder()
         self.waited_for: list[int] = []
-        self.methods = control_methods(
-            "node1", self.administration, self.settings, lambda: {"queues": 1}, self.wait_certain
-        )
+        self.methods = control_methods("node1", self.administration, self.settings, self.wait_certain)
 
     async def wait_certain(self, outcome: Outcome[Result]) -> Result:
         self.resources.go_on_purging()
@@ -285,8 +283,6 @@ def test_whatever_is_accepted_can_be_written_and_read_back(asked: list[tuple[str
 
 def test_a_broker_says_who_it_is(desk: Desk) -> None:
     assert desk.ask("ping") == {"pong": True, "name": "node1"}
-    assert desk.ask("status") == {"state": "standalone", "name": "node1"}
-    assert desk.ask("query") == {"queues": 1}
 
 
 def test_settings_are_read_and_changed_by_key(desk: Desk) -> None:
@@ -355,7 +351,7 @@ def test_a_change_is_answered_only_when_it_is_committed(desk: Desk) -> None:
             await committed.wait()
             return done.result
 
-        methods = control_methods("node1", desk.administration, desk.settings, dict, wait)
+        methods = control_methods("node1", desk.administration, desk.settings, wait)
         answer = methods["queues"]({"action": "create", "name": "orders"})
         assert asyncio.iscoroutine(answer)
         asking = asyncio.create_task(answer)
@@ -373,7 +369,7 @@ def test_a_command_that_is_given_up_while_it_is_waited_for_is_refused_with_the_r
         async def wait(outcome: Outcome[Result]) -> Result:
             raise NotFound("queue orders was deleted meanwhile")
 
-        methods = control_methods("node1", desk.administration, desk.settings, dict, wait)
+        methods = control_methods("node1", desk.administration, desk.settings, wait)
         answer = methods["queues"]({"action": "purge", "name": "orders"})
         assert asyncio.iscoroutine(answer)
         with pytest.raises(ControlError, match="deleted meanwhile") as refused:
@@ -404,7 +400,7 @@ def test_a_typing_error_in_a_request_does_not_pass_for_a_default(desk: Desk) -> 
 
 
 @given(
-    st.sampled_from(["ping", "status", "query", "get", "set", "queues", "exchanges"]),
+    st.sampled_from(["ping", "get", "set", "queues", "exchanges"]),
     st.dictionaries(
         st.sampled_from(["action", "name", "kind", "queue", "key", "value", "arguments", "if_empty", "if_unused"])
         | st.text(max_size=5),

@@ -19,7 +19,7 @@ from qpid_ha_broker.store.survey import survey
 class Listener:
     """Nobody waits."""
 
-    def kept(self, lsn: int, local_lsn: int, number: int) -> None:
+    def kept(self, local_lsn: int, number: int) -> None:
         """On disk."""
 
     def store_failed(self, text: str) -> None:

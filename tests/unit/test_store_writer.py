@@ -111,15 +111,16 @@ class Owner:
         batch = self.resources.log.take_batch()
         if batch is None:
             return True
-        is_kept = self.store.keep(batch, self.resources.log.committed_lsn)
+        is_kept = self.store.keep(batch, self.resources.log.committed_lsn, batch.last_lsn)
         if is_kept:
-            self.kept(batch.last_lsn, 0, 0)
+            self.kept(0, batch.last_lsn)
         return is_kept
 
-    def kept(self, lsn: int, local_lsn: int, number: int) -> None:
-        if lsn:
-            self.told.append(lsn)
-            self.resources.log.acknowledge("store", lsn)
+    def kept(self, local_lsn: int, number: int) -> None:
+        """The number of each request is the last LSN that it is about."""
+        if number:
+            self.told.append(number)
+            self.resources.log.acknowledge("store", number)
         if local_lsn:
             self.resources.local_log.acknowledge("store", local_lsn)
         self.news.set()
@@ -407,6 +408,22 @@ def test_status_is_dirty_while_it_runs_and_clean_after_a_close(tmp_path: Path) -
         assert found.was_clean == "uuid"
         assert found.status is not None
         assert (found.status.promised_to, found.last_lsn) == ("node2", 2)
+
+    run(story)
+
+
+@pytest.mark.parametrize("clean", ["uuid", ""])
+def test_all_of_a_store_that_is_closed_as_a_whole_one_counts(tmp_path: Path, clean: str) -> None:
+    async def story() -> None:
+        owner = Owner(tmp_path)
+        owner.start()
+        owner.publish(owner.queue("q"), b"last")
+        owner.turn()
+        await owner.store.close(clean)
+
+        _, found = after_power_cut(owner.disk)
+        assert found.last_lsn == 2
+        assert found.committed_lsn == (2 if clean else 0)
 
     run(story)
 

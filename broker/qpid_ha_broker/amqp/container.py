@@ -99,14 +99,11 @@ class Container:
         unique_name: Callable[[], str],
         *,
         log_acquisitions: bool = False,
-        standalone: bool = True,
     ) -> None:
         self.settings = settings
         self.sections = MessageSections()
         self.resources = ResourceSet("default", self.sections, log_acquisitions=log_acquisitions)
         self.configuration = Configuration(self.resources)
-        if standalone:  # in a cluster, whoever becomes primary of an empty log writes them
-            self.configuration.declare_standard_exchanges()
         self.administration = Administration(self.resources, self.configuration)
         self.management = Management(self.administration, settings.name)
         self.nodes = Nodes(self.resources.state, self.configuration, settings.nodes, unique_name)

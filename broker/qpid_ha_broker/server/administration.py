@@ -42,13 +42,11 @@ def control_methods(
     name: str,
     administration: Administration,
     settings: SettingsHolder,
-    facts: Callable[[], Mapping[str, object]],
     wait_certain: WaitCertain,
 ) -> dict[str, Method]:
-    """The methods that every broker has; as `status` tells it, `name` is standalone.
+    """The methods that are about this broker alone, whatever it is to others.
 
-    `facts` gives what `query` answers, flat. A command that changed something answers when `wait_certain` has come
-    back.
+    A command that changed something answers when `wait_certain` has come back.
     """
     queue_actions, exchange_actions = _queue_actions(administration), _exchange_actions(administration)
 
@@ -60,8 +58,6 @@ def control_methods(
 
     return {
         "ping": _without_params(lambda: {"pong": True, "name": name}),
-        "status": _without_params(lambda: {"state": "standalone", "name": name}),
-        "query": _without_params(lambda: dict(facts())),
         "get": lambda params: _get(settings, params),
         "set": lambda params: _set(settings, params),
         "queues": queues,

@@ -27,7 +27,7 @@ from qpid_ha_broker.server.broker_store import BrokerStore
 from qpid_ha_broker.server.client_protocol import ClientProtocol
 from qpid_ha_broker.server.cluster_control import cluster_methods
 from qpid_ha_broker.server.config_file import check_files
-from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, ControlServer
+from qpid_ha_broker.server.control import REFUSED, ControlError, ControlServer
 from qpid_ha_broker.server.descriptors import Descriptors
 from qpid_ha_broker.server.engines import EngineFactory, SaslConfiguration, server_domain
 from qpid_ha_broker.server.listeners import Listeners
@@ -63,10 +63,8 @@ class Broker:
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
-        in_cluster = settings.ha.cluster
         self.store = make_store(settings)
-        is_new = not in_cluster and self.store is None
-        self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex, standalone=is_new)
+        self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
         self.container.resources.deduplication.producers = settings.deduplication.producers
         self.witnesses: list[Witness] = []
@@ -84,7 +82,11 @@ class Broker:
         self._protocols: dict[Connection, ClientProtocol] = {}
         self._deserted = asyncio.Event()
         self._deserted.set()
+        self.is_in_turn = False
+        """Near its end: what is certain by now is told, and what was sent is written, before it is over."""
         self._turn_is_due = False
+        self._has_news = False
+        """In this turn something became certain of which clients may not have been told yet."""
         self._waiters: list[tuple[Outcome[Any], asyncio.Future[Any]]] = []
         self._descriptors = Descriptors.current()
         self.admission: Admission[ClientProtocol] = Admission(self._admission_limits())
@@ -97,14 +99,14 @@ class Broker:
         self._sasl: SaslConfiguration | None = None
         self._ticker: asyncio.Task[None] | None = None
         self.copies = QueueCopies(self)
-        self._methods = control_methods(
-            settings.name, self.container.administration, self, self.facts, self.wait_certain
-        ) | {"replicate": self.copies.replicate, "reload-tls": self.reload_tls, "shutdown": self.shut_down}
+        self._methods = control_methods(settings.name, self.container.administration, self, self.wait_certain) | {
+            "replicate": self.copies.replicate,
+            "reload-tls": self.reload_tls,
+        }
         self.container.management.control = RemoteControl(self.current, self.schedule_turn)
-        self.membership: Membership | None = None
-        """Of a broker in a cluster, since its store is loaded."""
-        if in_cluster:
-            self._set_replication()
+        self.membership: Membership
+        """Since the store is loaded."""
+        self._set_replication()
         self.kept = None if self.store is None else BrokerStore(self, self.store)
         """What is done with the store, if there is one."""
         self.loading: StoreLoading | None = None
@@ -129,14 +131,15 @@ class Broker:
         self.container.settings = container_settings(settings)
         self.container.nodes.settings = self.container.settings.nodes
         self.container.resources.deduplication.producers = settings.deduplication.producers
-        if self.membership is None:
-            return []
         self.membership.change_settings(settings)
         rules = ("replication-rules", "ha.replicate")
         return self._set_replication() if any(before[key] != after[key] for key in rules) else []
 
     def _set_replication(self) -> list[str]:
+        """The rules are about what other brokers get: for a standalone one they are not in force."""
         ha = self._settings.ha
+        if not ha.cluster:
+            return []
         rules = tuple((rule.pattern, rule.replicate) for rule in ha.replication_rules)
         return self.container.configuration.set_replication(rules, ha.replicate)
 
@@ -171,9 +174,7 @@ class Broker:
         if settings.sasl.users_db is not None:
             self._sasl = SaslConfiguration(settings.sasl.users_db.absolute())
         if self.kept is not None:
-            self.loading = StoreLoading(
-                settings.name, settings.ha.cluster, lambda: self.listening, lambda: self.end("")
-            )
+            self.loading = StoreLoading(settings.name, lambda: self.listening, lambda: self.end(""))
             self._control.methods = self.loading.methods(self._methods["ping"])
             self._control.not_yet = self.loading.refuse
         else:
@@ -190,7 +191,7 @@ class Broker:
             if self.store is not None and self.store.is_started:
                 await self.store.close("")
             raise
-        if self.membership is not None:
+        if not self.membership.is_standalone:
             self.membership.start()
 
     async def _load(self, kept: BrokerStore, loading: StoreLoading) -> None:
@@ -200,11 +201,13 @@ class Broker:
         self.loading = self._control.not_yet = None
 
     def _join(self, restored: Restored | None) -> None:
-        """Be a member of the cluster, if there is one. Raises what `make_membership` does."""
-        if self._settings.ha.cluster:
-            self.membership = self.container.peers = make_membership(self, self.store, restored)
-            self._methods = cluster_methods(self, self.membership, self._methods)
-        self._control.methods = self._methods
+        """Be a member, of the cluster or of none. Raises what `make_membership` does."""
+        self.membership = make_membership(self, self.store, restored)
+        self._control.methods = cluster_methods(self, self.membership, self._methods)
+        if self.membership.is_standalone:
+            self.membership.start()  # before the first client: there is nobody to ask
+        else:
+            self.container.peers = self.membership
 
     async def _listen(self) -> None:
         for address in self._settings.listen:
@@ -234,7 +237,7 @@ class Broker:
         """
         self.is_stopping = True
         log.info("stopping: %d clients are told", len(self._protocols))
-        has_served = self.membership is None or self.membership.is_serving
+        has_served = self.membership.is_serving
         patience_s = self._settings.stop_timeout_s if has_served else min(self._settings.stop_timeout_s, PARTING_S)
         self._listeners.close()
         for protocol in self.admission.unopened:
@@ -248,7 +251,7 @@ class Broker:
         self.end_clients(goodbye)
         self.turn()
         self.copies.stop()
-        if self.membership is not None:
+        if not self.membership.is_standalone:  # one that is keeps to the end what clients do
             self.membership.stop()
         for connection in list(self._protocols):
             connection.send_away(goodbye)
@@ -261,21 +264,15 @@ class Broker:
         await self._control.close()
         if self.kept is not None:
             self.turn()
-            await self.kept.close(self._clean)
+        self.membership.stop()
+        if self.kept is not None:
+            await self.kept.close(self._clean if not self.failure else "")
         log.info("stopped")
 
     def end(self, clean: str) -> None:
         """Stop as soon as possible; `clean`: the UUID under which the store is closed as one that is whole."""
         self._clean = clean
         self.ended.set()
-
-    async def shut_down(self, params: dict[str, object]) -> object:
-        """The control method `shutdown` of a broker that is in no cluster."""
-        check_known(params, ("cluster",))
-        if params.get("cluster"):
-            raise ControlError(INVALID_PARAMS, "this broker is in no cluster: leave --cluster out")
-        self.end("")
-        return {"name": self._settings.name, "text": f"{self._settings.name} ends"}
 
     def fail(self, reason: str) -> None:
         """Serve nobody any more: whoever runs this broker has to end it, and gets the reason."""
@@ -332,6 +329,13 @@ class Broker:
             self._turn_is_due = True
             asyncio.get_running_loop().call_soon(self.turn)
 
+    def want_turn(self) -> None:
+        """Something became certain, or is to be sent: at the end of this turn, or in one of its own."""
+        if self.is_in_turn:
+            self._has_news = True
+        else:
+            self.schedule_turn()
+
     def turn(self) -> None:
         """Make the broker's move, and write to everybody what came of it."""
         self._turn_is_due = False
@@ -345,10 +349,14 @@ class Broker:
         if batch is not None:
             for witness in self.witnesses:
                 witness(batch)
+        self.is_in_turn = True
         if self.kept is not None:
-            self.kept.turn_ended(batch)
-        if self.membership is not None:
-            self.membership.turn_ended(batch)
+            self.kept.turn_ended()
+        self.membership.turn_ended(batch)
+        self.is_in_turn = False
+        if self._has_news:
+            self._has_news = False
+            self.container.tell_what_is_certain()
         self._flush_touched()
         if self._waiters:
             self._wake_waiters()
@@ -431,11 +439,10 @@ class Broker:
         """What `qpid-ha query` shows."""
         state, log_ = self.container.resources.state, self.container.resources.log
         queues = state.queues.values()
-        cluster = {"state": "standalone"} if self.membership is None else self.membership.facts()
         return {
             "name": self._settings.name,
             "version": self.container.settings.version,
-            **cluster,
+            **self.membership.facts(),
             **({"store": "off"} if self.kept is None else self.kept.facts()),
             **self.copies.facts(),
             "listening": ", ".join(self.listening),

@@ -1,15 +1,16 @@
-"""What a broker does with its store: loads it before it serves anybody, and lets nothing be certain without it."""
+"""What a broker does with its store itself: loads it before it serves anybody, and keeps the broker's own log in it.
+
+The replicated log is the member's to have kept: see `member_store`.
+"""
 
 from __future__ import annotations
 
 import logging
-import time
-import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
 from qpid_ha_broker.ha.keeping import Restored
-from qpid_ha_broker.model.log import Batch
 from qpid_ha_broker.model.paged import BodyDamaged
+from qpid_ha_broker.server.member_settings import member_settings
 from qpid_ha_broker.server.pager import Pager
 from qpid_ha_broker.server.restored import restored_from
 from qpid_ha_broker.server.store import Store
@@ -22,44 +23,35 @@ if TYPE_CHECKING:
 log = logging.getLogger("store")
 
 WITNESS = "store"
-RETURN_S = 10.0
-"""After a restart: how long exclusive queues are kept for who had them, and those that delete themselves for all."""
+"""Of the broker's own log."""
 
 
 class Loaded(NamedTuple):
-    """What a store held, besides the state; `restored`: what a member of a cluster makes of it, None outside."""
+    """What a store held, besides the state; `restored`: what the member makes of it."""
 
     found: Recovered
-    restored: Restored | None
+    restored: Restored
 
 
 class BrokerStore:
-    """The promise: what has to be kept is confirmed only once it is, and nothing is lost on the way to the store.
-
-    In a cluster the replicated log is the core's to have kept; the broker's own log is ours in any case.
-    """
+    """The promise: what the broker's own log has to keep is confirmed only once it is; nothing is lost on the way."""
 
     def __init__(self, broker: Broker, store: Store) -> None:
         self.store = store
-        self.is_alone = not broker.current().ha.cluster
         self._broker = broker
         self._resources = broker.container.resources
-        self._is_in_turn = False
         self.pager: Pager
         """Since `begin`."""
-        self._has_news = False
-        """Something was kept since the clients were last told what is certain."""
 
     def read(self, show: Progress) -> Loaded:
         """Have what the store holds. Blocks; whoever calls this keeps everybody else from the resources meanwhile.
 
         `show` hears how far it is. Raises StoreError.
         """
-        found = self.store.recover(self._resources, apply_all=self.is_alone, show=show)
-        if self.is_alone:
-            return Loaded(found, None)
+        settings = member_settings(self._broker.current(), "")
+        found = self.store.recover(self._resources, apply_all=settings.is_standalone, show=show)
         try:
-            return Loaded(found, restored_from(self.store.disk, found, self._broker.current().ha.tail_bytes))
+            return Loaded(found, restored_from(self.store.disk, found, settings.tail_bytes))
         except OSError as error:
             raise StoreError(f"the store in {self.store.directory} cannot be used: {error}") from error
 
@@ -70,39 +62,21 @@ class BrokerStore:
         self.pager = self.store.pager = pager
         pager.start(found.next_number)
         resources.local_log.add_witness(WITNESS)
-        if self.is_alone:
-            resources.log.add_witness(WITNESS)
-            self._broker.container.configuration.declare_standard_exchanges()
-            resources.take_over(int(time.time() * 1000), int(RETURN_S * 1000))
         self.store.start(self)
 
-    def turn_ended(self, batch: Batch | None) -> None:
-        """Keep what the turn wrote. What has not to be kept is certain at once: clients are told in this turn."""
-        self._is_in_turn = True
+    def turn_ended(self) -> None:
+        """Keep what the turn wrote to the broker's own log."""
+        if self.store.health == "failed":
+            return
         try:
-            self._keep(batch)
+            self.store.keep_local(self._resources.local_log.take_parts())
         except Exception as error:  # what is missing in the journal now must never seem to be there
             log.exception("a bug: %s", error)
             self._broker.fail(f"a bug in the store ({type(error).__name__}); the log has it")
-        finally:
-            self._is_in_turn = False
-        if self._has_news:
-            self._has_news = False
-            self._broker.container.tell_what_is_certain()
-
-    def _keep(self, batch: Batch | None) -> None:
-        resources, store = self._resources, self.store
-        if store.health == "failed":
-            return
-        store.keep_local(resources.local_log.take_parts())
-        if batch is not None and self.is_alone and store.keep(batch, resources.log.committed_lsn):
-            self.kept(batch.last_lsn, 0, 0)
 
     def tick(self) -> None:
         """Four times a second."""
         self.pager.paging.memory_bytes = self._memory_bytes()
-        if self.is_alone:
-            self.store.note_committed(self._resources.log.committed_lsn)
         self.store.tick()
         self.pager.tick()
 
@@ -118,44 +92,30 @@ class BrokerStore:
     def _unreadable(self, problem: BodyDamaged) -> None:
         """A message cannot be given out, and none behind it may be: a broker with a good copy should take over.
 
-        One that is alone serves the other queues; the log and `unreadable_messages` tell the operator of this one.
+        A standalone one serves the other queues; the log and `unreadable_messages` tell the operator of this one.
         """
-        if self._broker.membership is not None:
+        if not self._broker.membership.is_standalone:
             self.store_failed(f"{problem}; run qpid-ha store check")
 
     # --- see store.StoreListener
 
-    def kept(self, lsn: int, local_lsn: int, number: int) -> None:
+    def kept(self, local_lsn: int, number: int) -> None:
         """On disk up to there."""
-        resources = self._resources
-        if local_lsn:
-            resources.local_log.acknowledge(WITNESS, local_lsn)
-        if self.is_alone:
-            if lsn:
-                resources.log.acknowledge(WITNESS, lsn)
-        elif number and self._broker.membership is not None:
+        self._resources.local_log.acknowledge(WITNESS, local_lsn)
+        if number:
             self._broker.membership.kept(number)
-        if self._is_in_turn:
-            self._has_news = True
-        else:
-            self._broker.schedule_turn()
+        self._broker.want_turn()
 
     def store_failed(self, text: str) -> None:
         """Nothing is kept any more."""
-        membership = self._broker.membership
         try:
-            if membership is None:
-                raise StoreError(text)
-            membership.store_failed(text)
+            self._broker.membership.store_failed(text)
         except StoreError as error:
             self._broker.fail(str(error))
 
     # --- the end
 
     async def close(self, clean: str) -> None:
-        """The last turn is over. A broker that is alone, and did not fail, is always whole."""
-        if self.is_alone and not self._broker.failure:
-            clean = clean or uuid.uuid4().hex
-            self.store.note_committed(self._resources.log.last_lsn)
+        """The last turn is over; `clean`: the UUID under which the store is whole, empty if it is not."""
         self.pager.stop()
         await self.store.close(clean)

@@ -24,7 +24,7 @@ def refusal(member: Member) -> AmqpError:
 
 def failover_servers(ha: HaSettings, member: Member) -> list[dict[str, object]]:
     """Where clients find the cluster, the primary first; entries as in the open property `failover-server-list`."""
-    addresses = list(ha.public_url or ha.brokers_url)
+    addresses = list(ha.public_url or ha.brokers_url) if ha.cluster else []
     primary = _first_address(member.primary_address or member.settings.own_address)
     if not member.primary_address and not member.primary_name:
         primary = None

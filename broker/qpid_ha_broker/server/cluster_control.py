@@ -1,6 +1,7 @@
-"""The control socket's methods of a broker in a cluster: who is what, and who shall be primary.
+"""The control socket's methods about a broker's part in its cluster: who is what, and who shall be primary.
 
-They add to and replace those of `administration`. A refusal carries the core's own sentence.
+They add to those of `administration`. A refusal carries the core's own sentence. A standalone broker is a cluster of
+one: it has all of them, and refuses those that need another broker.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Topic
+from qpid_ha_broker.ha.member import STANDALONE_REFUSAL
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.administration import Params, check_known
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method, Stream
@@ -29,7 +31,7 @@ READING = ("list", "read")
 
 
 def cluster_methods(broker: Broker, membership: Membership, others: Mapping[str, Method]) -> dict[str, Method]:
-    """All methods of a broker in a cluster; `others` are those that every broker has."""
+    """All methods; `others` are those of `administration`."""
     control = ClusterControl(broker, membership)
     return {
         **others,
@@ -65,8 +67,9 @@ class ClusterControl:
         own = {**self._membership.summary(), "address": self._membership.member.settings.own_address or None}
         rows = [own, *[{**_status_row(answer), "address": address} for address, answer in answers]]
         primary = max((row for row in rows if row["state"] == State.PRIMARY), key=_generation, default=own)
+        members = _texts(primary.get("members", [primary["name"]]))  # of a standalone broker: itself
         for row in rows:
-            row["in_sync"] = row["name"] in _texts(primary["members"])
+            row["in_sync"] = row["name"] in members
         return _sorted(rows) + [{"name": None, "address": each, "state": UNREACHABLE} for each in unreachable]
 
     async def query(self, params: Params) -> object:
@@ -80,6 +83,7 @@ class ClusterControl:
     def backups(self, params: Params) -> object:
         """Of a primary: each backup, how far it is, and its lag."""
         check_known(params, ())
+        self._check_in_cluster()
         if self._membership.member.state is not State.PRIMARY:
             raise self._not_primary("has no backups")
         return self._membership.member.backups()
@@ -87,11 +91,13 @@ class ClusterControl:
     def history(self, params: Params) -> object:
         """The generations that this broker knows of."""
         check_known(params, ())
+        self._check_in_cluster()
         return self._membership.member.history()
 
     def events(self, params: Params) -> object:
         """The status now, and from then on a notification `event` for each change."""
         check_known(params, ())
+        self._check_in_cluster()
         subscription = self._membership.events.subscribe()
         return Stream(self._membership.summary(), "event", subscription, subscription.close)
 
@@ -146,6 +152,8 @@ class ClusterControl:
         if not _flags(params, "cluster")["cluster"]:
             self._broker.end("")
             return {**self._membership.summary(), "text": f"{self._membership.member.settings.name} ends"}
+        if self._membership.is_standalone:
+            raise ControlError(INVALID_PARAMS, "this broker is in no cluster: leave --cluster out")
         return await self._request(lambda number: fx.ShutdownAsked(number, uuid.uuid4().hex))
 
     async def _request(self, make: Callable[[int], fx.Input]) -> object:
@@ -159,6 +167,10 @@ class ClusterControl:
         if not answered.done:
             raise ControlError(REFUSED, answered.text, {"reason": "refused", **summary})
         return {**summary, "text": answered.text}
+
+    def _check_in_cluster(self) -> None:
+        if self._membership.is_standalone:
+            raise ControlError(REFUSED, STANDALONE_REFUSAL, {"reason": "refused", **self._membership.summary()})
 
     def on_primary(self, method: Method) -> Method:
         """`method`, but what changes something is refused by a broker that is not primary."""

@@ -11,8 +11,13 @@ HEARTBEATS = 3
 
 
 def member_settings(settings: BrokerSettings, instance: str, own_address: str = "") -> MemberSettings:
-    """What the core needs to know. `own_address`: as far as it was found out."""
+    """What the core needs to know. `own_address`: as far as it was found out.
+
+    What the settings say of a cluster counts for a member of one only; no backup will ever ask for the tail of the log.
+    """
     ha = settings.ha
+    if not ha.cluster:
+        return MemberSettings(settings.name, instance, (), tail_bytes=0, has_store=settings.has_store)
     addresses = tuple(str(address) for address in ha.brokers_url)
     own = [str(address) for address in ha.brokers_url if address in settings.listen]
     return MemberSettings(

@@ -123,8 +123,13 @@ class MemberStore:
         self._store.remember(*effect)
 
     def describe(self, member: Member) -> None:
-        """Let STATUS tell what `member` is now, and the journal what is certain."""
+        """Let STATUS tell what `member` is now, and the journal what is certain.
+
+        What STATUS says of a cluster stays as it is while the broker is in none.
+        """
         self._store.note_committed(member.committed_lsn)
+        if member.is_standalone:
+            return
         now = member.state, member.generation, member.epoch, member.members, member.cluster
         if now == self._told:
             return

@@ -23,7 +23,7 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import Answer, Batch, Frame, FrameError, Question, Topic
 from qpid_ha_broker.ha.member import Member
-from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.ha.states import LEADING, State
 from qpid_ha_broker.model.log import Batch as LogBatch
 from qpid_ha_broker.model.queue_arguments import StoreError as Policy
 from qpid_ha_broker.server.cluster_clients import failover_servers, refusal
@@ -86,6 +86,9 @@ class Membership:
         store: Store | None,
     ) -> None:
         self.member = member
+        self.is_standalone = member.is_standalone
+        """The broker is in no cluster."""
+        self._has_witness = member.settings.has_witness
         self.asker = PeerAsker(dialler)
         self.discarded = discarded
         self.events = ClusterEvents()
@@ -100,7 +103,6 @@ class Membership:
         self._waiting: dict[int, asyncio.Future[fx.Answered]] = {}
         self._inputs: list[fx.Input] = []
         self._is_feeding = False
-        self._is_in_turn = False
         self._dirty: dict[OutgoingChannel, None] = {}
         self._encoded: tuple[Batch | None, bytes] = (None, b"")
         self._shown: tuple[object, ...] = ()
@@ -120,12 +122,12 @@ class Membership:
             fx.StateChanged: self._state_changed,
             fx.PhaseChanged: self._phase_changed,
             fx.EndClients: self._end_clients_soon,
-            fx.TurnDue: lambda _effect: self._broker.schedule_turn(),
+            fx.TurnDue: lambda _effect: self._broker.want_turn(),
             fx.Answered: self._answered,
             fx.Discarded: lambda effect: self.discarded.keep(*effect),
             fx.Notice: lambda effect: log.log(_LEVELS[effect.level.upper()], "%s", effect.text),
             fx.Stop: lambda effect: self._broker.fail(effect.reason),
-            fx.CleanEnd: self._end_with_cluster,
+            fx.CleanEnd: self._end,
         }
         if self._store is not None:
             self._actions |= {
@@ -139,14 +141,17 @@ class Membership:
     # --- start and stop
 
     def start(self) -> None:
-        """Begin; the broker listens already."""
+        """Begin. The broker listens already, if there are others to connect to it."""
         self._show_clients_the_way()
         self.feed(fx.Started())
-        self.run(self._tick_forever())
-        self.run(self._greet_forever())
+        if not self.is_standalone:
+            self.run(self._tick_forever())
+            self.run(self._greet_forever())
 
     def stop(self) -> None:
         """The process will end; what the core still wants is sent before the channels are closed."""
+        if self._is_stopped:
+            return
         self.feed(fx.Stopping())
         self._is_stopped = True
         self._records.stop()
@@ -206,9 +211,10 @@ class Membership:
         self._after()
 
     def _after(self) -> None:
-        dirty, self._dirty = self._dirty, {}
-        for channel in dirty:
-            channel.flush()
+        if self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for channel in dirty:
+                channel.flush()
         member = self.member
         if self._store is not None:
             self._store.describe(member)
@@ -220,16 +226,19 @@ class Membership:
 
     def turn_ended(self, batch: LogBatch | None) -> None:
         """The broker had a turn, and the log has nothing pending."""
+        if not self._has_witness:
+            return
         rest = self._broker.container.resources.log.take_batch()  # what the turn's last steps have written
         if rest is not None:
             batch = rest if batch is None else _joined(batch, rest)
-        self._is_in_turn = True
+        if batch is None and self.is_standalone:
+            return
         is_large = batch is not None and len(batch.data) > WATCHED_BYTES
-        if is_large or self.member.has_work or any(not link.writable for link in self._links.values()):
+        links = self._links
+        if links and (is_large or self.member.has_work or any(not link.writable for link in links.values())):
             self._watch_links()
         self.feed(fx.TurnEnded(batch))
-        self._is_in_turn = False
-        if self.member.has_work:
+        if links and self.member.has_work:
             self._broker.schedule_turn()
 
     async def request(self, make: Callable[[int], fx.Input]) -> fx.Answered:
@@ -302,7 +311,7 @@ class Membership:
         channel.send(self._encode(effect.frame))
         if isinstance(channel, OutgoingChannel):
             self._dirty[channel] = None
-        elif not self._is_in_turn:
+        elif not self._broker.is_in_turn:
             self._broker.schedule_turn()
 
     def _encode(self, frame: Frame) -> bytes:
@@ -411,13 +420,13 @@ class Membership:
             self._store.kept(number)
 
     def store_failed(self, text: str) -> None:
-        """Nothing more can be stored: a primary ends; a backup does as it was told. Raises StoreError."""
+        """Nothing more can be stored: who leads ends; a backup does as it was told. Raises StoreError."""
         policy = Policy(self._broker.current().ha.store_error)
-        if self._store is None or self.member.state is State.PRIMARY:
+        if self._store is None or self.member.state in LEADING:
             raise StoreError(text)
         self._store.go_on_without(text, policy)
 
-    def _end_with_cluster(self, effect: fx.CleanEnd) -> None:
+    def _end(self, effect: fx.CleanEnd) -> None:
         self._is_shut_down = True
         self._broker.end(effect.uuid)
 
@@ -433,7 +442,7 @@ class Membership:
     @property
     def is_serving(self) -> bool:
         """Whether clients are served, and commands carried out."""
-        return self.member.state is State.PRIMARY and not self._is_leaving and not self.member.is_closing
+        return self.member.state in LEADING and not self._is_leaving and not self.member.is_closing
 
     def change_settings(self, settings: BrokerSettings) -> None:
         """Other settings are in force."""
@@ -444,11 +453,11 @@ class Membership:
 
     def facts(self) -> dict[str, object]:
         """What `query` tells of a broker's part in the cluster, flat."""
-        return {**facts(self.member), "peer_channels": len(self._links), "discarded": self.discarded.total}
+        return facts(self.member, peer_channels=len(self._links), discarded=self.discarded.total)
 
     def summary(self) -> dict[str, object]:
         """What `status` tells."""
-        return {**summary(self.member), "shut_down": self._is_shut_down}
+        return summary(self.member, shut_down=self._is_shut_down)
 
 
 def _joined(batch: LogBatch, rest: LogBatch) -> LogBatch:

@@ -1,4 +1,4 @@
-"""How a broker's settings become a member of a cluster with its coordinator and its way to the other brokers."""
+"""How a broker's settings become a member, of a cluster or of none, with its coordinator and its way to the others."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from qpid_ha_broker.server.broker import Broker
 
 
-def make_membership(broker: Broker, store: Store | None = None, restored: Restored | None = None) -> Membership:
+def make_membership(broker: Broker, store: Store | None, restored: Restored | None) -> Membership:
     """The part of `broker` in the cluster that its settings describe; `restored` is what it has from its store.
+
+    Without `ha.cluster` it is a member that leads alone: see `ha.member`.
 
     Raises SettingsError, and StoreError for a store that the settings do not let in.
     """
@@ -39,7 +41,7 @@ def make_membership(broker: Broker, store: Store | None = None, restored: Restor
 
 
 def _check_dirty(settings: BrokerSettings, found: StoreState) -> None:
-    if found is StoreState.DIRTY and settings.ha.dirty_store == "refuse":
+    if settings.ha.cluster and found is StoreState.DIRTY and settings.ha.dirty_store == "refuse":
         raise StoreError(
             f"the store in {settings.data_dir} was not closed in order, and ha.dirty-store is refuse: compare it with"
             " the others (`qpid-ha store best`), then start this broker with ha.dirty-store=rejoin, or set it aside"

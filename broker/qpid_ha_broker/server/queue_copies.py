@@ -236,21 +236,17 @@ class QueueCopies:
         return addresses
 
     def _check_allowed(self) -> None:
-        if not self._may_write():
+        if not self._broker.membership.is_serving:
             text = "this broker is a backup and gets what its primary has: ask the primary"
             raise ControlError(REFUSED, text, {"reason": "not-primary"})
-        if self._broker.membership is None and not self._broker.current().ha.queue_replication:
+        if self._broker.membership.is_standalone and not self._broker.current().ha.queue_replication:
             text = "a standalone broker copies queues only with ha.queue-replication: true in its configuration"
             raise ControlError(REFUSED, text, {"reason": "not-allowed"})
-
-    def _may_write(self) -> bool:
-        membership = self._broker.membership
-        return membership is None or membership.is_serving
 
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            may_write = self._may_write()
+            may_write = self._broker.membership.is_serving
             for name, link in list(self._links.items()):
                 if not may_write:
                     link.stop("this broker is no longer primary")

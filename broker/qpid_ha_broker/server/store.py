@@ -51,8 +51,8 @@ CLOSE_LIMIT_S: Final = 10.0
 class StoreListener(Protocol):
     """Who hears of it, on the loop."""
 
-    def kept(self, lsn: int, local_lsn: int, number: int) -> None:
-        """On disk up to there, as far as need be: last LSN of each log, and last `number` (0: none)."""
+    def kept(self, local_lsn: int, number: int) -> None:
+        """On disk up to there, as far as need be: last LSN of the broker's own log, and last `number` (0: none)."""
 
     def store_failed(self, text: str) -> None:
         """Nothing can be kept any more: this broker must not confirm anything. `text` says what to do."""
@@ -178,10 +178,10 @@ class Store:
         if parts:
             self._held += parts
             self._release(self._replicated.last_lsn)
-            if self._is_kept(0, 0):
-                self._listener.kept(0, self._local.last_lsn, 0)
+            if self._is_kept(0):
+                self._listener.kept(self._local.last_lsn, 0)
 
-    def keep(self, batch: Batch, committed_lsn: int, number: int = 0) -> bool:
+    def keep(self, batch: Batch, committed_lsn: int, number: int) -> bool:
         """Keep a part of the replicated log. True: nothing of it has to be waited for; else `kept(number)` follows.
 
         `committed_lsn`: as far as is known, for a recovery that must not apply more than that.
@@ -198,9 +198,9 @@ class Store:
         if self.status.cluster and not self._named[0].cluster:
             self._name_journal()
         self._release(batch.last_lsn)
-        is_kept = self._is_kept(batch.last_lsn, number)
+        is_kept = self._is_kept(number)
         if is_kept and self._local.last_lsn != local_lsn:
-            self._listener.kept(0, self._local.last_lsn, 0)
+            self._listener.kept(self._local.last_lsn, 0)
         return is_kept
 
     def take_back(self, lsn: int) -> None:
@@ -238,11 +238,11 @@ class Store:
         self._writer.append(Piece(self._tickets, kind, first, last, self._committed_lsn, left_out, data))
         self._folding.count(len(data))
 
-    def _is_kept(self, lsn: int, number: int) -> bool:
+    def _is_kept(self, number: int) -> bool:
         """Whether nothing of what was given to us is on its way. If not, tell when all of it has arrived."""
         if self._tickets == self._synced_ticket:
             return True
-        self._waiting.append(Waiting(self._tickets, lsn, self._local.last_lsn, number))
+        self._waiting.append(Waiting(self._tickets, self._local.last_lsn, number))
         return False
 
     # --- see store_writer.WriterListener
@@ -250,13 +250,13 @@ class Store:
     def synced(self, ticket: int) -> None:
         """All pieces up to that one are on disk."""
         self._synced_ticket = ticket
-        lsn = local_lsn = number = 0
+        local_lsn = number = 0
         waiting = self._waiting
         while waiting and waiting[0].ticket <= ticket:
             found = waiting.popleft()
-            lsn, local_lsn, number = found.lsn or lsn, found.local_lsn or local_lsn, found.number or number
+            local_lsn, number = found.local_lsn, found.number or number
         if local_lsn:
-            self._listener.kept(lsn, local_lsn, number)
+            self._listener.kept(local_lsn, number)
 
     def filled(self, shortage: OSError | None) -> None:
         """There is no room on the disk, or no file descriptor; None: there is again."""
@@ -395,6 +395,8 @@ class Store:
         if self.health == "failed":
             return False
         self._settle()
+        if clean:  # all of it counts: whoever calls it whole has made sure of that
+            self.note_committed(self._replicated.last_lsn)
         self._writer.run(partial(self._end, clean))
         ended = await asyncio.to_thread(self._writer.finish, CLOSE_LIMIT_S)
         if not ended or self.health == "failed":

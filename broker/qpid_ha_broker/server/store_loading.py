@@ -34,14 +34,11 @@ class StoreLoading:
     `listening`: where the broker listens by now. `end`: called for the control method `shutdown`.
     """
 
-    def __init__(
-        self, name: str, in_cluster: bool, listening: Callable[[], list[str]], end: Callable[[], None]
-    ) -> None:
+    def __init__(self, name: str, listening: Callable[[], list[str]], end: Callable[[], None]) -> None:
         self.done_bytes = 0
         self.total_bytes = 0
         """Of all files that count; 0 until they have been looked through."""
         self._name = name
-        self._in_cluster = in_cluster
         self._listening = listening
         self._end = end
         self._began_s = time.monotonic()
@@ -113,7 +110,7 @@ class StoreLoading:
 
     def _status(self, params: Params) -> object:
         """Of the cluster nothing is known yet, so `all` is this broker alone."""
-        check_known(params, ("all",) if self._in_cluster else ())
+        check_known(params, ("all",))
         status = {
             **self._facts(), "phase": None, "generation": 0, "lsn": 0, "epoch": 0, "members": [], "restored": None,
             "chosen": False, "primary": None, "primary_address": None,
@@ -121,7 +118,7 @@ class StoreLoading:
         return [{**status, "in_sync": False}] if params.get("all") else status
 
     def _query(self, params: Params) -> object:
-        check_known(params, ("all",) if self._in_cluster else ())
+        check_known(params, ("all",))
         listening, uptime_s = ", ".join(self._listening()), round(time.monotonic() - self._began_s, 1)
         facts = {**self._facts(), "listening": listening, "uptime_s": uptime_s}
         return [facts] if params.get("all") else facts

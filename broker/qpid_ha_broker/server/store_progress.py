@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 
 class Waiting(NamedTuple):
-    """What is to be told once the pieces up to `ticket` are on disk; 0: nothing of that kind."""
+    """What is to be told once the pieces up to `ticket` are on disk; `number` 0: nothing of the replicated log."""
 
     ticket: int
-    lsn: int
     local_lsn: int
     number: int
 
