@@ -20,6 +20,8 @@ def _worker_group(node_id: str) -> str:
     """Who shares something that is expensive to make runs in one process: a lab, Spark, the fixtures of a module."""
     file = node_id.partition("::")[0]
     match file.split("/"):
+        case [*_, "lab", "test_rgmanager.py"]:
+            return file  # it has a cluster of its own in any case
         case [*_, "lab", _]:
             return "lab"
         case [*_, "pipeline", _]:
