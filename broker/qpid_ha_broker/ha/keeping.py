@@ -1,7 +1,7 @@
 """How much of the log the store holds, as its answers come in.
 
-Like receipts from an archive: each bundle gets a number when it is handed over, the receipt names the number, and what
-was called back in between is crossed out in the bundle's own line, so a late receipt can never vouch for it.
+Each batch gets a number when it is handed over, and the answer names that number. What was truncated in between is
+taken off the batch's entry, so a late answer does not count it.
 """
 
 from __future__ import annotations

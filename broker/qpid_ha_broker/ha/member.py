@@ -1,7 +1,6 @@
 """A broker: its state, and what each input makes of it. The core that a driver and a simulation run.
 
-Like a ship's officer: at any time either in command or following the one who is, always able to say which, since when
-and why; and when in doubt about who commands, not the one who gives orders.
+At any time it leads or follows, and can say which, since when and why. In doubt about who leads it does not.
 
 A standalone broker, whose settings name no other one, is a cluster of one. Its in-sync set is itself, so there is
 nobody to ask, to wait for or to hand over to: it leads from `Started` on, in the state STANDALONE, and what it writes

@@ -14,7 +14,10 @@ _PAUSE_S = 0.5
 
 
 class UncertainWrite:
-    """The promise: once `begin` was called, nothing older is followed before the record was seen."""
+    """The promise: once `begin` was called, no new channel to an older primary is followed before the record was seen.
+
+    One that was open already goes on.
+    """
 
     def __init__(self, around: Surroundings, claims: Claims) -> None:
         self._around = around

@@ -1,7 +1,7 @@
 """What can be asked of queues, exchanges and bindings, and done to them: once, for every way in.
 
-Like a clerk's counter with two doors: the control socket and `$management` come in differently dressed, but the forms
-are the same, and the clerk reads each field before anything is filed: values come from the wire and may be anything.
+The control socket and `$management` both call this. Each value comes from the wire and may be anything: it is checked
+before anything is written.
 """
 
 from __future__ import annotations

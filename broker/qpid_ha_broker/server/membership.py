@@ -1,8 +1,7 @@
-"""A broker's part in a cluster: feeds the core what happens, and does what the core wants.
+"""The driver of a broker's `Member`: feeds it its inputs in their order, and carries its effects out in theirs.
 
-Like the secretary of a careful director: every letter that comes in is put before the director in the order in which it
-came, and every instruction is carried out to the word. The secretary decides nothing; but that the post goes out in
-time, that an envelope is addressed once for all recipients, and that callers hear who is in charge, is the secretary's.
+It decides nothing. Its own are the timers, the encoding of a frame once for all backups, the channels' back-pressure,
+and what clients are told of who leads. A standalone broker has one, too: a cluster of one.
 """
 
 from __future__ import annotations
