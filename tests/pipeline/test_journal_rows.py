@@ -14,9 +14,10 @@ import pytest
 from doc_blocks import DOCS
 from journal_rows import expected_rows, read_rows, signed
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.bodies import Kind
 from qpid_ha_broker.events.codec import Record
-from qpid_ha_pipeline.journal.records import RecordError, find_in_blocks, find_records
+from qpid_ha_broker.events.layout import Kind
+from qpid_ha_broker.events.scan import RecordError
+from qpid_ha_pipeline.journal.records import find_in_blocks, find_records
 from qpid_ha_pipeline.journal_source import JournalReader
 from qpid_ha_pipeline.options import JournalOptions
 from qpid_ha_pipeline.schema import full_schema

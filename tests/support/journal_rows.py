@@ -10,8 +10,9 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.bodies import WRITERS, Kind
+from qpid_ha_broker.events.bodies import WRITERS
 from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.layout import Kind
 from qpid_ha_pipeline.journal_source import PushingJournalReader
 from qpid_ha_pipeline.options import JournalOptions
 from qpid_ha_pipeline.schema import full_schema, schema_of

@@ -8,6 +8,7 @@ from random import Random
 
 from model_support import NOW_MS, WITNESS, Core, TextReader, message
 from qpid_ha_broker.events.codec import Record, decode, encode_all
+from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.events.types import GenerationStarted, InSyncChanged, Scalar
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange
@@ -21,7 +22,6 @@ from qpid_ha_broker.server.store_status import StoreStatus
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.dump import Dump
 from qpid_ha_broker.store.files import Disk
-from qpid_ha_broker.store.filtering import durable_only
 from qpid_ha_broker.store.journal import Identity, Journal
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
 from qpid_ha_broker.store.recovery import Recovered, recover

@@ -10,10 +10,10 @@ import proton
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import Record, encode, encode_all
+from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.files import LocalDisk
-from qpid_ha_broker.store.filtering import durable_only
 from qpid_ha_broker.store.journal import Identity, Journal
 from qpid_ha_broker.store.reading import read_blocks, read_header
 from qpid_ha_broker.store.snapshot import SnapshotEnd, SnapshotWriter

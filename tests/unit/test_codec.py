@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qpid_ha_broker.events import types
-from qpid_ha_broker.events.bodies import Kind
-from qpid_ha_broker.events.codec import HEADER_BYTES, MAX_RECORD_BYTES, Fault, Record, decode, encode
+from qpid_ha_broker.events.codec import MAX_RECORD_BYTES, Fault, Record, decode, encode
 from qpid_ha_broker.events.fields import MAX_ARGUMENTS_BYTES
+from qpid_ha_broker.events.layout import HEADER_BYTES, Kind
 from qpid_ha_broker.events.types import (
     Acquired,
     Bound,

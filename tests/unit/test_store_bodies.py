@@ -13,7 +13,7 @@ from qpid_ha_broker.events.codec import Record, encode_all
 from qpid_ha_broker.events.types import Acquired, Dequeued, DequeueReason, Enqueued, Event, QueueDeclared
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.paged import PagedMessage, Shapes, read_back
-from qpid_ha_broker.model.paging import PART, Piece
+from qpid_ha_broker.model.paging import PART_SEAL, Piece
 from qpid_ha_broker.store import bodies as module
 from qpid_ha_broker.store.blocks import BlockKind
 from qpid_ha_broker.store.bodies import Bodies
@@ -85,7 +85,7 @@ def test_a_message_of_several_queues_is_found_for_each(disk: SimulatedDisk) -> N
 def test_seals_tell_which_records_are_parts_of_units(disk: SimulatedDisk) -> None:
     name = segment(disk, records(event("|a"), part=True) + records(event("|b"), first=2))
     (piece,) = Bodies(disk).pieces(name)
-    assert [seal >= PART for seal in piece.records[5].seals] == [True, False]
+    assert [seal >= PART_SEAL for seal in piece.records[5].seals] == [True, False]
 
 
 def test_a_large_file_is_told_of_in_pieces(disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:

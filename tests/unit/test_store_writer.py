@@ -14,6 +14,7 @@ import pytest
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import Record, decode, encode_all
+from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.ha.keeping import transient_count
 from qpid_ha_broker.model.log import LOCAL_BASE, Batch
 from qpid_ha_broker.model.queue import Queue
@@ -24,7 +25,6 @@ from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.server.store_settings import StoreSettings
 from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES
 from qpid_ha_broker.store.files import Disk
-from qpid_ha_broker.store.filtering import cut_after, durable_only
 from qpid_ha_broker.store.recovery import Recovered, recover
 from qpid_ha_broker.store.status import STATUS_FILE, Status
 from simulated_disk import SimulatedDisk
@@ -507,7 +507,7 @@ def test_a_batch_counts_what_a_store_leaves_out() -> None:
 def test_a_batch_is_cut_after_an_lsn_and_each_piece_counts_what_it_has(lsn: int) -> None:
     given = records(True, False, False, True)
 
-    before, after = cut_after(Batch(1, 4, encode_all(given), 2), lsn)
+    before, after = Batch(1, 4, encode_all(given), 2).cut_after(lsn)
 
     assert decode(before.data).records == given[:lsn]
     assert decode(after.data).records == given[lsn:]

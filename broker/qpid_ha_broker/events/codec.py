@@ -16,30 +16,17 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from .bodies import READERS, WRITERS, Kind
+from .bodies import READERS, WRITERS
 from .fields import explain
+from .layout import HEAD, HEADER, HEADER_BYTES, PART, PLAIN, PLAIN_HEAD, SEAL, VERSION, Kind
 from .types import Enqueued, Event
-
-VERSION: Final = 1
 
 MAX_RECORD_BYTES: Final = 128 * 1024 * 1024
 """No record is larger: what claims to be is damaged, and nobody need wait for the rest of it."""
 
-PART: Final = 1
-"""Flag: counts only once the `TransactionCommitted` that closes its unit has come."""
-
-_SEAL: Final = struct.Struct("<II")
-"""Size of the record and CRC-32 of what follows these two."""
-_HEAD: Final = struct.Struct("<QBBH")
-"""LSN, kind, flags, version."""
-_HEADER: Final = struct.Struct("<IIQBBH")
-_PLAIN_HEAD: Final = struct.Struct("<QBBHBBQHHQ")
-"""Nearly every record: an Enqueued that is no part, for one queue, without a key. Head and body up to the payload."""
-_PLAIN: Final = struct.Struct("<IIQBBHBBQHHQ")
-_PLAIN_BYTES: Final = _PLAIN.size
+_PLAIN_BYTES: Final = PLAIN.size
+_SEALED: Final = SEAL.size
 _ENQUEUED: Final = int(Kind.ENQUEUED)
-
-HEADER_BYTES: Final = _HEADER.size
 
 
 class Record(NamedTuple):
@@ -92,7 +79,7 @@ def encode(lsn: int, event: Event, part: bool = False) -> bytes:
         raise ValueError(f"{type(event).__name__} is not an event type") from None
     try:
         body, payload = write(event)
-        head = _HEAD.pack(lsn, kind, PART if part else 0, VERSION)
+        head = HEAD.pack(lsn, kind, PART if part else 0, VERSION)
         checksum = crc32(payload, crc32(body, crc32(head)))
     except (struct.error, ValueError, TypeError, AttributeError) as error:
         raise ValueError(explain(lsn, event)) from error
@@ -101,7 +88,7 @@ def encode(lsn: int, event: Event, part: bool = False) -> bytes:
         raise ValueError(f"{type(event).__name__}: expected at most {MAX_RECORD_BYTES} bytes of record, found {size}")
     if part and kind == Kind.TRANSACTION_COMMITTED:
         raise ValueError("part: what closes a transaction is not a part of it")
-    return b"".join((_SEAL.pack(size, checksum), head, body, payload))
+    return b"".join((SEAL.pack(size, checksum), head, body, payload))
 
 
 def encode_all(records: Iterable[Record]) -> bytes:
@@ -116,7 +103,7 @@ def encode_counting(records: Iterable[Record]) -> tuple[bytes, int]:
     """
     pieces: list[bytes] = []
     transient = 0
-    pack_head, pack_seal = _PLAIN_HEAD.pack, _SEAL.pack
+    pack_head, pack_seal = PLAIN_HEAD.pack, SEAL.pack
     for lsn, event, part in records:
         if type(event) is Enqueued and not part:
             queues, payload, durable, priority, expires_at_ms, key = event
@@ -137,17 +124,6 @@ def encode_counting(records: Iterable[Record]) -> tuple[bytes, int]:
                 transient += len(queues)
         pieces.append(encode(lsn, event, part))
     return b"".join(pieces), transient
-
-
-def offset_after(data: bytes, lsn: int) -> int:
-    """Where in whole records, which are in the order of their LSNs, the first one after `lsn` begins."""
-    offset = 0
-    while offset < len(data):
-        size, _, found, _, _, _ = _HEADER.unpack_from(data, offset)
-        if found > lsn:
-            break
-        offset += size
-    return offset
 
 
 def decode(
@@ -190,14 +166,15 @@ def _read_plain(
     data: bytes, view: memoryview, offset: int, largest: int, records: list[Record], max_records: int | None
 ) -> int:
     """Read plain records as long as there are some; returns where the first other one begins, or one with a problem."""
-    unpack, new, append = _PLAIN.unpack_from, tuple.__new__, records.append
+    unpack, new, append = PLAIN.unpack_from, tuple.__new__, records.append
     last = len(data) - _PLAIN_BYTES
     while offset <= last and len(records) != max_records:
         size, checksum, lsn, kind, flags, version, durable, priority, expires, count, key, queue = unpack(data, offset)
         stop = offset + size
         if (
             kind != _ENQUEUED or flags or version != VERSION or count != 1 or key or durable > 1
-            or not _PLAIN_BYTES <= size <= largest or crc32(view[offset + 8 : stop]) != checksum or stop > len(data)
+            or not _PLAIN_BYTES <= size <= largest or stop > len(data)
+            or crc32(view[offset + _SEALED : stop]) != checksum
         ):  # fmt: skip
             break
         payload = data[offset + _PLAIN_BYTES : stop]
@@ -214,13 +191,13 @@ def _open(view: memoryview, offset: int, end: int, largest: int) -> tuple[int, i
     left = end - offset
     if left < HEADER_BYTES:
         return _short(view, offset, end, largest)
-    size, checksum, lsn, kind, flags, version = _HEADER.unpack_from(view, offset)
+    size, checksum, lsn, kind, flags, version = HEADER.unpack_from(view, offset)
     if not HEADER_BYTES <= size <= largest:
         return _bad_size(offset, size, largest)
     if size > left:
         return Problem(Fault.TRUNCATED, offset, f"expected a record of {size} bytes, found {left}")
     stop = offset + size
-    found = crc32(view[offset + _SEAL.size : stop])
+    found = crc32(view[offset + _SEALED : stop])
     if found != checksum:
         return Problem(Fault.CHECKSUM, offset, f"expected CRC-32 {checksum:#010x}, found {found:#010x}")
     if version != VERSION:

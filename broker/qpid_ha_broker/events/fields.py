@@ -13,6 +13,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
+from .layout import ID
 from .types import Arguments, DequeueReason, Event, Scalar
 
 MAX_TEXT_BYTES: Final = 0xFFFF
@@ -30,7 +31,6 @@ MAX_ARGUMENT_INTEGER: Final = 2**64 - 1
 
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
-_U64: Final = struct.Struct("<Q")
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -40,30 +40,19 @@ def expect_end(body: memoryview, at: int) -> None:
         raise ValueError(f"expected {at} bytes of body, found {len(body)}")
 
 
-def write_id(value: int) -> bytes:
-    """The LSN of the event that made a queue or an exchange."""
-    return _U64.pack(value)
-
-
-def read_id(body: memoryview, at: int) -> tuple[int, int]:
-    """Like every reader here: the value, and where the next one begins."""
-    (value,) = _U64.unpack_from(body, at)
-    return value, at + 8
-
-
 def write_ids(values: tuple[int, ...]) -> bytes:
     """Without their number, which every kind keeps elsewhere."""
     if len(values) == 1:
-        return _U64.pack(values[0])
+        return ID.pack(values[0])
     return struct.pack(f"<{len(values)}Q", *values)
 
 
-def read_ids(body: memoryview, at: int, count: int) -> tuple[int, ...]:
-    """Without the place after them: it is `at + 8 * count`."""
+def read_ids(body: bytes | memoryview, at: int, count: int) -> tuple[int, ...]:
+    """Without the place after them, which is `at + 8 * count`."""
     if len(body) - at < 8 * count:
         raise ValueError(f"expected {count} ids of 8 bytes, found {len(body) - at} bytes")
     if count == 1:
-        return _U64.unpack_from(body, at)
+        return ID.unpack_from(body, at)
     return struct.unpack_from(f"<{count}Q", body, at)
 
 
@@ -74,7 +63,10 @@ def write_text(value: str) -> bytes:
 
 
 def read_text(body: memoryview, at: int) -> tuple[str, int]:
-    """UTF-8 has one spelling for each text, and Python refuses every other: nothing to compare."""
+    """Like every reader here: the value, and where the next one begins.
+
+    UTF-8 has one spelling for each text, and Python refuses every other: nothing to compare.
+    """
     (length,) = _U16.unpack_from(body, at)
     start, stop = at + 2, at + 2 + length
     if stop > len(body):

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from qpid_ha_broker.events.codec import HEADER_BYTES, Record, encode_all
+from qpid_ha_broker.events.codec import Record, encode_all
+from qpid_ha_broker.events.layout import HEADER_BYTES
 from qpid_ha_broker.ha.frames import CaughtUp, Chunk
 from qpid_ha_broker.ha.objects import has_replicated_messages, objects_frame
 from qpid_ha_broker.model.queue import Queue

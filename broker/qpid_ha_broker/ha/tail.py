@@ -11,7 +11,7 @@ from collections import deque
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from qpid_ha_broker.events.codec import offset_after
+from qpid_ha_broker.events.scan import offset_after
 
 
 class Stretch(NamedTuple):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from qpid_ha_broker.events.codec import Record, encode_counting
+from qpid_ha_broker.events.scan import durable_only, offset_after
 from qpid_ha_broker.events.types import Event, TransactionCommitted
 
 LOCAL_BASE = 1 << 63
@@ -27,6 +28,16 @@ class Batch(NamedTuple):
     data: bytes
     transient: int = 0
     """Copies in queues of messages that are not durable, and no part of a unit: a store leaves them out."""
+
+    def cut_after(self, lsn: int) -> tuple[Batch, Batch]:
+        """What goes up to `lsn`, which lies in it, and what comes after; each with its own count."""
+        at = offset_after(self.data, lsn)
+        first, rest = self.data[:at], self.data[at:]
+        transient = durable_only(first)[1] if self.transient else 0
+        return (
+            Batch(self.first_lsn, lsn, first, transient),
+            Batch(lsn + 1, self.last_lsn, rest, self.transient - transient),
+        )
 
 
 class Log:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator, Sequence
-from struct import Struct
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
-from qpid_ha_broker.events.codec import MAX_RECORD_BYTES, VERSION
+from qpid_ha_broker.events.codec import MAX_RECORD_BYTES
+from qpid_ha_broker.events.layout import ENQUEUED, HEADER, SEAL, VERSION, Kind
 from qpid_ha_broker.events.types import Enqueued
 
 RUN_BYTES: Final = 512 * 1024
@@ -23,9 +23,7 @@ RUN_BYTES: Final = 512 * 1024
 GAP_BYTES: Final = 32 * 1024
 """Records that lie so close are read together, with what is between them."""
 
-_HEAD: Final = Struct("<IIQBBHBBQHH")
-"""A record that is an Enqueued, up to its queues: the layout is in docs/protocol.md."""
-_ENQUEUED: Final = 0x20
+_UPTO_QUEUES: Final = HEADER + ENQUEUED
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -120,7 +118,7 @@ class PagedMessage:
     def record_bytes(self) -> int:
         """How long its record is, as far as this can be known before it is read."""
         queues, _, _, _, key, size = self.shape
-        return _HEAD.size + 8 * len(queues) + len(key) + size
+        return _UPTO_QUEUES.size + 8 * len(queues) + len(key) + size
 
 
 Outline = Enqueued | PagedMessage
@@ -211,21 +209,21 @@ def _read_run(run: list[_Numbered]) -> Iterator[tuple[int, Enqueued | BodyDamage
 
 
 def _message_at(data: bytes, at: int, message: PagedMessage) -> Enqueued:
-    if at + _HEAD.size > len(data):
+    if at + _UPTO_QUEUES.size > len(data):
         raise _damaged(message, "the file ends before it")
-    size, checksum, lsn, kind, _, version, _, _, _, count, key_bytes = _HEAD.unpack_from(data, at)
+    size, checksum, lsn, kind, _, version, _, _, _, count, key_bytes = _UPTO_QUEUES.unpack_from(data, at)
     stop = at + size
-    if not _HEAD.size <= size <= MAX_RECORD_BYTES:
+    if not _UPTO_QUEUES.size <= size <= MAX_RECORD_BYTES:
         raise _damaged(message, f"no record has {size} bytes")
     if stop > len(data):
         # It is longer than it should be: a record for more queues than its message is in, or damage to its size.
         data, at, stop = _read_alone(message, size), 0, size
-    found = crc32(memoryview(data)[at + 8 : stop])
+    found = crc32(memoryview(data)[at + SEAL.size : stop])
     if found != checksum:
         raise _damaged(message, f"expected CRC-32 {checksum:#010x}, found {found:#010x}")
-    if lsn != message.lsn or kind != _ENQUEUED or version != VERSION:
+    if lsn != message.lsn or kind != Kind.ENQUEUED or version != VERSION:
         raise _damaged(message, f"another record is there, of kind {kind:#04x}, version {version}, LSN {lsn}")
-    start = at + _HEAD.size + key_bytes + 8 * count
+    start = at + _UPTO_QUEUES.size + key_bytes + 8 * count
     if stop - start != message.shape.size:
         raise _damaged(message, f"expected a payload of {message.shape.size} bytes, found {stop - start}")
     queues, durable, priority, expires_at_ms, key, _ = message.shape

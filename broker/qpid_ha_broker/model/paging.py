@@ -14,13 +14,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from qpid_ha_broker.events.bodies import Kind
-from qpid_ha_broker.events.codec import PART as PART_FLAG
-from qpid_ha_broker.events.codec import VERSION, encode
+from qpid_ha_broker.events.codec import encode
+from qpid_ha_broker.events.layout import PART, PLAIN_HEAD, SEAL, VERSION, Kind
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.orders import Position
 from qpid_ha_broker.model.paged import BodyDamaged, BodySource, PagedMessage, Shapes, size_of
@@ -41,16 +39,12 @@ STEP: Final = 128
 """Records between two chances to stop."""
 ENOUGH: Final = 0.95
 """Down to this share of the memory that may be used."""
-PART: Final = 1 << 32
+PART_SEAL: Final = 1 << 32
 """In a seal: the record is part of a unit, which its checksum covers."""
 
 
-_PLAIN_HEAD: Final = Struct("<QBBHBBQHHQ")
-"""What the checksum of nearly every record covers before the payload: docs/protocol.md."""
-
-
 class Records(NamedTuple):
-    """Messages of one queue in a file, in the order of the file: LSN, offset, and checksum with PART."""
+    """Messages of one queue in a file, in the order of the file: LSN, offset, and checksum with PART_SEAL."""
 
     lsns: array[int]
     offsets: array[int]
@@ -221,7 +215,7 @@ class Paging:
                 tally.left += size
                 continue
             at = places[entry.id]
-            if _seal(entry.id, event, records.seals[at] >= PART) != records.seals[at]:
+            if _seal(entry.id, event, records.seals[at] >= PART_SEAL) != records.seals[at]:
                 continue  # the record was taken back, and its LSN is another one's now
             exchanged(queue, entry, PagedMessage(entry.id, shape_of(event), source, records.offsets[at]))
             tally.freed += size
@@ -239,13 +233,13 @@ def _seal(lsn: int, event: Enqueued, part: bool) -> int:
     """What `Records` has for this message, if the record there is its own."""
     queues, payload, durable, priority, expires_at_ms, key = event
     if len(queues) == 1 and not key:
-        head = _PLAIN_HEAD.pack(
-            lsn, Kind.ENQUEUED, PART_FLAG if part else 0, VERSION, durable, priority, expires_at_ms, 1, 0, queues[0]
+        head = PLAIN_HEAD.pack(
+            lsn, Kind.ENQUEUED, PART if part else 0, VERSION, durable, priority, expires_at_ms, 1, 0, queues[0]
         )
         found = crc32(payload, crc32(head))
     else:
-        found = int.from_bytes(encode(lsn, event, part)[4:8], "little")
-    return found | PART if part else found
+        found = SEAL.unpack_from(encode(lsn, event, part))[1]
+    return found | PART_SEAL if part else found
 
 
 def lead_bytes(memory_bytes: int, queues: int) -> int:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.model.log import LOCAL_BASE, Batch
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.two_logs import LocalPart
@@ -33,7 +34,6 @@ from qpid_ha_broker.store.blocks import BlockKind
 from qpid_ha_broker.store.bodies import Bodies
 from qpid_ha_broker.store.errors import StoreDamaged, StoreError
 from qpid_ha_broker.store.files import Disk, LocalDisk
-from qpid_ha_broker.store.filtering import cut_after, durable_only
 from qpid_ha_broker.store.journal import ClosedSegment, Identity, Journal, tied
 from qpid_ha_broker.store.recovery import Progress, Recovered, recover
 from qpid_ha_broker.store.snapshot import SnapshotEnd
@@ -191,7 +191,7 @@ class Store:
         while self._held and self._held[0].after_lsn < batch.last_lsn:
             after_lsn = self._held[0].after_lsn
             if after_lsn >= rest.first_lsn:
-                piece, rest = cut_after(rest, after_lsn)
+                piece, rest = rest.cut_after(after_lsn)
                 self._give(self._replicated, piece)
             self._release(after_lsn)
         self._give(self._replicated, rest)

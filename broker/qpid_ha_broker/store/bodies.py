@@ -6,7 +6,6 @@ and the system frees its room when the last of them has gone or has been pointed
 
 from __future__ import annotations
 
-import struct
 import time
 import weakref
 from array import array
@@ -14,21 +13,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Final
 
-from qpid_ha_broker.events.bodies import Kind
+from qpid_ha_broker.events.layout import ONE_QUEUE, PART, Kind, word_of
+from qpid_ha_broker.events.scan import queues_at, scan_plain
 from qpid_ha_broker.model.paged import PagedMessage, Shape, Shapes
-from qpid_ha_broker.model.paging import PART, Piece, Records
+from qpid_ha_broker.model.paging import PART_SEAL, Piece, Records
 
 from .blocks import BLOCK_HEADER_BYTES, BlockKind
 from .files import Disk, File
 from .layout import SNAPSHOTS, segment_numbers, segment_path, snapshot_numbers, snapshot_path
 from .reading import read_blocks, read_header
 
-_RECORD: Final = struct.Struct("<IIQBBHBBQHHQ")
-"""A record that is an Enqueued, with the first of its queues: docs/protocol.md."""
-_SHORT: Final = struct.Struct("<IIQBB")
-"""Any record: size, checksum, LSN, kind, flags."""
-_QUEUES_AT: Final = _RECORD.size - 8
-_ENQUEUED: Final = int(Kind.ENQUEUED)
+_PART_ENQUEUED: Final = word_of(Kind.ENQUEUED, PART)
+_ENQUEUEDS: Final = (word_of(Kind.ENQUEUED), _PART_ENQUEUED)
 _BREATH: Final = 256
 """Records between two moments at which other threads may run: a server waits for this one otherwise."""
 PIECE_RECORDS: Final = 65_536
@@ -144,23 +140,20 @@ class _Found:
 
     def add(self, data: bytes, base: int) -> Iterator[dict[int, Records]]:
         """Go through the records of a block whose data begin at `base`; yields what is enough for a piece."""
-        at, end, count, last = 0, len(data), 0, len(data) - _RECORD.size
-        unpack = _RECORD.unpack_from
-        current, records = -1, _none()
-        while at < end:
-            if at > last:
-                at += self._add_short(data, at)
-                continue
-            size, seal, lsn, kind, flags, _, durable, _, _, queues, _, queue = unpack(data, at)
-            if kind == _ENQUEUED and durable:
-                if queue != current:
-                    current, records = queue, self._of(queue)
-                records.lsns.append(lsn)
-                records.offsets.append(base + at)
-                records.seals.append(seal | PART if flags else seal)
-                if queues > 1:
-                    self._add_to_others(data, at, base, seal | PART if flags else seal)
-            at += max(size, _SHORT.size)
+        at, count, current, records = 0, 0, -1, _none()
+        for size, seal, lsn, word, durable, _, _, lengths, queue in scan_plain(data):
+            if durable and word in _ENQUEUEDS:
+                if word == _PART_ENQUEUED:
+                    seal |= PART_SEAL
+                if lengths == ONE_QUEUE:
+                    if queue != current:
+                        current, records = queue, self._of(queue)
+                    records.lsns.append(lsn)
+                    records.offsets.append(base + at)
+                    records.seals.append(seal)
+                else:
+                    self._add_to_all(set(queues_at(data, at)), lsn, base + at, seal)
+            at += size
             count += 1
             if not count % _BREATH:
                 time.sleep(0)
@@ -175,22 +168,13 @@ class _Found:
             records = self.records[queue] = _none()
         return records
 
-    def _add_to_others(self, data: bytes, at: int, base: int, seal: int) -> None:
+    def _add_to_all(self, queues: Iterable[int], lsn: int, offset: int, seal: int) -> None:
         """A message in several queues is told of for each of them."""
-        _, _, lsn, _, _, _, _, _, _, queues, _, first = _RECORD.unpack_from(data, at)
-        for queue in struct.unpack_from(f"<{queues}Q", data, at + _QUEUES_AT):
-            if queue != first:
-                records = self._of(queue)
-                records.lsns.append(lsn)
-                records.offsets.append(base + at)
-                records.seals.append(seal)
-
-    @staticmethod
-    def _add_short(data: bytes, at: int) -> int:
-        """The last record of a block, shorter than a message of a queue can be; returns how long it is."""
-        if len(data) - at < _SHORT.size:
-            return len(data) - at
-        return max(int(_SHORT.unpack_from(data, at)[0]), _SHORT.size)
+        for queue in queues:
+            records = self._of(queue)
+            records.lsns.append(lsn)
+            records.offsets.append(offset)
+            records.seals.append(seal)
 
 
 def _none() -> Records:

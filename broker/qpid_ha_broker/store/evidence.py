@@ -6,31 +6,21 @@ taken from it, and payloads are not touched.
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.bodies import Kind
-from qpid_ha_broker.events.codec import HEADER_BYTES, decode
+from qpid_ha_broker.events.codec import decode
+from qpid_ha_broker.events.fields import read_ids
+from qpid_ha_broker.events.layout import HEADER_BYTES, IDS, PLAIN, Kind
+from qpid_ha_broker.events.scan import RecordError, scan
 from qpid_ha_broker.ha.frames import GenerationEntry
 from qpid_ha_broker.model.log import LOCAL_BASE
 
 NO_LIMIT: Final = LOCAL_BASE - 1
-_HEADER: Final = struct.Struct("<IIQBBH")
-_ENQUEUED_BODY: Final = struct.Struct("<BBQHHQ")
-"""Durable, priority, expiry, number of queues, bytes of key, first queue. docs/protocol.md has the layout."""
-_DEQUEUED_BODY: Final = struct.Struct("<QBI")
+_FIRST_QUEUE: Final = PLAIN.between("durable", "queue")
 _ENQUEUED: Final = int(Kind.ENQUEUED)
 _DEQUEUED: Final = int(Kind.DEQUEUED)
-
-
-class EvidenceError(Exception):
-    """A record that is whole by its block's checksum and yet cannot be read. `offset` is that in the data."""
-
-    def __init__(self, offset: int, text: str) -> None:
-        super().__init__(text)
-        self.offset = offset
 
 
 class _Formed(NamedTuple):
@@ -81,39 +71,30 @@ class Evidence:
         return sum(map(len, self._left.values()))
 
     def read(self, data: bytes, limit: int = NO_LIMIT) -> None:
-        """Take the records of one block in; replicated ones above `limit` are void. Raises EvidenceError."""
-        offset, end = 0, len(data)
-        while offset < end:
-            if end - offset < HEADER_BYTES:
-                raise EvidenceError(offset, f"expected a record, found {end - offset} bytes")
-            size, _, lsn, kind, _, _ = _HEADER.unpack_from(data, offset)
-            if not HEADER_BYTES <= size <= end - offset:
-                raise EvidenceError(
-                    offset, f"expected a record of {HEADER_BYTES} to {end - offset} bytes, found {size}"
-                )
+        """Take the records of one block in; replicated ones above `limit` are void. Raises RecordError."""
+        for lsn, kind, _, body_at, end in scan(data):
             if not limit < lsn < LOCAL_BASE:
-                self._skim(data, offset, size, lsn, kind)
-            offset += size
+                self._skim(data, lsn, kind, body_at, end)
 
-    def _skim(self, data: bytes, offset: int, size: int, lsn: int, kind: int) -> None:
-        body = offset + HEADER_BYTES
-        if kind == _ENQUEUED and size >= HEADER_BYTES + _ENQUEUED_BODY.size:
-            durable, _, _, queues, _, queue = _ENQUEUED_BODY.unpack_from(data, body)
+    def _skim(self, data: bytes, lsn: int, kind: int, at: int, end: int) -> None:
+        """Take in the record with that LSN and kind, whose body begins at `at`."""
+        if kind == _ENQUEUED and end - at >= _FIRST_QUEUE.size:
+            durable, _, _, queues, _, queue = _FIRST_QUEUE.unpack_from(data, at)
             if not durable:
                 self.transient += queues
                 return
             if queues == 1:
                 self._left[queue].add(lsn)
                 return
-        elif kind == _DEQUEUED and size >= HEADER_BYTES + _DEQUEUED_BODY.size:
-            queue, _, count = _DEQUEUED_BODY.unpack_from(data, body)
-            if size == HEADER_BYTES + _DEQUEUED_BODY.size + 8 * count:
-                ids = struct.unpack_from(f"<{count}Q", data, body + _DEQUEUED_BODY.size)
-                self._left[queue].difference_update(ids)
+        elif kind == _DEQUEUED and end - at >= IDS.size:
+            queue, _, count = IDS.unpack_from(data, at)
+            if end - at == IDS.size + 8 * count:
+                self._left[queue].difference_update(read_ids(data, at + IDS.size, count))
                 return
+        offset = at - HEADER_BYTES
         found = decode(data, offset, max_records=1)
         if found.problem is not None:
-            raise EvidenceError(offset, found.problem.text)
+            raise RecordError(offset, found.problem.text)
         self._take(lsn, found.records[0].event)
 
     def _take(self, lsn: int, event: ev.Event) -> None:

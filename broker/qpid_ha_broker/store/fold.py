@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 from zlib import crc32
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.bodies import Kind
 from qpid_ha_broker.events.codec import decode, encode
+from qpid_ha_broker.events.layout import ENQUEUED, HEADER_WORDS, ONE_QUEUE, PART, PLAIN, SEAL, WORDS, Kind, word_of
+from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.state import State
 
@@ -26,14 +26,17 @@ from .errors import StoreDamaged, StoreError
 from .files import Disk
 from .journal import Identity
 from .layout import segment_path, snapshot_path
-from .loader import DEQUEUED, ENQUEUED, PLAIN, PLAIN_BYTES, Contents, Loader, LoadError, select
+from .loader import Contents, Loader, select
 from .reading import read_blocks, read_header
 from .snapshot import SnapshotEnd, SnapshotWriter, configuration_events, read_end
 from .survey import Survey, survey
 
-_HEAD: Final = Struct("<IIQI")
-"""Size, checksum, LSN, then kind, flags and version in one."""
-_ENQUEUED_KIND: Final = int(Kind.ENQUEUED)
+_ENQUEUED: Final = word_of(Kind.ENQUEUED)
+"""No part of a unit. The next likewise."""
+_DEQUEUED: Final = word_of(Kind.DEQUEUED)
+_PART_ENQUEUED: Final = word_of(Kind.ENQUEUED, PART)
+_SEALED: Final = SEAL.end
+_DURABLE_AT: Final = ENQUEUED.offsets["durable"]
 _IDS_PER_EVENT: Final = 65_536
 
 T = TypeVar("T")
@@ -176,19 +179,19 @@ class Gatherer(Loader):
 
     def load(self, data: bytes) -> None:
         """As `Loader.load`."""
-        unpack, durable_at = _HEAD.unpack_from, _HEAD.size
+        unpack = HEADER_WORDS.unpack_from
         offset, end = 0, len(data)
-        last = end - PLAIN_BYTES
+        least, last = PLAIN.size, end - PLAIN.size
         self._block += 1
         while offset < end:
             if offset <= last:
-                size, checksum, lsn, what = unpack(data, offset)
+                size, checksum, lsn, word = unpack(data, offset)
                 stop = offset + size
-                if what == ENQUEUED and data[offset + durable_at]:
-                    if size >= PLAIN_BYTES and stop <= end and crc32(data[offset + 8 : stop]) == checksum:
+                if word == _ENQUEUED and data[offset + _DURABLE_AT]:
+                    if size >= least and stop <= end and crc32(data[offset + _SEALED : stop]) == checksum:
                         offset = stop
                         continue
-                elif what == DEQUEUED and stop <= end and self._load_dequeued(lsn, data, offset, size, checksum):
+                elif word == _DEQUEUED and stop <= end and self._load_dequeued(lsn, data, offset, size, checksum):
                     offset = stop
                     continue
             offset = self._load_others(data, offset)
@@ -246,20 +249,20 @@ class Sieve:
 
     def sift(self, data: bytes) -> list[bytes]:
         """What stays of the records of a block, whose checksums were looked at before."""
-        unpack, view, end, shared = PLAIN.unpack_from, memoryview(data), len(data), self._shared
+        unpack, view, end, shared = WORDS.unpack_from, memoryview(data), len(data), self._shared
         pieces: list[bytes] = []
-        last = end - PLAIN_BYTES
+        last = end - PLAIN.size
         offset, start = 0, -1
         self._block += 1
         current, gone, failed, special, doubtful = -1, None, None, False, None
         passed = 0
         while offset < end:
-            shape = durable = queue = 0
+            lengths = durable = queue = 0
             if offset <= last:
-                size, _, lsn, what, durable, _, _, shape, queue = unpack(data, offset)
+                size, _, lsn, word, durable, _, _, lengths, queue = unpack(data, offset)
             else:
-                size, _, lsn, what = _HEAD.unpack_from(data, offset)
-            if what == ENQUEUED and shape == 1:
+                size, _, lsn, word = HEADER_WORDS.unpack_from(data, offset)
+            if word == _ENQUEUED and lengths == ONE_QUEUE:
                 if queue != current:
                     current, gone, failed = queue, self._removed.get(queue), self._failed.get(queue)
                     special, doubtful = queue in self._gathered.emptied, self._doubtful.get(queue)
@@ -279,7 +282,7 @@ class Sieve:
             if start >= 0:
                 pieces.append(bytes(view[start:offset]))
                 start = -1
-            if what & 0xFF == _ENQUEUED_KIND and (what != ENQUEUED or shape != 1):
+            if word == _PART_ENQUEUED or (word == _ENQUEUED and lengths != ONE_QUEUE):
                 pieces += self._other(bytes(view[offset : offset + size]))
             offset += size
         if start >= 0:
@@ -345,7 +348,7 @@ def with_place(path: str, block: Block, read: Callable[..., T], *args: object) -
     """Say in which file, and where, what `read` finds wrong."""
     try:
         return read(*args)
-    except LoadError as error:
+    except RecordError as error:
         raise StoreDamaged(path, block.end - block.length + error.offset, str(error)) from error
 
 

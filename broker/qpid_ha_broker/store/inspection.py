@@ -11,11 +11,12 @@ from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
 
+from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_broker.ha.frames import GenerationEntry
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import FORMAT_VERSION, Block, BlockKind, FileHeader
 from qpid_ha_broker.store.errors import NewerFormat, StoreDamaged, StoreError
-from qpid_ha_broker.store.evidence import NO_LIMIT, Evidence, EvidenceError
+from qpid_ha_broker.store.evidence import NO_LIMIT, Evidence
 from qpid_ha_broker.store.facts import Integrity, StoreFacts
 from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
@@ -170,7 +171,7 @@ class _Examination:
                         is_whole = True
                     else:
                         self._evidence.read(block.data)
-                except (StoreError, EvidenceError) as error:
+                except (StoreError, RecordError) as error:
                     self._damaged(path, block.offset, str(error))
             if not is_whole:
                 found = "expected a block, found none" if reader.problem is None else reader.problem.text
@@ -231,7 +232,7 @@ class _Examination:
             self._evidence.transient += block.left_out
             try:
                 self._evidence.read(block.data, limit)
-            except EvidenceError as error:
+            except RecordError as error:
                 self._damaged(path, block.end - block.length + error.offset, str(error))
 
     def _summary(self, where: str) -> StoreFacts:

@@ -9,14 +9,15 @@ The loops are written out: a call for each message would cost more than all else
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left
 from typing import Final
 from zlib import crc32
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.bodies import Kind
-from qpid_ha_broker.events.codec import VERSION, Record, decode, encode_all
+from qpid_ha_broker.events.codec import Record, decode, encode_all
+from qpid_ha_broker.events.fields import read_ids
+from qpid_ha_broker.events.layout import ID, IDS, ONE_QUEUE, PLAIN, SEAL, WORDS, Kind, word_of
+from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_broker.events.types import DequeueReason, Enqueued
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.paged import Outline
@@ -26,36 +27,24 @@ from qpid_ha_broker.model.state import ReplayError, State
 from .blocks import Block
 from .snapshot import SnapshotEnd
 
-PLAIN: Final = struct.Struct("<IIQIBBQIQ")
-"""An Enqueued for one queue, without a key, up to its payload: size, checksum, LSN, then kind, flags, version in one,
-durable, priority, expiry, then number of queues and bytes of key in one, queue. docs/protocol.md has the layout."""
-PLAIN_BYTES: Final = PLAIN.size
-IDS: Final = struct.Struct("<QBI")
-"""Queue, reason and number of ids: the body of a Dequeued, before the ids."""
-ID: Final = struct.Struct("<Q")
-HEAD_BYTES: Final = 20
-_PAYLOAD_AT: Final = PLAIN_BYTES - 8
+_ENQUEUED: Final = word_of(Kind.ENQUEUED)
+"""No part of a unit. The next likewise."""
+_DEQUEUED: Final = word_of(Kind.DEQUEUED)
+_SEALED: Final = SEAL.end
+_BODY_AT: Final = IDS.start
+_IDS_AT: Final = IDS.end
+_unpack_ids: Final = IDS.unpack_from
+_unpack_id: Final = ID.unpack_from
+_PAYLOAD_AT: Final = PLAIN.end - SEAL.end
 """In what the checksum covers."""
-IDS_AT: Final = HEAD_BYTES + IDS.size
-ENQUEUED: Final = Kind.ENQUEUED | VERSION << 16
-"""No flags: no part of a unit. The next likewise."""
-DEQUEUED: Final = Kind.DEQUEUED | VERSION << 16
-MAX_REASON: Final = max(DequeueReason)
+_MAX_REASON: Final = max(DequeueReason)
 _DECODED_AT_ONCE: Final = 256
-
-
-class LoadError(Exception):
-    """Records that are whole, but cannot be what was written. `offset` is that in the data."""
-
-    def __init__(self, offset: int, text: str) -> None:
-        super().__init__(text)
-        self.offset = offset
 
 
 def select(block: Block, after: int, upto: int) -> bytes:
     """The records of `block` with LSNs above `after` and up to `upto`, without the parts of a unit that is cut in two.
 
-    Raises LoadError for what is no record, if it had to look.
+    Raises RecordError for what is no record, if it had to look.
     """
     if block.first_lsn > after and block.last_lsn <= upto:
         return block.data
@@ -63,7 +52,7 @@ def select(block: Block, after: int, upto: int) -> bytes:
         return b""
     records, consumed, problem = decode(block.data)
     if problem is not None:
-        raise LoadError(consumed, problem.text)
+        raise RecordError(consumed, problem.text)
     chosen = [record for record in records if after < record.lsn <= upto]
     while chosen and chosen[-1].part:
         chosen.pop()
@@ -149,29 +138,29 @@ class Loader:
         self._is_snapshot, self._base = False, end
 
     def load(self, data: bytes) -> None:
-        """Apply the records of one block. Raises LoadError."""
-        unpack, new = PLAIN.unpack_from, tuple.__new__
+        """Apply the records of one block. Raises RecordError."""
+        unpack, new = WORDS.unpack_from, tuple.__new__
         contents = self._contents
         offset, end = 0, len(data)
-        last = end - PLAIN_BYTES
+        least, last = PLAIN.size, end - PLAIN.size
         current, ids = -1, (0,)
         messages: dict[int, Outline] = {}
         loaded = 0
         while offset < end:
             if offset <= last:
-                size, checksum, lsn, what, durable, priority, expires, shape, queue = unpack(data, offset)
+                size, checksum, lsn, word, durable, priority, expires, lengths, queue = unpack(data, offset)
                 stop = offset + size
-                if what == ENQUEUED:
+                if word == _ENQUEUED:
                     if queue != current and queue in contents:
                         current, ids, messages = queue, contents[queue].ids, contents[queue].messages
-                    if shape == 1 and durable == 1 and queue == current and size >= PLAIN_BYTES and stop <= end:
-                        sealed = data[offset + 8 : stop]
+                    if lengths == ONE_QUEUE and durable == 1 and queue == current and size >= least and stop <= end:
+                        sealed = data[offset + _SEALED : stop]
                         if crc32(sealed) == checksum:
                             messages[lsn] = new(Enqueued, (ids, sealed[_PAYLOAD_AT:], True, priority, expires, ""))
                             loaded += 1
                             offset = stop
                             continue
-                elif what == DEQUEUED and stop <= end and self._load_dequeued(lsn, data, offset, size, checksum):
+                elif word == _DEQUEUED and stop <= end and self._load_dequeued(lsn, data, offset, size, checksum):
                     offset = stop
                     continue
             offset = self._load_others(data, offset)
@@ -180,17 +169,15 @@ class Loader:
 
     def _load_dequeued(self, lsn: int, data: bytes, offset: int, size: int, checksum: int) -> bool:
         """Whether all is as it should be with the Dequeued there, no part of a unit."""
-        queue, reason, count = IDS.unpack_from(data, offset + HEAD_BYTES)
+        queue, reason, count = _unpack_ids(data, offset + _BODY_AT)
         contents = self._contents.get(queue)
         if (
-            size != IDS_AT + 8 * count or reason > MAX_REASON
-            or contents is None or crc32(data[offset + 8 : offset + size]) != checksum
+            size != _IDS_AT + 8 * count or reason > _MAX_REASON
+            or contents is None or crc32(data[offset + _SEALED : offset + size]) != checksum
         ):  # fmt: skip
             return False
-        if count == 1:
-            self._dequeued(lsn, contents, ID.unpack_from(data, offset + IDS_AT))
-        else:
-            self._dequeued(lsn, contents, struct.unpack_from(f"<{count}Q", data, offset + IDS_AT))
+        ids = _unpack_id(data, offset + _IDS_AT) if count == 1 else read_ids(data, offset + _IDS_AT, count)
+        self._dequeued(lsn, contents, ids)
         return True
 
     def _load_others(self, data: bytes, offset: int) -> int:
@@ -201,19 +188,19 @@ class Loader:
                 self.apply(record, offset)
             offset += consumed
             if problem is not None:
-                raise LoadError(offset, problem.text)
+                raise RecordError(offset, problem.text)
             if offset == len(data):
                 self.end_block(offset)
             if not self._unit:
                 return offset
 
     def end_block(self, offset: int) -> None:
-        """A unit never straddles blocks. Raises LoadError."""
+        """A unit never straddles blocks. Raises RecordError."""
         if self._unit:
-            raise LoadError(offset, f"a unit that began at LSN {self._unit[0].lsn} and does not end")
+            raise RecordError(offset, f"a unit that began at LSN {self._unit[0].lsn} and does not end")
 
     def apply(self, record: Record, offset: int = 0) -> None:
-        """Apply one record; parts of a unit wait for its end. Raises LoadError."""
+        """Apply one record; parts of a unit wait for its end. Raises RecordError."""
         lsn, event, part = record
         if part:
             self._unit.append(record)
@@ -221,7 +208,7 @@ class Loader:
         if isinstance(event, ev.TransactionCommitted):
             unit, self._unit = self._unit, []
             if len(unit) != event.parts:
-                raise LoadError(offset, f"LSN {lsn}: a unit of {event.parts} events, {len(unit)} of them here")
+                raise RecordError(offset, f"LSN {lsn}: a unit of {event.parts} events, {len(unit)} of them here")
         else:
             self.end_block(offset)
             unit = [record]
@@ -230,7 +217,7 @@ class Loader:
                 self._apply(each.lsn, each.event)
             except (ReplayError, KeyError) as error:
                 if each.lsn < LOCAL_BASE:
-                    raise LoadError(offset, f"LSN {each.lsn}: {type(each.event).__name__}: {error}") from error
+                    raise RecordError(offset, f"LSN {each.lsn}: {type(each.event).__name__}: {error}") from error
                 self.misfits += 1
 
     def _apply(self, lsn: int, event: ev.Event) -> None:

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.resource_set import ResourceSet
 
@@ -19,7 +20,7 @@ from .blocks import Block, BlockKind, FileHeader
 from .errors import BlockError, StoreDamaged
 from .files import Disk
 from .layout import SEGMENTS, snapshot_path
-from .loader import Loader, LoadError, select
+from .loader import Loader, select
 from .reading import read_blocks
 from .snapshot import SnapshotEnd, read_end
 from .status import Status
@@ -189,7 +190,7 @@ class _Recovery:
             self._loader.load(select(block, after, upto))
             if self._unloading is not None:
                 self._unloading.loaded(path, block, after, upto, self._loader.messages)
-        except LoadError as error:
+        except RecordError as error:
             raise StoreDamaged(path, block.end - block.length + error.offset, str(error)) from error
 
     def _check_ends(self) -> None:

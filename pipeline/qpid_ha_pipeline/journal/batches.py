@@ -11,7 +11,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.bodies import READERS, Kind
+from qpid_ha_broker.events.layout import BODIES, Kind
+from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_pipeline.options import JournalOptions
 from qpid_ha_pipeline.schema import MESSAGE_COLUMNS
 
@@ -19,7 +20,7 @@ from .details import details_of
 from .filters import Filters
 from .names import QueueNames
 from .part import JournalPart, PartGroup
-from .records import ENQUEUED, NONE, Enqueueds, Ints, Mask, RecordError, Records, Rows, details
+from .records import NONE, Enqueueds, Ints, Mask, Records, Rows, details
 from .scan import Scan, Window
 from .survey import Damage
 from .text import binaries, named, texts, times
@@ -27,7 +28,7 @@ from .text import binaries, named, texts, times
 if TYPE_CHECKING:
     from .messages import Messages
 
-_EVENTS: Final[list[str | None]] = [Kind(code).name.lower() if code in READERS else None for code in range(256)]
+_EVENTS: Final[list[str | None]] = [Kind(code).name.lower() if code in BODIES else None for code in range(256)]
 _DEQUEUED, _RELEASED = int(Kind.DEQUEUED), int(Kind.RELEASED)
 _REASONS: Final[list[str | None]] = [*(reason.name.lower() for reason in ev.DequeueReason), "failed", None]
 _FAILED, _NO_REASON = len(_REASONS) - 2, len(_REASONS) - 1
@@ -182,7 +183,7 @@ class View:
 
     @cached_property
     def is_enqueued(self) -> Mask:
-        return self.rows.kinds == ENQUEUED  # type: ignore[no-any-return]
+        return self.rows.kinds == Kind.ENQUEUED  # type: ignore[no-any-return]
 
     @cached_property
     def _owners(self) -> tuple[Ints, pa.Array]:

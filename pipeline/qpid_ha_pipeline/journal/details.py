@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from qpid_ha_broker.events.bodies import Kind
+from qpid_ha_broker.events.layout import Kind
 
 from .records import Records, Rows
 

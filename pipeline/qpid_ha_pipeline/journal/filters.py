@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from qpid_ha_broker.events.bodies import Kind
+from qpid_ha_broker.events.layout import Kind
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.options import JournalOptions
 

@@ -8,6 +8,7 @@ adds up; where it does not, `events.codec` is asked what is wrong. docs/protocol
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from itertools import repeat
@@ -16,26 +17,40 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qpid_ha_broker.events.bodies import Kind
-from qpid_ha_broker.events.codec import HEADER_BYTES, VERSION, Record, decode
+from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.events.layout import (
+    ENQUEUED,
+    HEADER,
+    HEADER_BYTES,
+    IDS,
+    LENGTHS,
+    PART,
+    PLAIN,
+    TYPE,
+    VERSION,
+    WORDS,
+    Kind,
+)
+from qpid_ha_broker.events.scan import RecordError
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
 
-QUEUE_AT: Final = 34
-"""Of an Enqueued: its first queue. The others follow, then the key, then the payload."""
-_COUNT_AT, _KEY_AT, _DURABLE_AT, _PRIORITY_AT, _EXPIRES_AT = 30, 32, 20, 21, 22
-IDS_AT: Final = 33
-"""Of a Dequeued, an Acquired, a Released: its first id."""
-_IDS_QUEUE_AT, _DETAIL_AT, _IDS_COUNT_AT = 20, 28, 29
+_PLAIN: Final = np.dtype(PLAIN.dtype())
+_WORDS: Final = np.dtype(WORDS.dtype())
+_TYPE: Final = np.dtype(TYPE.dtype())
+_LENGTHS: Final = np.dtype(LENGTHS.dtype())
+_IDS: Final = np.dtype((HEADER + IDS).dtype())
+_ID: Final = np.dtype("<i8")
+"""Of a queue or a message."""
+_SIZE: Final = HEADER.between("size", "size")
 
-ENQUEUED: Final = int(Kind.ENQUEUED)
+_ENQUEUED: Final = int(Kind.ENQUEUED)
 _WITH_IDS: Final = np.zeros(256, np.bool_)
 _WITH_IDS[[Kind.DEQUEUED, Kind.ACQUIRED, Kind.RELEASED]] = True
 _KNOWN: Final = np.zeros(256, np.bool_)
 _KNOWN[[int(kind) for kind in Kind]] = True
-_SIZE: Final = struct.Struct("<I")
 _RUN: Final = 32
 """Records of one size in a row from which on it pays to look for more of them at once."""
 _STRIDE: Final = 256
@@ -44,14 +59,6 @@ _STRIDE: Final = 256
 
 _ABREAST: Final = 64
 """Pieces from which on it pays to go through them side by side."""
-
-
-class RecordError(Exception):
-    """At `offset` of the data there is no record that this release can read."""
-
-    def __init__(self, offset: int, text: str) -> None:
-        super().__init__(text)
-        self.offset = offset
 
 
 def find_records(data: bytes, begin: int = 0, end: int | None = None) -> Ints:
@@ -85,7 +92,7 @@ def find_in_blocks(data: bytes, begins: Ints, ends: Ints) -> Ints:
     """
     found, at, end = list[Ints](), begins, ends
     room = max(0, len(data) - _SIZE.size + 1)
-    view = np.ndarray((room,), "<u4", data if room else bytes(_SIZE.size), 0, (1,))
+    view = np.ndarray((room,), _PLAIN["size"], data if room else bytes(_SIZE.size), 0, (1,))
     while len(at) >= _ABREAST and (at + HEADER_BYTES <= end).all():
         sizes = view[at]
         following = at + sizes
@@ -125,13 +132,18 @@ def _run_length(data: bytes, at: int, end: int) -> int:
     total, step = 0, 256
     while total < count:
         step = min(step, count - total)
-        sizes = np.ndarray((step,), "<u4", data, at + total * size, (size,))
+        sizes = np.ndarray((step,), _PLAIN["size"], data, at + total * size, (size,))
         other = np.flatnonzero(sizes != size)
         if len(other):
             return total + int(other[0])
         total += step
         step *= 4
     return total
+
+
+def _places(record: np.dtype[Any]) -> Mapping[str, tuple[np.dtype[Any], int]]:
+    """The type of each field, and where in a record it is."""
+    return record.fields or {}  # type: ignore[return-value]  # numpy's own has three values where a field has a title
 
 
 class Records:
@@ -144,10 +156,11 @@ class Records:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def field(self, at: int, kind: str, chosen: Ints | None = None) -> NDArray[Any]:
-        """The value `at` bytes behind the beginning of each record; zero for one at the very end that is too short."""
+    def field(self, record: np.dtype[Any], name: str, chosen: Ints | None = None) -> NDArray[Any]:
+        """A field of each record; zero for one at the very end that is too short."""
+        kind, at = _places(record)[name]
         offsets = self.offsets if chosen is None else self.offsets[chosen]
-        room = len(self.data) - at - np.dtype(kind).itemsize
+        room = len(self.data) - at - kind.itemsize
         if room < 0:
             return np.zeros(len(offsets), kind)
         view = np.ndarray((room + 1,), kind, self.data, at, (1,))
@@ -161,9 +174,9 @@ class Records:
     @cached_property
     def kinds(self) -> Bytes:
         """The kind of each; checks that all are of a kind and a version that this release knows."""
-        words = self.field(16, "<u4")
-        kinds = (words & 0xFF).astype(np.uint8)
-        good = _KNOWN[kinds] & ((words >> 16) == VERSION) & ((words >> 8 & 0xFF) <= 1)
+        types = self.field(_WORDS, "word").view(_TYPE)
+        kinds: Bytes = types["kind"].copy()
+        good = _KNOWN[kinds] & (types["version"] == VERSION) & (types["flags"] <= PART)
         if not good.all():
             self.fail(int(np.flatnonzero(~good)[0]))
         return kinds
@@ -171,16 +184,21 @@ class Records:
     @cached_property
     def lsns(self) -> Ints:
         """Those of the broker's own log are negative."""
-        return self.field(8, "<i8")
+        return self.field(_PLAIN, "lsn").view(np.int64)
 
     @cached_property
     def sizes(self) -> Ints:
         """In bytes."""
-        return self.field(0, "<u4").astype(np.int64)
+        return self.field(_PLAIN, "size").astype(np.int64)
+
+    def lengths(self, chosen: Ints) -> tuple[Ints, NDArray[np.uint16]]:
+        """Of these records, which are Enqueued, the number of queues and the bytes of the key."""
+        lengths = self.field(_WORDS, "lengths", chosen).view(_LENGTHS)
+        return lengths["queues"].astype(np.int64), lengths["key_bytes"]
 
     def parts(self, chosen: Ints) -> Mask:
         """Whether they belong to a transaction."""
-        flags: Mask = self.field(17, "u1", chosen) != 0
+        flags: Mask = self.field(_PLAIN, "flags", chosen) != 0
         return flags
 
     def event(self, index: int) -> Record:
@@ -209,13 +227,13 @@ class Rows:
         self.records = records
         chosen = np.arange(len(records), dtype=np.int64) if chosen is None else chosen
         kinds = records.kinds[chosen]
-        is_enqueued, has_ids = kinds == ENQUEUED, _WITH_IDS[kinds]
+        is_enqueued, has_ids = kinds == _ENQUEUED, _WITH_IDS[kinds]
         counts = np.ones(len(chosen), np.int64)
         self._check_enqueued(chosen[is_enqueued], counts, is_enqueued)
         self._check_ids(chosen[has_ids], counts, has_ids)
         if is_enqueued.all() and (counts == 1).all():
             self.record = chosen
-            self.queue_ids = records.field(QUEUE_AT, "<i8", chosen)
+            self.queue_ids = records.field(_PLAIN, "queue", chosen).view(np.int64)
             self.message_ids = records.lsns[chosen] if len(chosen) != len(records) else records.lsns
             self.kinds = kinds
             return
@@ -239,9 +257,8 @@ class Rows:
 
     def _check_enqueued(self, chosen: Ints, counts: Ints, where: Mask) -> None:
         records = self.records
-        lengths = records.field(_COUNT_AT, "<u4", chosen)
-        queues, keys = (lengths & 0xFFFF).astype(np.int64), (lengths >> 16).astype(np.int64)
-        bad = np.flatnonzero(QUEUE_AT + 8 * queues + keys > records.sizes[chosen]) if len(chosen) else chosen
+        queues, key_bytes = records.lengths(chosen)
+        bad = np.flatnonzero(ENQUEUED.end + _ID.itemsize * queues + key_bytes > records.sizes[chosen])
         if len(bad):
             records.fail(int(chosen[bad[0]]))
         counts[where] = queues
@@ -249,26 +266,26 @@ class Rows:
     def _check_ids(self, chosen: Ints, counts: Ints, where: Mask) -> None:
         if not len(chosen):
             return
-        found = self.records.field(_IDS_COUNT_AT, "<u4", chosen).astype(np.int64)
-        bad = np.flatnonzero(IDS_AT + 8 * found != self.records.sizes[chosen])
+        found = self.records.field(_IDS, "ids", chosen).astype(np.int64)
+        bad = np.flatnonzero(IDS.end + _ID.itemsize * found != self.records.sizes[chosen])
         if len(bad):
             self.records.fail(int(chosen[bad[0]]))
         counts[where] = found
 
     def _spread_enqueued(self, rows: Ints, place: Ints) -> None:
         owners = self.record[rows]
-        self.queue_ids[rows] = self._numbers(self.records.offsets[owners] + QUEUE_AT + 8 * place[rows])
+        self.queue_ids[rows] = self._numbers(self.records.offsets[owners] + ENQUEUED.end + _ID.itemsize * place[rows])
         self.message_ids[rows] = self.records.lsns[owners]
 
     def _spread_ids(self, rows: Ints, place: Ints) -> None:
         owners = self.record[rows]
-        self.queue_ids[rows] = self.records.field(_IDS_QUEUE_AT, "<i8", owners)
-        self.message_ids[rows] = self._numbers(self.records.offsets[owners] + IDS_AT + 8 * place[rows])
+        self.queue_ids[rows] = self.records.field(_IDS, "queue", owners).view(np.int64)
+        self.message_ids[rows] = self._numbers(self.records.offsets[owners] + IDS.end + _ID.itemsize * place[rows])
 
     def _numbers(self, places: Ints) -> Ints:
         if not len(places):
             return places
-        view = np.ndarray((len(self.records.data) - 7,), "<i8", self.records.data, 0, (1,))
+        view = np.ndarray((len(self.records.data) - _ID.itemsize + 1,), _ID, self.records.data, 0, (1,))
         return view[places]
 
 
@@ -282,27 +299,27 @@ class Enqueueds:
     def __init__(self, records: Records, chosen: Ints) -> None:
         self._records = records
         self._chosen = chosen
-        lengths = records.field(_COUNT_AT, "<u4", chosen)
-        self.key_starts = records.offsets[chosen] + QUEUE_AT + 8 * (lengths & 0xFFFF).astype(np.int64)
-        self.starts = self.key_starts + (lengths >> 16)
+        queues, key_bytes = records.lengths(chosen)
+        self.key_starts = records.offsets[chosen] + ENQUEUED.end + _ID.itemsize * queues
+        self.starts = self.key_starts + key_bytes
         """Where the payload begins, and below, where it ends."""
         self.ends = records.offsets[chosen] + records.sizes[chosen]
 
     @property
     def durable(self) -> Mask:
-        found: Mask = self._records.field(_DURABLE_AT, "u1", self._chosen) != 0
+        found: Mask = self._records.field(_PLAIN, "durable", self._chosen) != 0
         return found
 
     @property
     def priority(self) -> NDArray[np.int32]:
-        return self._records.field(_PRIORITY_AT, "u1", self._chosen).astype(np.int32)
+        return self._records.field(_PLAIN, "priority", self._chosen).astype(np.int32)
 
     @property
     def expires_ms(self) -> Ints:
         """0: never."""
-        return self._records.field(_EXPIRES_AT, "<i8", self._chosen)
+        return self._records.field(_PLAIN, "expires_at_ms", self._chosen).view(np.int64)
 
 
 def details(records: Records, chosen: Ints) -> Bytes:
     """The byte that says more of a Dequeued (its reason) or a Released (whether the delivery failed)."""
-    return records.field(_DETAIL_AT, "u1", chosen)
+    return records.field(_IDS, "detail", chosen)

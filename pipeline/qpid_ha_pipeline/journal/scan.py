@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import (
     BLOCK_HEADER_BYTES,
@@ -23,7 +24,7 @@ from qpid_ha_broker.store.reading import Ending, classify, read_blocks, read_hea
 from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
 
 from .part import JournalPart
-from .records import Ints, Mask, RecordError, Records, find_in_blocks
+from .records import Ints, Mask, Records, find_in_blocks
 from .survey import NO_LIMIT, Damage, Segment, limit_at
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
