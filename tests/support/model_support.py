@@ -174,7 +174,7 @@ class Core:
     def purge(self, queue: Queue) -> int:
         """How many messages a purge has dropped, from its first portion to its last."""
         purge = self.resources.purge(queue)
-        self.resources.go_on_purging()
+        self.resources.work.run()
         assert purge.lsn is not None
         return purge.count
 

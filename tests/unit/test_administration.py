@@ -61,7 +61,7 @@ class Desk:
         self.methods = control_methods("node1", self.administration, self.settings, self.wait_certain)
 
     async def wait_certain(self, outcome: Outcome[Result]) -> Result:
-        self.resources.go_on_purging()
+        self.resources.work.run()
         done = outcome.done()
         assert done is not None
         self.waited_for.append(done.lsn)

@@ -94,8 +94,8 @@ def bodies_in_turns(core: Core, queue: Queue, consumer: Consumer) -> list[str]:
     """What `consumer` gets while there is time for one portion a turn, in turns of the same order as the driver's."""
     core.give_credit(queue, consumer, 1 << 20)
     got = []
-    while core.resources.has_work or core.resources.is_releasing:
-        core.resources.go_on_releasing(budget_of(1))
+    while core.resources.has_work or core.resources.work:
+        core.resources.work.run(budget_of(1))
         got += [entry for handout in core.resources.hand_out(core.now_ms, 1 << 20) for entry in handout.entries]
         queue.check_invariants()
     return bodies(got)
@@ -108,7 +108,7 @@ def test_what_a_gone_consumer_held_comes_back_in_portions_and_is_given_out_in_it
     everything = [str(number) for number in range(count + 5)]
     core.publish(queue, *everything)
     held = gone_with(core, queue, count)
-    core.resources.go_on_releasing(budget_of(1))
+    core.resources.work.run(budget_of(1))
     assert [entry.holder is None for entry in held] == [at < RELEASED_LENGTH for at in range(count)]
     core.check()
     assert bodies_in_turns(core, queue, core.consumer(queue)) == everything
@@ -142,10 +142,10 @@ def test_what_comes_back_in_portions_is_back_at_once_and_unwritten_when_the_log_
     queue = core.queue("q")
     core.publish(queue, *(str(number) for number in range(3 * RELEASED_LENGTH)))
     held = gone_with(core, queue, 3 * RELEASED_LENGTH)
-    core.resources.go_on_releasing(budget_of(1))
+    core.resources.work.run(budget_of(1))
     written = core.log.last_lsn
     core.resources.read_only = "this broker is joining, not primary"
-    assert (queue.acquired, core.resources.is_releasing, core.log.last_lsn) == (0, False, written)
+    assert (queue.acquired, bool(core.resources.work), core.log.last_lsn) == (0, False, written)
     assert [entry.delivery_count for entry in held[-2:]] == [0, 0], "nothing counts that the log does not say"
     core.check()
 
@@ -155,9 +155,9 @@ def test_a_purge_takes_also_what_is_still_coming_back() -> None:
     queue = core.queue("q")
     core.publish(queue, *(str(number) for number in range(3 * RELEASED_LENGTH)))
     gone_with(core, queue, 3 * RELEASED_LENGTH)
-    core.resources.go_on_releasing(budget_of(1))
+    core.resources.work.run(budget_of(1))
     assert core.purge(queue) == 3 * RELEASED_LENGTH
-    core.resources.go_on_releasing()
+    core.resources.work.run()
     core.check()
 
 
@@ -167,10 +167,10 @@ def test_nothing_comes_back_to_a_queue_that_is_deleted_meanwhile() -> None:
     for each in (queue, other):
         core.publish(each, *(str(number) for number in range(3 * RELEASED_LENGTH)))
         gone_with(core, each, 3 * RELEASED_LENGTH)
-    core.resources.go_on_releasing(budget_of(2))
+    core.resources.work.run(budget_of(2))
     core.configuration.delete_queue("q")
-    while core.resources.is_releasing:
-        core.resources.go_on_releasing(budget_of(1))
+    while core.resources.work:
+        core.resources.work.run(budget_of(1))
     assert other.acquired == 0
     core.check()
 
@@ -184,8 +184,8 @@ def test_what_is_spent_among_it_becomes_dead_letters_and_the_rest_comes_back() -
     core.resources.release(queue, core.take(queue, consumer, RELEASED_LENGTH + 1), failed=True)
     core.leave(queue, consumer)
     gone_with(core, queue, 2 * RELEASED_LENGTH)
-    while core.resources.is_releasing:
-        core.resources.go_on_releasing(budget_of(1))
+    while core.resources.work:
+        core.resources.work.run(budget_of(1))
     assert dead.count == RELEASED_LENGTH + 1
     assert (queue.count, queue.acquired) == (RELEASED_LENGTH - 1, 0)
     core.check()

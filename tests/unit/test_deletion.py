@@ -15,7 +15,7 @@ from qpid_ha_broker.model.deletion import MOVED_LENGTH
 from qpid_ha_broker.model.errors import InUse, NotPrimary, QueueLocked
 from qpid_ha_broker.model.queue import Consumer, Queue
 from qpid_ha_broker.model.resource_set import RELEASED_LENGTH
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.transaction import Message, Transaction
 
 SPENT = Budget(lambda: 0.0, 0.0)
 COUNT = 3 * MOVED_LENGTH + 1
@@ -34,9 +34,9 @@ def test_the_messages_move_in_portions_and_the_queue_goes_with_the_last() -> Non
     queue, dead = full(core)
     deletion = core.configuration.delete_queue("q")
     counts = [(queue.count, dead.count)]
-    while core.configuration.is_deleting:
+    while core.resources.work:
         assert (deletion.lsn, queue.deleted) == (None, False)
-        core.configuration.go_on_deleting(SPENT)
+        core.resources.work.run(SPENT)
         counts.append((queue.count, dead.count))
         core.check()
     assert {after - before for (_, before), (_, after) in itertools.pairwise(counts)} <= set(range(MOVED_LENGTH + 1))
@@ -56,7 +56,7 @@ def test_until_then_nobody_publishes_to_it_takes_from_it_or_makes_it_again() -> 
     with pytest.raises(InUse, match="being deleted"):
         core.queue("q", alternate_exchange="dlx")
     assert core.configuration.delete_queue("q") is deletion
-    core.configuration.go_on_deleting()
+    core.resources.work.run()
     assert core.queue("q").count == 0
     core.check()
 
@@ -67,11 +67,40 @@ def test_what_is_held_moves_last_and_an_answer_to_it_comes_too_late() -> None:
     held = core.take(queue, core.consumer(queue), 2)
     core.configuration.delete_queue("q")
     for _ in range(2):
-        core.configuration.go_on_deleting(SPENT)
+        core.resources.work.run(SPENT)
     core.resources.accept(queue, held[:1])
-    core.configuration.go_on_deleting()
+    core.resources.work.run()
     core.resources.accept(queue, held[1:])
     assert (dead.count, bodies(dead.entries())[-1]) == (COUNT - 1, "1")
+    core.check()
+
+
+@pytest.mark.parametrize("discharge", ["commit", "roll back"])
+def test_what_open_transactions_have_accepted_moves_in_portions_and_their_discharge_comes_too_late(
+    discharge: str,
+) -> None:
+    core = Core(log_acquisitions=True)
+    queue, dead = full(core)
+    consumer = core.consumer(queue)
+    transaction = Transaction()
+    for entry in core.take(queue, consumer):
+        transaction.accept(queue, entry, None)
+    core.leave(queue, consumer)
+    core.configuration.delete_queue("q")
+    counts = [dead.count]
+    while dead.count < 2 * MOVED_LENGTH:
+        core.resources.work.run(SPENT)
+        counts.append(dead.count)
+    if discharge == "commit":
+        core.resources.commit(transaction, core.now_ms)
+    else:
+        core.resources.roll_back(transaction)
+    while core.resources.work:
+        core.resources.work.run(SPENT)
+        counts.append(dead.count)
+    assert {after - before for before, after in itertools.pairwise(counts)} <= set(range(MOVED_LENGTH + 1))
+    assert queue.deleted
+    assert dead.count == (2 * MOVED_LENGTH if discharge == "commit" else COUNT)
     core.check()
 
 
@@ -83,26 +112,23 @@ def test_what_gone_consumers_are_still_giving_back_is_waited_for() -> None:
     core.resources.release_in_portions(queue, consumer, held, failed=False)
     core.leave(queue, consumer)
     core.configuration.delete_queue("q")
-    for _ in range(5):
-        core.configuration.go_on_deleting(SPENT)
-    assert (dead.count, queue.deleted) == (1, False)
-    while core.configuration.is_deleting:
-        core.resources.go_on_releasing(SPENT)
-        core.configuration.go_on_deleting(SPENT)
+    while core.resources.work:
+        assert not queue.deleted
+        core.resources.work.run(SPENT)
+        core.check()
     assert (dead.count, queue.deleted) == (COUNT, True)
-    core.check()
 
 
 def test_a_broker_that_may_write_no_more_leaves_the_queue_with_the_rest() -> None:
     core = Core()
     queue, _ = full(core)
     deletion = core.configuration.delete_queue("q")
-    core.configuration.go_on_deleting(SPENT)
+    core.resources.work.run(SPENT)
     lsn = core.log.last_lsn
     core.resources.read_only = "this broker is joining, not primary"
-    core.configuration.go_on_deleting()
+    core.resources.work.run()
     assert isinstance(deletion.failure, NotPrimary)
-    assert (core.log.last_lsn, core.configuration.is_deleting) == (lsn, False)
+    assert (core.log.last_lsn, bool(core.resources.work)) == (lsn, False)
     core.resources.read_only = ""
     core.publish(queue, "again")
     assert queue.count == COUNT - MOVED_LENGTH + 1

@@ -53,7 +53,7 @@ def test_the_messages_of_a_deleted_queue_go_in_portions_and_no_collector_is_need
     left = [entries_in_memory()]
     del queue
     while core.state.garbage:
-        core.state.garbage.go_on(SPENT)
+        core.state.garbage.run(SPENT)
         left.append(entries_in_memory())
     assert left[-1] == others
     assert max(before - after for before, after in itertools.pairwise(left)) <= BLOCK_LENGTH
@@ -71,12 +71,12 @@ def test_no_message_goes_to_a_deleted_queue_while_its_bindings_are_still_being_t
     core.publish(exchange, last)
     core.configuration.delete_queue(gone.name)
     assert (len(exchange), exchange.bindings()) == (0, [])
-    core.state.garbage.go_on(SPENT)
+    core.state.garbage.run(SPENT)
     core.publish(exchange, last)
     assert core.resources.unroutable_total == 1
     core.configuration.bind("e", "stays", f"red.{count - 1}", {"colour": f"red.{count - 1}"})
     core.publish(exchange, last)
-    core.state.garbage.go_on()
+    core.state.garbage.run()
     core.publish(exchange, last)
     assert stays.count == 2
     core.check()
@@ -96,7 +96,7 @@ def test_the_patterns_of_what_is_deleted_go_in_portions(whose: str) -> None:
     else:
         core.configuration.delete_exchange("e")
     while core.state.garbage:
-        core.state.garbage.go_on(SPENT)
+        core.state.garbage.run(SPENT)
         left.append(patterns_in_memory())
     assert max(before - after for before, after in itertools.pairwise(left)) <= UNINDEXED_LENGTH + 2
     assert left[-1] <= left[0] - 3 * UNINDEXED_LENGTH

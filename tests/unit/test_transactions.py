@@ -6,8 +6,12 @@ import pytest
 
 from model_support import Core, bodies, message, transaction_of
 from qpid_ha_broker.events.types import Dequeued, Enqueued, TransactionCommitted
+from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import NotFound, QueueFull
+from qpid_ha_broker.model.resource_set import RELEASED_LENGTH
 from qpid_ha_broker.model.transaction import Transaction
+
+SPENT = Budget(lambda: 0.0, 0.0)
 
 
 def test_nothing_happens_before_the_commit_and_everything_then() -> None:
@@ -104,6 +108,26 @@ def test_the_work_of_a_consumer_that_left_can_still_be_committed() -> None:
     core.leave(queue, consumer)
     core.resources.commit(transaction, core.now_ms)
     assert queue.count == 0
+    core.check()
+
+
+def test_a_long_rollback_returns_messages_in_portions_and_in_their_order() -> None:
+    core = Core(log_acquisitions=True)
+    queue = core.queue("q")
+    everything = [str(number) for number in range(3 * RELEASED_LENGTH)]
+    core.publish(queue, *everything)
+    consumer, transaction = core.consumer(queue), Transaction()
+    for entry in core.take(queue, consumer, len(everything)):
+        transaction.accept(queue, entry, None)
+    core.leave(queue, consumer)
+    core.resources.roll_back(transaction)
+    acquired = [queue.acquired]
+    while core.resources.work:
+        core.resources.work.run(SPENT)
+        acquired.append(queue.acquired)
+    assert acquired == [number * RELEASED_LENGTH for number in (3, 2, 1, 0)]
+    assert {entry.delivery_count for entry in queue.entries()} == {1}
+    assert core.consume(queue) == everything
     core.check()
 
 

@@ -39,8 +39,7 @@ HANDOUT_S = 0.004
 EXPIRY_S = 0.004
 """For dropping what has expired, in one turn, however much it is."""
 PORTIONS_S = 0.004
-"""For all that is done in portions, in one turn: giving back what consumers held that have gone, purges, the memory of
-what is no more. Each goes on by one portion at least."""
+"""For all work that is done in portions, in one turn."""
 
 
 @dataclass(frozen=True)
@@ -165,9 +164,8 @@ class Container:
         """Whether another turn is due at once."""
         resources = self.resources
         has_pending = resources.log.has_pending or resources.local_log.has_pending
-        goes_on = resources.is_expiring or resources.is_releasing or resources.is_purging or resources.is_shrinking
-        goes_on |= self.configuration.is_deleting
-        return resources.has_work or has_pending or goes_on or bool(resources.deleted_queues or self.garbage)
+        goes_on = bool(resources.is_expiring or resources.work or self.garbage)
+        return resources.has_work or has_pending or goes_on or bool(resources.deleted_queues)
 
     def turn(self) -> Batch | None:
         """Make the broker's move; returns what witnesses must see. Call again when one has acknowledged."""
@@ -178,11 +176,8 @@ class Container:
         self._delete_overrun_queues()
         self._end_links_of_deleted_queues()
         budget = Budget(self.clock, PORTIONS_S)
-        self.resources.go_on_releasing(budget)
-        self.garbage.go_on(budget)
-        self.resources.go_on_purging(budget)
-        self.resources.go_on_shrinking(budget)
-        self.configuration.go_on_deleting(budget)
+        self.resources.work.run(budget)
+        self.garbage.run(budget)
         # On a replica no time passes: what has expired there, the primary decides.
         budget = Budget(self.clock, HANDOUT_S)
         self._withheld += self.resources.hand_out(0 if self.read_only else self.now_ms, HANDOUT_LIMIT, budget)
@@ -198,7 +193,7 @@ class Container:
         committed_lsn = self.resources.log.committed_lsn
         unconfirmed, self.unconfirmed = self.unconfirmed, {}
         self.unconfirmed |= {link: None for link in unconfirmed if link.confirm(committed_lsn)}
-        if self.draining and not (self.resources.has_work or self.resources.is_releasing or self._withheld):
+        if self.draining and not (self.resources.has_work or self._withheld):
             self.draining = {link: None for link in self.draining if not link.finish_drain()}
         if self.starved and self._is_roomy():
             starved, self.starved = self.starved, {}

@@ -12,10 +12,10 @@ from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import UNKNOWN_TRANSACTION, AmqpError
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome, Sender
 from qpid_ha_broker.events.types import Enqueued
-from qpid_ha_broker.model.garbage import emptied
 from qpid_ha_broker.model.queue import Consumer, Queue
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Transaction
+from qpid_ha_broker.model.work import emptied
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection
@@ -105,11 +105,11 @@ class OutgoingLink(Consumer):
         self.connection.waiting_for_answers[self] = None
 
     def finish_drain(self) -> bool:
-        """Give up credit that the queue has no messages for; False while it waits for room or for a disk.
+        """Give up credit that the queue has no messages for; False while it waits for room, a disk, or what comes back.
 
         A client that must answer first has all that it can get.
         """
-        waits = self.window_bytes <= 0 or self.queue.awaits_bodies
+        waits = self.window_bytes <= 0 or self.queue.awaits_bodies or bool(self.queue.returning)
         if self.credit > 0 and waits and self not in self.connection.waiting_for_answers:
             return False
         self._sender.drained()

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
-from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.deletion import MOVED_LENGTH, Deletion
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound, NotPrimary
 from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
@@ -24,6 +23,7 @@ from qpid_ha_broker.model.replication import (
     queue_level,
 )
 from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.work import Task
 
 MAX_NAME_BYTES = 1024
 
@@ -44,7 +44,7 @@ class Configuration:
         self._log = resources.log
         self._changes: list[Change] = []
         self._deletions: dict[Queue, Deletion] = {}
-        """Those that go on, the one whose turn is next first."""
+        """Those that go on."""
         self._levels = LevelChange(
             resources.state, resources.log, resources.local_log, log_acquisitions=resources.log_acquisitions
         )
@@ -165,7 +165,7 @@ class Configuration:
         """Delete a queue; its messages go to the alternate exchange if it has one. Raises NotFound, InUse.
 
         If these are more than a portion, its consumers lose it at once, nobody publishes to it, and the queue goes with
-        the last message: see `go_on_deleting`.
+        the last message.
         """
         self._resources.check_writable()
         queue = self.queue(name)
@@ -179,44 +179,34 @@ class Configuration:
         deletion = Deletion(queue)
         alternate = queue.arguments.alternate_exchange
         if alternate not in self._state.exchanges or queue.count <= MOVED_LENGTH:
-            self._finish_deletion(deletion)
+            self._resources.reject(queue, list(queue.entries()) if alternate in self._state.exchanges else [])
+            self._finish(deletion)
         else:
             _lock(queue, f"queue {name} is being deleted: its messages are on their way to exchange {alternate}")
             self._state.deleted_queues.append(queue)
             self._deletions[queue] = deletion
+            self._resources.work.add(self._move_and_delete(deletion))
         return deletion
 
-    @property
-    def is_deleting(self) -> bool:
-        """Whether `go_on_deleting` has something to do."""
-        return bool(self._deletions)
-
-    def go_on_deleting(self, budget: Budget = UNLIMITED) -> None:
-        """Move a portion of each queue that is being deleted, in turn, until all are gone or `budget` is spent."""
-        while self._deletions:
-            queue, deletion = next(iter(self._deletions.items()))
-            del self._deletions[queue]
-            if queue.deleted:
-                deletion.lsn = self._resources.written_lsn
-            elif self._resources.read_only:
-                _lock(queue, deletion.locked_before)
-                text = f"queue {queue.name} is there with what has not been moved: {self._resources.read_only}"
-                deletion.failure = NotPrimary(text)
-            elif entries := deletion.next_portion():
-                self._resources.reject(queue, entries)
-                self._deletions[queue] = deletion
-            elif queue.returning:
-                self._deletions[queue] = deletion
-                break  # what its consumers held comes back in the turns to come
-            else:
-                self._finish_deletion(deletion)
-            if budget.is_spent:
+    def _move_and_delete(self, deletion: Deletion) -> Task:
+        queue, resources = deletion.queue, self._resources
+        for entries in deletion.portions():
+            if queue.deleted or resources.read_only:
                 break
+            resources.reject(queue, entries)
+            yield
+        del self._deletions[queue]
+        if queue.deleted:
+            deletion.lsn = resources.written_lsn
+        elif resources.read_only:
+            _lock(queue, deletion.locked_before)
+            text = f"queue {queue.name} is there with what has not been moved: {resources.read_only}"
+            deletion.failure = NotPrimary(text)
+        else:
+            self._finish(deletion)
 
-    def _finish_deletion(self, deletion: Deletion) -> None:
+    def _finish(self, deletion: Deletion) -> None:
         queue = deletion.queue
-        if queue.arguments.alternate_exchange in self._state.exchanges:
-            self._resources.reject(queue, list(queue.entries()))
         self._write(ev.QueueDeleted(queue.id), local=is_local(queue))
         deletion.lsn = self._resources.written_lsn
 

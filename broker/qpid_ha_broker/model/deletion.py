@@ -19,26 +19,28 @@ class Deletion:
     `lsn`: None while it goes on; then what to wait for until it is certain. `failure`: why it was given up.
     """
 
-    __slots__ = ("_rest", "_walk", "failure", "locked_before", "lsn", "queue")
+    __slots__ = ("failure", "locked_before", "lsn", "queue")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.locked_before = queue.locked
         self.lsn: int | None = None
         self.failure: ModelError | None = None
-        self._rest: list[Entry] = []
-        self._walk: Iterator[list[Entry]] = queue.walk()
 
-    def next_portion(self) -> list[Entry]:
-        """What to move next, none of which anybody holds; empty: the queue has been gone through."""
-        while True:
-            portion = [entry for entry in self._rest[:MOVED_LENGTH] if entry.holder is None]
-            del self._rest[:MOVED_LENGTH]
-            if portion:
-                return portion
-            if not self._rest:
-                block = next(self._walk, None)
-                if block is None:
-                    self._walk = self.queue.walk()
-                    return []
-                self._rest = block
+    def portions(self) -> Iterator[list[Entry]]:
+        """All messages, some at a time: what nobody has, until nothing comes back any more, and then what is still held
+        (open transactions have accepted it, or it is on its way to a consumer)."""
+        has_found = True
+        while has_found or self.queue.returning:
+            has_found = False
+            for entries in self._walk():
+                free = [entry for entry in entries if entry.holder is None]
+                has_found |= bool(free)
+                yield free
+        for entries in self._walk():
+            yield [entry for entry in entries if entry.event is not None]
+
+    def _walk(self) -> Iterator[list[Entry]]:
+        for block in self.queue.walk():
+            for start in range(0, len(block), MOVED_LENGTH):
+                yield block[start : start + MOVED_LENGTH]

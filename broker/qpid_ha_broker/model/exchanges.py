@@ -8,13 +8,14 @@ exchange rebuilt from that list (a snapshot, a new backup) gives the same routes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.errors import LimitReached
 from qpid_ha_broker.model.topic_trie import TopicTrie
+from qpid_ha_broker.model.work import Task
 
 MAX_PATTERN_BYTES = 255
 """Of the key of a new topic binding; AMQP before 1.0 had the same limit."""
@@ -86,14 +87,14 @@ class Exchange(ABC):
         """
         return [self._bindings.pop((queue, key)) for key in self._keys_of_queue.pop(queue, ())]
 
-    def unindex(self, removed: list[Binding]) -> Iterator[None]:
+    def unindex(self, removed: list[Binding]) -> Task:
         """Stop routing by bindings that were just removed, some at each step."""
         for start in range(0, len(removed), UNINDEXED_LENGTH):
             for binding in removed[start : start + UNINDEXED_LENGTH]:
                 self._unindex(binding)
             yield
 
-    def dismantle(self) -> Iterator[None]:
+    def dismantle(self) -> Task:
         """Let go of all bindings of an exchange that is deleted, some at each step."""
         return self.unindex(self.bindings())
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 
-from qpid_ha_broker.model.garbage import emptied
 from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.work import Task, emptied
 
 _SLACK = 64
 
@@ -56,7 +55,7 @@ class Expiries:
         """Forget all messages."""
         self._heap.clear()
 
-    def dismantle(self) -> Iterator[None]:
+    def dismantle(self) -> Task:
         """Let go of all notes, some at each step."""
         return emptied(self._heap)
 

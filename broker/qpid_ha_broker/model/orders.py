@@ -9,9 +9,9 @@ from itertools import islice
 from operator import attrgetter
 from typing import Protocol
 
-from qpid_ha_broker.model.garbage import emptied
 from qpid_ha_broker.model.queue_arguments import QueueArguments
 from qpid_ha_broker.model.sequence import Cursor, Entry, HistoryCursor, MessageSequence
+from qpid_ha_broker.model.work import Task, emptied
 
 _entry_id = attrgetter("id")
 
@@ -78,7 +78,7 @@ class Order(ABC):
         """Empty the order; returns what it held, by ascending id."""
 
     @abstractmethod
-    def dismantle(self) -> Iterator[None]:
+    def dismantle(self) -> Task:
         """Let go of all entries, some at each step: see `MessageSequence.dismantle`."""
 
     @abstractmethod
@@ -163,7 +163,7 @@ class Fifo(Order):
     def take_all(self) -> list[Entry]:
         return self._sequence.take_all()
 
-    def dismantle(self) -> Iterator[None]:
+    def dismantle(self) -> Task:
         return self._sequence.dismantle()
 
     def newest_before(self, bound: int, limit: int) -> list[Entry]:
@@ -219,7 +219,7 @@ class LastValue(Fifo):
         self._latest.clear()
         return super().take_all()
 
-    def dismantle(self) -> Iterator[None]:
+    def dismantle(self) -> Task:
         yield from super().dismantle()
         yield from emptied(self._latest)
 
@@ -290,7 +290,7 @@ class ByPriority(Order):
     def take_all(self) -> list[Entry]:
         return sorted((entry for level in self._levels for entry in level.take_all()), key=_entry_id)
 
-    def dismantle(self) -> Iterator[None]:
+    def dismantle(self) -> Task:
         for level in self._levels:
             yield from level.dismantle()
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from itertools import islice
 from typing import Final
 
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.sequence import Entry, Holder
+from qpid_ha_broker.model.sequence import BLOCK_LENGTH, Entry
 
 PURGED_BLOCKS: Final = 4
 """Blocks of a queue that are looked at together, and dropped with one event: a millisecond or two of work."""
+PURGED_LENGTH: Final = PURGED_BLOCKS * BLOCK_LENGTH
 
 
 class Purge:
@@ -34,12 +34,14 @@ class Purge:
         self._walk = queue.walk()
         self._newest_id = queue.log.last_lsn
 
-    def next_portion(self, gone: Container[Holder | None]) -> list[Entry]:
-        """What to drop next, which may be nothing.
-
-        `gone`: whose messages are to be dropped, None among them, which stands for nobody.
-        """
+    def next_portion(self) -> list[Entry]:
+        """What to drop next, which may be nothing. What is coming back from who has gone is nobody's any more."""
         blocks = list(islice(self._walk, PURGED_BLOCKS))
         self.has_seen_all = len(blocks) < PURGED_BLOCKS
-        newest_id = self._newest_id
-        return [entry for block in blocks for entry in block if entry.id <= newest_id and entry.holder in gone]
+        newest_id, free = self._newest_id, {None, *(each.holder for each in self.queue.returning)}
+        return [entry for block in blocks for entry in block if entry.id <= newest_id and entry.holder in free]
+
+    def give_up(self, kind: type[ModelError], why: str) -> None:
+        """It comes to no end, because of `why`."""
+        done = f"{self.count} messages of queue {self.queue.name} were dropped before"
+        self.failure = kind(f"the purge was not finished: {why}; {done}")

@@ -19,6 +19,7 @@ from qpid_ha_broker.model.orders import Order, Position, make_order
 from qpid_ha_broker.model.paged import Outline, PagedMessage, size_of
 from qpid_ha_broker.model.queue_arguments import FullPolicy, QueueArguments, Replicate
 from qpid_ha_broker.model.sequence import Entry, Holder
+from qpid_ha_broker.model.work import Task
 
 PASSED_LENGTH = 1000
 """Messages that a consumer may find expired or unwanted at a time, however quick that is."""
@@ -54,6 +55,17 @@ class Handout(NamedTuple):
     consumer: Consumer
     entries: list[Entry]
     lsn: int
+
+
+class Returning(NamedTuple):
+    """What is still to come back from a consumer or a transaction that has gone.
+
+    `entries`: by descending ids, the next is the last; one that `holder` holds no longer has gone, or come back, by
+    another way.
+    """
+
+    holder: Holder
+    entries: list[Entry]
 
 
 _NO_LIMIT = 1 << 64
@@ -120,8 +132,8 @@ class Queue:
         self.awaits_commit = False
         """The last `hand_out` kept from a browser what is not committed: wake the queue when that has changed."""
         self.consumers: list[Consumer] = []
-        self.returning: list[list[Entry]] = []
-        """What comes back in portions, by descending ids: consumers get nothing from behind it before."""
+        self.returning: list[Returning] = []
+        """What comes back in portions: consumers get nothing from behind it before."""
         self.exclusive_owner: object | None = None
         self.used = False
         """It has had a consumer, here or at a primary before."""
@@ -192,7 +204,7 @@ class Queue:
         self._expiries.clear()
         return self._order.take_all()
 
-    def dismantle(self) -> Iterator[None]:
+    def dismantle(self) -> Task:
         """Let go of the messages of a queue that is deleted, some at each step."""
         yield from self._expiries.dismantle()
         yield from self._order.dismantle()
@@ -500,7 +512,7 @@ class Queue:
             return _NO_LIMIT
         if self.arguments.priorities > 1:
             return 0  # the oldest may be of any priority
-        return min(entries[-1].id for entries in self.returning)
+        return min(each.entries[-1].id for each in self.returning)
 
     def _expire(self, entry: Entry, expired: list[Entry]) -> None:
         """Its time is over. Whoever has it, may still accept it."""

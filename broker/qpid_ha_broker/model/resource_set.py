@@ -6,10 +6,8 @@ for a witness comes back as an LSN; the caller tells the outcome once `log.commi
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import NamedTuple
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import Record
@@ -22,12 +20,13 @@ from qpid_ha_broker.model.gate import Gate
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader, write
 from qpid_ha_broker.model.producers import Deduplication
-from qpid_ha_broker.model.purge import Purge
-from qpid_ha_broker.model.queue import DISPLACED_LENGTH, Consumer, Handout, Queue
+from qpid_ha_broker.model.purge import PURGED_LENGTH, Purge
+from qpid_ha_broker.model.queue import DISPLACED_LENGTH, Consumer, Handout, Queue, Returning
 from qpid_ha_broker.model.sequence import Entry, Holder
 from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, State
 from qpid_ha_broker.model.transaction import Message, Transaction
 from qpid_ha_broker.model.two_logs import TwoLogs
+from qpid_ha_broker.model.work import Task, WorkQueue, finish
 
 DEQUEUED_LENGTH = 65_536
 """Messages in one event at most: twenty million would not fit into one record."""
@@ -38,15 +37,6 @@ RELEASED_LENGTH = 250
 """Messages that are given back together: a few milliseconds of work, should all of them be dead letters."""
 _NEVER = 1 << 64
 _entry_id = attrgetter("id")
-
-
-class _Returning(NamedTuple):
-    """What a consumer that has gone gives back to its queue. `entries`: by descending ids, the next is the last."""
-
-    queue: Queue
-    consumer: Consumer
-    entries: list[Entry]
-    failed: bool
 
 
 class ResourceSet(Gate, TwoLogs):
@@ -64,11 +54,12 @@ class ResourceSet(Gate, TwoLogs):
         self._timed: dict[Queue, None] = {}
         self._uncommitted: dict[Queue, int] = {}
         """Queues of which browsers may not see everything yet, and how far their log was committed then."""
-        self._returning: list[_Returning] = []
-        self._purges: deque[Purge] = deque()
-        """Those that go on, the one whose turn is next first."""
-        self._shrinking: dict[Queue, None] = {}
-        """Rings that may be over their limits."""
+        self.work = WorkQueue()
+        """What is written in portions: for the driver to go on with. None of it outlives the right to write."""
+        self._purges: dict[Purge, Task] = {}
+        """Those that go on."""
+        self._shrinking: set[Queue] = set()
+        """Rings that may be over their limits; a task is about each."""
         self._now_ms = 0
         self.is_expiring = False
         """The last `tick` came to no end: it is due again."""
@@ -205,8 +196,9 @@ class ResourceSet(Gate, TwoLogs):
             self.state.removed(departure.queue, departure.entries)
         for queue, entries in outdated.items():
             self._dequeue(queue, entries, DequeueReason.DISPLACED)
-            if len(entries) >= DISPLACED_LENGTH:
-                self._shrinking[queue] = None
+            if len(entries) >= DISPLACED_LENGTH and queue not in self._shrinking:
+                self._shrinking.add(queue)
+                self.work.add(self._shrink(queue))
         self._wake(plan.queues)
         return lsn
 
@@ -344,44 +336,34 @@ class ResourceSet(Gate, TwoLogs):
         self._wake((queue,))
         return self._certain_at(queue)
 
-    def release_in_portions(self, queue: Queue, consumer: Consumer, entries: list[Entry], failed: bool) -> None:
-        """`release` what `consumer` held, which has gone; what is more than a portion comes back by `go_on_releasing`.
+    def release_in_portions(self, queue: Queue, holder: Holder, entries: list[Entry], failed: bool) -> None:
+        """`release` what `holder` held, which has gone.
 
-        Until then it is held, and consumers of the queue get only what lies before all that is still to come.
+        What has not come back yet is held, and consumers of the queue get only what lies before all of it.
         """
         if self._read_only or len(entries) <= RELEASED_LENGTH:
             self.release(queue, entries, failed)
         elif not queue.deleted:
             entries.sort(key=_entry_id, reverse=True)
-            self._returning.append(_Returning(queue, consumer, entries, failed))
-            queue.returning.append(entries)
+            returning = Returning(holder, entries)
+            queue.returning.append(returning)
+            self.work.add(self._release_returning(queue, returning, failed))
 
-    @property
-    def is_releasing(self) -> bool:
-        """Whether `go_on_releasing` has something to do."""
-        return bool(self._returning)
-
-    def go_on_releasing(self, budget: Budget = UNLIMITED) -> None:
-        """Give back a portion for each that has gone, in turn, until all is back or `budget` is spent."""
-        while self._returning:
-            returning = self._returning.pop(0)
-            queue, consumer, entries, failed = returning
-            # Held by somebody else, or by nobody, it has gone or has come back by another way.
-            portion = [entry for entry in reversed(entries[-RELEASED_LENGTH:]) if entry.holder is consumer]
+    def _release_returning(self, queue: Queue, returning: Returning, failed: bool) -> Task:
+        holder, entries = returning
+        while True:
+            portion = [entry for entry in reversed(entries[-RELEASED_LENGTH:]) if entry.holder is holder]
             del entries[-RELEASED_LENGTH:]
-            if entries:
-                self._returning.append(returning)
-            else:
-                queue.returning = [others for others in queue.returning if others is not entries]
+            if not entries:
+                queue.returning = [other for other in queue.returning if other is not returning]
             self.release(queue, portion, failed)
-            if budget.is_spent:
-                break
+            if not entries:
+                return
+            yield
 
     def _became_read_only(self) -> None:
-        self.go_on_releasing()
-        self._shrinking.clear()  # the next primary drops the rest with the next message that comes
-        while self._purges:
-            self._give_up(self._purges.popleft(), NotPrimary, self._read_only)
+        """Let all work come to its end: each task finds that nothing may be written any more."""
+        self.work.run()
 
     def _give_back_unwritten(self, queue: Queue, entries: list[Entry]) -> int:
         """The log is another one's to write: nothing that it does not say may count, a failed delivery neither."""
@@ -436,74 +418,48 @@ class ResourceSet(Gate, TwoLogs):
     def purge(self, queue: Queue) -> Purge:
         """Drop what is available; what consumers hold stays theirs. Raises NotPrimary, QueueLocked.
 
-        What is more than a portion goes by `go_on_purging`; consumers that take some of it meanwhile have it.
+        More than a portion takes its time; consumers that take some of it meanwhile have it.
         """
         self.check_writable()
         self._check_unlocked(queue)
         purge = Purge(queue)
-        self._purges.append(purge)
-        if len(self._purges) == 1:
-            self._purge_portion()
+        self._purges[purge] = task = self._purge(purge)
+        if queue.count <= PURGED_LENGTH:
+            finish(task)
+        else:
+            self.work.add(task)
         return purge
-
-    @property
-    def is_shrinking(self) -> bool:
-        """Whether `go_on_shrinking` has something to do."""
-        return bool(self._shrinking)
-
-    def go_on_shrinking(self, budget: Budget = UNLIMITED) -> None:
-        """Let rings that are over their limits drop a portion each, until none is or `budget` is spent."""
-        while self._shrinking:
-            queue = next(iter(self._shrinking))
-            del self._shrinking[queue]
-            dropped = [] if queue.deleted else queue.excess()
-            if dropped:
-                self._dequeue(queue, dropped, DequeueReason.DISPLACED)
-            if len(dropped) >= DISPLACED_LENGTH:
-                self._shrinking[queue] = None
-            if budget.is_spent:
-                break
-
-    @property
-    def is_purging(self) -> bool:
-        """Whether `go_on_purging` has something to do."""
-        return bool(self._purges)
-
-    def go_on_purging(self, budget: Budget = UNLIMITED) -> None:
-        """Drop a portion for each purge, in turn, until all have come to their end or `budget` is spent."""
-        while self._purges:
-            self._purge_portion()
-            if budget.is_spent:
-                break
 
     def end_purges(self, queue: Queue) -> None:
         """Bring the purges of `queue` to their end now: its messages are about to get other ids."""
-        others = deque(purge for purge in self._purges if purge.queue is not queue)
-        self._purges = deque(purge for purge in self._purges if purge.queue is queue)
-        self.go_on_purging()
-        self._purges = others
+        for purge, task in list(self._purges.items()):
+            if purge.queue is queue:
+                finish(task)
 
-    def _purge_portion(self) -> None:
-        purge = self._purges.popleft()
+    def _purge(self, purge: Purge) -> Task:
         queue = purge.queue
-        if queue.deleted:
-            self._give_up(purge, NotFound, f"queue {queue.name} was deleted meanwhile")
-            return
-        # What is coming back from a consumer that has gone is nobody's any more.
-        gone: set[Holder | None] = {None, *(each.consumer for each in self._returning if each.queue is queue)}
-        entries = purge.next_portion(gone)
-        if entries:
-            purge.count += len(entries)
-            self._dequeue(queue, entries, DequeueReason.PURGED)
-        if purge.has_seen_all:
-            purge.lsn = self.written_lsn
+        while not (queue.deleted or self._read_only):
+            entries = purge.next_portion()
+            if entries:
+                purge.count += len(entries)
+                self._dequeue(queue, entries, DequeueReason.PURGED)
+            if purge.has_seen_all:
+                purge.lsn = self.written_lsn
+                break
+            yield
         else:
-            self._purges.append(purge)
+            if queue.deleted:
+                purge.give_up(NotFound, f"queue {queue.name} was deleted meanwhile")
+            else:
+                purge.give_up(NotPrimary, self._read_only)
+        del self._purges[purge]
 
-    @staticmethod
-    def _give_up(purge: Purge, kind: type[ModelError], why: str) -> None:
-        done = f"{purge.count} messages of queue {purge.queue.name} were dropped before"
-        purge.failure = kind(f"the purge was not finished: {why}; {done}")
+    def _shrink(self, queue: Queue) -> Task:
+        """Once nothing may be written here, the next primary drops the rest with the next message that comes."""
+        while not (queue.deleted or self._read_only) and (dropped := queue.excess()):
+            self._dequeue(queue, dropped, DequeueReason.DISPLACED)
+            yield
+        self._shrinking.discard(queue)
 
     # --- transactions
 
@@ -523,7 +479,7 @@ class ResourceSet(Gate, TwoLogs):
             plan.add(queues, message, now_ms, routed=not isinstance(target, Queue))
         accepted: dict[Queue, list[Entry]] = {}
         for queue, entry in transaction.accepted:
-            if not queue.deleted:
+            if entry.holder is transaction and not queue.deleted:  # a queue that is being deleted may have moved it
                 accepted.setdefault(queue, []).append(entry)
         departures = [Departure(queue, entries, DequeueReason.CONSUMED) for queue, entries in accepted.items()]
         lsn = self._carry_out(plan, departures)
@@ -533,12 +489,17 @@ class ResourceSet(Gate, TwoLogs):
 
     def roll_back(self, transaction: Transaction) -> None:
         """Forget the publishes; what it had accepted is its consumer's again, or the queue's, as a failed delivery."""
+        returning: dict[Queue, list[Entry]] = {}
         for queue, entry in transaction.accepted:
+            if entry.holder is not transaction or queue.deleted:
+                continue
             consumer = transaction.consumer_of(entry)
-            if consumer is not None and not queue.deleted:
+            if consumer is not None:
                 queue.hold(entry, consumer)
             else:
-                self.release(queue, [entry], failed=True)
+                returning.setdefault(queue, []).append(entry)
+        for queue, entries in returning.items():
+            self.release_in_portions(queue, transaction, entries, failed=True)
 
     # --- time
 

@@ -17,6 +17,7 @@ from typing import cast
 
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.paged import Outline, PagedMessage
+from qpid_ha_broker.model.work import Task
 
 BLOCK_LENGTH = 512
 THIN_LENGTH = 16
@@ -199,7 +200,7 @@ class MessageSequence:
         self._dead = self._length = 0
         return taken
 
-    def dismantle(self) -> Iterator[None]:
+    def dismantle(self) -> Task:
         """Let go of all entries, a block at each step. Nothing is appended or looked for any more.
 
         Entries and blocks refer to each other: without this they would stay until the collector of cycles finds them.

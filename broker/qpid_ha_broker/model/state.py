@@ -14,13 +14,13 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import Record
 from qpid_ha_broker.model.errors import ModelError, NotFound
 from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
-from qpid_ha_broker.model.garbage import Garbage
 from qpid_ha_broker.model.log import LOCAL_BASE, Log
 from qpid_ha_broker.model.paged import Outline, PagedMessage
 from qpid_ha_broker.model.producers import Producers
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.sequence import ELSEWHERE, Entry
+from qpid_ha_broker.model.work import WorkQueue
 
 MESSAGE_OVERHEAD = 300
 """Bytes that a queued message takes besides its payload: docs/performance.md has the measurement."""
@@ -54,8 +54,8 @@ class State:
         """The last LSN with which messages that are not durable were given up."""
         self.deleted_queues: list[Queue] = []
         """Gone while somebody used them: for the driver to take, whose links have to be told."""
-        self.garbage = Garbage()
-        """What is no more: for the driver to go on with."""
+        self.garbage = WorkQueue()
+        """The memory of what is no more: for the driver to go on with."""
         self.open_unit: list[Record] = []
         """Parts that wait for the rest of their unit."""
         self._apply: dict[type, Callable[[int, Any], object]] = {

@@ -290,5 +290,5 @@ class Loader:
                 self._state.prepended(self._state.queues_by_id[queue_id], entries)
                 total += len(entries)
         self._state.deleted_queues.clear()
-        self._state.garbage.go_on()
+        self._state.garbage.run()
         return total
