@@ -11,13 +11,37 @@ import proton
 from proton import Message
 
 from attackers import HOST, attached
-from blocking_client import BlockingClient, Management
-from raw_peer import DETACH, DISPOSITION, FLOW, RECEIVER, TRANSFER, attach, credit, described, frame, message, transfer
+from blocking_client import BlockingClient, LocalTransaction, Management
+from raw_peer import (
+    ATTACH,
+    BEGIN,
+    DETACH,
+    DISPOSITION,
+    END,
+    FLOW,
+    RECEIVER,
+    SENDER,
+    TRANSFER,
+    RawPeer,
+    attach,
+    begin,
+    credit,
+    described,
+    frame,
+    message,
+    transfer,
+)
 
 MANY: Final = 200_000
 MANY_BINDINGS: Final = 30_000
 MANY_UNSETTLED: Final = 30_000
 """As many as max-unsettled-per-connection allows."""
+MANY_LINKS: Final = 4000
+HELD: Final = 7
+"""Messages that each of so many consumers has."""
+MANY_ACCEPTED: Final = 2000
+"""As many as max-transaction-messages allows."""
+TRANSACTIONS: Final = 5
 RELEASED: Final = 0x26
 _NUMBER: Final = 0x01020304
 _NUMBER_BYTES: Final = struct.pack(">I", _NUMBER)
@@ -137,6 +161,92 @@ def delete_to_alternate(port: int) -> None:
             raise AssertionError(f"{moved} of {count} messages were moved")
 
 
+def _with_links(port: int, role: bool) -> RawPeer:
+    """As many as a connection may have, in one session, to a queue or from it; from it, each with some messages."""
+    peer = RawPeer(port, timeout_s=30)
+    peer.open()
+    peer.send(begin())
+    peer.expect(BEGIN)
+    peer.send(b"".join(attach(f"l{number}", number, role, "linked") for number in range(MANY_LINKS)))
+    for _ in range(MANY_LINKS):
+        peer.expect(ATTACH)
+    return peer
+
+
+def _holding(port: int) -> RawPeer:
+    """The same with consumers that have messages and have not answered."""
+    peer = _with_links(port, RECEIVER)
+    send(port, "linked", repeat(message(b"x"), MANY_LINKS * HELD), 1000)
+    peer.send(b"".join(credit(number, HELD) for number in range(MANY_LINKS)))
+    for _ in range(MANY_LINKS * HELD):
+        peer.expect(TRANSFER)
+    return peer
+
+
+def end_session(port: int) -> None:
+    """With very many links."""
+    for peer in (_with_links(port, SENDER), _holding(port)):
+        with peer:
+            peer.send(frame(END, []))
+            peer.expect(END)
+
+
+def vanish(port: int) -> None:
+    """Without a word, with very many links."""
+    with BlockingClient(f"amqp://{HOST}:{port}") as client:
+        management = Management(client)
+        _holding(port).close()
+        while (management.queue("linked") or {})["consumers"]:
+            pass
+
+
+def delete_consumed(port: int) -> None:
+    """A queue with very many consumers."""
+    with BlockingClient(f"amqp://{HOST}:{port}") as client:
+        peers = [_with_links(port, RECEIVER) for _ in range(3)]
+        Management(client).delete_queue("linked")
+        for peer in peers:
+            for _ in range(MANY_LINKS):
+                peer.expect(DETACH)
+            peer.close()
+
+
+def delete_accepted(port: int) -> None:
+    """A queue whose messages go elsewhere, after open transactions have accepted many of them."""
+    count = MANY_ACCEPTED * TRANSACTIONS
+    with BlockingClient(f"amqp://{HOST}:{port}") as client, BlockingClient(f"amqp://{HOST}:{port}") as other:
+        management = Management(other)
+        management.create_queue("dead")
+        management.create_exchange("elsewhere", "fanout")
+        management.bind("elsewhere", "dead")
+        management.create_queue("accepted", {"qpid.alternate_exchange": "elsewhere"})
+        send(port, "accepted", repeat(message(b"x"), count), 1000)
+        receiver = client.receiver("accepted", count)
+        for _ in range(TRANSACTIONS):
+            transaction = LocalTransaction(client)
+            for _ in range(MANY_ACCEPTED):
+                receiver.receive()
+            transaction.accept(receiver)
+        client.round_trip()
+        management.delete_queue("accepted")
+        moved = management.messages("dead")
+        if moved != count:
+            raise AssertionError(f"{moved} of {count} messages were moved")
+
+
 LONG_WORK: Final[Mapping[str, Callable[[int], None]]] = {
-    each.__name__: each for each in (purge, delete, delete_bound, query, release, shrink, delete_to_alternate)
+    each.__name__: each
+    for each in (
+        purge,
+        delete,
+        delete_bound,
+        query,
+        release,
+        shrink,
+        delete_to_alternate,
+        delete_accepted,
+        delete_consumed,
+        end_session,
+        vanish,
+    )
 }

@@ -126,7 +126,6 @@ class PairedClient:
         """The socket breaks; the broker notices."""
         self._is_lost = True
         self.peer.lost()
-        self.peer.engine.close()
         self.broker.turn()
 
     def sender(self, address: str | None) -> Any:

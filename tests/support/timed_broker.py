@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any, Final
 
 from qpid_ha_broker.amqp.container import Container
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.client_protocol import ClientProtocol
+from qpid_ha_broker.server.control import ControlServer
 from qpid_ha_broker.server.main import main
 from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.pager import Pager
@@ -33,25 +35,55 @@ STEPS: Final = (
     (Membership, "feed"),
     (Pager, "_work"),
     (BaseDump, "_give"),
+    (ControlServer, "_call"),
 )
 """What the loop calls, and what runs long inside of that."""
 
 
 def timed(step: Callable[..., Any], name: str, path: Path) -> Callable[..., Any]:
-    """`step`, with a line in the file at `path` whenever it took long: milliseconds and name."""
+    """`step`, with a line in the file at `path` whenever it took long: milliseconds and name.
+
+    Of a coroutine, whatever it does between two times that it waits for something is a step.
+    """
 
     @functools.wraps(step)
     def measured(*arguments: Any) -> Any:
         began = time.thread_time()
         try:
-            return step(*arguments)
+            result = step(*arguments)
+            return _TimedSteps(result, name, path) if inspect.iscoroutine(result) else result
         finally:
-            took_s = time.thread_time() - began
-            if took_s >= LONG_S:
-                with path.open("a", encoding="ascii") as file:
-                    file.write(f"{took_s * 1000:.1f} {name}\n")
+            _note(began, name, path)
 
     return measured
+
+
+class _TimedSteps:
+    """A coroutine to be awaited once, by whoever would have awaited it."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str, path: Path) -> None:
+        self._coroutine = coroutine
+        self._name = name
+        self._path = path
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps = self._coroutine.__await__()
+        while True:
+            began = time.thread_time()
+            try:
+                awaited = next(steps)
+            except StopIteration as end:
+                return end.value
+            finally:
+                _note(began, self._name, self._path)
+            yield awaited
+
+
+def _note(began: float, name: str, path: Path) -> None:
+    took_s = time.thread_time() - began
+    if took_s >= LONG_S:
+        with path.open("a", encoding="ascii") as file:
+            file.write(f"{took_s * 1000:.1f} {name}\n")
 
 
 class TimedCollections:

@@ -401,3 +401,113 @@ def test_a_link_that_ends_makes_room_for_the_others() -> None:
     broker.settle_down()
     assert [message.body for _, message in client.received(other)] == list(range(10))
     assert client.peer.unsettled == 10
+
+
+def many_links(count: int) -> tuple[PairedBroker, PairedClient]:
+    """A client with so many consumers of one queue, each of which holds a message, and a broker that has time for one
+    link a turn."""
+    broker = PairedBroker()
+    queue = broker.container.configuration.declare_queue("q", {})
+    client = broker.connect()
+    for number in range(count):
+        link = client.session.receiver(f"l{number}")
+        link.source.address = "q"
+        link.open()
+        link.flow(2)
+    broker.settle_down()
+    for number in range(count):
+        broker.container.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
+    broker.settle_down()
+    assert (client.peer.link_count, queue.acquired) == (count, count)
+    clock = itertools.count(step=1.0)
+    broker.container.clock = lambda: next(clock)
+    return broker, client
+
+
+@pytest.mark.parametrize("what", ["session", "connection", "queue"])
+def test_links_end_one_by_one_as_there_is_time_and_the_client_is_answered_when_all_have(what: str) -> None:
+    broker, client = many_links(30)
+    queue = broker.queue("q")
+    if what == "queue":
+        broker.container.configuration.delete_queue("q")
+    else:
+        (client.session if what == "session" else client.connection).close()
+    client.exchange()
+    left = [len(queue.consumers)]
+    while broker.container.has_work:
+        ended = proton.Endpoint.REMOTE_CLOSED
+        if what != "queue" and left[-1]:
+            assert not (client.session.state | client.connection.state) & ended
+        broker.turn()
+        client.exchange()
+        left.append(len(queue.consumers))
+    assert {before - after for before, after in itertools.pairwise(left)} <= {0, 1, 2}
+    assert left[0] >= 28
+    assert left[-1] == 0
+    if what != "queue":
+        assert (client.session if what == "session" else client.connection).state & ended
+        assert (queue.count, queue.acquired) == (30, 0)
+        assert {entry.delivery_count for entry in queue.entries()} == {0}
+
+
+def test_a_client_that_has_gone_gets_no_more_while_its_links_end() -> None:
+    broker, client = many_links(30)
+    queue = broker.queue("q")
+    client.vanish()
+    for number in range(100):
+        broker.container.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
+    while broker.container.has_work:
+        broker.turn()
+        assert queue.acquired <= 30
+    assert (queue.count, queue.acquired, len(queue.consumers)) == (130, 0, 0)
+    assert sum(entry.delivery_count for entry in queue.entries()) == 30
+    broker.container.clock = lambda: 0.0
+    other = broker.connect()
+    got = [message.body for _, message in other.received(other.receiver("q", credit=200))]
+    assert got == [*range(30), *range(100)]
+
+
+def test_a_connection_that_is_lost_while_the_links_of_its_session_end_gives_all_back_once() -> None:
+    broker, client = many_links(30)
+    client.session.close()
+    client.exchange()
+    broker.turn()
+    client.vanish()
+    while broker.container.has_work:
+        broker.turn()
+    broker.check_invariants()
+    assert (broker.queue("q").acquired, broker.queue("q").count) == (0, 30)
+    assert broker.queue("q").consumers == []
+
+
+def test_a_broker_that_may_write_no_more_ends_all_links_at_once() -> None:
+    broker, client = many_links(30)
+    client.vanish()
+    broker.container.resources.read_only = "this broker is joining, not primary"
+    assert broker.queue("q").consumers == []
+    broker.check_invariants()
+
+
+def test_very_many_transactions_are_rolled_back_one_by_one_as_there_is_time() -> None:
+    broker = PairedBroker()
+    queue = broker.container.configuration.declare_queue("q", {})
+    client = broker.connect()
+    consumer = Consumer()
+    broker.container.resources.subscribe(queue, consumer, "somebody")
+    for number in range(20):
+        broker.container.resources.publish(queue, Message(b"%d" % number), 0)
+        transaction_id = client.peer.transactions.declare()
+        consumer.credit, consumer.window_bytes = 1, 1000
+        (handout,) = broker.container.resources.hand_out(0, 1)
+        transaction = client.peer.transactions._open[transaction_id]
+        transaction.accept(queue, handout.entries[0], None)
+    clock = itertools.count(step=1.0)
+    broker.container.clock = lambda: next(clock)
+    client.vanish()
+    acquired = [queue.acquired]
+    while broker.container.has_work:
+        broker.turn()
+        acquired.append(queue.acquired)
+    assert {before - after for before, after in itertools.pairwise(acquired)} <= {0, 1, 2}
+    assert acquired[0] >= 17
+    assert acquired[-1] == 0

@@ -161,7 +161,6 @@ def endure(said: bytes, chunk_sizes: Iterator[int]) -> None:
         offset += size
     peer.engine.tick(1)
     peer.lost()
-    peer.engine.close()
     broker.turn()
     broker.container.tick()
     check_nothing_is_held(broker)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import proton
@@ -19,7 +19,7 @@ from qpid_ha_broker.amqp.conditions import (
 )
 from qpid_ha_broker.amqp.container import Container, Notice
 from qpid_ha_broker.amqp.coordinator import CoordinatorLink, Transactions
-from qpid_ha_broker.amqp.engine import Engine
+from qpid_ha_broker.amqp.engine import Engine, is_in
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.management_link import ManagementLink, ReplyLink
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
@@ -28,13 +28,14 @@ from qpid_ha_broker.amqp.peer_link import PeerChannel, PeerReceiver, PeerSender
 from qpid_ha_broker.amqp.values import listed
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.work import Task
 
 REQUESTS = ManagementLink | CoordinatorLink
 """Links on which a message may mean much work."""
 LinkHandler = ReceivingLink | OutgoingLink | ReplyLink | PeerReceiver | PeerSender
 
 LAST_WORDS_S = 0.004
-"""For what a client has sent that is gone, or silent for too long."""
+"""For what a client has sent that is gone, or silent for too long; and for the first of many links that end."""
 NOTES_LIMIT = 100
 """Lines that one connection may cause in the log."""
 DESCRIPTION_LENGTH = 200
@@ -42,7 +43,7 @@ DESCRIPTION_LENGTH = 200
 
 
 class Connection:
-    """The promise: when it ends, however it ends, everything that its client held is back where it was.
+    """The promise: when it ends, however it ends, everything that its client held comes back to where it was.
 
     `admit`: asked at the open for a reason not to serve this client.
     """
@@ -86,6 +87,8 @@ class Connection:
         self._links: dict[Any, LinkHandler] = {}
         self._sessions = 0
         self._ended = False
+        self._is_lost = False
+        self._is_ending_links = False
         self._refused: dict[Any, proton.Link] = {}
         """Links that we have closed and the peer has not."""
         self._noted = 0
@@ -129,17 +132,22 @@ class Connection:
         """
         deadline_ms, self._deadline_ms = self._deadline_ms, self.engine.tick(now_ms)
         if 0 < deadline_ms <= now_ms:  # before, nothing can have happened
-            self.is_behind = not self.engine.process(self, self._budget())
+            self.is_behind = not self.engine.process(self, self.budget())
             self.touch()
 
     def lost(self) -> None:
-        """The socket is gone. What came and takes too long to be worked on is lost with it, like what did not come."""
+        """The socket is gone. What came and takes too long to be worked on is lost with it, like what did not come.
+
+        When the last link has ended the engine is closed: nothing may be called any more.
+        """
         try:
-            self.engine.process(self, self._budget())  # a refused login is known only when its outcome has been written
+            self.engine.process(self, self.budget())  # a refused login is known only when its outcome has been written
         finally:  # even if it is a bug of ours that ended this connection, others get what it held
+            self._is_lost = True
             self._finish(lost=True)
 
-    def _budget(self) -> Budget:
+    def budget(self) -> Budget:
+        """For what is to be done at once and may be much."""
         return Budget(self.container.clock, LAST_WORDS_S)
 
     def _relieve(self) -> None:
@@ -189,7 +197,9 @@ class Connection:
         self.container.notices.append(Notice(level, source, f"{self.peer} {text}"))
 
     def end_link(self, handler: LinkHandler, error: AmqpError) -> None:
-        """Detach a link with an error; the connection and its other links go on."""
+        """Detach a link with an error, if it has not ended yet; the connection and its other links go on."""
+        if handler.link._impl not in self._links:
+            return
         self._drop(handler, lost=False)
         attach.after_detach(self, handler, closed=False)
         self._detach_with(handler.link, error, "ended")
@@ -274,7 +284,6 @@ class Connection:
 
     def closed(self) -> None:
         self.peer_has_closed = True
-        self.engine.connection.close()
         self._finish(lost=False)
 
     def failed(self, name: str, description: str) -> None:
@@ -295,13 +304,23 @@ class Connection:
 
     def session_closed(self, session: proton.Session) -> None:
         self._sessions -= 1
-        for handler in self.links():
-            if handler.link.session == session:
+        handlers = [handler for handler in self._links.values() if is_in(handler.link, session)]
+        _stop(handlers)
+        self.container.resources.begin(self._end_session(session, handlers), self.budget())
+
+    def _end_session(self, session: proton.Session, handlers: list[LinkHandler]) -> Task:
+        """The peer is answered when all of its links have ended."""
+        for handler in handlers:
+            if self._ended:
+                return
+            if handler.link._impl in self._links:
                 self._drop(handler, lost=False)
                 handler.link.free()
-        self._refused = {key: link for key, link in self._refused.items() if link.session != session}
+                yield
+        self._refused = {key: link for key, link in self._refused.items() if not is_in(link, session)}
         session.close()
         session.free()
+        self.touch()
 
     def link_attached(self, link: proton.Link) -> None:
         try:
@@ -360,10 +379,34 @@ class Connection:
 
     def _finish(self, *, lost: bool) -> None:
         if self._ended:
+            if not self._is_ending_links:
+                self._links_have_ended()
             return
-        self._ended = True
+        self._ended = self._is_ending_links = True
         self.container.connections.pop(self, None)
-        self.transactions.closed()
+        self.transactions.closed(self.budget())
+        _stop(self._links.values())
+        self.container.resources.begin(self._end_links(lost=lost), self.budget())
+
+    def _end_links(self, *, lost: bool) -> Task:
         for handler in self.links():
-            self._drop(handler, lost=lost)
-            attach.after_detach(self, handler, closed=False)
+            if handler.link._impl in self._links:
+                self._drop(handler, lost=lost)
+                attach.after_detach(self, handler, closed=False)
+                yield
+        self._is_ending_links = False
+        self._links_have_ended()
+
+    def _links_have_ended(self) -> None:
+        if self._is_lost:
+            self.engine.close()
+        elif self.peer_has_closed:
+            self.engine.connection.close()
+            self.touch()
+
+
+def _stop(handlers: Iterable[LinkHandler]) -> None:
+    """They have ended; what they hold comes back as soon as there is time for it."""
+    for handler in handlers:
+        if isinstance(handler, OutgoingLink):
+            handler.stop()

@@ -24,6 +24,7 @@ from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import Batch
 from qpid_ha_broker.model.queue import Consumer, Handout, Queue
 from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.work import Task
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection
@@ -246,21 +247,27 @@ class Container:
     def _delete_overrun_queues(self) -> None:
         """Who did not read what came is told so; publishers and other readers go on."""
         for queue, error in self.resources.take_overrun().items():
-            if not self.is_there(queue):
-                continue
-            for consumer in list(queue.consumers):
-                link = _link(consumer)
-                link.connection.end_link(link, AmqpError(RESOURCE_LIMIT, f"{error}; it is deleted: read faster"))
             if self.is_there(queue):
                 self.configuration.delete_queue(queue.name)
-            self.overrun_queues_total += 1
+                self._end_links(queue, AmqpError(RESOURCE_LIMIT, f"{error}; it is deleted: read faster"))
+                self.overrun_queues_total += 1
 
     def _end_links_of_deleted_queues(self) -> None:
         while self.resources.deleted_queues:
             queue = self.resources.deleted_queues.pop()
-            for consumer in list(queue.consumers):
-                link = _link(consumer)
-                link.connection.end_link(link, AmqpError(RESOURCE_DELETED, f"queue {queue.name} was deleted"))
+            self._end_links(queue, AmqpError(RESOURCE_DELETED, f"queue {queue.name} was deleted"))
+
+    def _end_links(self, queue: Queue, error: AmqpError) -> None:
+        links = [_link(consumer) for consumer in queue.consumers]
+        for link in links:
+            link.stop()
+        self.resources.begin(_ending(links, error), Budget(self.clock, PORTIONS_S))
+
+
+def _ending(links: list[OutgoingLink], error: AmqpError) -> Task:
+    for link in links:
+        link.connection.end_link(link, error)
+        yield
 
 
 def _link(consumer: Consumer) -> OutgoingLink:

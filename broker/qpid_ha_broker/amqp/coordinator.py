@@ -18,8 +18,10 @@ from qpid_ha_broker.amqp.conditions import (
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
+from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.transaction import Transaction
+from qpid_ha_broker.model.work import Task
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection
@@ -98,11 +100,15 @@ class Transactions:
         _settle_accepted(transaction, lsn)
         return lsn
 
-    def closed(self) -> None:
-        """The connection is gone: roll everything back."""
-        for transaction in self._open.values():
+    def closed(self, budget: Budget) -> None:
+        """The connection is gone: roll everything back, what there is no time for in the turns to come."""
+        transactions, self._open = list(self._open.values()), {}
+        self._resources.begin(self._roll_back(transactions), budget)
+
+    def _roll_back(self, transactions: list[Transaction]) -> Task:
+        for transaction in transactions:
             self._resources.roll_back(transaction)
-        self._open.clear()
+            yield
 
 
 def _settle_accepted(transaction: Transaction, lsn: int) -> None:
@@ -152,7 +158,7 @@ class CoordinatorLink(ReceivingLink):
     def closed(self, *, lost: bool) -> None:
         """The link is gone; what is open ends with it (AMQP 1.0 section 4.3)."""
         super().closed(lost=lost)
-        self.connection.transactions.closed()
+        self.connection.transactions.closed(self.connection.budget())
 
 
 def read_request(payload: bytes) -> tuple[object, list[object]]:

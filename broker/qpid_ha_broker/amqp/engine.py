@@ -453,6 +453,11 @@ class Sender:
         return int(lib.pn_session_outgoing_bytes(lib.pn_link_session(self._link)))
 
 
+def is_in(link: proton.Link, session: proton.Session) -> bool:
+    """Whether `link` belongs to `session`."""
+    return bool(lib.pn_link_session(link._impl) == session._impl)
+
+
 def credit(link: proton.Link) -> int:
     """How many messages may still come on `link`; below 0 the peer has sent more than it may."""
     return int(lib.pn_link_credit(link._impl))

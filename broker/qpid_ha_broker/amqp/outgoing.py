@@ -79,6 +79,8 @@ class OutgoingLink(Consumer):
 
     def flow(self) -> None:
         """The peer changed its credit."""
+        if self._ended:
+            return
         self.credit = self._sender.credit
         if self._sender.draining:
             self._container.draining[self] = None
@@ -266,10 +268,15 @@ class OutgoingLink(Consumer):
 
     # --- the end
 
+    def stop(self) -> None:
+        """Take nothing more from the queue; what was not answered is held until `closed`."""
+        self._ended = True
+        self.credit = 0
+
     def closed(self, *, lost: bool) -> None:
         """Give back what was not answered; `lost`: the connection broke, so each may have been seen."""
         self.flush_accepted()
-        self._ended = True
+        self.stop()
         container, now_ms = self._container, self._container.now_ms
         unsettled, self._unsettled = self._unsettled, {}
         self._count_unsettled()
@@ -283,7 +290,6 @@ class OutgoingLink(Consumer):
         for collection in (unsettled, self._sender.take_tags()):
             if collection:
                 container.garbage.add(emptied(collection))
-        self.credit = 0
         self.accepts = None
         if entries:
             container.resources.release_in_portions(self.queue, self, entries, failed=lost)

@@ -55,7 +55,8 @@ class ResourceSet(Gate, TwoLogs):
         self._uncommitted: dict[Queue, int] = {}
         """Queues of which browsers may not see everything yet, and how far their log was committed then."""
         self.work = WorkQueue()
-        """What is written in portions: for the driver to go on with. None of it outlives the right to write."""
+        """What is written in portions: for the driver to go on with. None of it outlives the right to write: see
+        `begin`."""
         self._purges: dict[Purge, Task] = {}
         """Those that go on."""
         self._shrinking: set[Queue] = set()
@@ -360,6 +361,16 @@ class ResourceSet(Gate, TwoLogs):
             if not entries:
                 return
             yield
+
+    def begin(self, task: Task, budget: Budget) -> None:
+        """Do as much of `task` now as there is time for, and the rest in the turns to come.
+
+        Where nothing may be written all of it is done now: what others write must not come in between.
+        """
+        for _ in task:
+            if budget.is_spent and not self._read_only:
+                self.work.add(task)
+                break
 
     def _became_read_only(self) -> None:
         """Let all work come to its end: each task finds that nothing may be written any more."""

@@ -148,7 +148,6 @@ class ClientProtocol(asyncio.Protocol):
             connection.lost()
         finally:
             self._broker.remove(connection)
-            connection.engine.close()
             log.debug("%s disconnected%s", connection.peer, f": {error}" if error else "")
             self._broker.schedule_turn()
 
