@@ -1,48 +1,28 @@
-"""Which broker is meant: what `-b` may say, and where to look when it says nothing.
-
-The places are those where the broker puts its control socket by default (`server/defaults.py`), in the same order.
-"""
+"""Which broker is meant: what `-b` may say, and where to look when it says nothing."""
 
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from qpid_ha_agent.control import Unreachable
+from qpid_ha_config.addresses import Address, parse_broker
+from qpid_ha_config.defaults import find_file, socket_directories
+from qpid_ha_config.errors import ConfigError, UnreadableConfig
 
-DEFAULT_CONFIG_FILE = "/etc/qpid-ha/qpid-ha.yaml"
-
-
-_URL = re.compile(r"(?:(amqps?)://)?(?:([^@/\s]*)@)?(\[[^\[\]/\s]+\]|[^\[\]:/@?#\s]+)(?::([0-9]{1,5}))?/?", re.ASCII)
-
-
-class RemoteBroker(NamedTuple):
-    """A broker that is asked through AMQP. `host` carries no brackets; `user` is empty for nobody in particular."""
-
-    scheme: str
-    host: str
-    port: int
-    user: str = ""
-
-    @property
-    def is_tls(self) -> bool:
-        """Whether TLS is spoken there from the first byte."""
-        return self.scheme == "amqps"
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+if TYPE_CHECKING:
+    from qpid_ha_config.configuration import Configuration
 
 
 class AddressError(Exception):
     """What was said does not name one broker whose control socket can be used; the text says what does."""
 
 
-def find_broker(broker: str | None, environment: Mapping[str, str] = os.environ) -> Path | RemoteBroker:
+def find_broker(broker: str | None, environment: Mapping[str, str] = os.environ) -> Path | Address:
     """The control socket as `find_socket` finds it, or the broker at `amqp[s]://[USER@]HOST[:PORT]` or `HOST:PORT`.
 
     Raises AddressError, or Unreachable when there is none.
@@ -52,18 +32,13 @@ def find_broker(broker: str | None, environment: Mapping[str, str] = os.environ)
     return find_socket(broker, environment)
 
 
-def read_remote(text: str) -> RemoteBroker:
+def read_remote(text: str) -> Address:
     """The broker at `amqp[s]://[USER@]HOST[:PORT]`; without a scheme it is amqp. Raises AddressError."""
-    found = _URL.fullmatch(text)
-    if found is None:
-        raise AddressError(f"{text.rpartition('@')[2]}: a remote broker is amqp://[USER@]HOST[:PORT], or amqps")
-    user, port = found[2] or "", int(found[4]) if found[4] else {"amqps": 5671}.get(found[1], 5672)
-    if ":" in user:
-        problem = "the command line is no place for a password; use --password-file or QPID_HA_PASSWORD"
-        raise AddressError(f"{user.partition(':')[0]}@{found[3]}: {problem}")
-    if not 0 < port < 65536:
-        raise AddressError(f"{text}: there is no port {port}")
-    return RemoteBroker(found[1] or "amqp", found[3].strip("[]"), port, user)
+    try:
+        return parse_broker(text)
+    except ValueError as error:
+        advice = "a remote broker is amqp://[USER@]HOST[:PORT], or amqps; see --password-file, QPID_HA_PASSWORD"
+        raise AddressError(f"{text.rpartition('@')[2]}: {error}; {advice}") from None
 
 
 def find_socket(broker: str | None, environment: Mapping[str, str] = os.environ) -> Path:
@@ -76,15 +51,6 @@ def find_socket(broker: str | None, environment: Mapping[str, str] = os.environ)
     if broker:
         return _from_text(broker, environment)
     return _from_config(environment) or _only_one(environment)
-
-
-def socket_directories(environment: Mapping[str, str] = os.environ) -> list[Path]:
-    """Where brokers put their control sockets unless told otherwise."""
-    runtime = environment.get("XDG_RUNTIME_DIR", "")
-    directories = [Path("/run/qpid-ha")]
-    if runtime.startswith("/"):
-        directories.append(Path(runtime) / "qpid-ha")
-    return [*directories, Path(f"/tmp/qpid-ha-{os.getuid()}")]
 
 
 def _from_text(broker: str, environment: Mapping[str, str]) -> Path:
@@ -105,32 +71,33 @@ def _by_name(name: str, environment: Mapping[str, str]) -> Path:
     raise Unreachable(f"no broker named {name} in {_listed(socket_directories(environment))}")
 
 
-def read_config(environment: Mapping[str, str]) -> dict[str, object]:
-    """The configuration of this machine's broker, as it is written; empty if there is none, or not for our eyes.
+def read_config(environment: Mapping[str, str]) -> Configuration | None:
+    """The configuration of this machine's broker, as it is written; None if there is none, or not for our eyes.
 
-    Raises AddressError.
+    Raises ConfigError.
     """
-    path = environment.get("QPID_HA_CONFIG") or DEFAULT_CONFIG_FILE
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return {}
-    import yaml  # takes longer to import than a ping takes
+    path = find_file(None, environment)
+    if path is None:
+        return None
+    from qpid_ha_config.configuration import Configuration  # takes longer to import than a ping takes
 
-    try:
-        config = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise AddressError(f"{path} is not YAML: correct it, or say which broker with -b") from None
-    return config if isinstance(config, dict) else {}
+    with suppress(UnreadableConfig):
+        return Configuration.read(path)
+    return None
 
 
 def _from_config(environment: Mapping[str, str]) -> Path | None:
     """The broker that this machine is configured for."""
-    config = read_config(environment)
-    socket, name = config.get("control-socket"), config.get("name")
-    if isinstance(socket, str):
-        return Path(socket).expanduser()
-    return _by_name(name, environment) if isinstance(name, str) else None
+    try:
+        config = read_config(environment)
+        if config is None:
+            return None
+        if config.has("control-socket"):
+            socket: Path = config.get("control-socket")
+            return socket
+        return _by_name(config.get("name"), environment) if config.has("name") else None
+    except ConfigError as error:
+        raise AddressError(f"{error}: correct it, or say which broker with -b") from None
 
 
 def _only_one(environment: Mapping[str, str]) -> Path:

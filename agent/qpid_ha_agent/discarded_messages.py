@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import proton
 import proton.utils
 
-from qpid_ha_agent.broker_address import RemoteBroker
 from qpid_ha_agent.login import Login
 from qpid_ha_agent.remote_control import tls_domain
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared
+from qpid_ha_config.addresses import Address
 
 DIRECTORY = "discarded"
 REPLAYED = ".replayed"
@@ -119,7 +119,7 @@ def _plain(value: Any) -> Any:
 class Replay:
     """Publishes messages again; each counts only once the broker has accepted it."""
 
-    def __init__(self, broker: RemoteBroker, login: Login, timeout_s: float) -> None:
+    def __init__(self, broker: Address, login: Login, timeout_s: float) -> None:
         self._broker = broker
         with self._explained():
             self._connection: Any = proton.utils.BlockingConnection(

@@ -6,13 +6,15 @@ On a machine of the cluster nothing has to be said: its brokers are administered
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from qpid_ha_agent.broker_address import AddressError, RemoteBroker, read_config, read_remote
+from qpid_ha_agent.broker_address import AddressError, read_config
 from qpid_ha_agent.control import Forbidden
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.configuration import Configuration
+from qpid_ha_config.settings import read_password_file
 
 HOW_TO_LOG_IN = (
     "log in with amqp://USER@HOST, or run this where the configuration lists this address and may be read, as root"
@@ -46,50 +48,48 @@ def resolve(host: str) -> frozenset[str]:
 
 
 def find_login(
-    broker: RemoteBroker, password_file: str | None, environment: Mapping[str, str], resolve: Resolve = resolve
-) -> tuple[RemoteBroker, Login]:
+    broker: Address, password_file: str | None, environment: Mapping[str, str], resolve: Resolve = resolve
+) -> tuple[Address, Login]:
     """The user of the address, with the password from the file, else from `QPID_HA_PASSWORD`; and where to go.
 
     A broker that this machine's configuration lists, in `ha.brokers-url` or `ha.public-url`, by this name or by another
     one of the same address, is spoken to as other brokers do: at the address as it is listed, with the `tls` of the
     configuration, and without a user as `ha.username`. Nobody else gets that password.
-    Raises AddressError, or Forbidden for a password that we may not read.
+    Raises ConfigError, AddressError, or Forbidden for a password that we may not read.
     """
     config = read_config(environment)
-    ha, tls = _section(config, "ha"), _section(config, "tls")
-    listed = _find_listed(broker, ha, resolve)
-    there = broker if listed is None else listed._replace(user=broker.user)
-    files = Tls() if listed is None else Tls(*(str(tls.get(name) or "") for name in Tls._fields))
-    if broker.user:
-        given = environment.get("QPID_HA_PASSWORD") if password_file is None else _first_line(password_file)
-        return there, Login(broker.user, given, files)
-    user, password, named_file = ha.get("username"), ha.get("password"), ha.get("password-file")
-    if listed is None or not isinstance(user, str):
-        return there, Login("", None, files)
-    if isinstance(named_file, str):
-        return there, Login(user, _first_line(named_file), files)
-    return there, Login(user, password if isinstance(password, str) else None, files)
+    listed = None if config is None else _find_listed(broker, config, resolve)
+    if config is None or listed is None:
+        return broker, _given_login(broker.user, password_file, environment)
+    files = Tls(*(str(config.get(f"tls.{name}") or "") for name in Tls._fields))
+    there, user = listed.as_user(broker.user), config.get("ha.username")
+    if broker.user or user is None:
+        return there, _given_login(broker.user, password_file, environment)._replace(tls=files)
+    named_file = config.get("ha.password-file")
+    password = config.get("ha.password") if named_file is None else _read_password(named_file)
+    return there, Login(user, password, files)
 
 
-def _first_line(path: str) -> str:
+def _given_login(user: str, password_file: str | None, environment: Mapping[str, str]) -> Login:
+    if not user:
+        return Login("", None)
+    if password_file is None:
+        return Login(user, environment.get("QPID_HA_PASSWORD"))
+    return Login(user, _read_password(Path(password_file).expanduser()))
+
+
+def _read_password(path: Path) -> str:
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+        return read_password_file(path)
     except PermissionError:
         raise Forbidden(f"no permission to read the password in {path}: run this as root") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise AddressError(f"cannot read the password in {path}: {error}") from None
 
 
-def _section(config: Mapping[str, object], name: str) -> dict[str, object]:
-    """Nested or dotted, as the broker takes it."""
-    section, prefix = config.get(name), f"{name}."
-    dotted = {str(key).removeprefix(prefix): value for key, value in config.items() if str(key).startswith(prefix)}
-    return {**section, **dotted} if isinstance(section, dict) else dotted
-
-
-def _find_listed(broker: RemoteBroker, ha: Mapping[str, object], resolve: Resolve) -> RemoteBroker | None:
+def _find_listed(broker: Address, config: Configuration, resolve: Resolve) -> Address | None:
     """The listed broker that is meant. A password is not for whoever is asked by a wrong name."""
-    listed = [there for key in ("brokers-url", "public-url") for there in read_brokers(ha.get(key))]
+    listed: list[Address] = [*config.get("ha.brokers-url"), *config.get("ha.public-url")]
     same_port = [there for there in listed if there.port == broker.port]
     for there in same_port:
         if there.host.lower() == broker.host.lower():
@@ -98,18 +98,7 @@ def _find_listed(broker: RemoteBroker, ha: Mapping[str, object], resolve: Resolv
     return next((there for there in same_port if addresses & resolve(there.host)), None)
 
 
-def listed_brokers(environment: Mapping[str, str]) -> list[RemoteBroker]:
-    """The brokers of the cluster that this machine's configuration names. Raises AddressError."""
-    return list(read_brokers(_section(read_config(environment), "ha").get("brokers-url")))
-
-
-def read_brokers(value: object) -> Iterator[RemoteBroker]:
-    """The brokers of a setting such as `ha.brokers-url`, without those that cannot be read. A scheme counts until the
-    next one, as it does for the broker."""
-    texts, scheme = value if isinstance(value, list) else [value] if value else [], "amqp"
-    for part in ",".join(str(text) for text in texts).split(","):
-        with suppress(AddressError):
-            text = part.strip()
-            found = read_remote(text if "://" in text else f"{scheme}://{text}")
-            scheme = found.scheme
-            yield found
+def listed_brokers(environment: Mapping[str, str]) -> tuple[Address, ...]:
+    """The brokers of the cluster that this machine's configuration names. Raises ConfigError."""
+    config = read_config(environment)
+    return () if config is None else config.get("ha.brokers-url")

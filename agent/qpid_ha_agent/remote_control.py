@@ -16,9 +16,10 @@ from typing import Any
 import proton
 import proton.utils
 
-from qpid_ha_agent.broker_address import AddressError, RemoteBroker
+from qpid_ha_agent.broker_address import AddressError
 from qpid_ha_agent.control import NotAllowed, Refused, TimedOut, Unreachable, refusal_of
 from qpid_ha_agent.login import HOW_TO_LOG_IN, Login
+from qpid_ha_config.addresses import Address
 
 NODE, OPERATION, TYPE = "$management", "control", "org.qpid-ha.broker"
 ADMIN_PROPERTY = "qpid.ha-admin"
@@ -30,7 +31,7 @@ NOT_HERE = -32000
 class RemoteControlClient:
     """As `ControlClient`, through one AMQP connection, made at the first call; each step takes `timeout_s` at most."""
 
-    def __init__(self, broker: RemoteBroker, login: Login | None = None, timeout_s: float = 10.0) -> None:
+    def __init__(self, broker: Address, login: Login | None = None, timeout_s: float = 10.0) -> None:
         self.broker = broker
         self.timeout_s = timeout_s
         self._login = login or Login(broker.user, None)

@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from qpid_ha_agent.broker_config import read_broker_config
+if TYPE_CHECKING:
+    from qpid_ha_config.coordinator import CoordinatorUrl
 
 DEFAULT_LOG_DIRECTORY = Path("/var/log/qpid-ha")
+
+
+class Configured(NamedTuple):
+    """What an agent reads of a broker's configuration: as little as it needs; the broker checks the rest."""
+
+    name: str
+    control_socket: Path
+    coordinator: CoordinatorUrl
+
+
+def read_configured(config: Path, changes: Mapping[str, object]) -> Configured:
+    """From the file, and from `changes` by dotted key, which beat it. Raises ConfigError."""
+    from qpid_ha_config.configuration import Configuration  # a monitor needs this module, and seldom that one
+    from qpid_ha_config.defaults import control_socket
+    from qpid_ha_config.errors import SettingsError
+
+    written = Configuration.of_flags(changes).over(Configuration.read(config))
+    if not written.get("ha.cluster"):
+        with written.blamed():
+            raise SettingsError("ha.cluster", "it is not true: there is nothing to elect, start qpidd itself")
+    name = written.get("name")
+    socket = written.get("control-socket") if written.has("control-socket") else control_socket(name)
+    return Configured(name, socket, written.get("ha.coordinator"))
 
 
 @dataclass(frozen=True)
@@ -35,8 +61,8 @@ class Service:
 def read_service(
     config: Path, control_socket: str = "", log_file: str = "", binary: str = "", user: str = "", data_dir: str = ""
 ) -> Service:
-    """What is not given is read from the configuration, or is the default. Raises BrokerConfigError."""
-    broker = read_broker_config(config, {"control-socket": control_socket} if control_socket else {})
+    """What is not given is read from the configuration, or is the default. Raises ConfigError."""
+    broker = read_configured(config, {"control-socket": control_socket} if control_socket else {})
     return Service(
         config,
         broker.control_socket,

@@ -11,7 +11,7 @@ from pathlib import Path
 from qpid_ha_agent.broker_process import BrokerProcess, find_pid
 from qpid_ha_agent.control import ControlClient, ControlFailure, Forbidden, Refused, TimedOut, Unreachable
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.quantities import format_progress
+from qpid_ha_config.scalars import format_progress
 
 RETRY_S = 0.02
 ASK_AGAIN_S = 0.2

@@ -16,7 +16,7 @@ from bench.load_client import BenchError, LoadConnection, Publisher
 from bench.scenario import Measure, Scenario, fresh_broker
 from bench.throughput import QUEUE, message, publish
 from bench.usage import Usage
-from qpid_ha_pipeline.amqp.brokers import Cluster, parse_brokers
+from qpid_ha_pipeline.amqp.brokers import Cluster, read_brokers
 from qpid_ha_pipeline.amqp.browsing import LiveQueue, Place
 from qpid_ha_pipeline.amqp.primary import Primary
 from running_broker import RunningBroker
@@ -159,7 +159,7 @@ def measure_client(scenario: Scenario) -> Iterator[Measurement]:
     with fresh_broker() as broker:
         with LoadConnection(broker.port) as connection:
             publish(Publisher(connection, QUEUE), message(SIZE), scenario.messages)
-        with Primary(Cluster(parse_brokers(broker.url)[0])) as primary, Usage(broker.pid) as usage:
+        with Primary(Cluster(read_brokers(broker.url)[0])) as primary, Usage(broker.pid) as usage:
             queue = LiveQueue(primary, QUEUE)
             facts = queue.facts()
             count = sum(len(chunk.ids) for chunk in queue.between(Place.at(facts, 0), facts.newest_message))

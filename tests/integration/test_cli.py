@@ -14,8 +14,7 @@ import yaml
 
 from control_broker import ControlBroker as Broker
 from control_broker import asking, control_broker, qpid_ha
-from qpid_ha_agent.broker_address import socket_directories
-from qpid_ha_broker.server import defaults
+from qpid_ha_config import defaults
 
 
 @pytest.fixture
@@ -244,7 +243,7 @@ def test_a_broken_configuration_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("name: [")
     done = qpid_ha("ping", QPID_HA_CONFIG=str(tmp_path / "broken.yaml"))
     assert done.returncode == 2
-    assert "broken.yaml is not YAML" in done.stderr
+    assert "broken.yaml:1:8: it is not YAML" in done.stderr
 
 
 @pytest.mark.skipif(Path("/run/qpid-ha").exists(), reason="a broker of this machine would be found too")
@@ -258,7 +257,7 @@ def test_the_only_broker_is_meant_and_of_several_one_must_be_chosen(broker: Brok
 
 def test_the_tool_looks_where_brokers_put_their_sockets(tmp_path: Path) -> None:
     for environment in ({}, {"XDG_RUNTIME_DIR": str(tmp_path)}, {"XDG_RUNTIME_DIR": "relative"}):
-        assert defaults.control_socket("node1", environment).parent in socket_directories(environment)
+        assert defaults.control_socket("node1", environment).parent in defaults.socket_directories(environment)
 
 
 def test_a_ping_imports_nothing_heavy(broker: Broker) -> None:

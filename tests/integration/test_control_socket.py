@@ -21,7 +21,7 @@ from qpid_ha_broker.server.control import ControlError, ControlLimits, ControlSe
 from qpid_ha_broker.server.control_socket import PeerCredentials
 from qpid_ha_broker.server.data_directory import lock_data_directory
 from qpid_ha_broker.server.logs import configure_logging
-from qpid_ha_broker.server.settings import SettingsError
+from qpid_ha_config.errors import SettingsError
 
 Story = Callable[[ControlServer], Awaitable[None]]
 

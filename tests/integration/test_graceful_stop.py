@@ -12,7 +12,8 @@ from proton.utils import ConnectionClosed
 
 from blocking_client import BlockingClient, bodies
 from qpid_ha_broker.server.broker import Broker
-from qpid_ha_broker.server.settings import BrokerSettings, ListenAddress
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.settings import BrokerSettings
 from raw_peer import (
     ACCEPTED,
     BEGIN,
@@ -125,7 +126,7 @@ def test_what_a_witness_has_seen_is_settled_before_the_close(tmp_path: Path) -> 
     """The store answers, and before the broker has come round to telling the publisher, it is told to stop."""
     count = 50
     settings = BrokerSettings(
-        listen=(ListenAddress("amqp", "127.0.0.1", 0),), control_socket=tmp_path / "control.sock", stop_timeout_s=1.0
+        listen=(Address("amqp", "127.0.0.1", 0),), control_socket=tmp_path / "control.sock", stop_timeout_s=1.0
     )
 
     async def stop_when_the_store_has_answered() -> list[Frame]:

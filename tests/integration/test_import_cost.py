@@ -18,3 +18,14 @@ def test_a_monitor_never_imports_the_netlink_library() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20)
     assert not {"pyroute2", "asyncio", "psutil", "yaml"} & set(found.stdout.split())
+
+
+def test_a_monitor_never_imports_what_reads_a_configuration() -> None:
+    code = (
+        "import sys; import qpid_ha_agent.cli.quick, qpid_ha_agent.ocf.agent, qpid_ha_agent.ocf.parameters;"
+        " import qpid_ha_agent.ocf.validation, qpid_ha_agent.vip_action; print(*sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20)
+    ours = {name for name in found.stdout.split() if name.startswith("qpid_ha_config.")}
+    assert ours == {"qpid_ha_config.defaults", "qpid_ha_config.errors", "qpid_ha_config.scalars"}
+    assert not {"yaml", "ssl", "qpid_ha_broker.model"} & set(found.stdout.split())

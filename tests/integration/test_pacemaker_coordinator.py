@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpid_ha_agent.broker_config import BrokerConfigError
 from qpid_ha_agent.run_settings import read_run_settings
 from qpid_ha_broker.coordination import cib_record, pacemaker
-from qpid_ha_broker.coordination.choice import make_coordinator, property_set, shared_directory
+from qpid_ha_broker.coordination.choice import make_coordinator
 from qpid_ha_broker.coordination.cib_record import DamagedRecord, decode, encode, read_answer
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.pacemaker import PacemakerCoordinator
 from qpid_ha_broker.ha.effects import Record
-from qpid_ha_broker.server import ha_kinds
+from qpid_ha_config.coordinator import CoordinatorUrl
+from qpid_ha_config.errors import ConfigError
 
 EMPTY = Record()
 FIRST = Record("c1", 1, "a", 1, ("a", "b"))
@@ -106,25 +106,13 @@ def test_what_was_not_written_by_us_is_damaged_and_never_empty(value: str) -> No
 
 
 def test_a_name_that_is_no_identifier_is_refused() -> None:
-    assert property_set("pacemaker") == "qpid-ha"
-    assert property_set("pacemaker:orders.2") == "orders.2"
     for name in ("", "2", 'a"b', "a b", "a/b", "ä", "a" * 65):
         with pytest.raises(ValueError, match="property set"):
-            make_coordinator(f"pacemaker:{name}")
+            PacemakerCoordinator(name)
 
 
-def test_the_setting_is_shown_with_the_name_it_means() -> None:
-    assert ha_kinds.COORDINATOR.parse("pacemaker") == "pacemaker:qpid-ha"
-    assert ha_kinds.COORDINATOR.parse("pacemaker:orders") == "pacemaker:orders"
-    assert ha_kinds.coordinator_path("pacemaker:orders") is None
-    for text in ("pacemaker:", "pacemaker: x", "Pacemaker", "pacemaker:a/b"):
-        with pytest.raises(ValueError):
-            ha_kinds.COORDINATOR.parse(text)
-
-
-def test_the_setting_means_no_directory() -> None:
-    assert shared_directory("pacemaker") is None
-    found = make_coordinator("pacemaker:orders")
+def test_the_setting_names_the_property_set() -> None:
+    found = make_coordinator(CoordinatorUrl.parse("pacemaker:orders"))
     assert isinstance(found, PacemakerCoordinator)
     assert found.name == "orders"
 
@@ -133,7 +121,7 @@ def test_the_embedded_resource_manager_says_that_pacemaker_is_one_itself(tmp_pat
     config = tmp_path / "broker.yaml"
     config.write_text("name: a\ncontrol-socket: /s/a.sock\nha: {cluster: true, coordinator: pacemaker}\n")
 
-    with pytest.raises(BrokerConfigError, match=r"ha\.coordinator: .*Pacemaker.*file:DIRECTORY"):
+    with pytest.raises(ConfigError, match=r"ha\.coordinator: .*Pacemaker.*file:DIRECTORY"):
         read_run_settings(config, [], ["qpidd"])
 
 

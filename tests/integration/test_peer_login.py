@@ -17,8 +17,8 @@ import pytest
 from paired_peers import SETTINGS, Backup, Cluster
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.server.engines import EngineFactory, SaslConfiguration, client_engine
-from qpid_ha_broker.server.listen_address import ListenAddress
-from qpid_ha_broker.server.settings import BrokerSettings
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.settings import BrokerSettings
 
 SASLPASSWD = shutil.which("saslpasswd2") or shutil.which("saslpasswd2", path="/usr/sbin:/sbin")
 USERS = ("replicator", "alice")
@@ -51,7 +51,7 @@ def try_to_follow(users_db: Path, user: str, password: str, mechanism: str) -> t
 
     The primary listens on loopback, where users may log in, and guests too.
     """
-    address = ListenAddress.parse("amqp://127.0.0.1:0")
+    address = Address.parse("amqp://127.0.0.1:0")
     values = {"name": "primary", "listen": [str(address)], "sasl.users-db": str(users_db), "sasl.allow-anonymous": True}
     settings = BrokerSettings.from_values(values)
     broker = Cluster(replace(SETTINGS, peer_user="replicator"))

@@ -13,9 +13,9 @@ import proton
 import pytest
 
 from blocking_client import Management
-from qpid_ha_agent.broker_address import RemoteBroker
 from qpid_ha_agent.control import Refused, Unreachable
 from qpid_ha_agent.remote_control import RemoteControlClient
+from qpid_ha_config.addresses import Address
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
 
@@ -26,8 +26,8 @@ needs_cyrus = pytest.mark.skipif(
 )
 
 
-def address_of(broker: RunningBroker) -> RemoteBroker:
-    return RemoteBroker("amqp", "127.0.0.1", broker.port)
+def address_of(broker: RunningBroker) -> Address:
+    return Address("amqp", "127.0.0.1", broker.port)
 
 
 @pytest.fixture

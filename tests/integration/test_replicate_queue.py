@@ -17,7 +17,7 @@ from cluster_in_process import InProcessCluster, eventually, free_ports, told
 from qpid_ha_agent.control import ControlClient, Refused
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.broker import Broker
-from qpid_ha_broker.server.settings import BrokerSettings
+from qpid_ha_config.settings import BrokerSettings
 
 NAMES = ("a", "b", "c")
 

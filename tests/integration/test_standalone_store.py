@@ -24,12 +24,12 @@ from cluster_in_process import InProcessCluster, eventually, free_ports, told
 from qpid_ha_agent.control import ControlClient, Refused
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.broker import Broker
-from qpid_ha_broker.server.settings import BrokerSettings
 from qpid_ha_broker.store.checking import check
 from qpid_ha_broker.store.facts import StoreFacts
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.inspection import examine
 from qpid_ha_broker.store.status import STATUS_FILE, Status
+from qpid_ha_config.settings import BrokerSettings
 from raw_peer import READS_REFUSALS
 
 STORES = Path(__file__).with_name("standalone_stores")

@@ -19,7 +19,8 @@ from proton import SSLDomain
 from proton.utils import BlockingConnection
 
 from blocking_client import BlockingClient, bodies
-from qpid_ha_broker.server.config_file import ConfigError, load_settings
+from qpid_ha_config.errors import ConfigError
+from qpid_ha_config.loading import load_settings
 from raw_peer import AMQP_HEADER, RawPeer
 from running_broker import RunningBroker
 

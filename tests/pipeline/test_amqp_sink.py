@@ -92,7 +92,7 @@ def test_a_row_without_a_body_is_told() -> None:
     [
         ({"exactlyOnce": "true"}, "the option producer"),
         ({"brokers": "amqp://127.0.0.1:1", "failoverTimeout": "100ms"}, "no broker of .* serves us"),
-        ({"brokers": "amqp://me:secret@127.0.0.1"}, "no password in an address"),
+        ({"brokers": "amqp://me:secret@127.0.0.1"}, "no place for a password"),
         ({"password": "secret"}, "passwordFile"),
         ({"targt": "q"}, "did you mean target"),
     ],

@@ -23,13 +23,13 @@ from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.server.restored import restored_from
 from qpid_ha_broker.server.store import Store, StoreListener
 from qpid_ha_broker.server.store_base import BaseDump
-from qpid_ha_broker.server.store_settings import StoreSettings
 from qpid_ha_broker.server.store_writer import Job, Piece
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import FULL
 from qpid_ha_broker.store.fold import FoldError, fold
 from qpid_ha_broker.store.journal import Identity, Journal
 from qpid_ha_broker.store.recovery import Recovered, recover
+from qpid_ha_config.settings import StoreSettings
 from simulated_disk import PowerCut, SimulatedDisk
 from simulation.virtual_time import Schedule
 

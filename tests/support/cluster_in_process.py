@@ -13,7 +13,7 @@ from qpid_ha_agent.control import ControlClient
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.membership import Membership
-from qpid_ha_broker.server.settings import BrokerSettings
+from qpid_ha_config.settings import BrokerSettings
 
 LIMIT_S = 20.0
 

@@ -10,7 +10,7 @@ from typing import Any
 import proton
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from qpid_ha_pipeline.amqp.brokers import Cluster, parse_brokers
+from qpid_ha_pipeline.amqp.brokers import Cluster, read_brokers
 from qpid_ha_pipeline.amqp.options import ReadOptions
 from qpid_ha_pipeline.amqp.primary import Primary
 from qpid_ha_pipeline.amqp.publishing import Publisher
@@ -56,7 +56,7 @@ def _kept(offset: Offsets) -> Offsets:
 
 def cluster_of(url: str, timeout_s: float = 20.0) -> Cluster:
     """As the options make it."""
-    return Cluster(parse_brokers(url)[0], failover_timeout_s=timeout_s)
+    return Cluster(read_brokers(url)[0], failover_timeout_s=timeout_s)
 
 
 def publish(url: str, queue: str, *texts: str, size: int = 0) -> None:

@@ -21,7 +21,7 @@ from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.transaction import Message
 from qpid_ha_broker.server.administration import control_methods
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError
-from qpid_ha_broker.server.settings import BrokerSettings
+from qpid_ha_config.settings import BrokerSettings
 
 
 class PlainReader:

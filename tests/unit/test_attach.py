@@ -262,12 +262,13 @@ def test_a_binding_that_is_refused_leaves_no_queue_behind(broker: PairedBroker, 
 
 
 def test_the_limits_that_a_broker_gives_are_good_arguments() -> None:
-    from qpid_ha_broker.server.settings import BrokerSettings
+    from qpid_ha_broker.server.broker import temporary_limits
+    from qpid_ha_config.settings import BrokerSettings
 
     settings = BrokerSettings.from_values({"memory-limit": "1GiB"})
-    assert QueueArguments.parse(settings.temporary_limits).max_size == 8 * 1024**2
+    assert QueueArguments.parse(temporary_limits(settings)).max_size == 8 * 1024**2
     smallest = BrokerSettings.from_values({"memory-limit": "16MiB", "max-message-size": "1MiB"})
-    assert QueueArguments.parse(smallest.temporary_limits).max_size == 1024**2
-    assert BrokerSettings.from_values({"temporary-queue-size": 0}).temporary_limits == {}
-    own = BrokerSettings.from_values({"temporary-queue-size": "1MiB"}).temporary_limits
+    assert QueueArguments.parse(temporary_limits(smallest)).max_size == 1024**2
+    assert temporary_limits(BrokerSettings.from_values({"temporary-queue-size": 0})) == {}
+    own = temporary_limits(BrokerSettings.from_values({"temporary-queue-size": "1MiB"}))
     assert QueueArguments.parse(own).max_size == 1024**2

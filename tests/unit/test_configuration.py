@@ -1,259 +1,166 @@
-"""Stories about making, changing and deleting queues, exchanges and bindings."""
+"""Broker and agent read one file: whatever is written there means the same to both, or is refused by both."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from model_support import Core, bodies, message
-from qpid_ha_broker.events.types import Scalar
-from qpid_ha_broker.model.configuration import MAX_NAME_BYTES
-from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound
-from qpid_ha_broker.model.exchanges import ExchangeKind
-from qpid_ha_broker.model.queue_arguments import Replicate
-from qpid_ha_broker.model.replication import STANDARD_EXCHANGES
+from qpid_ha_agent.broker_address import find_socket, read_config
+from qpid_ha_agent.login import find_login
+from qpid_ha_agent.service import read_configured
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.configuration import Configuration
+from qpid_ha_config.coordinator import CoordinatorUrl
+from qpid_ha_config.errors import ConfigError
+from qpid_ha_config.loading import load_settings
+from qpid_ha_config.settings import TABLE, BrokerSettings
 
-
-def test_the_standard_exchanges_are_there_and_stay() -> None:
-    core = Core()
-    core.configuration.declare_standard_exchanges()
-    core.configuration.declare_standard_exchanges()
-    assert {name: each.kind for name, each in core.state.exchanges.items()} == STANDARD_EXCHANGES
-    for name in STANDARD_EXCHANGES:
-        with pytest.raises(InUse, match="standard"):
-            core.configuration.delete_exchange(name)
-    core.check()
-
-
-def test_declaring_the_same_queue_again_finds_it_and_another_one_is_refused() -> None:
-    core = Core()
-    queue = core.queue("q", max_count=5)
-    lsn = core.log.last_lsn
-    assert core.queue("q", max_count=5) is queue
-    with pytest.raises(AlreadyExists, match="other arguments"):
-        core.queue("q", max_count=6)
-    assert core.log.last_lsn == lsn
-
-
-def test_declaring_the_same_exchange_again_finds_it_and_another_one_is_refused() -> None:
-    core = Core()
-    exchange = core.exchange("e", "topic")
-    assert core.exchange("e", "topic") is exchange
-    with pytest.raises(AlreadyExists, match="topic"):
-        core.exchange("e", "fanout")
-
-
-def test_queues_and_exchanges_share_their_names() -> None:
-    core = Core()
-    core.queue("q")
-    core.exchange("e")
-    with pytest.raises(AlreadyExists, match="taken"):
-        core.exchange("q")
-    with pytest.raises(AlreadyExists, match="taken"):
-        core.queue("e")
-
-
-@pytest.mark.parametrize("name", ["", "a\nb", "x" * (MAX_NAME_BYTES + 1), "é" * MAX_NAME_BYTES, "\ud800", "$own"])
-def test_names_that_nobody_could_print_or_that_are_the_brokers_are_refused(name: str) -> None:
-    core = Core()
-    for declare in (core.queue, core.exchange):
-        with pytest.raises(InvalidArgument):
-            declare(name)
-    assert core.log.last_lsn == 0
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{"owner": float("inf")}, {"owner": 1 << 70}, {"owner": "x" * 70_000}, {"owner": "\ud800"}, {"owner": b"bytes"}],
+MEMBER = "ha.cluster: true\nha.brokers-url: 127.0.0.1:5672,127.0.0.1:5673\n"
+ODD_VALUES = (
+    """
+None|"None"|none|NONE|" none "|~||''|true|yes|"on"|y|off|0|1|-1|010|"010"|0x10|1_000|1e3|.inf|.nan|10s|"10 s"|1.5KiB
+2026-01-31|"a b"|a/b|é|[]|{}|[a]|[a, a]|{a: b}|17|"17"|auto|info|INFO|messages|all|~/x|~nobody-at-all/x|relative|/
+file|file:|file:/a/../b|file:///x|file:relative|FILE:/x|pacemaker|Pacemaker|pacemaker:|pacemaker:orders|zookeeper:a:1
+amqp://a|AMQP://a|amqps://a,b|a,b:7000|[a, 5]|amqp://a:0|amqp://0.0.0.0|amqp://me@a|amqp://me:secret@a|"[::1]:7000"
+tmp.*=none|tmp.*=never|PLAIN|plain|[PLAIN, EXTERNAL]|TLSv1.1|abort
+""".strip()
+    .replace("\n", "|")
+    .split("|")
 )
-def test_what_no_log_could_hold_is_refused_before_it_is_written(arguments: dict[str, Scalar]) -> None:
-    core = Core()
-    core.queue("q")
-    core.exchange("e", "headers")
-    lsn = core.log.last_lsn
-    with pytest.raises(InvalidArgument):
-        core.configuration.declare_queue("other", arguments)
-    with pytest.raises(InvalidArgument):
-        core.configuration.declare_exchange("other", "fanout", arguments)
-    with pytest.raises(InvalidArgument):
-        core.configuration.update_queue("q", arguments)
-    with pytest.raises(InvalidArgument):
-        core.configuration.bind("e", "q", "key", arguments)
-    with pytest.raises(InvalidArgument):
-        core.configuration.bind("e", "q", "k" * 70_000, {})
-    assert core.log.last_lsn == lsn
-    core.check()
 
 
-def test_the_same_queue_may_be_asked_for_in_other_words() -> None:
-    core = Core()
-    queue = core.configuration.declare_queue("q", {"qpid.replicate": "all", "qpid.max_count": "5", "owner": "me"})
-    assert queue.replication is Replicate.MESSAGES
-    for level in ("messages", "ALL"):
-        same: dict[str, Scalar] = {"qpid.max_count": 5, "qpid.replicate": level, "owner": "me"}
-        assert core.configuration.declare_queue("q", same) is queue
-    others: list[dict[str, Scalar]] = [{"qpid.max_count": 5, "owner": "me"}, {"qpid.replicate": "all"}]
-    for other in others:
-        with pytest.raises(AlreadyExists):
-            core.configuration.declare_queue("q", other)
+def file_of(directory: Path, text: str) -> Path:
+    path = directory / "qpid-ha.yaml"
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
-def test_what_is_not_there_is_named() -> None:
-    core = Core()
-    core.queue("q")
-    core.exchange("e")
-    configuration = core.configuration
-    for attempt in (
-        lambda: configuration.delete_queue("nowhere"),
-        lambda: configuration.update_queue("nowhere", {}),
-        lambda: configuration.delete_exchange("nowhere"),
-        lambda: configuration.bind("nowhere", "q", "", {}),
-        lambda: configuration.bind("e", "nowhere", "", {}),
-        lambda: core.queue("new", alternate_exchange="nowhere"),
-        lambda: core.exchange("new", "fanout", alternate_exchange="nowhere"),
-        lambda: configuration.update_queue("q", {"qpid.alternate_exchange": "nowhere"}),
+def of_broker(path: Path) -> BrokerSettings | str:
+    """The settings, or the refusal."""
+    try:
+        return load_settings(path, {}, {})
+    except ConfigError as error:
+        return str(error)
+
+
+def of_agent(path: Path, key: str) -> tuple[object, str]:
+    """One setting, as agent and tools read it, or the refusal."""
+    try:
+        return Configuration.read(path).get(key), ""
+    except ConfigError as error:
+        return None, str(error)
+
+
+ONE_OF_EACH_KIND = {row.setting.kind.expected: key for key, row in TABLE.items()}.values()
+
+
+@pytest.mark.parametrize("key", ONE_OF_EACH_KIND)
+def test_an_odd_value_means_the_same_to_broker_and_agent_or_is_refused_by_both_in_the_same_words(
+    tmp_path: Path, key: str
+) -> None:
+    row = TABLE[key]
+    for value in ODD_VALUES:
+        path = file_of(tmp_path, f"{key}: {value}\n")
+        broker, (agent, refusal) = of_broker(path), of_agent(path, key)
+        if refusal:
+            assert broker == refusal, value
+        elif isinstance(broker, BrokerSettings):
+            assert agent == getattr(getattr(broker, row.section) if row.section else broker, row.name), value
+        # else the value does not go with the others, which only the broker has to know
+
+
+@pytest.mark.parametrize("value", [*ODD_VALUES, "file:/shared", "[file:/shared]"])
+def test_the_coordinator_of_a_cluster_is_the_same_to_whoever_starts_a_broker(tmp_path: Path, value: str) -> None:
+    path = file_of(tmp_path, f"{MEMBER}ha.coordinator: {value}\n")
+    broker = of_broker(path)
+    if isinstance(broker, BrokerSettings):
+        assert read_configured(path, {}).coordinator == broker.ha.coordinator
+        return
+    with pytest.raises(ConfigError) as refused:
+        read_configured(path, {})
+    assert str(refused.value) == broker
+
+
+@pytest.mark.parametrize("text", ["'None'", "NONE", "none"])
+def test_no_coordinator_is_none_in_any_case_of_letters(tmp_path: Path, text: str) -> None:
+    path = file_of(tmp_path, f"{MEMBER}ha.coordinator: {text}\n")
+    assert read_configured(path, {}).coordinator == load_settings(path, {}, {}).ha.coordinator == CoordinatorUrl()
+
+
+TWICE = [
+    "name: a\nname: b\n",
+    "ha: {coordinator: none}\nha.coordinator: file:/shared\n",
+    "ha: {coordinator: none, coordinator: file:/shared}\n",
+    "ha: {cluster: true}\nha: {cluster: false}\n",
+    "link-heartbeat-interval: 1s\nha.link-heartbeat-interval: 2s\n",
+    "auto-create-arguments: {qpid.max_count: 1, qpid.max_count: 2}\n",
+]
+
+
+@pytest.mark.parametrize("text", TWICE)
+def test_a_key_that_is_there_twice_is_refused_by_whoever_reads_the_file(tmp_path: Path, text: str) -> None:
+    path = file_of(tmp_path, text)
+    broker = of_broker(path)
+    assert isinstance(broker, str)
+    assert "twice" in broker
+    for read in (
+        lambda: read_configured(path, {}),
+        lambda: read_config({"QPID_HA_CONFIG": str(path)}),
+        lambda: find_login(Address("amqp", "a", 5672), None, {"QPID_HA_CONFIG": str(path)}),
     ):
-        with pytest.raises(NotFound, match="nowhere"):
-            attempt()
-    with pytest.raises(NotFound, match="not bound"):
-        configuration.unbind("e", "q", "key")
-    core.check()
+        with pytest.raises(ConfigError) as refused:
+            read()
+        assert str(refused.value) == broker
 
 
-def test_an_exchange_is_of_a_kind_that_there_is() -> None:
-    with pytest.raises(InvalidArgument, match="direct, topic, fanout, headers"):
-        Core().exchange("e", "carrier pigeon")
+def test_an_agent_reads_what_it_needs_from_a_file_with_which_no_broker_would_start(tmp_path: Path) -> None:
+    """So that a broker that runs can be stopped."""
+    path = file_of(tmp_path, f"{MEMBER}name: n\ncontrol-socket: /s/n.sock\nmax-connections: lots\nno-such-key: 1\n")
+    assert isinstance(of_broker(path), str)
+    assert read_configured(path, {}) == ("n", Path("/s/n.sock"), CoordinatorUrl())
+    assert find_socket(None, {"QPID_HA_CONFIG": str(path)}) == Path("/s/n.sock")
 
 
-def test_limits_can_change_while_messages_wait_and_a_none_takes_one_away() -> None:
-    core = Core()
-    queue = core.queue("q", max_count=1)
-    core.publish(queue, "a")
-    assert core.configuration.update_queue("q", {"qpid.max_count": 2}) is queue
-    core.publish(queue, "b")
-    core.configuration.update_queue("q", {"qpid.max_count": None})
-    core.publish(queue, *"cd")
-    assert core.consume(queue) == [*"abcd"]
-    assert queue.arguments.given == {}
-    core.check()
+def test_a_broker_and_its_agent_agree_where_the_control_socket_is(tmp_path: Path) -> None:
+    path = file_of(tmp_path, f"{MEMBER}name: n\n")
+    broker = load_settings(path, {}, {})
+    assert read_configured(path, {})[:2] == ("n", broker.control_socket)
+
+
+# --- what is said of a mistake
 
 
 @pytest.mark.parametrize(
-    "changes", [{"qpid.priorities": 5}, {"qpid.last_value_queue_key": "k"}, {"qpid.fairshare": 2, "qpid.priorities": 3}]
+    ("text", "line"),
+    [
+        ("name: a\n\nmax-connections: lots\n", 3),
+        ("name: a\nha:\n  cluster: false\n  coordinator: zoo\n", 4),
+        ("name: a\nmax-conections: 1\n", 2),
+        ("ha.backup-timeout: 1s\nname: a\n", 1),
+        ("name: a\nlog-file: 2026-99-99\n", 2),
+    ],
 )
-def test_the_order_of_a_queue_is_fixed_when_it_is_made(changes: dict[str, Scalar]) -> None:
-    core = Core()
-    core.queue("q")
-    with pytest.raises(InvalidArgument, match="fixed"):
-        core.configuration.update_queue("q", changes)
+def test_a_mistake_is_shown_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+    found = of_broker(file_of(tmp_path, text))
+    assert isinstance(found, str)
+    assert found.startswith(f"{tmp_path}/qpid-ha.yaml:{line}: ")
 
 
-def test_a_smaller_ring_drops_what_is_too_much_at_the_next_message() -> None:
-    core = Core()
-    queue = core.queue("q", max_count=5, policy_type="ring")
-    core.publish(queue, *"abcde")
-    core.configuration.update_queue("q", {"qpid.max_count": 2})
-    core.publish(queue, "f")
-    assert bodies(queue.entries()) == ["e", "f"]
-    core.check()
-
-
-def test_a_queue_is_not_deleted_where_it_had_to_be_empty_or_unused() -> None:
-    core = Core()
-    queue = core.queue("q")
-    core.publish(queue, "a")
-    consumer = core.consumer(queue)
-    with pytest.raises(InUse, match="1 messages"):
-        core.configuration.delete_queue("q", if_empty=True)
-    with pytest.raises(InUse, match="1 consumers"):
-        core.configuration.delete_queue("q", if_unused=True)
-    core.leave(queue, consumer)
-    assert core.configuration.delete_queue("q", if_unused=True).queue is queue
-    assert queue.deleted
-    assert core.resources.deleted_queues == [queue]
-
-
-def test_a_queue_that_is_made_again_under_its_old_name_is_a_new_one() -> None:
-    core = Core()
-    old = core.queue("q")
-    core.exchange("e", "fanout", old)
-    core.publish(old, "a")
-    held = core.take(old, core.consumer(old))
-    core.configuration.delete_queue("q")
-    new = core.queue("q")
-    assert new is not old
-    assert new.id > old.id
-    assert (new.count, new.consumers) == (0, [])
-    assert core.state.exchanges["e"].bindings() == []
-    core.publish(new, "b")
-    core.resources.accept(old, held)
-    assert bodies(new.entries()) == ["b"]
-    core.check()
-
-
-def test_a_deleted_queue_leaves_all_its_bindings() -> None:
-    core = Core()
-    queue, other = core.queue("q"), core.queue("other")
-    exchanges = [core.exchange(kind.value, kind, queue, other) for kind in ExchangeKind]
-    core.configuration.delete_queue("q")
-    for exchange in exchanges:
-        assert [binding.queue for binding in exchange.bindings()] == [other.id]
-        core.publish(exchange, "a")
-    assert other.count == 4
-    core.check()
-
-
-def test_unbinding_stops_messages() -> None:
-    core = Core()
-    queue = core.queue("q")
-    exchange = core.exchange("e", "direct")
-    core.configuration.bind("e", "q", "red", {})
-    core.publish(exchange, message("a", "red"), message("b", "blue"))
-    core.configuration.unbind("e", "q", "red")
-    core.publish(exchange, message("c", "red"))
-    assert bodies(queue.entries()) == ["a"]
-    core.check()
-
-
-def test_a_bad_binding_is_refused_before_it_is_written() -> None:
-    core = Core()
-    core.queue("q")
-    core.exchange("e", "headers")
-    lsn = core.log.last_lsn
-    with pytest.raises(InvalidArgument, match="x-match"):
-        core.configuration.bind("e", "q", "", {"x-match": "some"})
-    assert core.log.last_lsn == lsn
-
-
-def test_an_exchange_in_use_is_not_deleted() -> None:
-    core = Core()
-    queue = core.queue("q")
-    core.exchange("dlx", "fanout", queue)
-    core.queue("user", alternate_exchange="dlx")
-    core.exchange("e", "fanout", alternate_exchange="dlx")
-    with pytest.raises(InUse, match="user, e"):
-        core.configuration.delete_exchange("dlx")
-    core.configuration.delete_queue("user")
-    core.configuration.delete_exchange("e")
-    with pytest.raises(InUse, match="1 bindings"):
-        core.configuration.delete_exchange("dlx", if_unused=True)
-    core.configuration.delete_exchange("dlx")
-    assert core.state.exchanges == {}
-    core.check()
-
-
-def test_what_was_done_is_told_in_an_operators_words_once() -> None:
-    core = Core()
-    core.exchange("news", "topic")
-    core.queue("orders", max_count=5)
-    core.queue("reply", auto_delete=True)
-    core.configuration.bind("news", "orders", "a.#", {})
-    core.configuration.declare_queue("orders", {"qpid.max_count": 5})
-    core.configuration.delete_queue("orders")
-    assert core.configuration.take_changes() == [
-        ("topic exchange news created", False),
-        ("queue orders created qpid.max_count=5", False),
-        ("queue reply created qpid.auto_delete=True", True),
-        ("queue orders bound to news with the key 'a.#'", False),
-        ("queue orders deleted; messages in it: 0", False),
-    ]
-    assert core.configuration.take_changes() == []
+@pytest.mark.parametrize(
+    "text",
+    [
+        "listen: amqp://me:secret@127.0.0.1",
+        "ha.brokers-url: me:secret@a,b",
+        "ha.brokers-url: [b, 'amqp://me:se/cret@a']",
+        "ha.public-url: me:secret@amqp://a",
+        "ha.password: [secret]",
+        "ha: {username: a, password: secret, passwrd: secret}",
+    ],
+)
+def test_a_password_is_in_no_refusal(tmp_path: Path, text: str) -> None:
+    found = of_broker(file_of(tmp_path, text))
+    assert isinstance(found, str)
+    assert "secret" not in found
+    assert "se/cret" not in found

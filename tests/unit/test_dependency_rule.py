@@ -22,24 +22,25 @@ AGENT = "qpid_ha_agent"
 PIPELINE = "qpid_ha_pipeline"
 SECTIONS = ("qpid_ha_broker.amqp.sections", "qpid_ha_broker.amqp.conditions")  # what is in a message, without links
 WIRE = ("qpid_ha_broker.amqp.engine", "qpid_ha_broker.amqp.values", "qpid_ha_broker.amqp.conditions")  # a client's end
-QUANTITIES = "qpid_ha_broker.quantities"  # one module: durations and sizes as people write them
+CONFIG = "qpid_ha_config"
+ARGUMENTS = ("qpid_ha_broker.model.queue_arguments", "qpid_ha_broker.model.errors")  # what can be said of a queue
 
 # A package may import itself and these of ours. A package without a row here is an error.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "qpid_ha_broker": (),
-    QUANTITIES: (),
     EVENTS: (),
-    MODEL: (EVENTS, QUANTITIES),
-    AMQP: (EVENTS, MODEL, QUANTITIES),
-    HA: (EVENTS, MODEL, QUANTITIES),
-    COORDINATION: (EVENTS, HA, QUANTITIES),
+    MODEL: (EVENTS,),
+    AMQP: (EVENTS, MODEL),
+    HA: (EVENTS, MODEL),
+    CONFIG: ARGUMENTS,
+    COORDINATION: (EVENTS, HA, CONFIG),
     STORE: (EVENTS, MODEL, *HISTORY, RECORD),
-    SERVER: (EVENTS, MODEL, HA, AMQP, COORDINATION, STORE, QUANTITIES),
-    AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, QUANTITIES),
-    PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *WIRE, QUANTITIES),
+    SERVER: (EVENTS, MODEL, HA, AMQP, COORDINATION, STORE, CONFIG),
+    AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, CONFIG),
+    PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *WIRE, CONFIG),
 }
 
-PURE = (QUANTITIES, EVENTS, MODEL, HA, AMQP)
+PURE = (EVENTS, MODEL, HA, AMQP)
 # fmt: off
 IMPURE = frozenset({
     "argparse", "asyncio", "click", "configparser", "logging", "os", "pathlib", "random", "secrets", "selectors",
@@ -79,7 +80,7 @@ def package_of(module: str) -> str:
 def why_forbidden(module: str, package: str, name: str) -> str | None:
     """What is wrong with `module`, which belongs to `package`, importing `name`; None when it may."""
     top = name.split(".")[0]
-    if top in ("qpid_ha_broker", "qpid_ha_agent", "qpid_ha_pipeline"):
+    if top in ("qpid_ha_broker", "qpid_ha_agent", "qpid_ha_config", "qpid_ha_pipeline"):
         reachable = MAY_IMPORT[package] if package == "qpid_ha_broker" else (package, *MAY_IMPORT[package])
         if not any(is_within(name, allowed) for allowed in reachable):
             return f"{package} may not import {name}"
@@ -103,7 +104,7 @@ def violations(source: str, module: str, is_package: bool = False) -> list[str]:
 
 def source_files() -> Iterator[tuple[Path, str, bool]]:
     """Path, dotted module name and whether it is a package, for each file that is packaged."""
-    for top in (ROOT / "agent", ROOT / "broker", ROOT / "pipeline"):
+    for top in (ROOT / "agent", ROOT / "broker", ROOT / "config", ROOT / "pipeline"):
         for path in sorted(top.rglob("*.py")):
             parts = path.relative_to(top).with_suffix("").parts
             is_package = parts[-1] == "__init__"
@@ -144,14 +145,16 @@ def test_the_rule_is_read_from_real_files() -> None:
         ("qpid_ha_broker.ha.member", "from qpid_ha_broker.store import journal"),
         ("qpid_ha_broker.server.main", "import cproton_ffi"),
         ("qpid_ha_broker.server.main", "import qpid_ha_agent.control"),
-        ("qpid_ha_agent.control", "from qpid_ha_broker.server.config import Settings"),
+        ("qpid_ha_agent.control", "from qpid_ha_broker.server.broker import Broker"),
         ("qpid_ha_agent.cli.admin", "import qpid_ha_broker.amqp"),
         ("qpid_ha_agent.cli.admin", "import qpid_ha_pipeline.main"),
         ("qpid_ha_pipeline.main", "import qpid_ha_agent.control"),
         ("qpid_ha_pipeline.main", "from qpid_ha_broker.amqp import connection"),
         ("qpid_ha_broker.newcomer.module", "import heapq"),
         ("qpid_ha_broker.stray_module", "import heapq"),
-        ("qpid_ha_broker.quantities", "from .events import types"),
+        ("qpid_ha_config.settings", "from qpid_ha_broker.server import broker"),
+        ("qpid_ha_config.settings", "from qpid_ha_broker.model import state"),
+        ("qpid_ha_broker.model.queue", "from qpid_ha_config import settings"),
     ],
 )
 def test_a_planted_violation_is_caught(module: str, source: str) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from qpid_ha_agent.broker_address import AddressError, RemoteBroker, read_remote
+from qpid_ha_agent.broker_address import AddressError, read_remote
 from qpid_ha_agent.login import Login, Tls, find_login
+from qpid_ha_config.addresses import Address
 
 CONFIG = """
 ha:
@@ -97,14 +98,14 @@ def test_a_listed_broker_is_spoken_to_with_the_scheme_and_the_authorities_that_t
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("amqp://node1", RemoteBroker("amqp", "node1", 5672)),
-        ("amqps://me@node1/", RemoteBroker("amqps", "node1", 5671, "me")),
-        ("[::1]:7000", RemoteBroker("amqp", "::1", 7000)),
+        ("amqp://node1", Address("amqp", "node1", 5672)),
+        ("amqps://me@node1/", Address("amqps", "node1", 5671, "me")),
+        ("[::1]:7000", Address("amqp", "::1", 7000)),
     ],
 )
-def test_a_remote_broker_is_named_as_in_any_amqp_client(text: str, expected: RemoteBroker) -> None:
+def test_a_remote_broker_is_named_as_in_any_amqp_client(text: str, expected: Address) -> None:
     assert read_remote(text) == expected
-    assert read_remote(str(expected)) == expected._replace(user="")
+    assert read_remote(str(expected)) == expected.as_user("")
 
 
 @pytest.mark.parametrize("text", ["", "http://a", "amqp://", "a:0", "a:99999", "a b", "amqp://me:pw@a", "a/queue"])

@@ -10,7 +10,7 @@ import yaml
 
 from lab.rgmanager_conf import read_conf
 from qpid_ha_agent.cli import lsb
-from qpid_ha_broker.server.config_file import load_settings
+from qpid_ha_config.loading import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "rgmanager.md").read_text(encoding="utf-8")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from qpid_ha_agent.broker_config import BrokerConfigError
 from qpid_ha_agent.broker_process import BrokerProcess
 from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.decision import LockView
@@ -18,6 +17,7 @@ from qpid_ha_agent.tenure import LeaseWatch, Refusals
 from qpid_ha_broker.coordination.coordinator import CoordinatorError, Lease
 from qpid_ha_broker.coordination.file import Lock
 from qpid_ha_broker.ha.states import State
+from qpid_ha_config.errors import ConfigError
 
 TIMEOUT_S = 10.0
 READY = {"state": "ready", "lsn": 5, "primary": "b"}
@@ -350,5 +350,5 @@ def test_what_is_said_on_the_command_line_beats_the_file_for_agent_and_broker(tm
     ],
 )
 def test_settings_without_which_agents_cannot_agree_are_named(tmp_path: Path, text: str, named: str) -> None:
-    with pytest.raises(BrokerConfigError, match=named):
+    with pytest.raises(ConfigError, match=named):
         read_run_settings(settings_file(tmp_path, text), [], ["qpidd"])

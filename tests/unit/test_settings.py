@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qpid_ha_broker.model.queue_arguments import Replicate
-from qpid_ha_broker.quantities import format_duration, format_size, parse_duration_s, parse_size_bytes
-from qpid_ha_broker.server.config_file import ConfigError, load_settings
+from qpid_ha_broker.model.replication import level_by_rule
 from qpid_ha_broker.server.data_directory import lock_data_directory
-from qpid_ha_broker.server.settings import BrokerSettings, ListenAddress, SettingsError, changeable_keys
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.errors import ConfigError, SettingsError
+from qpid_ha_config.loading import load_settings
+from qpid_ha_config.scalars import format_duration, format_size, parse_duration_s, parse_size_bytes
+from qpid_ha_config.settings import TABLE, BrokerSettings
 
 MIB = 1024**2
 
@@ -29,7 +32,7 @@ def settings_of(tmp_path: Path, text: str, flags: dict[str, object] | None = Non
 
 def test_an_empty_file_gives_a_broker_that_only_this_machine_can_reach(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, "# nothing yet\n")
-    assert settings.listen == (ListenAddress("amqp", "127.0.0.1", 5672),)
+    assert settings.listen == (Address("amqp", "127.0.0.1", 5672),)
     assert settings.mechanisms_for(settings.listen[0]) == ("ANONYMOUS",)
     assert settings.data_dir is None
 
@@ -194,7 +197,7 @@ WRONG_FILES = [
     (f"idle-timeout: {'9' * 400}", ["idle-timeout", "duration"]),
     (f"memory-limit: {'9' * 400}", ["memory-limit", "size"]),
     ("ha: {replicate: some}", ["ha.replicate", "'some'", "configuration"]),
-    ("ha: {coordinator: zookeeper}", ["ha.coordinator", "'zookeeper'", "file:PATH"]),
+    ("ha: {coordinator: zookeeper}", ["ha.coordinator", "'zookeeper'", "file:DIRECTORY"]),
     ("ha: {coordinator: 'file:state'}", ["ha.coordinator", "absolute"]),
     ("ha: {mechanism: KERBEROS}", ["ha.mechanism", "KERBEROS", "SCRAM-SHA-256"]),
     ("ha: {brokers-urls: a}", ["ha.brokers-urls", "ha.brokers-url"]),
@@ -253,7 +256,7 @@ def test_a_wrong_flag_blames_the_command_line_and_not_the_file(tmp_path: Path) -
 
 # --- who may log in where ---------------------------------------------------------------------------------
 
-PLAIN_EVERYWHERE, TLS_EVERYWHERE = ListenAddress.parse("amqp://0.0.0.0"), ListenAddress.parse("amqps://0.0.0.0")
+PLAIN_EVERYWHERE, TLS_EVERYWHERE = Address.parse("amqp://0.0.0.0"), Address.parse("amqps://0.0.0.0")
 
 
 def test_passwords_travel_in_the_clear_only_when_that_is_asked_for(tmp_path: Path) -> None:
@@ -275,9 +278,9 @@ def test_anonymous_clients_come_in_through_loopback_unless_said_otherwise(tmp_pa
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "[::1]"])
 def test_loopback_addresses_are_known(host: str) -> None:
-    address = ListenAddress.parse(f"amqp://{host}:0")
+    address = Address.parse(f"amqp://{host}:0")
     assert address.is_loopback
-    assert ListenAddress.parse(str(address)) == address
+    assert Address.parse(str(address)) == address
 
 
 # --- secrets -------------------------------------------------------------------------------------------------
@@ -318,7 +321,7 @@ def test_a_coordinator_in_which_everybody_may_write_is_refused(tmp_path: Path) -
     with pytest.raises(ConfigError, match=f"ha.coordinator: .*chmod o-w {shared}"):
         settings_of(tmp_path, f"ha.coordinator: file:{shared}")
     shared.chmod(0o770)
-    assert settings_of(tmp_path, f"ha.coordinator: file:{shared}").ha.coordinator_path == shared
+    assert settings_of(tmp_path, f"ha.coordinator: file:{shared}").ha.coordinator.directory == shared
 
 
 def test_a_data_directory_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
@@ -375,7 +378,7 @@ def test_a_member_of_a_cluster_is_described_as_qpids_users_know_it(tmp_path: Pat
     assert (ha.cluster, ha.min_in_sync, ha.confirm_dequeue, ha.queue_replication) == (True, 2, True, False)
     assert (ha.replicate, ha.backup_timeout_s, ha.link_heartbeat_interval_s) == (Replicate.MESSAGES, 5, 0.2)
     assert (ha.read_password(), ha.mechanism, ha.tail_bytes) == ("correct horse", "SCRAM-SHA-256", MIB)
-    assert ha.coordinator_path == Path("/srv/shared/state")
+    assert ha.coordinator.directory == Path("/srv/shared/state")
 
 
 def test_brokers_are_listed_in_one_url_or_in_several(tmp_path: Path) -> None:
@@ -395,9 +398,9 @@ def test_brokers_are_listed_in_one_url_or_in_several(tmp_path: Path) -> None:
     ],
 )
 def test_the_first_rule_that_matches_says_how_far_something_is_replicated(tmp_path: Path, text: str) -> None:
-    ha = settings_of(tmp_path, f"{text}\nha.replicate: configuration").ha
-    assert [ha.level_for(name) for name in ("tmp.a", "Tmp.a", "orders")] == ["none", "messages", "messages"]
-    assert BrokerSettings(name="a").ha.level_for("orders") == "messages"
+    rules = [(rule.pattern, rule.replicate) for rule in settings_of(tmp_path, text).ha.replication_rules]
+    found = [level_by_rule(name, rules, Replicate.CONFIGURATION) for name in ("tmp.a", "Tmp.a", "orders")]
+    assert found == ["none", "messages", "messages"]
 
 
 def test_a_password_is_never_shown(tmp_path: Path) -> None:
@@ -455,9 +458,10 @@ def test_a_running_broker_takes_a_change_and_shows_it() -> None:
 
 def test_every_changeable_setting_takes_back_what_it_shows() -> None:
     settings = BrokerSettings(name="a")
-    for key in changeable_keys():
+    changeable = {key for key, row in TABLE.items() if row.setting.changeable}
+    for key in changeable:
         assert settings.with_change(key, settings.get(key)) == settings
-    for key in set(settings.as_mapping()) - set(changeable_keys()):
+    for key in set(settings.as_mapping()) - changeable:
         with pytest.raises(SettingsError, match="restart"):
             settings.with_change(key, settings.get(key))
 

@@ -11,9 +11,9 @@ from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.model.log import Batch
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.server.store import Store
-from qpid_ha_broker.server.store_settings import StoreSettings
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.survey import survey
+from qpid_ha_config.settings import StoreSettings
 
 
 class Listener:

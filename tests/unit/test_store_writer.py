@@ -22,11 +22,11 @@ from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.transaction import Message
 from qpid_ha_broker.server import store_writer
 from qpid_ha_broker.server.store import Store
-from qpid_ha_broker.server.store_settings import StoreSettings
 from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES
 from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.recovery import Recovered, recover
 from qpid_ha_broker.store.status import STATUS_FILE, Status
+from qpid_ha_config.settings import StoreSettings
 from simulated_disk import SimulatedDisk
 
 LIMIT_S = 10.0

@@ -16,7 +16,7 @@ from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, Failure, Invocation, c
 from qpid_ha_agent.cli.output import cell, print_comparison, print_document, print_facts, print_notes, print_rows
 from qpid_ha_agent.cli.parameters import duration
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.quantities import format_progress
+from qpid_ha_config.scalars import format_progress
 
 STATES = tuple(state.value for state in State)
 STATUS_COLUMNS = ("name", "address", "state", "phase", "generation", "lsn", "in-sync")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qpid_ha_agent.broker_address import AddressError, RemoteBroker, find_broker, read_config
+from qpid_ha_agent.broker_address import AddressError, find_broker, read_config
 from qpid_ha_agent.cli.invocation import (
     MAY_NOT,
     NO,
@@ -23,6 +23,8 @@ from qpid_ha_agent.cli.invocation import (
 )  # fmt: skip
 from qpid_ha_agent.cli.output import print_rows
 from qpid_ha_agent.control import Forbidden
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.errors import ConfigError
 
 if TYPE_CHECKING:
     from qpid_ha_agent.discarded_messages import DiscardedFile
@@ -106,19 +108,19 @@ def replay(
                 click.echo(f"{len(file.messages)} messages of {file.queue}: {replaying.publish(file, to, count)}")
     except Forbidden as problem:
         raise Failure(str(problem), MAY_NOT) from None
-    except (DiscardedError, AddressError) as error:
+    except (DiscardedError, AddressError, ConfigError) as error:
         raise Failure(f"{sent} of {total} messages were sent: {error}", UNREACHABLE if not sent else NO) from None
     _complain(found)
 
 
-def _broker(invocation: Invocation) -> RemoteBroker:
+def _broker(invocation: Invocation) -> Address:
     if not invocation.broker or ":" not in invocation.broker:
         raise Failure("which broker? Give the AMQP address of the primary: -b amqp://[USER@]HOST:PORT", USAGE)
     try:
         broker = find_broker(invocation.broker)
     except AddressError as error:
         raise Failure(str(error), USAGE) from None
-    if not isinstance(broker, RemoteBroker):
+    if not isinstance(broker, Address):
         raise Failure("messages go to an AMQP address: -b amqp://[USER@]HOST:PORT", USAGE)
     return broker
 
@@ -137,12 +139,13 @@ def _data_directory(given: Path | None) -> Path:
     if given is not None:
         return given.expanduser()
     try:
-        configured = read_config(os.environ).get("data-dir")
-    except AddressError as error:
+        config = read_config(os.environ)
+        configured: Path | None = None if config is None else config.get("data-dir")
+    except ConfigError as error:
         raise Failure(str(error), USAGE) from None
-    if not isinstance(configured, str):
+    if configured is None:
         raise Failure("whose? Give --data-dir DIR, the data directory of the broker", USAGE)
-    return Path(configured).expanduser()
+    return configured
 
 
 def _row(file: DiscardedFile) -> dict[str, Any]:

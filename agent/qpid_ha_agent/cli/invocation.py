@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qpid_ha_agent.broker_address import AddressError, RemoteBroker, find_broker
+from qpid_ha_agent.broker_address import AddressError, find_broker
 from qpid_ha_agent.control import (
     METHOD_NOT_FOUND,
     ControlClient,
@@ -24,6 +24,8 @@ from qpid_ha_agent.control import (
     Unreachable,
     call_with_cause,
 )
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.errors import ConfigError
 
 if TYPE_CHECKING:
     from qpid_ha_agent.remote_control import RemoteControlClient
@@ -60,7 +62,7 @@ class Invocation:
     def _client(self, usual_timeout_s: float) -> ControlClient | RemoteControlClient:
         broker = find_broker(self.broker)
         timeout_s = usual_timeout_s if self.timeout_s is None else self.timeout_s
-        if not isinstance(broker, RemoteBroker):
+        if not isinstance(broker, Address):
             return ControlClient(broker, timeout_s)
         from qpid_ha_agent.login import find_login
         from qpid_ha_agent.remote_control import RemoteControlClient
@@ -80,7 +82,7 @@ class Invocation:
             raise Failure(message, NO) from None
         except Unreachable as error:
             raise Failure(str(error), UNREACHABLE) from None
-        except AddressError as error:
+        except (AddressError, ConfigError) as error:
             raise Failure(str(error), USAGE) from None
 
 

@@ -18,8 +18,6 @@ from pathlib import Path
 
 from qpid_ha_agent import actions
 from qpid_ha_agent.actions import ActionFailed, Trouble
-from qpid_ha_agent.broker_address import DEFAULT_CONFIG_FILE
-from qpid_ha_agent.broker_config import BrokerConfigError, ForbiddenConfigError
 from qpid_ha_agent.control import ControlClient, ControlFailure
 from qpid_ha_agent.ocf.memory import DIRECTORY
 from qpid_ha_agent.ocf.starting import is_starting
@@ -27,7 +25,9 @@ from qpid_ha_agent.service import Service, read_service
 from qpid_ha_agent.sight import Life, Sight, look, look_at_all
 from qpid_ha_agent.started_by import StartedBy, StartedByFile
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.quantities import parse_duration_s
+from qpid_ha_config.defaults import CONFIG_FILE
+from qpid_ha_config.errors import ConfigError, ForbiddenConfig
+from qpid_ha_config.scalars import parse_duration_s
 
 KINDS = {"service": "qpidd", "primary": "qpidd-primary"}
 """What each is called by people: the name of its script."""
@@ -119,7 +119,7 @@ class Settings:
         """Defaults are those of a node that was installed as the documentation says."""
         default_user = USER if os.geteuid() == 0 else ""
         return cls(
-            Path(environment.get("QPID_HA_CONFIG") or DEFAULT_CONFIG_FILE),
+            Path(environment.get("QPID_HA_CONFIG") or CONFIG_FILE),
             environment.get("QPID_HA_USER") or default_user,
             environment.get("QPID_HA_LOG_FILE", ""),
             Path(environment.get("QPID_HA_AGENT_DIRECTORY") or DIRECTORY),
@@ -311,9 +311,9 @@ class Script:
         settings = self._settings
         try:
             return read_service(settings.config, log_file=settings.log_file, user=settings.user)
-        except ForbiddenConfigError as error:
-            raise Unfit(Code.NOT_ALLOWED, str(error)) from None
-        except BrokerConfigError as error:
+        except ForbiddenConfig as error:
+            raise Unfit(Code.NOT_ALLOWED, f"{error}: run this as root") from None
+        except ConfigError as error:
             raise Unfit(Code.NOT_CONFIGURED, str(error)) from None
 
     @cached_property

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from qpid_ha_broker.quantities import parse_duration_s, parse_size_bytes
+from qpid_ha_config.scalars import parse_duration_s, parse_size_bytes
 
 _SHORT = frozenset({"brokers-url", "public-url", "backup-timeout", "min-in-sync", "replicate", "confirm-dequeue"})
 """Settings that qpid's own tool calls by these names, without `ha.`."""

@@ -223,15 +223,16 @@ def _find_record() -> Record | None:
     """What the coordinator says that this machine's broker is configured with; None: there is none to be asked."""
     import os
 
-    from qpid_ha_agent.broker_address import AddressError, read_config
-    from qpid_ha_agent.broker_config import find_key
+    from qpid_ha_agent.broker_address import read_config
     from qpid_ha_broker.coordination.choice import make_coordinator
     from qpid_ha_broker.coordination.coordinator import CoordinatorError
+    from qpid_ha_config.errors import ConfigError
 
     try:
-        text = find_key(read_config(os.environ), "ha.coordinator")
-        return None if text in (None, "", "none") else make_coordinator(str(text)).read()
-    except (AddressError, CoordinatorError, ValueError) as error:
+        config = read_config(os.environ)
+        url = None if config is None else config.get("ha.coordinator")
+        return None if url is None or url.is_none else make_coordinator(url).read()
+    except (ConfigError, CoordinatorError) as error:
         click.echo(f"{error}; the stores are judged without the coordinator's record", err=True)
         return None
 

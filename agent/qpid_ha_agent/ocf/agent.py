@@ -25,7 +25,7 @@ from qpid_ha_agent.pacemaker.election import MakeWay
 from qpid_ha_agent.pacemaker.hindrance import Hindrance
 from qpid_ha_agent.pacemaker.rivals import Rivals
 from qpid_ha_agent.pacemaker.scores import Scores, is_held_back, needs_company
-from qpid_ha_agent.service import Service
+from qpid_ha_agent.service import Service, read_configured
 from qpid_ha_agent.sight import Life, Sight, await_company, look
 from qpid_ha_agent.vip_action import VirtualIp, VirtualIpInUse, VirtualIpProblem
 
@@ -368,14 +368,14 @@ class OcfAgent:
 
     def _read_record(self, *, of_none: bool = True) -> Record | None:
         """None when it cannot be read; the log says why. `of_none`: an empty one where there is no coordinator."""
-        from qpid_ha_agent.broker_config import BrokerConfigError, read_broker_config
         from qpid_ha_broker.coordination.choice import make_coordinator
         from qpid_ha_broker.coordination.coordinator import CoordinatorError
+        from qpid_ha_config.errors import ConfigError
 
         try:
-            text = read_broker_config(Path(self._parameters.config), {}).coordinator
-            return make_coordinator(text).read() if of_none or text != "none" else None
-        except (BrokerConfigError, CoordinatorError, ValueError) as error:
+            url = read_configured(Path(self._parameters.config), {}).coordinator
+            return make_coordinator(url).read() if of_none or not url.is_none else None
+        except (ConfigError, CoordinatorError) as error:
             self._inform(f"cannot tell what was confirmed, and by whom: {error}")
             return None
 

@@ -7,15 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from qpid_ha_agent.broker_address import DEFAULT_CONFIG_FILE
-from qpid_ha_broker.quantities import parse_duration_s
+from qpid_ha_config.defaults import CONFIG_FILE
+from qpid_ha_config.scalars import parse_boolean, parse_count, parse_duration_s
 
 PREFIX = "OCF_RESKEY_"
 Value = TypeVar("Value")
-BOOLEANS = {
-    **dict.fromkeys(("1", "true", "yes", "on", "y", "t"), True),
-    **dict.fromkeys(("0", "false", "no", "off", "n", "f"), False),
-}
 
 
 class ParameterError(Exception):
@@ -40,7 +36,7 @@ class Parameter(NamedTuple):
 
 TABLE = (
     Parameter(
-        "config", "string", DEFAULT_CONFIG_FILE, "The broker's configuration file",
+        "config", "string", str(CONFIG_FILE), "The broker's configuration file",
         "The configuration file (YAML) of the broker, on each node. It needs ha.cluster: true, ha.brokers-url, and"
         " ha.coordinator: pacemaker.", unique_group="config",
     ),
@@ -147,8 +143,8 @@ def read_parameters(environment: Mapping[str, str] = os.environ) -> Parameters:
         stop_timeout=_duration(texts, "stop_timeout"),
         promote_timeout=_duration(texts, "promote_timeout"),
         hang_timeout=_duration(texts, "hang_timeout"),
-        max_lag=_read(texts, "max_lag", _count, "a number of messages, 0 or more"),
-        watch=_read(texts, "watch", lambda text: BOOLEANS[text.lower()], "true or false"),
+        max_lag=_read(texts, "max_lag", parse_count, "a number of messages, 0 or more"),
+        watch=_read(texts, "watch", parse_boolean, "true or false"),
     )
 
 
@@ -171,7 +167,7 @@ def _duration(texts: Mapping[str, str], name: str) -> float:
 def _read(texts: Mapping[str, str], name: str, read: Callable[[str], Value], expected: str) -> Value:
     try:
         return read(texts[name])
-    except (ValueError, KeyError):
+    except ValueError:
         raise ParameterError(name, f"{texts[name]!r} is not {expected}") from None
 
 
@@ -180,9 +176,3 @@ def _positive_duration(text: str) -> float:
     if duration_s <= 0:
         raise ValueError
     return duration_s
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise ValueError
-    return int(text)

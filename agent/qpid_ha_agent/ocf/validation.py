@@ -7,10 +7,10 @@ import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
-from qpid_ha_agent.broker_config import BrokerConfigError, UnreadableConfigError
 from qpid_ha_agent.ocf.codes import Code
 from qpid_ha_agent.ocf.parameters import Parameters
 from qpid_ha_agent.service import Service, read_service
+from qpid_ha_config.errors import ConfigError, UnreadableConfig
 
 TOOLS = ("crm_attribute", "attrd_updater", "crm_resource")
 
@@ -30,9 +30,9 @@ def service_of(parameters: Parameters) -> Service:
             Path(parameters.config), parameters.control_socket, parameters.log_file,
             parameters.binary, parameters.user, parameters.data_dir,
         )  # fmt: skip
-    except UnreadableConfigError as error:
+    except UnreadableConfig as error:
         raise Invalid(Code.ERR_ARGS, f"config: {error}: put the broker's configuration there") from None
-    except BrokerConfigError as error:  # each node has its own copy: another one may be right
+    except ConfigError as error:  # each node has its own copy: another one may be right
         raise Invalid(Code.ERR_ARGS, f"config: {error}") from None
 
 

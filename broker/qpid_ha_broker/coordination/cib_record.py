@@ -13,11 +13,9 @@ from urllib.parse import quote, unquote
 from xml.etree import ElementTree
 
 from qpid_ha_broker.ha.effects import Record
+from qpid_ha_config.coordinator import check_property_set
 
-DEFAULT_NAME = "qpid-ha"
 _FORMAT = "1"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}", re.ASCII)
-"""A subset of what XML takes as an identifier."""
 _VALUE = re.compile(
     r"1;cluster=([^;]*);generation=([0-9]{1,19});primary=([^;]*);epoch=([0-9]{1,19});members=([^;]*)", re.ASCII
 )
@@ -73,13 +71,6 @@ def decode(value: str) -> Record:
     except ValueError:  # a name that is no text, or none
         pass
     raise DamagedRecord(f"its names or numbers are not written as they should be: {value!r:.200}")
-
-
-def check_name(name: str) -> str:
-    """`name` if it may be the id of a property set. Raises ValueError."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r:.80} is no name for a property set; use letters, digits, dots, dashes, underscores")
-    return name
 
 
 def query_path(name: str) -> str:
@@ -144,4 +135,4 @@ def _name(element: ElementTree.Element) -> str:
 
 
 def _record_path(name: str) -> str:
-    return f'configuration/crm_config/cluster_property_set[@id="{check_name(name)}"]/nvpair[@name="record"]'
+    return f'configuration/crm_config/cluster_property_set[@id="{check_property_set(name)}"]/nvpair[@name="record"]'

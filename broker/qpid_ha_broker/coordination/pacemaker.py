@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Iterable
 
 from qpid_ha_broker.coordination import cib_record, cluster_tools
-from qpid_ha_broker.coordination.cib_record import DEFAULT_NAME, CibAnswer, DamagedRecord
+from qpid_ha_broker.coordination.cib_record import CibAnswer, DamagedRecord
 from qpid_ha_broker.coordination.cluster_tools import Deadline
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.ha.effects import Record
+from qpid_ha_config.coordinator import DEFAULT_PROPERTY_SET, check_property_set
 
 LIMIT_S = 4.5
 """Of one call; the broker waits 5 s for it."""
@@ -36,8 +37,8 @@ class PacemakerCoordinator:
     has a node that knows the record, whatever becomes of this one.
     """
 
-    def __init__(self, name: str = DEFAULT_NAME) -> None:
-        self.name = cib_record.check_name(name)
+    def __init__(self, name: str = DEFAULT_PROPERTY_SET) -> None:
+        self.name = check_property_set(name)
         self._newest = Record()
         """That was confirmed here."""
 

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Protocol
 from qpid_ha_broker.model.administration import Administration, Done, Outcome, Pending
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, ModelError, NotFound
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method
-from qpid_ha_broker.server.settings import BrokerSettings, SettingsError, nearest
+from qpid_ha_config.errors import SettingsError, nearest
+from qpid_ha_config.settings import BrokerSettings
 
 Params = dict[str, object]
 WaitCertain = Callable[[Outcome[Any]], Awaitable[object]]

@@ -21,12 +21,13 @@ from qpid_ha_broker.ha.keeping import Restored
 from qpid_ha_broker.model.administration import Done, Outcome, Result
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.log import Batch
+from qpid_ha_broker.model.queue_arguments import FullPolicy
+from qpid_ha_broker.model.state import MESSAGE_OVERHEAD
 from qpid_ha_broker.server.administration import check_known, control_methods
 from qpid_ha_broker.server.admission import Admission, AdmissionLimits
 from qpid_ha_broker.server.broker_store import BrokerStore
 from qpid_ha_broker.server.client_protocol import ClientProtocol
 from qpid_ha_broker.server.cluster_control import cluster_methods
-from qpid_ha_broker.server.config_file import check_files
 from qpid_ha_broker.server.control import REFUSED, ControlError, ControlServer
 from qpid_ha_broker.server.descriptors import Descriptors
 from qpid_ha_broker.server.engines import EngineFactory, SaslConfiguration, server_domain
@@ -36,9 +37,12 @@ from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.membership_setup import make_membership
 from qpid_ha_broker.server.queue_copies import QueueCopies
 from qpid_ha_broker.server.remote_control import RemoteControl
-from qpid_ha_broker.server.settings import BrokerSettings, SettingsError
 from qpid_ha_broker.server.store import make_store
 from qpid_ha_broker.server.store_loading import StoreLoading
+from qpid_ha_config.errors import SettingsError
+from qpid_ha_config.kinds import AUTO, QueueArgument
+from qpid_ha_config.loading import check_files
+from qpid_ha_config.settings import BrokerSettings
 
 log = logging.getLogger("broker")
 
@@ -46,6 +50,8 @@ TICK_S = 0.25
 """How late an expiry, an automatic deletion or the end of a silence may be noticed."""
 NOTES_AT_ONCE = 300
 """Lines about clients that are let in, after a quiet time; then one a second."""
+TEMPORARY_QUEUE_SHARE = 128
+"""Of memory-limit, by default: 64 readers that do not read at all fill it."""
 LAST_ANSWERS_S = 1.0
 """How long a primary that stops waits for what its backups still owe its clients."""
 PARTING_S = 1.0
@@ -476,7 +482,7 @@ def container_settings(settings: BrokerSettings) -> ContainerSettings:
     return ContainerSettings(
         name=settings.name,
         version=product_version(),
-        nodes=NodeSettings(settings.auto_create, dict(settings.auto_create_arguments), settings.temporary_limits),
+        nodes=NodeSettings(settings.auto_create, dict(settings.auto_create_arguments), temporary_limits(settings)),
         max_message_bytes=settings.max_message_bytes,
         max_links_per_connection=settings.max_links_per_connection,
         max_unsettled_per_connection=settings.max_unsettled_per_connection,
@@ -487,6 +493,17 @@ def container_settings(settings: BrokerSettings) -> ContainerSettings:
         confirm_dequeue=settings.ha.confirm_dequeue,
         memory_limit_bytes=settings.memory_limit_bytes,
     )
+
+
+def temporary_limits(settings: BrokerSettings) -> dict[str, QueueArgument]:
+    """Queue arguments that bound what waits for a reader: bytes of payload, and as much again besides it."""
+    size_bytes = settings.temporary_queue_bytes
+    if size_bytes == AUTO:
+        size_bytes = max(settings.memory_limit_bytes // TEMPORARY_QUEUE_SHARE, 1024**2)
+    if not size_bytes:
+        return {}
+    limits = {"qpid.max_size": size_bytes, "qpid.max_count": max(size_bytes // MESSAGE_OVERHEAD, 1)}
+    return {**limits, "qpid.policy_type": FullPolicy.SELF_DESTRUCT.value}
 
 
 def product_version() -> str:

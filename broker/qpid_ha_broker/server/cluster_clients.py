@@ -5,8 +5,8 @@ from __future__ import annotations
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.server.ha_settings import HaSettings
-from qpid_ha_broker.server.listen_address import ListenAddress
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.settings import HaSettings
 
 
 def refusal(member: Member) -> AmqpError:
@@ -34,8 +34,8 @@ def failover_servers(ha: HaSettings, member: Member) -> list[dict[str, object]]:
     return [{"network-host": address.host, "port": address.port, "scheme": address.scheme} for address in addresses]
 
 
-def _first_address(url: str) -> ListenAddress | None:
+def _first_address(url: str) -> Address | None:
     try:
-        return ListenAddress.parse(url.partition(",")[0])
+        return Address.parse(url.partition(",")[0])
     except ValueError:  # empty, or a peer's invention
         return None

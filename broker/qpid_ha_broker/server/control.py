@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from qpid_ha_broker.server.control_socket import PeerCredentials, bind_control_socket
-from qpid_ha_broker.server.settings import nearest
+from qpid_ha_config.errors import nearest
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from qpid_ha_broker.server.settings import SettingsError
+from qpid_ha_config.errors import SettingsError
 
 _KEY = "control-socket"
 _MODE = 0o660

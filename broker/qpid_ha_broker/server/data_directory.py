@@ -6,8 +6,8 @@ import fcntl
 import os
 from pathlib import Path
 
-from qpid_ha_broker.server.config_file import check_unshared
-from qpid_ha_broker.server.settings import SettingsError
+from qpid_ha_config.errors import SettingsError
+from qpid_ha_config.loading import check_unshared
 
 LOCK_FILE = "LOCK"
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import proton
 
 from qpid_ha_broker.amqp.engine import Engine, Workspace, restrict_tls
-from qpid_ha_broker.server.settings import BrokerSettings, ListenAddress, SettingsError, TlsSettings
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.errors import SettingsError
+from qpid_ha_config.settings import BrokerSettings, TlsSettings
 
 _SASL_SERVICE = "qpid-ha"
 _LOGINS = "SCRAM-SHA-512 SCRAM-SHA-256 SCRAM-SHA-1 PLAIN"
@@ -37,9 +39,7 @@ class SaslConfiguration:
 class EngineFactory:
     """Makes the engine for each client of one listener. Raises SettingsError when TLS or SASL cannot work."""
 
-    def __init__(
-        self, current: Callable[[], BrokerSettings], address: ListenAddress, sasl: SaslConfiguration | None
-    ) -> None:
+    def __init__(self, current: Callable[[], BrokerSettings], address: Address, sasl: SaslConfiguration | None) -> None:
         self._current = current
         self._workspace = Workspace()
         settings = current()
@@ -102,7 +102,7 @@ class PeerEngines:
         self._current = current
         self._workspace = Workspace()
 
-    def __call__(self, address: ListenAddress) -> Engine:
+    def __call__(self, address: Address) -> Engine:
         """An engine for a connection to `address`. Raises SettingsError when TLS or the password cannot work."""
         settings = self._current()
         ha = settings.ha

@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.server.admission import Admission
 from qpid_ha_broker.server.client_protocol import ClientProtocol
 from qpid_ha_broker.server.descriptors import Descriptors
-from qpid_ha_broker.server.listen_address import ListenAddress
 from qpid_ha_broker.server.logs import RateLimitedLog
-from qpid_ha_broker.server.setting_fields import SettingsError
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.errors import SettingsError
 
 BACKLOG: Final = 1024
 ACCEPTED_AT_ONCE: Final = 16
@@ -49,7 +49,7 @@ class Listeners:
         self._paused: dict[_Place, asyncio.TimerHandle] = {}
         self._attaching: set[asyncio.Task[None]] = set()
 
-    async def listen(self, address: ListenAddress, make_protocol: Callable[[], ClientProtocol]) -> int:
+    async def listen(self, address: Address, make_protocol: Callable[[], ClientProtocol]) -> int:
         """Accept at `address`; returns the port. Raises SettingsError."""
         loop = asyncio.get_running_loop()
         try:

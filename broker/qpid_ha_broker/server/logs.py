@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from qpid_ha_broker.server.settings import SettingsError
+from qpid_ha_config.errors import SettingsError
 
 _LONGEST_MESSAGE = 4000
 _NOT_OURS = ("asyncio",)

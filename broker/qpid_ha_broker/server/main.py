@@ -16,13 +16,14 @@ import uvloop
 
 from qpid_ha_broker.amqp.selector_grammar import load_parser
 from qpid_ha_broker.server.broker import Broker, BrokerFailed, product_version
-from qpid_ha_broker.server.config_file import load_settings
 from qpid_ha_broker.server.control import ControlError
 from qpid_ha_broker.server.data_directory import lock_data_directory
 from qpid_ha_broker.server.descriptors import raise_descriptor_limit
 from qpid_ha_broker.server.logs import configure_logging
-from qpid_ha_broker.server.settings import BrokerSettings, SettingsError
 from qpid_ha_broker.store.errors import StoreError
+from qpid_ha_config.errors import SettingsError
+from qpid_ha_config.loading import load_settings
+from qpid_ha_config.settings import BrokerSettings
 
 log = logging.getLogger("broker")
 

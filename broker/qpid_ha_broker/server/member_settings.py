@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.server.ha_kinds import NO_COORDINATOR, show_addresses
-from qpid_ha_broker.server.settings import BrokerSettings
+from qpid_ha_config.addresses import show_addresses
+from qpid_ha_config.settings import BrokerSettings
 
 HEARTBEATS = 3
 """A channel on which nothing came for so many heartbeat intervals is lost."""
@@ -31,7 +31,7 @@ def member_settings(settings: BrokerSettings, instance: str, own_address: str = 
         heartbeat_interval_s=ha.link_heartbeat_interval_s,
         link_timeout_s=HEARTBEATS * ha.link_heartbeat_interval_s,
         tail_bytes=ha.tail_bytes,
-        has_coordinator=ha.coordinator != NO_COORDINATOR,
+        has_coordinator=not ha.coordinator.is_none,
         has_store=settings.has_store,
         auto_recover=ha.auto_recover,
     )

@@ -34,9 +34,9 @@ from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.server.peer_asker import PeerAsker
 from qpid_ha_broker.server.peer_channels import Channel, Dialler, OutgoingChannel
 from qpid_ha_broker.server.record_requests import RecordRequests
-from qpid_ha_broker.server.settings import BrokerSettings
 from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.store.errors import StoreError
+from qpid_ha_config.settings import BrokerSettings
 
 if TYPE_CHECKING:
     from qpid_ha_broker.server.broker import Broker

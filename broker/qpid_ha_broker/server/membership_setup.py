@@ -15,9 +15,9 @@ from qpid_ha_broker.server.engines import PeerEngines
 from qpid_ha_broker.server.member_settings import member_settings
 from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.peer_channels import Dialler
-from qpid_ha_broker.server.settings import BrokerSettings
 from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.store.errors import StoreError
+from qpid_ha_config.settings import BrokerSettings
 
 if TYPE_CHECKING:
     from qpid_ha_broker.server.broker import Broker

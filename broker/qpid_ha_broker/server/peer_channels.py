@@ -13,8 +13,8 @@ from typing import Protocol, cast
 
 from qpid_ha_broker.amqp.engine import Engine
 from qpid_ha_broker.amqp.peer_client import PeerClient
-from qpid_ha_broker.server.listen_address import ListenAddress
-from qpid_ha_broker.server.setting_fields import SettingsError
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.errors import SettingsError
 
 MUCH_BYTES = 64 * 1024
 """Read at once: after so much, everybody else gets a turn. libuv would go on reading as long as there is something, up
@@ -56,7 +56,7 @@ class Listener(Protocol):
         """It is gone, or could not be opened. The last call."""
 
 
-MakeEngine = Callable[[ListenAddress], Engine]
+MakeEngine = Callable[[Address], Engine]
 """For a connection to that address. Raises SettingsError when TLS or the login cannot work."""
 
 
@@ -96,7 +96,7 @@ class OutgoingChannel:
     async def _connect(self, name: str, make_engine: MakeEngine) -> None:
         client: PeerClient | None = None
         try:
-            address = ListenAddress.parse(self.address)
+            address = Address.parse(self.address)
             told = self._client_opened, self._client_received, self._client_closed
             client = PeerClient(make_engine(address), name, address.host, *told)
             connect = asyncio.get_running_loop().create_connection

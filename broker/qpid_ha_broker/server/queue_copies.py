@@ -18,9 +18,9 @@ from qpid_ha_broker.model.state import ReplayError
 from qpid_ha_broker.server.administration import Params, check_known
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError
 from qpid_ha_broker.server.engines import PeerEngines
-from qpid_ha_broker.server.ha_kinds import ADDRESSES, show_addresses
-from qpid_ha_broker.server.listen_address import ListenAddress
 from qpid_ha_broker.server.peer_channels import Channel, Dialler, OutgoingChannel
+from qpid_ha_config.addresses import Address, parse_peers, show_addresses
+from qpid_ha_config.kinds import PEERS
 
 if TYPE_CHECKING:
     from qpid_ha_broker.server.broker import Broker
@@ -38,7 +38,7 @@ BEGIN_LIMIT_S = 20.0
 class CopyLink:
     """One copy, and its channel to the address that is tried or used."""
 
-    def __init__(self, broker: Broker, dialler: Dialler, copy: QueueCopy, addresses: tuple[ListenAddress, ...]) -> None:
+    def __init__(self, broker: Broker, dialler: Dialler, copy: QueueCopy, addresses: tuple[Address, ...]) -> None:
         self.copy = copy
         self.problem = ""
         """Why the last channel came to an end."""
@@ -226,13 +226,13 @@ class QueueCopies:
             raise ControlError(REFUSED, f"queue {name} is not copied: {why}", {"reason": "refused"})
 
     @staticmethod
-    def _addresses(url: object) -> tuple[ListenAddress, ...]:
+    def _addresses(url: object) -> tuple[Address, ...]:
         try:
-            addresses: tuple[ListenAddress, ...] = ADDRESSES.parse(url)
+            addresses = parse_peers(url)
         except ValueError as error:
-            raise ControlError(INVALID_PARAMS, f"address is {ADDRESSES.expected}; {error}".rstrip("; ")) from None
+            raise ControlError(INVALID_PARAMS, f"address is {PEERS.expected}; {error}".rstrip("; ")) from None
         if not addresses:
-            raise ControlError(INVALID_PARAMS, f"address is {ADDRESSES.expected}")
+            raise ControlError(INVALID_PARAMS, f"address is {PEERS.expected}")
         return addresses
 
     def _check_allowed(self) -> None:

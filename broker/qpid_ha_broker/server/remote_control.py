@@ -14,7 +14,7 @@ from pathlib import Path
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.management_control import Done
 from qpid_ha_broker.amqp.management_messages import BAD_REQUEST, OK, Answer
-from qpid_ha_broker.server.settings import BrokerSettings
+from qpid_ha_config.settings import BrokerSettings
 
 logger = logging.getLogger("connection")
 

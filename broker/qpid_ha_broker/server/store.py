@@ -22,11 +22,9 @@ from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.two_logs import LocalPart
 from qpid_ha_broker.server.pager import Pager
 from qpid_ha_broker.server.recovery_progress import RecoveryProgress
-from qpid_ha_broker.server.settings import BrokerSettings
 from qpid_ha_broker.server.store_base import BaseDump
 from qpid_ha_broker.server.store_folding import Folding
 from qpid_ha_broker.server.store_progress import Given, Waiting
-from qpid_ha_broker.server.store_settings import StoreSettings
 from qpid_ha_broker.server.store_status import StoreStatus
 from qpid_ha_broker.server.store_writer import Piece, StoreWriter
 from qpid_ha_broker.store.advice import refused_advice
@@ -40,6 +38,7 @@ from qpid_ha_broker.store.snapshot import SnapshotEnd
 from qpid_ha_broker.store.status import Status
 from qpid_ha_broker.store.survey import SegmentFound
 from qpid_ha_broker.store.unloading import Unloading
+from qpid_ha_config.settings import BrokerSettings, StoreSettings
 
 log = logging.getLogger("store")
 

@@ -15,9 +15,9 @@ from typing import Final, TypeVar
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.quantities import format_progress
 from qpid_ha_broker.server.administration import Params, check_known
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method
+from qpid_ha_config.scalars import format_progress
 
 ABANDON_S: Final = 0.5
 """How long the thread has to notice that its work is not wanted any more. One that waits for a disk does not."""

@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
+from qpid_ha_config.addresses import Address, parse_brokers
+from qpid_ha_config.settings import read_password_file
 from qpid_ha_pipeline.errors import PipelineError
 
-_URL: Final = re.compile(
-    r"(?:(amqps?)://)?(?:([^@/\s]*)@)?(\[[^\[\]/\s]+\]|[^\[\]:/@?#\s,]+)(?::([0-9]{1,5}))?/?", re.ASCII
-)
-_PORTS: Final = {"amqp": 5672, "amqps": 5671}
 PASSWORD_VARIABLE: Final = "QPID_HA_PASSWORD"
-
-
-@dataclass(frozen=True)
-class Broker:
-    """Where one listens. `host` carries no brackets."""
-
-    host: str
-    port: int
-    is_tls: bool = False
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"amqp{'s' if self.is_tls else ''}://{host}:{self.port}"
-
-    @property
-    def is_loopback(self) -> bool:
-        """Nobody else can listen on the way."""
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
 
 
 @dataclass(frozen=True)
@@ -51,7 +26,7 @@ class Login:
 class Cluster:
     """Brokers of which one, the primary, serves us; or one virtual address that leads to it."""
 
-    brokers: tuple[Broker, ...]
+    brokers: tuple[Address, ...]
     login: Login = Login()
     ca_file: str = ""
     failover_timeout_s: float = 60.0
@@ -63,30 +38,20 @@ class Cluster:
         return ", ".join(map(str, self.brokers))
 
 
-def parse_brokers(text: str) -> tuple[tuple[Broker, ...], str]:
+def read_brokers(text: str) -> tuple[tuple[Address, ...], str]:
     """Brokers of `amqp[s]://[USER@]HOST[:PORT],...`, and the user. Raises PipelineError."""
-    brokers, users, scheme = [], set(), "amqp"
-    for part in filter(None, map(str.strip, text.split(","))):
-        found = _URL.fullmatch(part)
-        if found is None:
-            shown = part.rpartition("@")[2]
-            raise PipelineError(f"brokers: {shown!r} is no broker: expected amqp://[USER@]HOST[:PORT],... or amqps")
-        if ":" in (found[2] or ""):
-            raise PipelineError(
-                f"brokers: no password in an address, which ends up in plans and logs: use passwordFile or the"
-                f" environment variable {PASSWORD_VARIABLE}"
-            )
-        scheme = found[1] or scheme  # of `amqps://a,b` the second is meant to be the same
-        port = int(found[4]) if found[4] else _PORTS[scheme]
-        if not 0 < port < 65536:
-            raise PipelineError(f"brokers: there is no port {port}")
-        brokers.append(Broker(found[3].strip("[]"), port, scheme == "amqps"))
-        users |= {found[2]} if found[2] else set()
+    expected = "expected amqp://[USER@]HOST[:PORT],... or amqps, or the virtual address of the cluster"
+    try:
+        brokers = parse_brokers(text)
+    except ValueError as error:
+        problem = f"{error}; {expected}; a password is for passwordFile or the environment variable {PASSWORD_VARIABLE}"
+        raise PipelineError(f"brokers: {problem}") from None
     if not brokers:
-        raise PipelineError("brokers: missing: expected amqp://HOST[:PORT],... or the virtual address of the cluster")
+        raise PipelineError(f"brokers: missing: {expected}")
+    users = {broker.user for broker in brokers if broker.user}
     if len(users) > 1:
         raise PipelineError(f"brokers: one user for all, found {', '.join(sorted(users))}")
-    return tuple(brokers), users.pop() if users else ""
+    return tuple(broker.as_user("") for broker in brokers), "".join(users)
 
 
 def find_login(user: str, password_file: str, environment: Mapping[str, str]) -> Login:
@@ -100,6 +65,6 @@ def find_login(user: str, password_file: str, environment: Mapping[str, str]) ->
             raise PipelineError(f"user {user}: where is the password? Give passwordFile or set {PASSWORD_VARIABLE}")
         return Login(user, environment[PASSWORD_VARIABLE])
     try:
-        return Login(user, Path(password_file).read_text(encoding="utf-8").partition("\n")[0].rstrip("\r"))
-    except (OSError, UnicodeDecodeError) as error:
+        return Login(user, read_password_file(Path(password_file)))
+    except (OSError, ValueError) as error:
         raise PipelineError(f"passwordFile: cannot read {password_file}: {error}") from None

@@ -13,7 +13,8 @@ import proton
 from qpid_ha_broker.amqp.conditions import SOLE_CONNECTION
 from qpid_ha_broker.amqp.engine import Engine, Receiving, Sending
 from qpid_ha_broker.amqp.values import listed
-from qpid_ha_pipeline.amqp.brokers import Broker, Cluster
+from qpid_ha_config.addresses import Address
+from qpid_ha_pipeline.amqp.brokers import Cluster
 from qpid_ha_pipeline.errors import PipelineError
 
 _INPUT_BYTES: Final = 256 * 1024
@@ -26,7 +27,7 @@ _UNAUTHORIZED: Final = "amqp:unauthorized-access"
 class BrokerLost(Exception):
     """This broker does not serve us, now or any more; another one may. `instead`: the primary, where it says so."""
 
-    def __init__(self, text: str, instead: Broker | None = None) -> None:
+    def __init__(self, text: str, instead: Address | None = None) -> None:
         super().__init__(text)
         self.instead = instead
 
@@ -42,7 +43,7 @@ class LinkRefused(Exception):
 class BrokerConnection:
     """Open after `__init__`, which raises BrokerLost or, for a wrong login, PipelineError."""
 
-    def __init__(self, broker: Broker, cluster: Cluster) -> None:
+    def __init__(self, broker: Address, cluster: Cluster) -> None:
         self.broker = broker
         self._cluster = cluster
         self._end: BrokerLost | PipelineError | None = None
@@ -245,9 +246,9 @@ class BrokerConnection:
         self._end = self._end or reason
 
 
-def _primary_in(info: Any, asked: Broker) -> Broker | None:
+def _primary_in(info: Any, asked: Address) -> Address | None:
     known = {str(name): value for name, value in info.items()} if isinstance(info, dict) else {}
     host, port = known.get("network-host"), known.get("port")
     if not isinstance(host, str) or not isinstance(port, int):
         return None
-    return Broker(host, int(port), asked.is_tls)
+    return Address(asked.scheme, host, int(port))

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qpid_ha_broker.quantities import parse_duration_s
-from qpid_ha_pipeline.amqp.brokers import Cluster, find_login, parse_brokers
+from qpid_ha_config.scalars import parse_duration_s
+from qpid_ha_pipeline.amqp.brokers import Cluster, find_login, read_brokers
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.options import number_in, truth_in, words_in
 from qpid_ha_pipeline.schema import near_name
@@ -97,7 +97,7 @@ def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _cluster(options: Mapping[str, str]) -> Cluster:
-    brokers, user = parse_brokers(options.get("brokers", ""))
+    brokers, user = read_brokers(options.get("brokers", ""))
     login = find_login(options.get("user", user), options.get("passwordFile", ""), os.environ)
     times = {name: _duration(name, options) for name in ("failoverTimeout", "replyTimeout")}
     return Cluster(

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from qpid_ha_pipeline.amqp.brokers import Broker, Cluster
+from qpid_ha_config.addresses import Address
+from qpid_ha_pipeline.amqp.brokers import Cluster
 from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost
 from qpid_ha_pipeline.errors import PipelineError
 
@@ -24,7 +25,7 @@ class Primary:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._connection: BrokerConnection | None = None
-        self._last: Broker | None = None
+        self._last: Address | None = None
         self._reason = BrokerLost("nobody was asked")
 
     def __enter__(self) -> Self:
@@ -97,7 +98,7 @@ class Primary:
         self._last = None
         raise reason
 
-    def _connect_to(self, broker: Broker) -> BrokerConnection:
+    def _connect_to(self, broker: Address) -> BrokerConnection:
         connection = BrokerConnection(broker, self.cluster)  # a backup does not let this come to its end
         self._last = broker
         return connection

@@ -1,8 +1,10 @@
-"""Durations and sizes as people write them: `10s`, `200ms`, `2m`; `100MiB`, `64KiB`, `1GB`."""
+"""Single values as people write them: `10s`, `200ms`, `2m`; `100MiB`, `64KiB`, `1GB`; counts; `yes`; paths."""
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {
@@ -12,7 +14,31 @@ _BYTES = {
 }
 LARGEST = 10**18
 """Of a number without a unit: what eighteen digits of text say. It fits into a double, which not every integer does."""
+_TRUTHS = {
+    **dict.fromkeys(("1", "true", "yes", "on", "y", "t"), True),
+    **dict.fromkeys(("0", "false", "no", "off", "n", "f"), False),
+}
+"""In any case of letters: what YAML, OCF and a command line take for a truth value."""
+_COUNT = re.compile(r"[0-9]{1,19}", re.ASCII)
 _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([a-zA-Z]*)", re.ASCII)
+
+
+def parse_boolean(value: object) -> bool:
+    """A truth value. Raises ValueError, as the others do, also for what is not even text."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in _TRUTHS:
+        return _TRUTHS[value.strip().lower()]
+    raise ValueError
+
+
+def parse_count(value: object) -> int:
+    """A whole number, 0 or more. Raises ValueError."""
+    if isinstance(value, str) and _COUNT.fullmatch(value.strip()):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError
+    return value
 
 
 def parse_duration_s(value: object) -> float:
@@ -34,6 +60,17 @@ def parse_size_bytes(value: object) -> int:
     if size_bytes != int(size_bytes):
         raise ValueError("it is not a whole number of bytes")
     return int(size_bytes)
+
+
+def parse_path(value: object) -> Path:
+    """An absolute path; a relative one begins where this process runs, `~` in a home directory. Raises ValueError."""
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise ValueError
+    os.fsencode(value)  # raises UnicodeEncodeError, a ValueError, for what no file system can have
+    try:
+        return Path.cwd() / Path(value).expanduser()
+    except RuntimeError as error:  # ~USER of nobody
+        raise ValueError(str(error)) from None
 
 
 def format_duration(duration_s: float) -> str:

@@ -1,0 +1,161 @@
+"""Where brokers are: `amqp://HOST[:PORT]`, `amqps://...`, with a user where a client logs in, and lists of them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
+_ADDRESS = re.compile(r"(?:([^@/\s]*)@)?(\[[^\[\]/]*\]|[^\[\]:/@?#\s]*)(?::([0-9]{1,5}))?/?", re.ASCII)
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})?", re.ASCII)
+_ANY_INTERFACE = ("0.0.0.0", "::")
+
+
+class Address(NamedTuple):
+    """One end of a connection. `scheme`: amqp or amqps; `host` carries no brackets; `user` is empty for nobody.
+
+    Port 0 lets the system choose, and is good for a listener only.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    user: str = ""
+
+    @classmethod
+    def parse(cls, text: str, scheme: str = "") -> Address:
+        """Read `amqp://127.0.0.1:5672`, `amqps://me@[::1]`. `scheme` is for a text that has none.
+
+        Raises ValueError that says what is wrong, never with what could be a password.
+        """
+        written, separator, rest = text.strip().rpartition("://")
+        scheme = written if separator else scheme
+        if not scheme:
+            raise ValueError("the scheme is missing")
+        if scheme not in DEFAULT_PORTS:
+            quoted = f"the scheme {scheme!r}" if scheme.isalnum() else "what stands before ://"
+            raise ValueError(f"{quoted} is neither amqp nor amqps")
+        found = _ADDRESS.fullmatch(rest)
+        if found is None:
+            is_bare = rest.count(":") > 1 and not {"[", "@"} & set(rest)
+            raise ValueError(
+                "an IPv6 address stands in brackets" if is_bare else "it does not end with HOST or HOST:PORT"
+            )
+        user, host, port_text = found[1] or "", found[2], found[3]
+        if ":" in user:
+            raise ValueError("an address is no place for a password; put it into a file")
+        port = DEFAULT_PORTS[scheme] if port_text is None else int(port_text)
+        if port > 65535:
+            raise ValueError(f"port {port} is over 65535")
+        return cls(scheme, _checked_host(host), port, user)
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether TLS is spoken there from the first byte."""
+        return self.scheme == "amqps"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only programs of this machine can reach it. A name other than `localhost` may be anything."""
+        if self.host.lower() == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port, the same for the same listener."""
+        return self.host.lower(), self.port
+
+    def as_user(self, user: str) -> Address:
+        """The same place, for `user`."""
+        return self._replace(user=user)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+def parse_listeners(value: object) -> tuple[Address, ...]:
+    """One or several, each with its scheme: `amqp://127.0.0.1,amqps://[::1]:5671` or a list. Raises ValueError."""
+    addresses = tuple(part if isinstance(part, Address) else Address.parse(part) for part in _parts(value))
+    if any(address.user for address in addresses):
+        raise ValueError("a listener takes no user; see sasl.users-db")
+    if not addresses:
+        raise ValueError
+    return addresses
+
+
+def parse_peers(value: object) -> tuple[Address, ...]:
+    """Brokers that connect to each other; see `parse_brokers`. Raises ValueError, also for a user."""
+    addresses = parse_brokers(value)
+    if any(address.user for address in addresses):
+        raise ValueError("it takes no user; see ha.username and ha.password-file")
+    return addresses
+
+
+def parse_brokers(value: object) -> tuple[Address, ...]:
+    """Where to connect to: `amqp://a:5672,b` or a list of such texts.
+
+    A scheme holds for those after it too, and is amqp when left out. Raises ValueError.
+    """
+    scheme, addresses = "amqp", []
+    for part in _parts(value):
+        addresses.append(part if isinstance(part, Address) else parse_broker(part, scheme))
+        scheme = addresses[-1].scheme
+    return tuple(addresses)
+
+
+def parse_broker(text: str, scheme: str = "amqp") -> Address:
+    """Where to connect to: one broker. `scheme` is for a text that has none. Raises ValueError."""
+    address = Address.parse(text, scheme)
+    if address.host in _ANY_INTERFACE:
+        raise ValueError(f"{address.host} is every interface, and nobody's address; name the host")
+    if address.port == 0:
+        raise ValueError(f"port 0 of {address.host} is nobody's; name the port")
+    return address
+
+
+def show_addresses(addresses: Iterable[Address]) -> str:
+    """The URL that `parse_brokers` reads back; empty for none."""
+    texts: list[str] = []
+    scheme = ""
+    for address in addresses:
+        text = str(address)
+        texts.append(text if address.scheme != scheme else text.partition("://")[2])
+        scheme = address.scheme
+    return ",".join(texts)
+
+
+def _parts(value: object) -> Iterator[str | Address]:
+    if not isinstance(value, str | list | tuple):
+        raise ValueError
+    for part in [value] if isinstance(value, str) else value:
+        if isinstance(part, Address):
+            yield part
+        elif isinstance(part, str):
+            yield from (word.strip() for word in part.split(",") if word.strip())
+        else:
+            raise ValueError(f"{part!r:.80} is not text")
+
+
+def _checked_host(host: str) -> str:
+    if host.startswith("["):
+        try:
+            return str(ipaddress.IPv6Address(host[1:-1]))
+        except ipaddress.AddressValueError as error:
+            raise ValueError(f"{host} is no IPv6 address: {error}") from None
+    if not host:
+        raise ValueError("the host is missing")
+    if host.replace(".", "").isdigit():
+        try:
+            return str(ipaddress.IPv4Address(host))
+        except ipaddress.AddressValueError as error:
+            raise ValueError(f"{host} is no IPv4 address: {error}") from None
+    if not _HOST_NAME.fullmatch(host):
+        raise ValueError(f"{host!r} is no host name")
+    return host

@@ -1,0 +1,238 @@
+"""What a setting is, and what its value may be: read from YAML or from text, and shown again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from qpid_ha_broker.model.queue_arguments import Replicate
+from qpid_ha_config import coordinator
+from qpid_ha_config.addresses import parse_listeners, parse_peers, show_addresses
+from qpid_ha_config.errors import SettingsError, shown
+from qpid_ha_config.scalars import (
+    format_duration,
+    format_size,
+    parse_boolean,
+    parse_count,
+    parse_duration_s,
+    parse_path,
+    parse_size_bytes,
+)
+
+QueueArgument = str | int | float | bool
+HIDDEN = "********"
+"""What is shown for a secret."""
+AUTO = -1
+"""The number for a size that the broker chooses."""
+LOG_LEVELS = ("debug", "info", "warning", "error")
+TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
+MECHANISMS = ("EXTERNAL", "SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1", "PLAIN", "ANONYMOUS")
+
+
+class Kind(NamedTuple):
+    """What a value may be, in words that each refusal quotes.
+
+    `parse` takes what YAML or a command line gave and raises ValueError with the reason, or with none. `show` makes of
+    its result what JSON can carry, and what `parse` takes back.
+    """
+
+    expected: str
+    parse: Callable[[object], Any]
+    show: Callable[[Any], object] = lambda value: value
+
+
+class Setting(NamedTuple):
+    """What a field's metadata says: its key, what it accepts, whether `set` may change it in a running broker."""
+
+    key: str
+    kind: Kind
+    changeable: bool
+    secret: bool
+    """Neither shown nor quoted."""
+
+    def read(self, value: object) -> Any:
+        """The field's value from what YAML or a command line gave. Raises SettingsError."""
+        if value is None:
+            raise SettingsError(self.key, f"it has no value; give {self.kind.expected}, or leave the line out")
+        try:
+            return self.kind.parse(value)
+        except ValueError as error:
+            reason = f": {error}" if str(error) else ""
+            given = "what is given" if self.secret else shown(value)
+            raise SettingsError(self.key, f"{given} is not {self.kind.expected}{reason}") from None
+
+    def show(self, value: Any) -> object:
+        """The field's value as JSON can carry it; None is unset."""
+        if value is None:
+            return None
+        return HIDDEN if self.secret else self.kind.show(value)
+
+
+def setting(key: str, kind: Kind, default: Any = None, *, changeable: bool = False, secret: bool = False) -> Any:
+    """The field that the configuration file calls `key`. A `default` that can be called depends on the machine."""
+    row = {"setting": Setting(key, kind, changeable, secret)}
+    if callable(default):
+        return field(default_factory=default, metadata=row, repr=not secret)
+    return field(default=default, metadata=row, repr=not secret)
+
+
+class ReplicationRule(NamedTuple):
+    """Queues and exchanges whose name matches `pattern` (as in a shell) are replicated so far."""
+
+    pattern: str
+    replicate: Replicate
+
+
+def _within(parse: Callable[[object], Any], minimum: float, maximum: float) -> Callable[[object], Any]:
+    def parse_within(value: object) -> Any:
+        number = parse(value)
+        if not minimum <= number <= maximum:
+            raise ValueError
+        return number
+
+    return parse_within
+
+
+def count(minimum: int, maximum: int) -> Kind:
+    """A whole number between `minimum` and `maximum`."""
+    return Kind(f"a whole number from {minimum} to {maximum}", _within(parse_count, minimum, maximum))
+
+
+def size(minimum_bytes: int, maximum_bytes: int) -> Kind:
+    """A size in bytes, written with or without a unit."""
+    bounds = f"from {format_size(minimum_bytes)} to {format_size(maximum_bytes)}"
+    parse = _within(parse_size_bytes, minimum_bytes, maximum_bytes)
+    return Kind(f"a size {bounds} such as 512KiB, 100MiB, 1GB", parse, format_size)
+
+
+def duration(minimum_s: float, maximum_s: float) -> Kind:
+    """A duration in seconds, written with or without a unit."""
+    bounds = f"from {format_duration(minimum_s)} to {format_duration(maximum_s)}"
+    parse = _within(lambda value: float(parse_duration_s(value)), minimum_s, maximum_s)
+    return Kind(f"a duration {bounds} such as 200ms, 10s, 2m", parse, format_duration)
+
+
+def choice(*allowed: str) -> Kind:
+    """One of a few words, in any case of letters; shown in the spelling of `allowed`."""
+    spelling = {word.lower(): word for word in allowed}
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or value.lower() not in spelling:
+            raise ValueError
+        return spelling[value.lower()]
+
+    return Kind(f"one of {', '.join(allowed)}", parse)
+
+
+def choices(*allowed: str) -> Kind:
+    """Some of a few words, each once, as a list or as text."""
+    spelling = {word.lower(): word for word in allowed}
+
+    def parse(value: object) -> tuple[str, ...]:
+        words: object = value.replace(",", " ").split() if isinstance(value, str) else value
+        if not isinstance(words, list | tuple) or not words:
+            raise ValueError
+        for word in words:
+            if not isinstance(word, str) or word.lower() not in spelling:
+                raise ValueError(f"{word!r} is unknown")
+        return tuple(dict.fromkeys(spelling[word.lower()] for word in words))
+
+    return Kind(f"a list out of {', '.join(allowed)}", parse, list)
+
+
+def _parse_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("put it in quotes" if isinstance(value, int | float) else "")
+    if not value or not value.isprintable():
+        raise ValueError
+    return value
+
+
+def _parse_secret(value: object) -> str:
+    """Also with characters that no terminal shows."""
+    if not isinstance(value, str):
+        raise ValueError("put it in quotes" if isinstance(value, int | float) else "")
+    if not value or "\0" in value:
+        raise ValueError
+    return value
+
+
+def _parse_size_or_auto(value: object) -> int:
+    return AUTO if isinstance(value, str) and value.strip().lower() == "auto" else parse_size_bytes(value)
+
+
+def _parse_queue_arguments(value: object) -> Mapping[str, QueueArgument]:
+    if not isinstance(value, Mapping):
+        raise ValueError
+    for name, argument in value.items():
+        if not isinstance(name, str) or not isinstance(argument, str | int | float | bool):
+            raise ValueError(f"{name!r} does not name text, a number or a boolean")
+    return MappingProxyType(dict(value))
+
+
+def _parse_level(value: object) -> Replicate:
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if text not in (*Replicate, "all"):
+        raise ValueError
+    return Replicate.MESSAGES if text == "all" else Replicate(text)
+
+
+def _parse_rules(value: object) -> tuple[ReplicationRule, ...]:
+    if isinstance(value, str):
+        return tuple(_rule(part) for part in value.split(",") if value.strip())
+    if isinstance(value, Mapping):
+        return tuple(_rule({"pattern": pattern, "replicate": level}) for pattern, level in value.items())
+    if not isinstance(value, list | tuple):
+        raise ValueError
+    return tuple(_rule(item) for item in value)
+
+
+def _rule(item: object) -> ReplicationRule:
+    if isinstance(item, ReplicationRule):
+        return item
+    if isinstance(item, str):
+        pattern, separator, level = item.rpartition("=")
+        if not separator:
+            raise ValueError(f"{item!r:.80} is not PATTERN=LEVEL")
+        item = {"pattern": pattern.strip(), "replicate": level}
+    if not isinstance(item, Mapping) or set(item) != {"pattern", "replicate"}:
+        raise ValueError(f"a rule is {{pattern: PATTERN, replicate: LEVEL}}, not {item!r:.80}")
+    if not isinstance(item["pattern"], str) or not item["pattern"]:
+        raise ValueError(f"{item['pattern']!r:.80} is no pattern; give text such as tmp.*")
+    try:
+        return ReplicationRule(item["pattern"], _parse_level(item["replicate"]))
+    except ValueError:
+        levels = ", ".join(Replicate)
+        raise ValueError(
+            f"{item['replicate']!r:.80} is no level; known: {levels}, and all, which is messages"
+        ) from None
+
+
+BOOLEAN = Kind("true or false", parse_boolean)
+TEXT = Kind("text", _parse_text)
+SECRET = Kind("text", _parse_secret)
+PATH = Kind("a path", parse_path, str)
+SIZE_OR_AUTO = Kind(
+    "a size such as 16MiB, 0 for no limit, or auto",
+    _parse_size_or_auto,
+    lambda value: "auto" if value == AUTO else format_size(value),
+)
+LISTENERS = Kind(
+    "a list of amqp://HOST[:PORT] or amqps://HOST[:PORT] (0.0.0.0 or [::]: every interface)",
+    parse_listeners,
+    lambda listed: [str(each) for each in listed],
+)
+PEERS = Kind("a URL such as amqp://node1:5672,node2:5672", parse_peers, show_addresses)
+COORDINATOR = Kind(coordinator.EXPECTED, coordinator.CoordinatorUrl.parse, str)
+MECHANISM = choice(*MECHANISMS)
+MECHANISM_LIST = choices(*MECHANISMS)
+TLS_VERSION_LIST = choices(*TLS_VERSIONS)
+LEVEL = Kind(f"one of {', '.join(Replicate)}, or all, which is messages", _parse_level, str)
+RULES = Kind(
+    "a list of {pattern: tmp.*, replicate: none}, or text such as tmp.*=none,log.*=configuration",
+    _parse_rules,
+    lambda rules: [{"pattern": rule.pattern, "replicate": str(rule.replicate)} for rule in rules],
+)
+QUEUE_ARGUMENTS = Kind("a mapping such as {qpid.max_count: 1000}", _parse_queue_arguments, dict)

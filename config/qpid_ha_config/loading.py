@@ -1,0 +1,117 @@
+"""All settings of a broker, from its command line, its file and the defaults, and whether their files can be used.
+
+Flags beat the file, the file beats the defaults. A configuration is read before anything is opened, so a mistake never
+costs a running broker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from qpid_ha_config.configuration import COMMAND_LINE, Configuration
+from qpid_ha_config.defaults import find_file
+from qpid_ha_config.errors import ConfigError, SettingsError
+from qpid_ha_config.settings import SECRETS, BrokerSettings, TlsSettings
+
+
+def load_settings(
+    config_file: Path | None = None,
+    flags: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> BrokerSettings:
+    """The settings from flags (by dotted key), the file that `find_file` finds and the defaults. Raises ConfigError."""
+    configuration = Configuration.of_flags(flags or {})
+    for key in SECRETS:
+        if configuration.has(key):
+            problem = "every user of this machine can read a command line: put it into a file of mode 0600"
+            raise ConfigError(COMMAND_LINE, key, f"{problem} and set {key}-file")
+    configuration.check_each()
+    path = find_file(config_file, environment)
+    if path is not None:
+        file = Configuration.read(path)
+        for key in SECRETS:
+            if file.has(key):
+                with file.blamed():
+                    check_private(key, path)
+        file.check_each()
+        configuration = configuration.over(file)
+    with configuration.blamed():
+        settings = BrokerSettings.from_values(configuration.values)
+        check_files(settings)
+    return settings
+
+
+def check_files(settings: BrokerSettings) -> None:
+    """Raise SettingsError for a file that cannot be used, or may be used by others: of TLS, logins, the coordinator."""
+    ha, tls, users_db = settings.ha, settings.tls, settings.sasl.users_db
+    ha.read_password()
+    for key, file in (
+        ("tls.certificate", tls.certificate),
+        ("tls.key", tls.key),
+        ("tls.ca", tls.ca),
+        ("sasl.users-db", users_db),
+    ):
+        if file is not None:
+            _check_readable(key, file)
+    for key, file in (("tls.key", tls.key), ("sasl.users-db", users_db), ("ha.password-file", ha.password_file)):
+        if file is not None:
+            check_private(key, file)
+    if ha.coordinator.directory is not None:
+        check_unshared("ha.coordinator", ha.coordinator.directory)
+    _check_tls(tls)
+
+
+def _check_readable(key: str, file: Path) -> None:
+    try:
+        with file.open("rb") as opened:
+            opened.read(1)
+    except OSError as error:
+        raise SettingsError(key, f"cannot read {file}: {error.strerror}") from None
+
+
+def check_private(key: str, file: Path) -> None:
+    """Raise SettingsError for a secret that every user of this machine may read or replace; its group may."""
+    with contextlib.suppress(OSError):
+        found = file.stat()
+        if stat.S_ISREG(found.st_mode) and found.st_mode & stat.S_IRWXO:
+            raise SettingsError(key, f"{file} is a secret and open to all users: chmod o-rwx {file}")
+
+
+def check_unshared(key: str, directory: Path) -> None:
+    """Raise SettingsError for a directory in which every user of this machine may replace what the broker relies on."""
+    with contextlib.suppress(OSError):
+        if directory.stat().st_mode & stat.S_IWOTH:
+            raise SettingsError(key, f"every user may change what is in {directory}: chmod o-w {directory}")
+
+
+def _check_tls(tls: TlsSettings) -> None:
+    """A passphrase is answered with nothing: OpenSSL would ask for it on the terminal, and wait there."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if tls.certificate is not None and tls.key is not None:
+        try:
+            context.load_cert_chain(tls.certificate, tls.key, password=lambda: "")
+        except (ssl.SSLError, ValueError) as error:
+            pair = f"{tls.certificate} and {tls.key}"
+            problem = f"{pair} are not a certificate in PEM form and its key without a passphrase ({_reason(error)})"
+            raise SettingsError("tls.certificate", problem) from None
+    if tls.ciphers is not None:
+        try:
+            context.set_ciphers(tls.ciphers)
+        except ssl.SSLError:
+            problem = f"OpenSSL knows none of {tls.ciphers!r}; see `openssl ciphers`"
+            raise SettingsError("tls.ciphers", problem) from None
+    if tls.ca is not None:
+        try:
+            context.load_verify_locations(tls.ca)
+        except (ssl.SSLError, ValueError) as error:
+            raise SettingsError("tls.ca", f"{tls.ca} holds no certificate in PEM form ({_reason(error)})") from None
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason).replace("_", " ").lower() if reason else str(error)

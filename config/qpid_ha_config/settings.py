@@ -1,0 +1,445 @@
+"""What an operator can decide about one broker: a table of settings, and how they depend on each other.
+
+Each field carries its key in the configuration file, what it accepts, its default, and whether it may change while the
+broker runs. The names of fields have units. Relations between fields are checked when the settings are made: a
+`BrokerSettings` that exists is one that a broker can start with, as far as that can be told without opening files
+(`loading` does).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from qpid_ha_broker.model.errors import InvalidArgument
+from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate, check_settable
+from qpid_ha_config import defaults
+from qpid_ha_config.addresses import Address, show_addresses
+from qpid_ha_config.coordinator import CoordinatorUrl
+from qpid_ha_config.errors import SettingsError, nearest, shown
+from qpid_ha_config.kinds import (
+    AUTO,
+    BOOLEAN,
+    COORDINATOR,
+    LEVEL,
+    LISTENERS,
+    LOG_LEVELS,
+    MECHANISM,
+    MECHANISM_LIST,
+    PATH,
+    PEERS,
+    QUEUE_ARGUMENTS,
+    RULES,
+    SECRET,
+    SIZE_OR_AUTO,
+    TEXT,
+    TLS_VERSION_LIST,
+    TLS_VERSIONS,
+    QueueArgument,
+    ReplicationRule,
+    Setting,
+    choice,
+    count,
+    duration,
+    setting,
+    size,
+)
+
+KIB, MIB, TIB = 1024, 1024**2, 1024**4
+LARGEST_MESSAGE_BYTES: Final = 127 * MIB
+"""A message has to fit into a record of the log (128 MiB), with the names of the queues that it joins."""
+PRODUCERS_MAX: Final = 100_000
+"""So that all of them fit into one frame to a backup."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_LONGEST_SOCKET_PATH = 107
+"""Bytes that a Unix socket's address holds on Linux, without the final zero."""
+
+
+@dataclass(frozen=True)
+class TlsSettings:
+    """Of `amqps` listeners, and of connections to other brokers. The files are PEM."""
+
+    certificate: Path | None = setting("tls.certificate", PATH)
+    key: Path | None = setting("tls.key", PATH)
+    ca: Path | None = setting("tls.ca", PATH)
+    require_client_certificate: bool = setting("tls.require-client-certificate", BOOLEAN, False)
+    versions: tuple[str, ...] = setting("tls.versions", TLS_VERSION_LIST, TLS_VERSIONS)
+    ciphers: str | None = setting("tls.ciphers", TEXT)
+    """For TLS 1.2, as OpenSSL writes them (`man openssl-ciphers`); None: the library's own. TLS 1.3 has its own."""
+
+
+@dataclass(frozen=True)
+class SaslSettings:
+    """Who may log in, and how. `allow_anonymous` None: through loopback listeners only."""
+
+    mechanisms: tuple[str, ...] | None = setting("sasl.mechanisms", MECHANISM_LIST)
+    users_db: Path | None = setting("sasl.users-db", PATH)
+    allow_anonymous: bool | None = setting("sasl.allow-anonymous", BOOLEAN)
+    allow_insecure_plain: bool = setting("sasl.allow-insecure-plain", BOOLEAN, False)
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """Of a broker with a data-dir; without one there is no store, whatever they say."""
+
+    enabled: bool = setting("store.enabled", BOOLEAN, True)
+    segment_bytes: int = setting("store.segment-size", size(64 * KIB, 4096 * MIB), 64 * MIB)
+    """Of a journal file; its room is taken when it is made."""
+    consolidate_bytes: int = setting("store.consolidate-at", size(64 * KIB, TIB), 256 * MIB, changeable=True)
+    """So much in closed journal files, and at least as much as the last snapshot has, is folded into a new one."""
+    memory_bytes: int = setting(
+        "store.memory", size(MIB, 1024 * TIB), lambda: defaults.memory_limit_bytes() // 2, changeable=True
+    )
+    """Beyond this, payloads of durable messages are on disk alone until their consumers come near."""
+
+
+@dataclass(frozen=True)
+class DeduplicationSettings:
+    """Of producers that number their messages. In a cluster, those of the primary count."""
+
+    producers: int = setting("deduplication.producers", count(0, PRODUCERS_MAX), 10_000, changeable=True)
+    """So many are remembered; who sent nothing for longest is forgotten. 0: the annotations mean nothing."""
+
+
+@dataclass(frozen=True)
+class HaSettings:
+    """A broker's part in a cluster; the keys are those that qpid's users know."""
+
+    cluster: bool = setting("ha.cluster", BOOLEAN, False)
+    brokers_url: tuple[Address, ...] = setting("ha.brokers-url", PEERS, (), changeable=True)
+    """Where the brokers of the cluster reach each other: all of them, this one too."""
+    public_url: tuple[Address, ...] = setting("ha.public-url", PEERS, (), changeable=True)
+    """Where clients find the cluster, such as a virtual IP; empty: as in `brokers_url`."""
+
+    replicate: Replicate = setting("ha.replicate", LEVEL, Replicate.MESSAGES, changeable=True)
+    """For what neither says it itself nor matches a rule."""
+    replication_rules: tuple[ReplicationRule, ...] = setting("replication-rules", RULES, (), changeable=True)
+    """The first that matches counts."""
+
+    backup_timeout_s: float = setting("ha.backup-timeout", duration(0.1, 3600), 10.0, changeable=True)
+    """How long publishers wait for a backup that is silent or stalled; then the cluster goes on without it."""
+    min_in_sync: int = setting("ha.min-in-sync", count(1, 100), 1, changeable=True)
+    """Brokers that have to hold a message, the primary among them, or it is rejected."""
+    confirm_dequeue: bool = setting("ha.confirm-dequeue", BOOLEAN, True, changeable=True)
+    """A consumer's acknowledgement is settled only when no broker can bring the message back."""
+    link_heartbeat_interval_s: float = setting("link-heartbeat-interval", duration(0.01, 600), 1.0, changeable=True)
+
+    username: str | None = setting("ha.username", TEXT)
+    """Who the brokers are to each other; then nobody else may replicate or administer through AMQP."""
+    password: str | None = setting("ha.password", SECRET, secret=True)
+    password_file: Path | None = setting("ha.password-file", PATH)
+    mechanism: str | None = setting("ha.mechanism", MECHANISM)
+    """None: the strongest that the other broker offers."""
+
+    queue_replication: bool = setting("ha.queue-replication", BOOLEAN, False)
+    """Let `qpid-ha replicate` copy single queues from another broker to one that is in no cluster."""
+    coordinator: CoordinatorUrl = setting("ha.coordinator", COORDINATOR, CoordinatorUrl())
+    store_error: str = setting("ha.store-error", choice("abort", "continue"), "abort")
+    """What a backup does when its store does not fit what the primary sends."""
+    dirty_store: str = setting("ha.dirty-store", choice("rejoin", "refuse"), "rejoin")
+    """What a broker does that finds a store which was not closed in order."""
+    auto_recover: bool = setting("ha.auto-recover", BOOLEAN, True)
+    """After a crash of all, go on without an operator once every member of the last in-sync set is back."""
+    tail_bytes: int = setting("ha.tail-size", size(64 * KIB, TIB), 64 * MIB)
+    """What a primary keeps of the stream, for backups that come back."""
+
+    def read_password(self) -> str | None:
+        """The password, from its file if it is in one. Raises SettingsError."""
+        if self.password_file is None:
+            return self.password
+        try:
+            return read_password_file(self.password_file)
+        except OSError as error:
+            raise SettingsError("ha.password-file", f"cannot read {self.password_file}: {error.strerror}") from None
+        except ValueError as error:
+            raise SettingsError("ha.password-file", str(error)) from None
+
+
+_SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "tls": TlsSettings,
+        "sasl": SaslSettings,
+        "store": StoreSettings,
+        "deduplication": DeduplicationSettings,
+        "ha": HaSettings,
+    }
+)
+"""The field of `BrokerSettings`, and what is in it."""
+_ALIASES: Final = {"ha.link-heartbeat-interval": "link-heartbeat-interval", "ha.replication-rules": "replication-rules"}
+"""Two of the section `ha` stand outside it, as in qpid, and are understood within it too."""
+
+
+@dataclass(frozen=True)
+class BrokerSettings:
+    """One broker's settings. Raises SettingsError when fields do not go together."""
+
+    name: str = setting("name", TEXT, defaults.broker_name)
+    data_dir: Path | None = setting("data-dir", PATH)
+    listen: tuple[Address, ...] = setting("listen", LISTENERS, (Address("amqp", "127.0.0.1", 5672),))
+    control_socket: Path = setting("control-socket", PATH, Path())
+    """Left out, it becomes `defaults.control_socket(name)`."""
+
+    max_connections: int = setting("max-connections", count(1, 1_000_000), 5000, changeable=True)
+    """Clients whose AMQP open was let in."""
+    max_connections_per_address: int = setting(
+        "max-connections-per-address", count(1, 1_000_000), 2500, changeable=True
+    )
+    """Of those, from one IP address."""
+    max_unopened_connections: int = setting("max-unopened-connections", count(1, 1_000_000), 1000, changeable=True)
+    """Sockets without an AMQP open: beyond it the oldest of the address that has most make way."""
+    max_sessions_per_connection: int = setting("max-sessions-per-connection", count(1, 65_536), 256)
+    max_links_per_connection: int = setting("max-links-per-connection", count(1, 1_000_000), 4096)
+    max_unsettled_per_connection: int = setting(
+        "max-unsettled-per-connection", count(1, 1_000_000), 30_000, changeable=True
+    )
+    """Messages that a client has got and not answered: it gets no more before it answers some."""
+    max_frame_bytes: int = setting("max-frame-size", size(512, 16 * MIB), 64 * KIB)
+    max_message_bytes: int = setting("max-message-size", size(512, LARGEST_MESSAGE_BYTES), 100 * MIB, changeable=True)
+    max_transaction_messages: int = setting("max-transaction-messages", count(1, 1_000_000), 2000, changeable=True)
+    """Published and accepted in one transaction: while it is committed, nobody else is served."""
+    memory_limit_bytes: int = setting(
+        "memory-limit", size(16 * MIB, 1024 * TIB), defaults.memory_limit_bytes, changeable=True
+    )
+    """Publishers get no credit while the broker holds more than this."""
+    publisher_credit: int = setting("publisher-credit", count(1, 1_000_000), 1000, changeable=True)
+    temporary_queue_bytes: int = setting("temporary-queue-size", SIZE_OR_AUTO, AUTO, changeable=True)
+    """What may wait for a reader whose queue goes with it. AUTO: a share of memory-limit; 0: no limit."""
+
+    idle_timeout_s: float = setting("idle-timeout", duration(0, 86_400), 60.0, changeable=True)
+    """How long a peer may be silent; advertised to it as AMQP's idle-time-out. 0: for ever."""
+    handshake_timeout_s: float = setting("handshake-timeout", duration(0.1, 3600), 3.0, changeable=True)
+    """From accepting a connection to its AMQP open; TLS and SASL included."""
+    stop_timeout_s: float = setting("stop-timeout", duration(0, 3600), 10.0, changeable=True)
+
+    auto_create: bool = setting("auto-create", BOOLEAN, True, changeable=True)
+    auto_create_arguments: Mapping[str, QueueArgument] = setting(
+        "auto-create-arguments", QUEUE_ARGUMENTS, lambda: MappingProxyType({})
+    )
+    log_level: str = setting("log-level", choice(*LOG_LEVELS), "info", changeable=True)
+    log_file: Path | None = setting("log-file", PATH)
+
+    tls: TlsSettings = TlsSettings()
+    sasl: SaslSettings = SaslSettings()
+    store: StoreSettings = field(default_factory=StoreSettings)
+    deduplication: DeduplicationSettings = DeduplicationSettings()
+    ha: HaSettings = HaSettings()
+
+    def __post_init__(self) -> None:
+        if self.control_socket == Path():
+            object.__setattr__(self, "control_socket", defaults.control_socket(self.name))
+        for check in (_check_names, _check_limits, _check_auto_create, _check_tls, _check_logins, _check_cluster):
+            check(self)
+
+    @property
+    def has_store(self) -> bool:
+        """Whether what is durable is kept on disk."""
+        return self.data_dir is not None and self.store.enabled
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, object]) -> BrokerSettings:
+        """Settings from {dotted key: value as YAML or a command line gives it}. Raises SettingsError."""
+        sections: dict[str, dict[str, Any]] = {section: {} for section in ("", *_SECTIONS)}
+        for key, value in values.items():
+            found = find(key)
+            sections[found.section][found.name] = found.setting.read(value)
+        own = {name: make(**sections[name]) for name, make in _SECTIONS.items()}
+        return cls(**sections[""], **own)
+
+    def get(self, key: str) -> object:
+        """The setting `key` as JSON can carry it and as `with_change` takes it. Raises SettingsError."""
+        found = find(key)
+        return found.setting.show(getattr(getattr(self, found.section) if found.section else self, found.name))
+
+    def as_mapping(self) -> dict[str, object]:
+        """Every setting, by key."""
+        return {key: self.get(key) for key in TABLE}
+
+    def with_change(self, key: str, value: object) -> BrokerSettings:
+        """These settings with `key` changed, as `qpid-ha set` does. Raises SettingsError."""
+        section, name, row, _default = find(key)
+        if not row.changeable:
+            can_change = ", ".join(key for key, found in TABLE.items() if found.setting.changeable)
+            problem = "cannot change while the broker runs: change the configuration file and restart"
+            raise SettingsError(row.key, f"{problem} (can change: {can_change})")
+        changed: dict[str, Any] = {name: row.read(value)}
+        if section:
+            changed = {section: dataclasses.replace(getattr(self, section), **changed)}
+        return dataclasses.replace(self, **changed)
+
+    def mechanisms_for(self, address: Address) -> tuple[str, ...]:
+        """The SASL mechanisms that the listener offers, strongest first; none when nobody could log in there."""
+        wanted = self.sasl.mechanisms
+        return tuple(name for name in self._possible_mechanisms(address) if wanted is None or name in wanted)
+
+    def _possible_mechanisms(self, address: Address) -> list[str]:
+        possible = []
+        if address.is_tls and self.tls.require_client_certificate:  # Proton asks every client for one, or none
+            possible.append("EXTERNAL")
+        if self.sasl.users_db is not None:
+            possible += ["SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1"]
+            if address.is_tls or address.is_loopback or self.sasl.allow_insecure_plain:
+                possible.append("PLAIN")
+        anonymous = self.sasl.allow_anonymous
+        if anonymous or (anonymous is None and address.is_loopback):
+            possible.append("ANONYMOUS")
+        return possible
+
+
+class Row(NamedTuple):
+    """Where the value of a setting is: `name` is the field of `section` (empty: of `BrokerSettings`)."""
+
+    section: str
+    name: str
+    setting: Setting
+    default: Any
+    """A value, or a function that makes it."""
+
+
+def _rows() -> Iterable[Row]:
+    for section, owner in (("", BrokerSettings), *_SECTIONS.items()):
+        for item in fields(owner):
+            if "setting" in item.metadata:
+                default = item.default_factory if item.default is MISSING else item.default
+                yield Row(section, item.name, item.metadata["setting"], default)
+
+
+TABLE: Final[Mapping[str, Row]] = MappingProxyType({row.setting.key: row for row in _rows()})
+"""Every setting, by its dotted key."""
+SECRETS: Final = tuple(key for key, row in TABLE.items() if row.setting.secret)
+"""The keys whose value nobody but the broker may see."""
+
+
+def canonical_key(key: str) -> str:
+    """The one name of a setting that may be written in two ways."""
+    return _ALIASES.get(key, key)
+
+
+def find(key: str) -> Row:
+    """Raises SettingsError for a key that does not exist, with the nearest one."""
+    found = TABLE.get(canonical_key(key))
+    if found is None:
+        raise SettingsError(key, f"unknown key; {nearest(key, TABLE)}")
+    return found
+
+
+def read_password_file(path: Path) -> str:
+    """The file's first line. Raises OSError, or ValueError where there is no password."""
+    try:
+        password = path.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text") from None
+    if not password:
+        raise ValueError(f"the first line of {path} is empty; write the password there")
+    return password
+
+
+# --- what does not go together
+
+
+def _check_names(settings: BrokerSettings) -> None:
+    if not _NAME.fullmatch(settings.name):
+        raise SettingsError("name", f"{shown(settings.name)} is not 1 to 64 of letters, digits and . _ -")
+    length = len(bytes(settings.control_socket))
+    if length > _LONGEST_SOCKET_PATH:
+        problem = f"the path has {length} bytes, a Unix socket takes {_LONGEST_SOCKET_PATH}; choose a shorter one"
+        raise SettingsError("control-socket", problem)
+    for host, port in _twice(address for address in settings.listen if address.port):
+        raise SettingsError("listen", f"port {port} of {host} is there twice; take one out")
+    if not settings.listen:
+        raise SettingsError("listen", "at least one address is needed")
+
+
+def _twice(addresses: Iterable[Address]) -> list[tuple[str, int]]:
+    return [place for place, times in Counter(address.place for address in addresses).items() if times > 1]
+
+
+def _check_limits(settings: BrokerSettings) -> None:
+    if settings.max_message_bytes > settings.memory_limit_bytes:
+        problem = f"{settings.get('max-message-size')} is over memory-limit ({settings.get('memory-limit')})"
+        raise SettingsError("max-message-size", f"{problem}; lower it, or raise memory-limit")
+
+
+def _check_auto_create(settings: BrokerSettings) -> None:
+    try:
+        check_settable(settings.auto_create_arguments)
+        QueueArguments.parse(settings.auto_create_arguments)
+    except InvalidArgument as error:
+        raise SettingsError("auto-create-arguments", str(error)) from None
+
+
+def _check_tls(settings: BrokerSettings) -> None:
+    tls = settings.tls
+    if (tls.certificate is None) != (tls.key is None):
+        missing, given = ("key", "certificate") if tls.key is None else ("certificate", "key")
+        raise SettingsError(f"tls.{missing}", f"missing; tls.{given} needs it")
+    if tls.require_client_certificate and tls.ca is None:
+        raise SettingsError("tls.ca", "missing; tls.require-client-certificate needs it to check certificates")
+    for address in settings.listen:
+        if address.is_tls and tls.certificate is None:
+            raise SettingsError("tls.certificate", f"missing; the listener {address} needs it and tls.key")
+
+
+def _check_logins(settings: BrokerSettings) -> None:
+    """Secure by default: whoever opens a port to the network says who may come in."""
+    for address in settings.listen:
+        if settings.mechanisms_for(address):
+            continue
+        if settings.sasl.mechanisms is not None:
+            offered = ", ".join(settings.sasl.mechanisms)
+            possible = ", ".join(settings._possible_mechanisms(address)) or "none"
+            problem = f"none of {offered} can work on {address} (what can: {possible})"
+            advice = "see sasl.users-db, tls.require-client-certificate, sasl.allow-anonymous"
+            raise SettingsError("sasl.mechanisms", f"{problem}; {advice}")
+        ways = "set sasl.users-db (made with saslpasswd2), or sasl.allow-anonymous: true to let everybody in"
+        if address.is_tls:
+            ways = f"set tls.ca and tls.require-client-certificate, or {ways}"
+        raise SettingsError("listen", f"nobody could log in at {address}: {ways}, or listen on loopback only")
+
+
+def _check_cluster(settings: BrokerSettings) -> None:
+    ha, listen = settings.ha, settings.listen
+    _check_cluster_login(ha)
+    if ha.backup_timeout_s < 2 * ha.link_heartbeat_interval_s:
+        problem = "is less than two heartbeats (link-heartbeat-interval), so one late heartbeat would cost a backup"
+        raise SettingsError("ha.backup-timeout", f"{ha.backup_timeout_s:g}s {problem}; raise it")
+    for host, port in _twice(ha.brokers_url):
+        raise SettingsError("ha.brokers-url", f"{host}:{port} is there twice; name each broker once")
+    if not ha.cluster:
+        return
+    _check_members(ha, listen)
+    open_ones = [str(address) for address in (*ha.brokers_url, *listen) if not address.is_loopback]
+    if open_ones and ha.username is None:
+        problem = f"missing; {open_ones[0]} can be reached from outside, and anybody there could say to be a backup"
+        raise SettingsError("ha.username", f"{problem}: set it and ha.password-file")
+
+
+def _check_cluster_login(ha: HaSettings) -> None:
+    if ha.password is not None and ha.password_file is not None:
+        raise SettingsError("ha.password", "ha.password-file gives one too; take one of them out")
+    has_password = ha.password is not None or ha.password_file is not None
+    if has_password and ha.username is None:
+        raise SettingsError("ha.username", "missing; there is a password for it")
+    if ha.username is not None and not has_password and ha.mechanism != "EXTERNAL":
+        raise SettingsError("ha.password", "missing; ha.username needs it: set ha.password-file (or ha.password)")
+
+
+def _check_members(ha: HaSettings, listen: Sequence[Address]) -> None:
+    count_of_brokers = len(ha.brokers_url)
+    if not ha.brokers_url:
+        problem = "missing; ha.cluster needs it: name all brokers, such as amqp://node1:5672,node2:5672"
+        raise SettingsError("ha.brokers-url", problem)
+    if {address.place for address in ha.brokers_url} <= {address.place for address in listen}:
+        problem = f"{show_addresses(ha.brokers_url)} names only this broker; name the others too"
+        raise SettingsError("ha.brokers-url", problem)
+    if count_of_brokers == 1:
+        problem = f"{ha.brokers_url[0]} is one broker; name all of the cluster, this one too"
+        raise SettingsError("ha.brokers-url", problem)
+    if ha.min_in_sync > count_of_brokers:
+        problem = f"{ha.min_in_sync} brokers, but ha.brokers-url names {count_of_brokers}"
+        raise SettingsError("ha.min-in-sync", f"{problem}: nothing could ever be confirmed; lower it")
