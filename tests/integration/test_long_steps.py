@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attackers import ATTACKS
 from blocking_client import BlockingClient, bodies
-from long_work import LONG_WORK
+from long_work import LONG_WORK, MANY_BINDINGS, MANY_QUEUES, bind_often, create_many
+from qpid_ha_agent.control import ControlClient
 from running_broker import RunningBroker
 
 PROMISED_MS = 20.0
@@ -48,7 +50,13 @@ def check(broker: TimedBroker) -> None:
         client.send("honest", "still served")
         assert bodies(client.consume("honest")) == ["still served"]
     took_ms, step = broker.longest_ms()
+    print(f"longest: {step} {took_ms} ms")
     assert took_ms <= PROMISED_MS * SLACK, f"{step} took {took_ms} ms"
+
+
+def asked(broker: TimedBroker, method: str, **params: object) -> Any:
+    with ControlClient(broker.control_socket, timeout_s=30) as control:
+        return control.call(method, **params)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ATTACKS if kind != "silence"])
@@ -60,4 +68,20 @@ def test_an_attack_keeps_nobody_waiting(timed: TimedBroker, kind: str) -> None:
 @pytest.mark.parametrize("command", LONG_WORK)
 def test_a_command_that_means_very_much_work_keeps_nobody_waiting(timed: TimedBroker, command: str) -> None:
     LONG_WORK[command](timed.port)
+    check(timed)
+
+
+def test_who_lists_very_many_bindings_keeps_nobody_waiting(timed: TimedBroker) -> None:
+    with BlockingClient(timed.url) as client:
+        bind_often(timed.port, client)
+    bindings = asked(timed, "exchanges", action="read", name="amq.topic")["bindings"]
+    listed = {exchange["name"]: len(exchange["bindings"]) for exchange in asked(timed, "exchanges", action="list")}
+    assert len(bindings) == listed["amq.topic"] == MANY_BINDINGS
+    check(timed)
+
+
+def test_who_lists_very_many_queues_keeps_nobody_waiting(timed: TimedBroker) -> None:
+    create_many(timed.port)
+    assert len(asked(timed, "queues", action="list")) == MANY_QUEUES
+    asked(timed, "query")
     check(timed)

@@ -34,6 +34,7 @@ from raw_peer import (
 
 MANY: Final = 200_000
 MANY_BINDINGS: Final = 30_000
+MANY_QUEUES: Final = 20_000
 MANY_UNSETTLED: Final = 30_000
 """As many as max-unsettled-per-connection allows."""
 MANY_LINKS: Final = 4000
@@ -95,13 +96,28 @@ def delete(port: int) -> None:
 def delete_bound(port: int) -> None:
     """A queue that is bound to a topic exchange very often."""
     with BlockingClient(f"amqp://{HOST}:{port}") as client:
-        management = Management(client)
-        management.create_queue("bound")
-        send(port, "$management", map(_bind, range(MANY_BINDINGS)), 100)
-        found = management.ask("READ", type="exchange", name="amq.topic").body["bindings"]
-        if found != MANY_BINDINGS:
-            raise AssertionError(f"{found} of {MANY_BINDINGS} bindings were made")
-        management.delete_queue("bound")
+        bind_often(port, client).delete_queue("bound")
+
+
+def bind_often(port: int, client: BlockingClient) -> Management:
+    """Bind a queue to a topic exchange very often."""
+    management = Management(client)
+    management.create_queue("bound")
+    send(port, "$management", map(_bind, range(MANY_BINDINGS)), 100)
+    found = management.ask("READ", type="exchange", name="amq.topic").body["bindings"]
+    if found != MANY_BINDINGS:
+        raise AssertionError(f"{found} of {MANY_BINDINGS} bindings were made")
+    return management
+
+
+def create_many(port: int) -> None:
+    """Make very many queues."""
+    send(port, "$management", map(_create, range(MANY_QUEUES)), 100)
+
+
+def _create(number: int) -> bytes:
+    properties: Any = {"operation": "CREATE", "type": "queue", "name": f"q{number}"}
+    return bytes(Message(properties=properties).encode())
 
 
 def _bind(number: int) -> bytes:

@@ -19,8 +19,9 @@ from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, M
 from qpid_ha_broker.model.queue import Consumer
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.server import control
 from qpid_ha_broker.server.administration import control_methods
-from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError
+from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, encode_answer
 from qpid_ha_config.settings import BrokerSettings
 
 
@@ -75,7 +76,8 @@ class Desk:
 
         async def answered() -> object:
             answer = self.methods[method](dict(params))
-            return json.loads(json.dumps(await answer if asyncio.iscoroutine(answer) else answer))
+            line = await encode_answer(1, await answer if asyncio.iscoroutine(answer) else answer)
+            return json.loads(line)["result"]
 
         return asyncio.run(answered())
 
@@ -88,6 +90,49 @@ class Desk:
 @pytest.fixture
 def desk() -> Desk:
     return Desk()
+
+
+# --- answers that are long
+
+
+@pytest.mark.parametrize(
+    ("answer", "plain"),
+    [
+        (iter(()), []),
+        (iter([1, "a", None]), [1, "a", None]),
+        ({"a": 1, "b": iter([{"c": iter([2])}, {}])}, {"a": 1, "b": [{"c": [2]}, {}]}),
+        (map(str, range(3)), ["0", "1", "2"]),
+        ({"a": [1]}, {"a": [1]}),
+    ],
+)
+def test_an_iterator_in_an_answer_is_a_list(answer: object, plain: object) -> None:
+    assert (
+        asyncio.run(encode_answer(7, answer))
+        == json.dumps({"jsonrpc": "2.0", "id": 7, "result": plain}).encode() + b"\n"
+    )
+
+
+def test_others_have_their_turns_while_a_long_answer_is_put_together_and_what_has_gone_by_then_is_left_out(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "SLICE_S", 0.0)
+    for number in range(5):
+        desk.administration.create_queue(f"q{number}")
+        desk.administration.bind("amq.topic", f"q{number}", "k")
+
+    async def told() -> tuple[object, object]:
+        answers = desk.administration.queues(), desk.administration.exchange("amq.topic")
+        encoding = [asyncio.create_task(encode_answer(1, answer)) for answer in answers]
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in encoding)
+        desk.administration.delete_queue("q4")
+        desk.administration.create_queue("late")
+        queues, exchange = [json.loads(line)["result"] for line in await asyncio.gather(*encoding)]
+        return [queue["name"] for queue in queues], [binding["queue"] for binding in exchange["bindings"]]
+
+    expected = [f"q{number}" for number in range(4)]
+    assert asyncio.run(told()) == (expected, expected)
 
 
 # --- the model's side
@@ -117,25 +162,25 @@ def test_a_queue_is_described_with_what_it_holds_and_who_uses_it(desk: Desk) -> 
         "log_position": 9,
         "arguments": {"qpid.max_count": 10, "colour": "red"},
     }
-    assert desk.administration.queues() == [desk.administration.queue("orders")]
+    assert list(desk.administration.queues()) == [desk.administration.queue("orders")]
 
 
 def test_an_exchange_is_described_with_its_bindings(desk: Desk) -> None:
     desk.administration.create_queue("orders")
     desk.administration.create_exchange("post", "headers", {"qpid.replicate": "none"})
     desk.administration.bind("post", "orders", "k", {"x-match": "any", "colour": None})
-    assert desk.administration.exchange("post") == {
+    assert desk.ask("exchanges", action="read", name="post") == {
         "name": "post",
         "kind": "headers",
         "arguments": {"qpid.replicate": "none"},
         "bindings": [{"queue": "orders", "key": "k", "arguments": {"x-match": "any", "colour": None}}],
     }
     bound = {"exchange": "post", "queue": "orders", "key": "k", "arguments": {"x-match": "any", "colour": None}}
-    assert desk.administration.bindings() == [bound]
+    assert list(desk.administration.bindings()) == [bound]
     assert desk.administration.binding("post", "orders", "k") == bound
     assert desk.administration.binding("post", "orders", "other") is None
     desk.administration.unbind("post", "orders", "k")
-    assert desk.administration.bindings() == []
+    assert list(desk.administration.bindings()) == []
 
 
 def test_an_update_changes_what_it_names_and_takes_away_what_it_empties(desk: Desk) -> None:

@@ -109,7 +109,7 @@ class QueueType(EntityType):
         return self._administration.queue_count
 
     def rows_from(self, start: int) -> Iterator[Facts]:
-        return map(self._entity, self._administration.queues_from(start))
+        return map(self._entity, self._administration.queues(start))
 
     def _read(self, name: str) -> Facts:
         return self._entity(self._administration.queue(name))
@@ -145,7 +145,7 @@ class ExchangeType(EntityType):
         return self._administration.exchange_count
 
     def rows_from(self, start: int) -> Iterator[Facts]:
-        return map(self._entity, self._administration.exchanges_from(start))
+        return map(self._entity, self._administration.exchange_outlines(start))
 
     def _read(self, name: str) -> Facts:
         return self._entity(self._administration.exchange_outline(name))
@@ -171,7 +171,7 @@ class BindingType(EntityType):
         return self._administration.binding_count
 
     def rows_from(self, start: int) -> Iterator[Facts]:
-        return map(self._entity, self._administration.bindings_from(start))
+        return map(self._entity, self._administration.bindings(start))
 
     def _entity(self, facts: Facts) -> Facts:
         return super()._entity({"name": binding_name(facts), **facts})

@@ -23,7 +23,7 @@ MAX_KEY_BYTES = 1024
 """Of a binding: a topic exchange keeps a node for each word of it."""
 
 Facts = dict[str, object]
-"""An object as JSON or an AMQP map can carry it."""
+"""An object as JSON or an AMQP map can carry it; an iterator in it stands for a list that may be very long."""
 
 Result = TypeVar("Result")
 Other = TypeVar("Other")
@@ -88,18 +88,18 @@ class Administration:
 
     # --- queues
 
-    def queues(self) -> list[Facts]:
-        """All queues, in the order in which they were made."""
-        return [self._queue_facts(queue) for queue in self._state.queues.values()]
+    def queues(self, start: int = 0) -> Iterator[Facts]:
+        """The queues from number `start` on, in the order in which they were made; each is made when it is asked for.
+
+        What comes after this call is left out, and what goes before it is asked for.
+        """
+        there = list(islice(self._state.queues.values(), start, None))
+        return (self._queue_facts(queue) for queue in there if not queue.deleted)
 
     @property
     def queue_count(self) -> int:
         """How many queues there are."""
         return len(self._state.queues)
-
-    def queues_from(self, start: int) -> Iterator[Facts]:
-        """Those of `queues` from number `start` on, each made when it is asked for."""
-        return map(self._queue_facts, islice(self._state.queues.values(), start, None))
 
     def queue(self, name: object) -> Facts:
         """One queue. Raises NotFound."""
@@ -134,18 +134,22 @@ class Administration:
 
     # --- exchanges
 
-    def exchanges(self) -> list[Facts]:
-        """All exchanges with their bindings, in the order in which they were made."""
-        return [self._exchange_facts(exchange) for exchange in self._state.exchanges.values()]
+    def exchanges(self) -> Iterator[Facts]:
+        """All exchanges with their bindings, in the order in which they were made: as `queues`."""
+        return map(self._exchange_facts, self._exchanges_from(0))
 
     @property
     def exchange_count(self) -> int:
         """How many exchanges there are."""
         return len(self._state.exchanges)
 
-    def exchanges_from(self, start: int) -> Iterator[Facts]:
+    def exchange_outlines(self, start: int) -> Iterator[Facts]:
         """Those of `exchanges` from number `start` on, with the number of their bindings only."""
-        return map(self._exchange_outline, islice(self._state.exchanges.values(), start, None))
+        return map(self._exchange_outline, self._exchanges_from(start))
+
+    def _exchanges_from(self, start: int) -> Iterator[Exchange]:
+        there = list(islice(self._state.exchanges.values(), start, None))
+        return (exchange for exchange in there if self._state.exchanges_by_id.get(exchange.id) is exchange)
 
     def exchange_outline(self, name: object) -> Facts:
         """One exchange with the number of its bindings, which there may be very many of. Raises NotFound."""
@@ -175,25 +179,17 @@ class Administration:
 
     # --- bindings
 
-    def bindings(self) -> list[Facts]:
-        """Every binding of every exchange: {"exchange", "queue", "key", "arguments"}."""
-        return [
-            {"exchange": exchange.name, **self._binding_facts(binding)}
-            for exchange in self._state.exchanges.values()
-            for binding in exchange.bindings()
-        ]
+    def bindings(self, start: int = 0) -> Iterator[Facts]:
+        """Every binding of every exchange, from number `start` on: {"exchange", "queue", "key", "arguments"}."""
+        for exchange in self._exchanges_from(0):
+            for facts in self._bindings_of(exchange, start):
+                yield {"exchange": exchange.name, **facts}
+            start = max(start - len(exchange), 0)
 
     @property
     def binding_count(self) -> int:
         """How many bindings there are."""
         return sum(map(len, self._state.exchanges.values()))
-
-    def bindings_from(self, start: int) -> Iterator[Facts]:
-        """Those of `bindings` from number `start` on, each made when it is asked for."""
-        for exchange in self._state.exchanges.values():
-            for binding in exchange.bindings()[start:]:
-                yield {"exchange": exchange.name, **self._binding_facts(binding)}
-            start = max(start - len(exchange), 0)
 
     def binding(self, exchange: object, queue: object, key: object) -> Facts | None:
         """One binding; None when there is none with that key. Raises NotFound when queue or exchange are missing."""
@@ -237,8 +233,11 @@ class Administration:
         }
 
     def _exchange_facts(self, exchange: Exchange) -> Facts:
-        bindings = [self._binding_facts(binding) for binding in exchange.bindings()]
-        return {**self._exchange_outline(exchange), "bindings": bindings}
+        return {**self._exchange_outline(exchange), "bindings": self._bindings_of(exchange)}
+
+    def _bindings_of(self, exchange: Exchange, start: int = 0) -> Iterator[Facts]:
+        there = exchange.bindings()[start:]
+        return (self._binding_facts(binding) for binding in there if binding.queue in self._state.queues_by_id)
 
     @staticmethod
     def _exchange_outline(exchange: Exchange) -> Facts:
