@@ -11,6 +11,7 @@ import pytest
 from cluster_in_process import InProcessCluster, eventually, told
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Batch, Topic
+from qpid_ha_broker.ha.roles import Leader
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.transaction import Message
 from qpid_ha_broker.server import membership as driver
@@ -229,15 +230,15 @@ def test_damage_on_a_channel_reaches_the_core_as_damage(tmp_path: Path) -> None:
             (link,) = [link for link in membership._links.values() if link.number in _backup_links(membership)]
             link.channel.send(b"\x20 this is no batch")
             cluster.brokers["a"].schedule_turn()
-            await cluster.see("b", lambda: cluster.member("b").member.state is not State.READY)
+            await cluster.see("b", lambda: cluster.member("b").member.status.state is not State.READY)
             await cluster.reach("b", State.READY)  # it has connected anew
 
     told(story)
 
 
 def _backup_links(membership: Membership) -> set[int]:
-    primary = membership.member._primary
-    return set() if primary is None else set(primary.links)
+    role = membership.member.role
+    return set(role.primary.links) if isinstance(role, Leader) else set()
 
 
 class FarBehind:
@@ -268,7 +269,7 @@ def test_a_backup_whose_store_is_far_behind_reads_no_more_and_comes_back_once_it
                 container.resources.publish(queue, Message(b"%d" % number + bytes(10_000), True), 0)
                 cluster.brokers["a"].schedule_turn()
                 await asyncio.sleep(0)
-            await eventually(lambda: cluster.member("a").member.members == ("a",))
+            await eventually(lambda: cluster.member("a").member.status.members == ("a",))
             assert backup.queues["q"].count < COUNT
             behind.is_over()
             await cluster.reach("b", State.READY)

@@ -181,8 +181,12 @@ class Agent:
         def answer() -> None:
             if view is self._view and node.is_up and node.process == self._process and not node.is_paused:
                 before, member = view.state, node.member
-                status = {"state": member.state.value, "lsn": member.position.lsn, "generation": member.generation}
-                view.answer({**status, "primary": member.primary_name}, asked_at_s)
+                status = {
+                    "state": member.status.state.value,
+                    "lsn": member.position.lsn,
+                    "generation": member.status.generation,
+                }
+                view.answer({**status, "primary": member.status.primary}, asked_at_s)
                 if view.state is State.READY and before is not State.READY:
                     self._pause_until_s = 0.0
 
@@ -239,7 +243,7 @@ class Agent:
     def _check_right(self, action: Action) -> None:
         """A primary that answers, and that the record names, stays it."""
         node, record = self.node, self._register.record
-        is_recorded = (record.primary, record.generation) == (node.name, node.member.generation)
+        is_recorded = (record.primary, record.generation) == (node.name, node.member.status.generation)
         if node.is_primary and not node.is_paused and is_recorded and self._view.silent_s(self._schedule.now_s) < 1.0:
             raise Violation(f"the agent of {node.name} wanted to {action}, which is primary by the record")
 
@@ -350,10 +354,10 @@ class Agents:
             and not self._agents[node.index].is_hanging
             and self._is_reachable(node)
             and node.name in record.members
-            and node.name in node.member.members
-            and node.member.generation == record.generation
-            and node.member.status().complete
-            and node.member.store is Store.MEMORY
+            and node.name in node.member.status.members
+            and node.member.status.generation == record.generation
+            and node.member.answer().complete
+            and node.member.status.store is Store.MEMORY
             for node in self._nodes
         )
 

@@ -156,7 +156,7 @@ class Cluster:
         if change.after is State.PRIMARY:
             self.ledger.became_primary(node)
             self.generations += 1
-            self.newest_generation = node.member.generation
+            self.newest_generation = node.member.status.generation
             if isinstance(self.manager, Agents):
                 self.manager.became_primary(node, change.reason)
         if change.before is State.PRIMARY and change.reason.startswith("handed over"):
@@ -165,7 +165,7 @@ class Cluster:
     def handled(self, node: Node) -> None:
         if node.is_primary:
             in_sync = self._in_sync_processes(node)
-            if node.member.generation >= self.newest_generation:
+            if node.member.status.generation >= self.newest_generation:
                 self.newest_in_sync = in_sync
                 self.ledger.in_sync_is(in_sync)
                 self.manager.last_in_sync = dict.fromkeys(in_sync, 0) if self.plan.has_store else in_sync
@@ -175,15 +175,17 @@ class Cluster:
         noticed."""
         before = self._in_sync.get((primary.name, primary.process), {})
         by_name = {node.name: node for node in self.nodes}
-        now = {name: self._process_behind(by_name[name], before.get(name)) for name in primary.member.members}
+        now = {name: self._process_behind(by_name[name], before.get(name)) for name in primary.member.status.members}
         self._in_sync[primary.name, primary.process] = now
         return now
 
     def _process_behind(self, node: Node, known: int | None) -> int:
         if known is None:
-            has_memory = not node.is_up or (node.was_level if self.plan.has_store else node.member.generation > 0)
-            return node.process if has_memory else node.process - 1
-        return node.process if node.is_up and node.member.state is State.READY else known
+            vote_history_intact = not node.is_up or (
+                node.was_level if self.plan.has_store else node.member.status.generation > 0
+            )
+            return node.process if vote_history_intact else node.process - 1
+        return node.process if node.is_up and node.member.status.state is State.READY else known
 
     def ended(self, node: Node, in_order: bool) -> None:
         self.faults.start_later(node, self._restarts.choice(RESTARTED_AFTER_S))
@@ -209,7 +211,7 @@ class Cluster:
     def _force_settled(self, node: Node) -> None:
         """The promotion by force was answered. If its record was written all the same, the next one need not force."""
         record = self.register.record
-        is_recorded = record.primary == node.name and record.generation > node.member.generation
+        is_recorded = record.primary == node.name and record.generation > node.member.status.generation
         if not (is_recorded or self.register.writes_late):
             self.ledger.given_up_for.discard(node.name)
 
@@ -248,11 +250,13 @@ class Cluster:
         return [node for node in self.nodes if node.is_primary]
 
     def _why_not_at_rest(self) -> str:
-        states = {node.name: node.member.state.value if node.is_up else "down" for node in self.nodes}
+        states = {node.name: node.member.status.state.value if node.is_up else "down" for node in self.nodes}
         primaries = self._primaries()
         if len(primaries) != 1:
             return f"{len(primaries)} primaries, {states}; refused: {self.manager.refusals}"
-        if any(not node.is_up or node.member.state is not State.READY for node in self.nodes if not node.is_primary):
+        if any(
+            not node.is_up or node.member.status.state is not State.READY for node in self.nodes if not node.is_primary
+        ):
             return f"not all are ready: {states}"
         if any(publisher.unconfirmed or not publisher.is_stopping for publisher in self.publishers):
             return f"publishes are not confirmed: {[publisher.unconfirmed for publisher in self.publishers]}"

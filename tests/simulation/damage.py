@@ -67,7 +67,7 @@ class Damage:
     def _copy(self, fault: Fault) -> None:
         def image_of(node: Node) -> Image:
             machine = machine_of(node)
-            known = (node.member.generation, node.member.epoch) if node.is_up else (0, 0)
+            known = (node.member.status.generation, node.member.status.epoch) if node.is_up else (0, 0)
             return Image(machine.disk.files(), machine.is_damaged, known)
 
         self._copies[fault] = {node.name: image_of(node) for node in self._nodes}

@@ -103,7 +103,7 @@ class Faults:
 
     def _primary(self) -> int:
         primaries = [node for node in self._nodes if node.is_primary]
-        return max(primaries, key=lambda node: node.member.generation).index if primaries else 0
+        return max(primaries, key=lambda node: node.member.status.generation).index if primaries else 0
 
     def _later(self, fault: Fault, undo: Callable[[], None]) -> None:
         self._schedule.at(min(self._schedule.now_s + fault.for_s, self._end_s), undo)

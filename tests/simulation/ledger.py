@@ -101,7 +101,7 @@ class Ledger:
 
     def _knows_another(self, node: Node, generation: int) -> bool:
         others = [each for each in self._nodes.values() if each is not node and each.is_up]
-        return any(each.member.generation >= generation for each in others)
+        return any(each.member.status.generation >= generation for each in others)
 
     def became_primary(self, node: Node) -> None:
         """At most one primary in a generation. A cluster that has lost all its memory is another one.
@@ -109,8 +109,8 @@ class Ledger:
         With neither a coordinator nor a majority, nobody may be left who knows of a generation whose primary died.
         Nor where all who knew of it have died since, and their memory with them.
         """
-        key, process = (node.member.cluster, node.member.generation), (node.name, node.process)
-        self._newest_started = max(self._newest_started, node.member.generation)
+        key, process = (node.member.status.cluster, node.member.status.generation), (node.name, node.process)
+        self._newest_started = max(self._newest_started, node.member.status.generation)
         other = self._primaries.setdefault(key, process)
         settings = node.member.settings
         is_in_history = bool(node.member.history()[-1]["forced"])
@@ -174,7 +174,7 @@ class Ledger:
             raise Violation(
                 f"{node.name} confirmed {what}, held by {some}: {self._terms.min_in_sync} brokers should have it"
             )
-        return Promise(node.member.generation, holders, self._now_s(), is_durable)
+        return Promise(node.member.status.generation, holders, self._now_s(), is_durable)
 
     def _is_kept_by_somebody(self, promise: Promise) -> bool:
         is_kept = any(self._custody.loss(holder, promise.at_s) is None for holder in promise.holders)
@@ -211,7 +211,7 @@ class Ledger:
             holders |= {
                 holder for each in same for promise in self.settlements.get(each, ()) for holder in promise.holders
             }
-            promise = Promise(node.member.generation, tuple(sorted(holders)), self._now_s(), copy.durable)
+            promise = Promise(node.member.status.generation, tuple(sorted(holders)), self._now_s(), copy.durable)
         else:
             promise = self._promise(str(copy), tuple(sorted(holders)), node, copy.durable)
         self.confirmations.setdefault(copy, []).append(promise)
@@ -223,7 +223,7 @@ class Ledger:
             self._newest_confirmed = generation
             return
         for other in self._nodes.values():
-            if other is node or not other.is_primary or other.member.generation <= generation:
+            if other is node or not other.is_primary or other.member.status.generation <= generation:
                 continue
             is_there = self._is_among(copy, copies_in(other.resources.state))
             if not is_there and not self._is_among(copy, self._accepting):
@@ -253,7 +253,7 @@ class Ledger:
         if copy.attempt or self._sent[copy.publisher, copy.number]:
             return
         last = self._last_delivered.get((copy.publisher, copy.queue), -1)
-        if node.member.generation < self._newest_started:
+        if node.member.status.generation < self._newest_started:
             return  # a primary that does not know yet that it is none: what it hands out, others hand out too
         if copy.number < last:
             raise Violation(f"{node.name} delivered {copy} after number {last}")
@@ -261,7 +261,7 @@ class Ledger:
 
     def _check_not_settled(self, copy: Copy, node: Node) -> None:
         for promise in self.settlements.get(copy, ()):
-            if promise.generation <= node.member.generation and not self._misled(promise):
+            if promise.generation <= node.member.status.generation and not self._misled(promise):
                 self._why_lost(f"{node.name} delivered {copy}, whose settlement was confirmed", promise)
 
     def _check_not_queued_again(self, copy: Copy, node: Node) -> None:
@@ -281,7 +281,7 @@ class Ledger:
         self._newest_confirmed = max(self._newest_confirmed, promise.generation)
 
     def _holders_at(self, node: Node, lsn: int) -> tuple[Holder, ...]:
-        return self._custody.holders_at(Generation(node.member.cluster, node.member.generation), lsn)
+        return self._custody.holders_at(Generation(node.member.status.cluster, node.member.status.generation), lsn)
 
     # --- configuration
 

@@ -116,7 +116,7 @@ class Manager:
 
     def _ask_operator(self, candidates: list[Node]) -> None:
         """All have refused; those of the last in-sync set perhaps for want of witnesses only."""
-        in_sync = [node for node in candidates if node.member.generation and self.is_in_sync(node)]
+        in_sync = [node for node in candidates if node.member.status.generation and self.is_in_sync(node)]
         chosen = self._operator.choose(candidates, in_sync, self.refusals)
         if chosen is None:
             self._refused.clear()
@@ -131,7 +131,9 @@ class Manager:
             able = self._in_sync_first(able)  # one that sleeps will wake up
         self._draw.shuffle(able)
         if self.is_careful or self._draw.random() >= WRONG or self._is_fenced:
-            able.sort(key=lambda node: (self._refusals(node), -node.member.generation, -node.member.position.lsn))
+            able.sort(
+                key=lambda node: (self._refusals(node), -node.member.status.generation, -node.member.position.lsn)
+            )
         return able
 
     def _in_sync_first(self, able: list[Node]) -> list[Node]:

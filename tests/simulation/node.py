@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from member_harness import MemberHarness, StoreRequest
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Batch, CaughtUp, Chunk, Frame, Resync, Welcome
-from qpid_ha_broker.ha.keeping import Restored
+from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.queue import Consumer
@@ -247,7 +247,7 @@ class Node(MemberHarness):
     @property
     def is_primary(self) -> bool:
         """Whether clients would be served: a paused process cannot tell that it should not."""
-        return self.is_up and self.member.state is State.PRIMARY
+        return self.is_up and self.member.status.state is State.PRIMARY
 
     def next_link(self) -> int:
         self._last_link += 1
@@ -321,8 +321,8 @@ class Node(MemberHarness):
         member = self.member
         if type(happening) is fx.FrameReceived:
             self._note_receipt(happening.frame)
-        if self.store is not None:
-            self.store.describe(member)
+        if self.store is not None and type(happening) is fx.Ticked:
+            self.store.note_committed(member.committed_lsn)
         self._after()
         self._handled += 1
         if self._handled % self._world.check_every == 0:
@@ -334,20 +334,20 @@ class Node(MemberHarness):
         """What this process has taken into its memory; a frame that came too late for that is none of it."""
         process, member = (self.name, self.process), self.member
         if isinstance(frame, Batch):
-            if frame.generation >= member.generation and frame.last_lsn <= member.position.lsn:
+            if frame.generation >= member.status.generation and frame.last_lsn <= member.position.lsn:
                 self._world.custody.received(process, frame.data)
                 if not self._is_catching_up:
                     self._note_log(frame.last_lsn)
-        elif isinstance(frame, Chunk) and frame.generation >= member.generation:
+        elif isinstance(frame, Chunk) and frame.generation >= member.status.generation:
             self._world.custody.received(process, frame.data)
         elif isinstance(frame, Welcome):
             self._is_catching_up = frame.resync is Resync.DIFF
-        elif isinstance(frame, CaughtUp) and member.status().complete:
+        elif isinstance(frame, CaughtUp) and member.answer().complete:
             self._is_catching_up = False
             self._note_log(member.position.lsn)
 
     def _note_log(self, lsn: int) -> None:
-        generation = Generation(self.member.cluster, self.member.generation)
+        generation = Generation(self.member.status.cluster, self.member.status.generation)
         self._world.custody.reached((self.name, self.process), generation, lsn)
 
     def _after(self) -> None:
@@ -363,7 +363,7 @@ class Node(MemberHarness):
 
     @property
     def _serves(self) -> bool:
-        return self.member.state is State.PRIMARY and not self._is_ending and not self.member.is_closing
+        return self.member.status.state is State.PRIMARY and not self._is_ending and not self.member.status.is_closing
 
     # --- effects
 
@@ -415,6 +415,10 @@ class Node(MemberHarness):
         self.was_level |= change.after in (State.PRIMARY, State.READY)
         self._world.watcher.state_changed(self, change)
 
+    def note_status(self, status: fx.MemberStatus) -> None:
+        if self.store is not None:
+            self.store.describe(status)
+
     def end_clients(self) -> None:
         self._is_ending = True
         delay_s = 0.02 * self._draw()
@@ -463,7 +467,7 @@ class Node(MemberHarness):
         if store is not None:
             store.keep_local()
         batch = log.take_batch() if log.has_pending else None
-        if batch is not None and self.member.state is State.PRIMARY:
+        if batch is not None and self.member.status.state is State.PRIMARY:
             self._world.custody.received((self.name, self.process), batch.data)
             self._note_log(batch.last_lsn)
         self._handle(fx.TurnEnded(batch))
@@ -498,7 +502,7 @@ class Node(MemberHarness):
         for session in list(self.sessions):
             self.end_session(session)
         self.waiting.clear()
-        if self.is_up and self.member.state is not State.PRIMARY:
+        if self.is_up and self.member.status.state is not State.PRIMARY:
             self._is_ending = False
 
     def wait(self, lsn: int, session: Session, tell: Callable[[], None]) -> None:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.keeping import Restored
-from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.server.restored import restored_from
@@ -309,7 +308,7 @@ class NodeStore:
         if local_lsn:
             self._process.resources.local_log.acknowledge(WITNESS, local_lsn)
         if number:
-            self._member_store.kept(number)
+            self._member_store.persisted(number)
 
     def store_failed(self, text: str) -> None:
         """Nothing is kept any more."""
@@ -322,20 +321,24 @@ class NodeStore:
         store = self._member_store
         with ending_process():
             match effect:
-                case fx.Keep():
-                    store.keep(effect)
-                case fx.TakeBack():
-                    store.take_back(effect)
-                case fx.BeginBase():
-                    store.begin_base(effect)
-                case fx.DumpBase():
-                    store.dump_base(effect)
-                case fx.Remember():
-                    store.remember(effect)
+                case fx.Persist():
+                    store.persist(effect)
+                case fx.TruncateLog():
+                    store.truncate(effect)
+                case fx.BeginCheckpoint():
+                    store.begin_checkpoint(effect)
+                case fx.WriteCheckpoint():
+                    store.write_checkpoint(effect)
+                case fx.PersistVote():
+                    store.persist_vote(effect)
 
-    def describe(self, member: Member) -> None:
+    def describe(self, status: fx.MemberStatus) -> None:
         """STATUS says what the broker is."""
-        self._member_store.describe(member)
+        self._member_store.describe(status)
+
+    def note_committed(self, lsn: int) -> None:
+        """The journal says it when nothing else does."""
+        self._store.note_committed(lsn)
 
     def keep_local(self) -> None:
         """The broker's own log, before the turn's batch of the other one is handed over."""

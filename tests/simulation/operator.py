@@ -41,7 +41,7 @@ class Operator:
         """It may say that it cannot replace a lost record, because of somebody who was in sync. All are here again, and
         it says so still: then that one's memory is gone for good."""
         is_everybody_here = healthy == len(self._nodes)
-        is_stuck = is_everybody_here and primary.member.problem
+        is_stuck = is_everybody_here and primary.member.status.problem
         self._looks_at_problem = self._looks_at_problem + 1 if is_stuck else 0
         if self._looks_at_problem >= LOOKS_BEFORE_FORCE:
             self._looks_at_problem = 0
@@ -56,7 +56,7 @@ class Operator:
         """Whom to promote by force; None: nobody yet, ask them all again. `holders`: of the last in-sync set."""
         if self._has_store and self._has_promises():
             return self._choose_with_stores(candidates, refusals)
-        with_data = [node for node in candidates if node.member.generation]
+        with_data = [node for node in candidates if node.member.status.generation]
         if not with_data and len(candidates) < len(self._nodes):
             return None  # whoever is out of sight may hold something: an empty one would begin a cluster of its own
         if holders:
@@ -72,7 +72,7 @@ class Operator:
         follows a primary whose machine lost its power takes a while to notice.
         """
         are_all_back = len(candidates) == len(self._nodes)
-        might_lead = are_all_back and not any(node.member.state is State.CATCHUP for node in candidates)
+        might_lead = are_all_back and not any(node.member.status.state is State.CATCHUP for node in candidates)
         if not (self._have_all_refused and might_lead):
             self._have_all_refused = might_lead
             return None
@@ -89,6 +89,11 @@ def _best(nodes: list[Node]) -> Node:
 
     def rank(node: Node) -> tuple[bool, bool, Position, bool]:
         member = node.member
-        return bool(member.generation), member.status().complete, member.position, member.store is Store.MEMORY
+        return (
+            bool(member.status.generation),
+            member.answer().complete,
+            member.position,
+            member.status.store is Store.MEMORY,
+        )
 
     return max(nodes, key=rank)

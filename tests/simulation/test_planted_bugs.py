@@ -9,10 +9,10 @@ import pytest
 
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.ha import catchup
-from qpid_ha_broker.ha.backup import Backup
 from qpid_ha_broker.ha.browser import Ranges, ReplicatingBrowser
 from qpid_ha_broker.ha.in_sync import InSyncSet
 from qpid_ha_broker.ha.primary import Primary
+from qpid_ha_broker.ha.replica import Replica
 from qpid_ha_broker.model.producers import Producers
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
@@ -109,13 +109,13 @@ def test_forgetting_a_tombstone_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_new_primary_that_knows_no_producers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    promoted = Backup.promoted
+    apply_all = Replica.apply_all
 
-    def promoted_without_memory(self: Backup) -> None:
-        promoted(self)
+    def apply_all_without_memory(self: Replica) -> None:
+        apply_all(self)
         self._resources.state.producers.clear()
 
-    monkeypatch.setattr(Backup, "promoted", promoted_without_memory)
+    monkeypatch.setattr(Replica, "apply_all", apply_all_without_memory)
 
     assert "queued more than once" in found_by(monkeypatch, seeds()).problem
 

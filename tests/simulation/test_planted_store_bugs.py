@@ -45,10 +45,10 @@ BLACKOUTS = tuple(Fault(Kind.BLACKOUT, at_s, 0.3, 0, 1, 0) for at_s in (3.0, 5.5
 
 
 def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep_and_say_so(self: MemberStore, effect: fx.Keep) -> None:
+    def keep_and_say_so(self: MemberStore, effect: fx.Persist) -> None:
         number, first_lsn, last_lsn, committed_lsn, transient, data = effect
         self._store.keep(Batch(first_lsn, last_lsn, data, transient), committed_lsn, number)
-        self._feed(fx.Kept(number))
+        self._feed(fx.Persisted(number))
 
     monkeypatch.setattr(MemberStore, "keep", keep_and_say_so)
     monkeypatch.setattr(MemberStore, "kept", lambda self, number: None)
@@ -91,7 +91,7 @@ def claims_of_one_generation(plan: Plan) -> list[bool]:
     for candidate in ("n1", "n2"):
         question = Question(1, Topic.CLAIM, candidate, candidate, "", 7, 0, f"{candidate}:5672")
         node.feed(fx.FrameReceived(node.next_link(), question))
-        said.append((node.member.status().promised, node.member.status().promised_to) == (7, candidate))
+        said.append((node.member.answer().promised, node.member.answer().promised_to) == (7, candidate))
         cluster.faults.crash(node, 0.1, has_power=False)
         cluster.schedule.run_until(cluster.schedule.now_s + 0.5)
     return said

@@ -79,7 +79,7 @@ class InProcessCluster:
 
     async def reach(self, name: str, state: State) -> None:
         """Come back when the broker is in `state`."""
-        await self.see(name, lambda: self.member(name).member.state is state)
+        await self.see(name, lambda: self.member(name).member.status.state is state)
 
     async def see(self, name: str, condition: Callable[[], bool]) -> None:
         """Come back when `condition` holds, looking whenever something has changed at the broker."""
@@ -98,7 +98,7 @@ class InProcessCluster:
             if name != primary:
                 await self.reach(name, State.READY)
         everybody = tuple(sorted(self.brokers))
-        await eventually(lambda: self.member(primary).member.members == everybody)
+        await eventually(lambda: self.member(primary).member.status.members == everybody)
 
 
 async def eventually(condition: Callable[[], object]) -> None:

@@ -265,7 +265,7 @@ class Expectation:
             case ["record", "in", "sync", *members]:
                 return tuple(members), cluster.record.members if cluster.record is not None else ()
             case [name, "in", "sync", *members]:
-                return tuple(members), cluster.nodes[name].member.members
+                return tuple(members), cluster.nodes[name].member.status.members
             case [name, "is", "not", state]:
                 return f"not {state}", f"not {state}" if self._state(name) != state else state
             case [name, "is", state]:

@@ -181,15 +181,15 @@ def question_words(question: fr.Question) -> str:
 def store_words(effect: fx.Effect) -> str:
     """What a broker wants of its store; empty: `effect` is no such thing."""
     match effect:
-        case fx.Keep(_, first, last, committed, _, _):
+        case fx.Persist(_, first, last, committed, _, _):
             return f"persist {lsns(first, last)}, committed {committed}"
-        case fx.TakeBack(lsn):
+        case fx.TruncateLog(lsn):
             return f"truncate after {lsn}"
-        case fx.BeginBase(_, lsn):
+        case fx.BeginCheckpoint(_, lsn):
             return f"begin a checkpoint at {lsn}; what is there counts no more"
-        case fx.DumpBase():
+        case fx.WriteCheckpoint():
             return "checkpoint the state"
-        case fx.Remember(generation, to):
+        case fx.PersistVote(generation, to):
             return f"write down at once that generation {generation} is promised to {to or 'nobody any more'}"
         case fx.CleanEnd(uuid):
             return f"close, clean under {uuid}" if uuid else "close, not clean"

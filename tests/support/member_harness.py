@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Frame
-from qpid_ha_broker.ha.keeping import Restored
 from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.resource_set import ResourceSet
 
-StoreRequest = fx.Keep | fx.TakeBack | fx.BeginBase | fx.DumpBase | fx.Remember
+StoreRequest = fx.Persist | fx.TruncateLog | fx.BeginCheckpoint | fx.WriteCheckpoint | fx.PersistVote
 
 
 class MemberHarness:
@@ -53,7 +53,7 @@ class MemberHarness:
     def apply(self, what: fx.Input) -> list[fx.Effect] | None:
         """Feed one input and carry its effects out, which are returned; None: one of them has ended the process."""
         member = self.member
-        member.wall_ms = self.wall_ms()
+        member.set_wall_time(self.wall_ms())
         effects = member.handle(what, self.monotonic_s())
         self.note_handled(what, effects)
         for effect in effects:
@@ -81,7 +81,7 @@ class MemberHarness:
                 self.read_record(number)
             case fx.WriteRecord(number, expected, wanted):
                 self.write_record(number, expected, wanted)
-            case fx.Keep() | fx.TakeBack() | fx.BeginBase() | fx.DumpBase() | fx.Remember():
+            case fx.Persist() | fx.TruncateLog() | fx.BeginCheckpoint() | fx.WriteCheckpoint() | fx.PersistVote():
                 self.give_to_store(effect)
             case _:
                 self._tell(effect)
@@ -90,6 +90,8 @@ class MemberHarness:
         match effect:
             case fx.StateChanged():
                 self.note_state(effect)
+            case fx.StatusChanged(status):
+                self.note_status(status)
             case fx.EndClients():
                 self.end_clients()
             case fx.Answered():
@@ -132,6 +134,9 @@ class MemberHarness:
 
     def note_state(self, change: fx.StateChanged) -> None:
         """See `StateChanged`."""
+
+    def note_status(self, status: fx.MemberStatus) -> None:
+        """See `StatusChanged`."""
 
     def end_clients(self) -> None:
         """See `EndClients`."""

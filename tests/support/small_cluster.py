@@ -12,7 +12,7 @@ from member_harness import MemberHarness
 from model_support import NOW_MS, TextReader, message
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Frame
-from qpid_ha_broker.ha.keeping import Restored
+from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.queue import Consumer, Queue
@@ -53,11 +53,11 @@ class Node(MemberHarness):
     @property
     def state(self) -> State:
         """As `qpid-ha status` would say."""
-        return self.member.state
+        return self.member.status.state
 
     def is_in(self, state: State) -> bool:
         """Whether it is in that state now."""
-        return self.member.state is state
+        return self.member.status.state is state
 
     def feed(self, what: fx.Input) -> None:
         """Let `what` happen; the cluster delivers it when it runs."""

@@ -19,9 +19,9 @@ from member_harness import StoreRequest
 from model_support import NOW_MS, message
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
-from qpid_ha_broker.ha.keeping import Restored
+from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.ha.states import Phase, State
 from qpid_ha_broker.model.errors import ModelError
 from simulated_disk import SimulatedDisk
 from simulation.node_store import Machine, NodeStore, Process
@@ -90,6 +90,11 @@ class TracedNode(Node):
         if self.store is not None:
             self.store.carry_out(request)
 
+    def note_status(self, status: fx.MemberStatus) -> None:
+        """The store says it too."""
+        if self.store is not None:
+            self.store.describe(status)
+
     def end_in_order(self, uuid: str) -> None:
         """With a store that says so."""
         if self.store is not None:
@@ -108,7 +113,7 @@ class TracedNode(Node):
     @property
     def serves(self) -> bool:
         """Whether clients are let in."""
-        return self.running and not self.paused and self.is_in(State.PRIMARY) and not self.member.is_closing
+        return self.running and not self.paused and self.is_in(State.PRIMARY) and not self.member.status.is_closing
 
     def handle(self, what: fx.Input) -> None:
         """One input, its effects, and what clients hear because of it."""
@@ -116,22 +121,20 @@ class TracedNode(Node):
         super().handle(what)
         if not self.running:
             return
-        if self.store is not None:
-            self.store.describe(self.member)
         self.traced.promises.look(self)
 
     def status(self) -> tuple[str, str]:
         """As an operator sees it, and what is wrong (empty: nothing that is known)."""
         if not self.running:
             return "down", ""
-        member = self.member
-        phase = f" ({member.phase})" if member.phase is not None else ""
-        follows = f", follows {member.primary_name}" if member.primary_name not in ("", self.name) else ""
-        status = (
-            f"{member.state}{phase}{follows}, generation {member.generation}, epoch {member.epoch}, in sync"
-            f" {names(member.members)}, log up to {member.position.lsn}, committed {member.committed_lsn}"
+        member, status = self.member, self.member.status
+        phase = f" ({status.phase})" if status.phase is not None else ""
+        follows = f", follows {status.primary}" if status.primary not in ("", self.name) else ""
+        text = (
+            f"{status.state}{phase}{follows}, generation {status.generation}, epoch {status.epoch}, in sync"
+            f" {names(status.members)}, log up to {member.position.lsn}, committed {member.committed_lsn}"
         )
-        return status, member.problem
+        return text, status.problem
 
 
 class Promises:
@@ -194,7 +197,7 @@ class Promises:
 
     def _promoted(self, node: TracedNode) -> None:
         member = node.member
-        self.note_primary(node.name, member.cluster, member.generation)
+        self.note_primary(node.name, member.status.cluster, member.status.generation)
         forced = bool(member.history()[-1]["forced"])
         lost = [each for each in self.confirmed if each.body not in node.bodies(each.queue)]
         if lost and not forced:
@@ -205,7 +208,7 @@ class Promises:
 
     def check_held(self, primary: TracedNode, lsn: int) -> None:
         """Clients of `primary` hear that all up to `lsn` is certain. Raises BrokenPromise if a member lacks it."""
-        for name in primary.member.members:
+        for name in primary.member.status.members:
             other = self._cluster.nodes.get(name)
             if other is None or not other.running or other is primary:
                 continue
@@ -252,6 +255,7 @@ class TracedCluster(SmallCluster):
         self._peers: dict[tuple[str, int], str] = {}
         """At the other end of a channel."""
         self._beats: dict[tuple[str, int], fr.Frame] = {}
+        self._phases: dict[str, Phase | None] = {}
         self._refusals: set[tuple[str, str, str]] = set()
         """A refusal ends a channel, and is told once: who closes the channel to whom with these words."""
 
@@ -482,12 +486,17 @@ class TracedCluster(SmallCluster):
                 self._tell_rest(name, effect)
         super().carry_out(node, effect)
 
+    def _tell_phase(self, name: str, phase: Phase | None) -> None:
+        if phase is not None and phase is not self._phases.get(name):
+            self.tell(f"{name} is {phase}")
+        self._phases[name] = phase
+
     def _tell_rest(self, name: str, effect: fx.Effect) -> None:
         match effect:
             case fx.StateChanged(before, after, reason):
                 self.tell(f"{name}: {before} -> {after} ({reason})")
-            case fx.PhaseChanged(phase):
-                self.tell(f"{name} is {phase}")
+            case fx.StatusChanged(status):
+                self._tell_phase(name, status.phase)
             case fx.EndClients():
                 self.tell(f"{name} sends its clients away")
                 self.promises.hear_nothing(self.traced(name))

@@ -153,7 +153,7 @@ def on_a_part(monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     steps.until(c, State.CATCHUP)
     while len(c.bodies("q")) < 20:
         steps.round()
-    assert "c" in c.member.members
+    assert "c" in c.member.status.members
     cluster.kill("a")
     cluster.kill("b")
     steps.until(c, State.CONNECTING)
@@ -199,9 +199,9 @@ class SlowStore:
         carry_out = cluster.carry_out
 
         def watch(node: Node, effect: fx.Effect) -> None:
-            if isinstance(effect, fx.Keep):
-                node.feed(fx.Kept(effect.number))
-            elif isinstance(effect, fx.DumpBase):
+            if isinstance(effect, fx.Persist):
+                node.feed(fx.Persisted(effect.number))
+            elif isinstance(effect, fx.WriteCheckpoint):
                 self._dump(node, effect.number)
             carry_out(node, effect)
 
@@ -211,11 +211,11 @@ class SlowStore:
         if node.name == self._of:
             self.dumps.append(number)
         else:
-            node.feed(fx.BaseKept(number))
+            node.feed(fx.CheckpointPersisted(number))
 
     def finish(self) -> None:
         """The base is on disk."""
-        self.cluster[self._of].feed(fx.BaseKept(self.dumps[-1]))
+        self.cluster[self._of].feed(fx.CheckpointPersisted(self.dumps[-1]))
         self.cluster.settle()
 
 

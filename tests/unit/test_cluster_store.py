@@ -22,7 +22,7 @@ def working_cluster() -> Cluster:
     for node in cluster.nodes:
         node.start()
     cluster.schedule.run_until(5.0)
-    assert sorted(node.member.state for node in cluster.nodes) == [State.PRIMARY, State.READY, State.READY]
+    assert sorted(node.member.status.state for node in cluster.nodes) == [State.PRIMARY, State.READY, State.READY]
     return cluster
 
 
@@ -35,7 +35,7 @@ def primary_of(cluster: Cluster) -> Node:
 
 
 def backup_of(cluster: Cluster) -> Node:
-    return next(node for node in cluster.nodes if node.is_up and node.member.state is State.READY)
+    return next(node for node in cluster.nodes if node.is_up and node.member.status.state is State.READY)
 
 
 def confirmed(cluster: Cluster) -> int:
@@ -59,18 +59,18 @@ def test_everything_that_was_confirmed_is_there_after_all_lost_their_power() -> 
 def test_a_restarted_backup_says_where_its_messages_come_from_until_it_is_level() -> None:
     cluster = working_cluster()
     backup = backup_of(cluster)
-    generation = backup.member.generation
+    generation = backup.member.status.generation
     for node in cluster.nodes:
         node.kill(is_silent=False)
     backup.start()
 
-    assert (backup.member.status().store, backup.member.generation) == (Store.DIRTY, generation)
+    assert (backup.member.answer().store, backup.member.status.generation) == (Store.DIRTY, generation)
 
     for node in cluster.nodes:
         if node is not backup:
             node.start()
     wait(cluster, 10.0)
-    assert backup.member.status().store is Store.MEMORY
+    assert backup.member.answer().store is Store.MEMORY
 
 
 def test_a_full_disk_stops_confirmations_until_there_is_room() -> None:
@@ -100,7 +100,7 @@ def test_a_sync_that_fails_ends_the_process_and_the_next_one_catches_up() -> Non
     wait(cluster, 10.0)
 
     assert backup.process > process
-    assert backup.member.state in (State.READY, State.PRIMARY)
+    assert backup.member.status.state in (State.READY, State.PRIMARY)
     cluster.ledger.check_end(primary_of(cluster))
 
 
@@ -112,7 +112,7 @@ def test_a_cluster_that_was_shut_down_in_order_says_so_when_it_starts_again() ->
     stores: set[Store] = set()
     for _ in range(200):
         wait(cluster, 0.01)
-        stores |= {node.member.status().store for node in cluster.nodes if node.is_up and node.process == 2}
+        stores |= {node.member.answer().store for node in cluster.nodes if node.is_up and node.process == 2}
 
     assert answers == [True]
     assert Store.CLEAN in stores

@@ -24,7 +24,7 @@ from qpid_ha_agent.sight import Life, Sight
 from qpid_ha_broker.ha.effects import Record
 from qpid_ha_broker.ha.frames import Answer, Store
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.ha.verdict import Accept, Known, judge
+from qpid_ha_broker.ha.verdict import Accept, PromotionEvidence, judge
 
 EVERY_BROKER = list(itertools.product([*State, None], *[[False, True]] * 4))
 
@@ -247,7 +247,7 @@ def test_whom_the_election_sends_ahead_the_verdict_accepts_and_nobody_else(
     for name in names:
         others = {other: position for other, position in positions.items() if other != name}
         elected = compare(name, positions[name], others, None, max_lag=1000)
-        known = Known(
+        known = PromotionEvidence(
             own=answers[name], own_primary="z", answers=tuple(answers[other] for other in others), unreachable=(),
             record=record, has_coordinator=True, min_in_sync=1,
         )  # fmt: skip

@@ -80,7 +80,7 @@ def test_nor_one_in_which_a_backup_lacks_what_is_confirmed() -> None:
 
 def test_nor_one_with_two_primaries_of_a_generation() -> None:
     cluster = a_and_b()
-    cluster.promises.note_primary("b", cluster["a"].member.cluster, 2)
+    cluster.promises.note_primary("b", cluster["a"].member.status.cluster, 2)
     cluster.await_answers([("a", cluster.request("a", fx.DemoteAsked))])
     with pytest.raises(BrokenPromise, match="b and a are both primary of generation 2"):
         cluster.await_answers([("a", cluster.request("a", fx.PromoteAsked))])

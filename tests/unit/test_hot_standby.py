@@ -72,7 +72,7 @@ def test_who_promised_to_follow_nobody_older_keeps_that_when_the_new_primary_is_
     a.paused = False
     lsn = a.publish("q", "sent to the old primary")
     cluster.wait(10)
-    assert c.member.generation == 1  # it heard that b leads, and has nothing of it
+    assert c.member.status.generation == 1  # it heard that b leads, and has nothing of it
     assert a.confirmed < lsn
     assert primaries(cluster) == ["b"]
 
@@ -100,11 +100,11 @@ def test_a_stalled_backup_holds_publishers_no_longer_than_the_backup_timeout() -
     assert a.committed < lsn
     cluster.wait(2)
     assert a.committed >= lsn
-    assert set(a.member.members) == {"a", "b"}
+    assert set(a.member.status.members) == {"a", "b"}
     cluster["c"].paused = False
     cluster.settle()
     assert cluster["c"].is_in(State.READY)
-    assert set(a.member.members) == {"a", "b", "c"}
+    assert set(a.member.status.members) == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize("has_coordinator", [True, False])
@@ -123,7 +123,7 @@ def test_a_backup_whose_machine_is_known_to_be_off_is_dropped_and_publishers_do_
     assert (dropped.done, dropped.text) == (True, "c is dropped; in sync: a, b")
     cluster.wait(3)
     assert a.committed >= lsn
-    assert set(a.member.members) == {"a", "b"}
+    assert set(a.member.status.members) == {"a", "b"}
     assert cluster.drop("a", "c").text == "c is not waited for; in sync: a, b"
 
 
@@ -151,7 +151,7 @@ def test_a_backup_that_is_dropped_by_mistake_comes_back() -> None:
     assert any("backup b leaves the in-sync set" in notice for notice in cluster["a"].notices)
     cluster.settle()
     assert cluster["b"].is_in(State.READY)
-    assert set(cluster["a"].member.members) == {"a", "b", "c"}
+    assert set(cluster["a"].member.status.members) == {"a", "b", "c"}
     refused = cluster.drop("b", "c")
     assert (refused.done, refused.text) == (False, "this broker is ready: ask the primary, a")
 
@@ -170,12 +170,12 @@ def test_a_backup_that_never_came_back_is_dropped_too(monkeypatch: pytest.Monkey
     cluster.kill("a")
     assert cluster.promote("b").done
     cluster.wait(4)
-    assert (b.member.phase, b.member.members) == (Phase.RECOVERING, ("b", "c"))
+    assert (b.member.status.phase, b.member.status.members) == (Phase.RECOVERING, ("b", "c"))
 
     assert cluster.drop("b", "c").done
 
     cluster.wait(1)
-    assert (b.member.phase, b.member.members) == (Phase.ACTIVE, ("b",))
+    assert (b.member.status.phase, b.member.status.members) == (Phase.ACTIVE, ("b",))
 
 
 def test_a_backup_that_loses_the_primary_in_its_catch_up_recovers_with_the_next_one() -> None:
@@ -223,7 +223,7 @@ def test_promoting_a_backup_makes_the_live_primary_step_down_first_and_loses_not
     cluster.settle()
     assert cluster["a"].is_in(State.READY)
     assert all(node.bodies("q") == ["1", "2"] for node in cluster.nodes.values())
-    assert cluster["b"].member.members == ("a", "b", "c")
+    assert cluster["b"].member.status.members == ("a", "b", "c")
 
 
 @pytest.mark.parametrize("has_coordinator", [False, True])
@@ -238,7 +238,7 @@ def test_two_that_are_promoted_at_once_never_leave_two_primaries(has_coordinator
     if not primaries(cluster):
         assert cluster.promote("b").done
     cluster.settle()
-    generations = [cluster[name].member.generation for name in "bc"]
+    generations = [cluster[name].member.status.generation for name in "bc"]
     assert generations[0] == generations[1]
 
 
@@ -406,7 +406,7 @@ def test_a_url_that_reaches_only_this_broker_is_refused() -> None:
     a = cluster["a"]
     a.handle(fx.PromoteAsked(1))
     number = max(asked for _, asked, _ in cluster._asked.values())
-    a.handle(fx.PeersAnswered(number, (a.member.status(),), ()))
+    a.handle(fx.PeersAnswered(number, (a.member.answer(),), ()))
     assert "only this broker" in a.answers[1].text
 
 
@@ -509,20 +509,20 @@ def said_to(node: Node, link: int, frame: fr.Frame) -> list[fx.Effect]:
 )
 def test_a_hello_that_makes_no_sense_is_refused_with_a_reason(wrong: dict[str, object], code: str) -> None:
     a = three()["a"]
-    before = a.member.position, a.member.members
+    before = a.member.position, a.member.status.members
     effects = said_to(a, 999, hello(**wrong))
     (refused,) = [effect.frame for effect in effects if isinstance(effect, fx.Send)]
     assert isinstance(refused, fr.Refused)
     assert refused.code == code
     assert any(isinstance(effect, fx.Close) and effect.link == 999 for effect in effects)
-    assert (a.member.position, a.member.members) == before
+    assert (a.member.position, a.member.status.members) == before
 
 
 def test_a_hello_from_a_newer_generation_makes_the_primary_step_down() -> None:
     cluster = three()
     a = cluster["a"]
     history = (fr.GenerationEntry(1, "a", 1), fr.GenerationEntry(5, "x", 3))
-    said_to(a, 999, hello(cluster=a.member.cluster, history=history, last_lsn=9, applied_lsn=9))
+    said_to(a, 999, hello(cluster=a.member.status.cluster, history=history, last_lsn=9, applied_lsn=9))
     assert not a.is_in(State.PRIMARY)
 
 
@@ -544,7 +544,7 @@ def test_a_broker_of_another_cluster_stops_with_the_reason() -> None:
 
 def backup_frames(node: Node, change: str) -> fr.Frame:
     """The next frame of the stream, spoiled."""
-    lsn, generation = node.member.position.lsn, node.member.generation
+    lsn, generation = node.member.position.lsn, node.member.status.generation
     data = b"".join([])
     match change:
         case "older generation":
@@ -568,7 +568,7 @@ def test_a_stream_that_does_not_fit_is_given_up_and_the_backup_comes_back(change
     cluster.settle()
     b = cluster["b"]
     before = b.member.position
-    link = b.member._backup.link
+    link = cluster.link("b", "a")
     b.feed(fx.FrameReceived(link, backup_frames(b, change)))
     cluster.run()
     assert b.member.position == before or b.member.position.lsn > before.lsn
@@ -583,7 +583,7 @@ def test_an_acknowledgement_that_cannot_be_ends_the_channel_and_confirms_nothing
     cluster = three()
     a = cluster["a"]
     committed = a.committed
-    link = next(each.link for each in a.member._primary.links.values() if each.name == "b")  # type: ignore[union-attr]
+    link = cluster.link("a", "b")
     a.feed(fx.FrameReceived(link, fr.Ack(1 + generation, a.member.position.lsn + ahead, 0)))
     cluster.run()
     assert any("sent an acknowledgement" in text for text in a.notices)
@@ -595,7 +595,7 @@ def test_an_acknowledgement_that_cannot_be_ends_the_channel_and_confirms_nothing
 def test_a_damaged_frame_ends_the_channel_and_nothing_else() -> None:
     cluster = three()
     b = cluster["b"]
-    b.feed(fx.FrameDamaged(b.member._backup.link, "checksum"))
+    b.feed(fx.FrameDamaged(cluster.link("b", "a"), "checksum"))
     cluster.settle()
     assert b.is_in(State.READY)
     assert any("damaged" in text for text in b.notices)
@@ -617,12 +617,12 @@ def test_a_backup_that_cannot_log_in_says_so_until_it_can() -> None:
         cluster[name].not_let_in.add("b")
     cluster.disconnect("a", "b")
     cluster.wait(10)
-    assert (b.member.login_problem, b.member.problem) == (problem, problem)
+    assert (b.member.status.login_problem, b.member.status.problem) == (problem, problem)
     assert [notice.startswith(problem) for notice in b.notices].count(True) == 1
     cluster["a"].not_let_in.clear()
     cluster.settle()
     assert b.is_in(State.READY)
-    assert b.member.login_problem == ""
+    assert b.member.status.login_problem == ""
 
 
 def test_a_login_that_was_refused_is_not_told_of_any_more_when_nobody_listens_there() -> None:
@@ -632,7 +632,7 @@ def test_a_login_that_was_refused_is_not_told_of_any_more_when_nobody_listens_th
     cluster.wait(10)
     cluster.kill("a")
     cluster.wait(10)
-    assert cluster["b"].member.login_problem == ""
+    assert cluster["b"].member.status.login_problem == ""
 
 
 def test_a_primary_that_is_demoted_says_by_whom() -> None:

@@ -35,7 +35,7 @@ def test_a_departure_counts_only_when_it_is_in_the_log_of_all_who_stay_and_filed
     steps: dict[str, Callable[[], None]] = {
         "append": lambda: in_sync.appended(change.epoch, 10),
         "acknowledge": acknowledge,
-        "file": lambda: in_sync.filed(change.epoch),
+        "file": lambda: in_sync.recorded(change.epoch),
     }
     for done, step in enumerate(order, start=1):
         steps[step]()
@@ -58,7 +58,7 @@ def test_who_comes_back_before_its_departure_counts_is_waited_for_again() -> Non
     in_sync = three_brokers()
     epoch = in_sync.leave("c").epoch
     in_sync.join("c", 4)
-    in_sync.filed(epoch)
+    in_sync.recorded(epoch)
     in_sync.acknowledge("a", 9)
     in_sync.acknowledge("b", 9)
     assert in_sync.committed_lsn == 4
@@ -74,9 +74,9 @@ def test_one_who_comes_back_without_its_memory_may_have_led_others_meanwhile() -
     for name in "abc":
         in_sync.acknowledge(name, 9)
     in_sync.check_invariants()
-    assert (in_sync.committed_lsn, in_sync.awaits_filing) == (0, True)
-    in_sync.filed(back.epoch)
-    assert (in_sync.committed_lsn, in_sync.awaits_filing) == (9, False)
+    assert (in_sync.committed_lsn, in_sync.awaits_record) == (0, True)
+    in_sync.recorded(back.epoch)
+    assert (in_sync.committed_lsn, in_sync.awaits_record) == (9, False)
 
 
 def test_an_older_epoch_that_was_filed_does_not_free_a_later_departure() -> None:
@@ -86,10 +86,10 @@ def test_an_older_epoch_that_was_filed_does_not_free_a_later_departure() -> None
     in_sync.appended(first, 1)
     in_sync.appended(second, 2)
     in_sync.acknowledge("a", 9)
-    in_sync.filed(first)
+    in_sync.recorded(first)
     assert in_sync.committed_lsn == 0
-    assert in_sync.awaits_filing
-    in_sync.filed(second)
+    assert in_sync.awaits_record
+    in_sync.recorded(second)
     assert in_sync.committed_lsn == 9
 
 
@@ -99,7 +99,7 @@ def test_below_the_least_number_nothing_more_is_committed() -> None:
         in_sync.acknowledge(name, 5)
     change = in_sync.leave("c")
     in_sync.appended(change.epoch, 6)
-    in_sync.filed(change.epoch)
+    in_sync.recorded(change.epoch)
     in_sync.acknowledge("a", 9)
     in_sync.acknowledge("b", 9)
     assert (in_sync.is_large_enough, in_sync.committed_lsn) == (False, 5)

@@ -144,11 +144,11 @@ def test_lm5_what_is_published_during_a_failover_is_confirmed_only_when_the_repl
     assert cluster.promote("b").done
     lsn = b.publish("q", "too early")
     cluster.wait(2)
-    assert str(b.member.phase) == "recovering"
+    assert str(b.member.status.phase) == "recovering"
     assert b.committed < lsn
     cluster.heal()
     cluster.settle()
-    assert str(b.member.phase) == "active"
+    assert str(b.member.status.phase) == "active"
     assert b.committed >= lsn
     assert cluster["c"].bodies("q") == ["too early"]
 

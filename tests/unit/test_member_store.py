@@ -43,7 +43,7 @@ class Backup:
         self.store = MemberStore(store, self.core.state, self.told.append)
 
     def keep(self, number: int, event: ev.Event) -> None:
-        self.store.keep(fx.Keep(number, number, number, 0, 0, encode(number, event)))
+        self.store.persist(fx.Persist(number, number, number, 0, 0, encode(number, event)))
 
     def message(self, queue: str, durable: bool = True) -> ev.Enqueued:
         return ev.Enqueued((self.core.state.queues[queue].id,), b"x", durable, 4, 0, "")
@@ -63,9 +63,9 @@ def test_what_waited_for_the_disk_counts_as_it_is_once_the_backup_goes_on_withou
     backup.keep(1, backup.message("plain"))
     backup.keep(2, backup.message("easy"))
     backup.store.go_on_without(FAILED, Policy.CONTINUE)
-    assert backup.told == [fx.StoreFailed(), fx.Kept(1), fx.Kept(2)]
+    assert backup.told == [fx.StoreFailed(), fx.Persisted(1), fx.Persisted(2)]
     backup.keep(3, ev.QueueDeclared("new", {}))
-    assert backup.told[-1] == fx.Kept(3)
+    assert backup.told[-1] == fx.Persisted(3)
 
 
 @pytest.mark.parametrize("queue", ["strict", "plain"])
@@ -80,16 +80,16 @@ def test_a_queue_that_minds_ends_the_broker_and_is_named(backup: Backup, queue: 
 def test_a_strict_queue_ends_it_later_too_whatever_the_broker_may_do(backup: Backup) -> None:
     backup.store.go_on_without(FAILED, Policy.CONTINUE)
     backup.keep(1, backup.message("strict", durable=False))
-    assert backup.told == [fx.StoreFailed(), fx.Kept(1)]
+    assert backup.told == [fx.StoreFailed(), fx.Persisted(1)]
     with pytest.raises(StoreError, match="it concerns queue strict"):
         backup.keep(2, backup.message("strict"))
-    assert backup.told == [fx.StoreFailed(), fx.Kept(1)]
+    assert backup.told == [fx.StoreFailed(), fx.Persisted(1)]
 
 
 def test_easy_queues_let_a_strict_broker_go_on_as_long_as_nothing_else_comes(backup: Backup) -> None:
     backup.keep(1, backup.message("easy"))
     backup.store.go_on_without(FAILED, Policy.ABORT)
-    assert backup.told == [fx.StoreFailed(), fx.Kept(1)]
+    assert backup.told == [fx.StoreFailed(), fx.Persisted(1)]
     with pytest.raises(StoreError):
         backup.keep(2, ev.InSyncChanged(5, ("a", "b")))
 
@@ -100,7 +100,7 @@ def test_a_strict_broker_whose_disk_fails_while_nothing_waits_ends(backup: Backu
 
 
 def test_a_base_is_not_waited_for_that_no_disk_will_hold(backup: Backup) -> None:
-    backup.store.dump_base(fx.DumpBase(7))
+    backup.store.write_checkpoint(fx.WriteCheckpoint(7))
     backup.store.go_on_without(FAILED, Policy.CONTINUE)
-    backup.store.dump_base(fx.DumpBase(9))
-    assert backup.told == [fx.StoreFailed(), fx.BaseKept(7), fx.BaseKept(9)]
+    backup.store.write_checkpoint(fx.WriteCheckpoint(9))
+    assert backup.told == [fx.StoreFailed(), fx.CheckpointPersisted(7), fx.CheckpointPersisted(9)]

@@ -44,7 +44,7 @@ def test_one_that_was_left_out_is_not_promoted_because_the_record_was_lost() -> 
     assert not refused.done
     assert "the coordinator's record is empty, but the log of c knows generation 1" in refused.text
     assert cluster["c"].bodies("orders") == ["1"]
-    assert cluster["c"].member.problem == refused.text
+    assert cluster["c"].member.status.problem == refused.text
 
 
 def test_nor_because_another_one_without_data_is_asked_first() -> None:
@@ -124,7 +124,7 @@ def test_a_departure_that_was_not_recorded_before_the_primary_died_stops_nobody(
     cluster.record_is_reachable = False
     cluster.kill("c")
     cluster.settle()
-    assert cluster["b"].member.members == ("a", "b")
+    assert cluster["b"].member.status.members == ("a", "b")
     cluster.kill("a")
     cluster.record_is_reachable = True
     cluster.settle()
@@ -152,7 +152,7 @@ def test_a_candidate_that_died_between_its_record_and_its_first_event_stops_nobo
     cluster = three(has_coordinator=True)
     cluster.kill("a")
     cluster.kill("b")
-    cluster.record = Record(cluster["c"].member.cluster, 2, "b", 4, ("b", "c"))
+    cluster.record = Record(cluster["c"].member.status.cluster, 2, "b", 4, ("b", "c"))
     cluster.settle()
 
     assert cluster.promote("c").done
@@ -225,7 +225,7 @@ def test_a_departure_counts_no_more_once_the_record_went_back_until_the_backup_i
     cluster = three(has_coordinator=True)
     cluster["a"].declare("orders")
     cluster.settle()
-    cluster.record = EMPTY if is_empty else Record(cluster["a"].member.cluster, 1, "a", 1, ("a",))
+    cluster.record = EMPTY if is_empty else Record(cluster["a"].member.status.cluster, 1, "a", 1, ("a",))
     cluster.cut("a", "c")
     cluster.cut("b", "c")
     cluster.disconnect("a", "c")
@@ -233,13 +233,13 @@ def test_a_departure_counts_no_more_once_the_record_went_back_until_the_backup_i
     cluster.wait(PATROL_S)
     assert cluster["a"].state is State.PRIMARY
     assert cluster["a"].committed < lsn
-    assert "the coordinator's record " in cluster["a"].member.problem
+    assert "the coordinator's record " in cluster["a"].member.status.problem
 
     cluster.heal()
     cluster.wait(PATROL_S)
 
     assert cluster["a"].committed >= lsn
-    assert cluster["a"].member.problem == ""
+    assert cluster["a"].member.status.problem == ""
     assert cluster.record is not None
     assert cluster.record.members == ("a", "b", "c")
 
@@ -253,7 +253,7 @@ def test_or_until_an_operator_says_that_nobody_else_leads() -> None:
     lsn = cluster["a"].publish("orders", "1")
     cluster.wait(PATROL_S)
     assert cluster["a"].committed < lsn
-    assert "qpid-ha promote --force" in cluster["a"].member.problem
+    assert "qpid-ha promote --force" in cluster["a"].member.status.problem
 
     assert cluster.promote("a", force=True).done
     cluster.wait(2.0)
@@ -273,4 +273,4 @@ def test_a_record_of_another_cluster_is_never_replaced() -> None:
     cluster.wait(PATROL_S)
 
     assert cluster.record == foreign
-    assert "the coordinator is of the cluster another cluster" in cluster["a"].member.problem
+    assert "the coordinator is of the cluster another cluster" in cluster["a"].member.status.problem

@@ -185,7 +185,7 @@ def test_nobody_waits_for_a_copy() -> None:
     lsn = a.publish("q", "2")
     cluster.settle()  # nothing that was sent to the copy is read
     assert a.confirmed >= lsn
-    assert a.member.members == ("a", "b", "c")
+    assert a.member.status.members == ("a", "b", "c")
     assert [row["name"] for row in a.member.backups()] == ["b", "c"]
     outside.run()
     outside.check()
@@ -326,7 +326,7 @@ def test_a_primary_does_not_serve_a_copy_of_another_cluster() -> None:
 
 def test_frames_out_of_place_are_refused_and_the_copy_can_go_on_with_another_channel() -> None:
     cluster, outside = copied("1", "2")
-    generation = cluster["a"].member.generation
+    generation = cluster["a"].member.status.generation
     for frame in (
         fr.Chunk(generation, 1, 0, 9, True, (), (), b""),
         fr.CaughtUp(generation, 1),

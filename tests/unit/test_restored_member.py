@@ -21,8 +21,8 @@ from qpid_ha_broker.events.types import (
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.frames import Store
-from qpid_ha_broker.ha.keeping import Held, Restored
 from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.replica import Held, Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.resource_set import ResourceSet
@@ -52,24 +52,24 @@ def member(
 def test_who_was_left_out_may_not_know_so_is_asked_while_that_is_not_certain() -> None:
     """A primary that was cut off wrote that it is alone; the others had gone on without it."""
     found = member(ALONE)
-    assert (found.epoch, found.members) == (2, ("a", "b", "c"))
-    assert (found.status().members, found.status().newest_members) == (("a", "b", "c"), ("a",))
+    assert (found.status.epoch, found.status.members) == (2, ("a", "b", "c"))
+    assert (found.answer().members, found.answer().newest_members) == (("a", "b", "c"), ("a",))
 
 
 def test_a_generation_that_began_by_a_verdict_needs_no_more_than_its_own_set() -> None:
     found = member(GenerationStarted(2, "a", "uuid", 0, False, "b died"), InSyncChanged(2, ("a", "c")))
-    assert (found.generation, found.members) == (2, ("a", "c"))
+    assert (found.status.generation, found.status.members) == (2, ("a", "c"))
 
 
 def test_but_what_that_generation_changed_later_may_not_have_been_agreed_on() -> None:
     began = GenerationStarted(2, "a", "uuid", 0, False, "b died")
     found = member(began, InSyncChanged(2, ("a", "c")), InSyncChanged(3, ("a",)))
-    assert found.members == ("a", "c")
+    assert found.status.members == ("a", "c")
 
 
 @pytest.mark.parametrize("store", [Store.MEMORY, Store.CLEAN])
 def test_without_a_crash_the_newest_set_is_the_one(store: Store) -> None:
-    assert member(ALONE, store=store).members == ("a",)
+    assert member(ALONE, store=store).status.members == ("a",)
 
 
 def test_what_it_has_on_disk_it_holds() -> None:
@@ -84,7 +84,7 @@ def test_what_a_store_left_out_was_written_all_the_same(held: tuple[Event, ...])
     assert end == 2 + len(held) + 3
     waking = Waking(found)
     waking.promote(force=True)
-    assert found.state is State.PRIMARY
+    assert found.status.state is State.PRIMARY
     assert [line["first_lsn"] for line in found.history()] == [1, end + 1]
 
 
@@ -128,7 +128,7 @@ def test_messages_that_were_lost_later_than_others_were_given_up_are_still_misse
     waking = Waking(with_held(LOST_BEFORE_AND_AFTER, lost_transient))
     assert waking.is_welcome(7)
     waking.commit(7)
-    assert waking.member.state is state
+    assert waking.member.status.state is state
     assert waking.says_of_itself() == (is_complete, lost_transient > 0)
 
 
@@ -193,7 +193,7 @@ class Waking(MemberHarness):
         history = (fr.GenerationEntry(1, "a", 1),)
         welcome = fr.Welcome("b", "uuid", 1, history, common, fr.Resync.TAIL, "", 10.0)
         self.apply(fx.FrameReceived(self._link, welcome))
-        return self.member.state is State.CATCHUP
+        return self.member.status.state is State.CATCHUP
 
     def commit(self, lsn: int) -> None:
         """The primary says that all up to `lsn` is certain."""

@@ -11,8 +11,9 @@ from qpid_ha_broker.events.codec import Record, decode
 from qpid_ha_broker.events.types import ExchangeDeclared, GenerationStarted, InSyncChanged, QueueDeclared
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Store
-from qpid_ha_broker.ha.keeping import Held, Restored
-from qpid_ha_broker.ha.member import NEEDS_CLUSTER, STANDALONE_REFUSAL, Member
+from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.replica import Held, Restored
+from qpid_ha_broker.ha.roles import NEEDS_CLUSTER, STANDALONE_REFUSAL
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.configuration import Configuration
@@ -40,7 +41,7 @@ class Alone:
             self.resources.write(event)
         restored = Restored(Store.DIRTY, held) if log else None
         self.member = Member(settings, self.resources, lambda: 0.5, restored)
-        self.member.wall_ms = NOW_MS
+        self.member.set_wall_time(NOW_MS)
         self.began = self.feed(fx.Started())
 
     def feed(self, happened: fx.Input) -> list[fx.Effect]:
@@ -48,9 +49,9 @@ class Alone:
         self.member.check_invariants()
         return effects
 
-    def turn(self) -> list[fx.Keep]:
+    def turn(self) -> list[fx.Persist]:
         effects = self.feed(fx.TurnEnded(self.resources.log.take_batch()))
-        return [effect for effect in effects if isinstance(effect, fx.Keep)]
+        return [effect for effect in effects if isinstance(effect, fx.Persist)]
 
     def queue(self) -> Queue:
         return Configuration(self.resources).declare_queue("orders", {})
@@ -58,15 +59,15 @@ class Alone:
 
 def test_it_leads_at_once_and_asks_nobody() -> None:
     alone = Alone()
-    assert alone.member.state is State.STANDALONE
+    assert alone.member.status.state is State.STANDALONE
     assert alone.resources.read_only == ""
-    assert alone.began == [fx.TurnDue()]
+    assert alone.began == [fx.TurnDue(), fx.StatusChanged(alone.member.status)]
 
 
 def test_a_member_that_knows_of_others_leads_nobody_before_it_is_promoted() -> None:
     member = Member(MemberSettings("a", "a-1", ("b:5672",)), ResourceSet("default", TextReader()), lambda: 0.5)
     member.handle(fx.Started(), 1.0)
-    assert member.state is State.CONNECTING
+    assert member.status.state is State.CONNECTING
 
 
 def test_time_makes_it_ask_nobody_either() -> None:
@@ -80,18 +81,18 @@ def test_what_needs_other_brokers_is_refused_with_what_to_do(kind: type[Any]) ->
     alone = Alone()
     assert alone.feed(REQUESTS[kind]) == [fx.Answered(7, False, STANDALONE_REFUSAL)]
     assert "ha.cluster" in STANDALONE_REFUSAL
-    assert alone.member.state is State.STANDALONE
+    assert alone.member.status.state is State.STANDALONE
 
 
 def test_what_it_writes_is_certain_once_its_store_has_it() -> None:
     alone = Alone()
     (keep,) = alone.turn()
-    alone.feed(fx.Kept(keep.number))
+    alone.feed(fx.Persisted(keep.number))
     lsn = alone.resources.publish(alone.queue(), message("a"), NOW_MS)
     (keep,) = alone.turn()
     assert keep.last_lsn == lsn
     assert not alone.resources.is_certain(lsn)
-    alone.feed(fx.Kept(keep.number))
+    alone.feed(fx.Persisted(keep.number))
     assert alone.resources.is_certain(lsn)
 
 
@@ -111,10 +112,14 @@ def test_a_new_log_begins_with_the_standard_exchanges_and_no_generation() -> Non
 
 def test_the_log_of_a_cluster_is_gone_on_with_as_it_is() -> None:
     alone = Alone(WITH_STORE, *FROM_A_CLUSTER)
-    assert (alone.member.generation, alone.member.epoch, alone.member.members) == (4, 9, ("a", "b"))
+    assert (alone.member.status.generation, alone.member.status.epoch, alone.member.status.members) == (
+        4,
+        9,
+        ("a", "b"),
+    )
     (keep,) = alone.turn()
     assert {type(record.event) for record in decode(keep.data).records} == {ExchangeDeclared}
-    alone.feed(fx.Kept(keep.number))
+    alone.feed(fx.Persisted(keep.number))
     assert alone.resources.is_certain(keep.last_lsn)
 
 
@@ -128,8 +133,8 @@ def test_what_nobody_may_have_confirmed_counts_because_there_is_nobody_to_say_ot
 def test_its_end_is_a_clean_one_after_all_that_was_written() -> None:
     alone = Alone()
     (keep,) = alone.turn()
-    alone.feed(fx.Kept(keep.number))
+    alone.feed(fx.Persisted(keep.number))
     alone.queue()
     kinds = [type(effect) for effect in alone.feed(fx.Stopping())]
-    assert kinds == [fx.Keep, fx.CleanEnd, fx.StateChanged]
-    assert alone.member.state is State.STOPPING
+    assert kinds == [fx.Persist, fx.CleanEnd, fx.StateChanged, fx.StatusChanged]
+    assert alone.member.status.state is State.STOPPING

@@ -15,7 +15,7 @@ import pytest
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import Record, decode, encode_all
 from qpid_ha_broker.events.scan import durable_only
-from qpid_ha_broker.ha.keeping import transient_count
+from qpid_ha_broker.ha.replica import transient_count
 from qpid_ha_broker.model.log import LOCAL_BASE, Batch
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resource_set import ResourceSet

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from qpid_ha_broker.ha.effects import Record
 from qpid_ha_broker.ha.frames import Answer, Store
+from qpid_ha_broker.ha.refusal import Refusal
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.ha.verdict import Accept, CommittedSet, Known, Refuse, StepDownFirst, Verdict, judge
+from qpid_ha_broker.ha.verdict import Accept, CommittedSet, PromotionEvidence, StepDownFirst, Verdict, judge
 
 
 def broker(name: str, **changed: Any) -> Answer:
@@ -32,11 +33,11 @@ def verdict(own: Answer, *answers: Answer, **changed: Any) -> Verdict:
         "own_primary": "a" if own.generation else "", "unreachable": ("a:5672",), "record": None,
         "has_coordinator": False, "min_in_sync": 1,
     }  # fmt: skip
-    return judge(Known(own=own, answers=answers, **{**given, **changed}))
+    return judge(PromotionEvidence(own=own, answers=answers, **{**given, **changed}))
 
 
 def refusal(found: Verdict) -> str:
-    assert isinstance(found, Refuse), found
+    assert isinstance(found, Refusal), found
     return found.text
 
 
@@ -403,7 +404,7 @@ def test_nobody_leads_against_a_log_that_proves_the_record_old_or_from_stores_th
 
     found = beside(record, own, *others, own_primary=data.draw(st.sampled_from("abc")), unreachable=unreachable)
 
-    if not isinstance(found, Refuse):
+    if not isinstance(found, Refusal):
         here = (own, *others)
         assert max(each.generation for each in here) <= record.generation
         may_be_a_copy = own.generation and own.store in (Store.DIRTY, Store.CLEAN)

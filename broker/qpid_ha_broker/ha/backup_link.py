@@ -35,9 +35,9 @@ class BackupLink:
         self.compared_lsn = 0
         """What it holds up to there is compared with what is here; the stream goes on from there."""
         self.progress = Progress.FOLLOWING
-        self.has_memory = hello.remembers and bool(hello.history)
+        self.vote_history_intact = hello.remembers and bool(hello.history)
         """It remembers what it confirmed for whom, if ever it did."""
-        self.is_doubtful = False
+        self.awaits_peer_check = False
         self.sent_lsn = 0
         """The stream was sent up to there."""
         self.level_lsn = 0
@@ -57,16 +57,6 @@ class BackupLink:
     def is_level(self) -> bool:
         """Whether it holds all that it was to fetch."""
         return self.progress is Progress.FOLLOWING and self.acknowledged >= self.level_lsn
-
-    @property
-    def streams(self) -> bool:
-        """Whether live batches go to it."""
-        return self.progress in (Progress.BROWSING, Progress.FOLLOWING)
-
-    @property
-    def is_sent_batches(self) -> bool:
-        """Whether there is something for it to acknowledge."""
-        return self.streams or self.progress is Progress.REPLAYING
 
     @property
     def is_fetching(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from qpid_ha_broker.ha.frames import Answer, Frame, Question
+from qpid_ha_broker.ha.frames import Answer, Frame, GenerationEntry, Question, Store
 from qpid_ha_broker.ha.states import Phase, State
 from qpid_ha_broker.model import log as model_log
 
@@ -22,6 +22,39 @@ class Record(NamedTuple):
     primary: str = ""
     epoch: int = 0
     members: tuple[str, ...] = ()
+
+
+class MemberStatus(NamedTuple):
+    """What can be told of a broker's part in its cluster; not how far its log is, which changes with every message."""
+
+    state: State
+    phase: Phase | None
+    """Of a primary in a cluster."""
+    generation: int
+    """The newest in this broker's log; 0 for an empty one."""
+    epoch: int
+    """Of the in-sync set that this broker knows of."""
+    members: tuple[str, ...]
+    """That set."""
+    cluster: str
+    """The UUID of this broker's log; empty for an empty one."""
+    history: tuple[GenerationEntry, ...]
+    """The generations of this broker's log."""
+    primary: str
+    """Who is primary, as far as this broker knows; empty: nobody."""
+    primary_address: str
+    """Where clients find the primary; empty when this broker does not know, or is it."""
+    store: Store
+    """Where what this broker holds comes from."""
+    is_chosen: bool
+    """All stores were compared, and the one with which this broker came back is the one to begin with."""
+    login_problem: str
+    """Why another broker does not let this one in; empty: none says so, or nobody has to."""
+    problem: str
+    """What keeps a primary from recording changes of the in-sync set, or whoever has no primary from following one or
+    from being it, with what to do; empty: nothing that is known."""
+    is_closing: bool
+    """Clients are not served any more, because the whole cluster ends."""
 
 
 # --- inputs
@@ -144,14 +177,14 @@ class RecordWritten(NamedTuple):
     problem: str = ""
 
 
-class Kept(NamedTuple):
-    """The store holds what `Keep(number)` asked for, and all before it."""
+class Persisted(NamedTuple):
+    """The store holds what `Persist(number)` asked for, and all before it."""
 
     number: int
 
 
-class BaseKept(NamedTuple):
-    """The store holds the state that `DumpBase(number)` asked for."""
+class CheckpointPersisted(NamedTuple):
+    """The store holds the state that `WriteCheckpoint(number)` asked for."""
 
     number: int
 
@@ -188,8 +221,8 @@ Input = (
     | PeersAnswered
     | RecordRead
     | RecordWritten
-    | Kept
-    | BaseKept
+    | Persisted
+    | CheckpointPersisted
     | StoreFailed
     | ShutdownAsked
     | Stopping
@@ -244,10 +277,10 @@ class WriteRecord(NamedTuple):
     wanted: Record
 
 
-class Keep(NamedTuple):
-    """Put this part of the replicated log into the store; `Kept(number)` follows once what is durable of it is on disk.
+class Persist(NamedTuple):
+    """Put this part of the replicated log into the store; `Persisted(number)` follows.
 
-    `transient`: as in `model.log.Batch`.
+    It does once what is durable of it is on disk. `transient`: as in `model.log.Batch`.
     """
 
     number: int
@@ -258,26 +291,26 @@ class Keep(NamedTuple):
     data: bytes
 
 
-class TakeBack(NamedTuple):
+class TruncateLog(NamedTuple):
     """What the store was given after `lsn` of the replicated log is void."""
 
     lsn: int
 
 
-class BeginBase(NamedTuple):
-    """As of `lsn` the state is what no log tells: what is kept from now on counts only with the base of `number`."""
+class BeginCheckpoint(NamedTuple):
+    """As of `lsn` the state is what no log tells: what is stored from now on counts only with checkpoint `number`."""
 
     number: int
     lsn: int
 
 
-class DumpBase(NamedTuple):
-    """Put the state as it is now into the store, as the base of `number`; `BaseKept(number)` follows."""
+class WriteCheckpoint(NamedTuple):
+    """Put the state as it is now into the store, as checkpoint `number`; `CheckpointPersisted(number)` follows."""
 
     number: int
 
 
-class Remember(NamedTuple):
+class PersistVote(NamedTuple):
     """Have on disk, before the next effect, that `generation` was promised `to`; 0: nothing is promised any more."""
 
     generation: int
@@ -298,10 +331,10 @@ class StateChanged(NamedTuple):
     reason: str
 
 
-class PhaseChanged(NamedTuple):
-    """A primary has its expected backups back, or not any more."""
+class StatusChanged(NamedTuple):
+    """What can be told of this broker is something else now; comes last of all that one input causes."""
 
-    phase: Phase
+    status: MemberStatus
 
 
 class EndClients(NamedTuple):
@@ -348,14 +381,14 @@ Effect = (
     | Ask
     | ReadRecord
     | WriteRecord
-    | Keep
-    | TakeBack
-    | BeginBase
-    | DumpBase
-    | Remember
+    | Persist
+    | TruncateLog
+    | BeginCheckpoint
+    | WriteCheckpoint
+    | PersistVote
     | CleanEnd
     | StateChanged
-    | PhaseChanged
+    | StatusChanged
     | EndClients
     | TurnDue
     | Answered

@@ -16,9 +16,9 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import decode, encode
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.browser import ReplicatingBrowser
+from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.history import common_lsn, newest, problem
 from qpid_ha_broker.ha.objects import has_replicated_messages
-from qpid_ha_broker.ha.surroundings import Surroundings
 from qpid_ha_broker.ha.tail import Tail
 from qpid_ha_broker.model.log import Batch
 from qpid_ha_broker.model.queue import Queue
@@ -66,8 +66,8 @@ class Follower:
 class Followers:
     """The promise: what is sent is committed, and is all that happened to the queue up to a `committed_lsn` told."""
 
-    def __init__(self, around: Surroundings, tail: Tail, generation: int) -> None:
-        self._around = around
+    def __init__(self, ctx: MemberContext, tail: Tail, generation: int) -> None:
+        self._ctx = ctx
         self._tail = tail
         self._generation = generation
         self._links: dict[int, Follower] = {}
@@ -76,21 +76,21 @@ class Followers:
 
     def follow(self, link: int, frame: fr.Follow, history: Sequence[fr.GenerationEntry], cluster: str) -> None:
         """Somebody wants to keep a copy."""
-        queue = self._around.resources.state.queues.get(frame.queue)
+        queue = self._ctx.resources.state.queues.get(frame.queue)
         refused = self._why_refused(link, frame, cluster, queue)
         if refused is not None or queue is None:
             self._refuse(link, refused or _no_queue(frame.queue))
             return
-        settings = self._around.settings
-        follower = self._links[link] = Follower(link, frame.name, queue, self._around.clock_s)
+        settings = self._ctx.settings
+        follower = self._links[link] = Follower(link, frame.name, queue, self._ctx.clock_s)
         common = common_lsn(history, self._tail.last_lsn, frame.history, frame.last_lsn)
         followed = fr.Followed(
             settings.name, cluster, self._generation, tuple(history), common, queue.id, queue.arguments.given,
             settings.link_timeout_s,
         )  # fmt: skip
         follower.gate.append((queue.id, followed))
-        self._around.note("info", f"{frame.name} keeps a copy of queue {frame.queue}")
-        self._around.want_turn()
+        self._ctx.note("info", f"{frame.name} keeps a copy of queue {frame.queue}")
+        self._ctx.want_turn()
 
     def _why_refused(self, link: int, frame: fr.Follow, cluster: str, queue: Queue | None) -> fr.Refused | None:
         if frame.version != fr.PROTOCOL_VERSION:
@@ -113,8 +113,8 @@ class Followers:
         return None
 
     def _refuse(self, link: int, refused: fr.Refused) -> None:
-        self._around.send(link, refused)
-        self._around.close(link, refused.text)
+        self._ctx.send(link, refused)
+        self._ctx.close(link, refused.text)
 
     def received(self, link: int, frame: fr.Frame) -> None:
         """A follower tells what it holds."""
@@ -125,7 +125,7 @@ class Followers:
             follower.holdings += frame.ranges
         elif isinstance(frame, fr.HoldingsDone):
             follower.progress = Progress.DUE
-            self._around.want_turn()
+            self._ctx.want_turn()
 
     # --- the stream
 
@@ -136,7 +136,7 @@ class Followers:
         if batch is not None:
             self._stream(batch)
         for follower in self._links.values():
-            queue = self._around.resources.state.queues_by_id.get(follower.queue_id)
+            queue = self._ctx.resources.state.queues_by_id.get(follower.queue_id)
             if queue is None or not has_replicated_messages(queue):
                 self._end_of_queue(follower)
             elif follower.progress is Progress.DUE:
@@ -169,7 +169,7 @@ class Followers:
     def _browse(self, follower: Follower) -> None:
         if follower.browser is None:
             return
-        settings, lsn = self._around.settings, self._tail.last_lsn
+        settings, lsn = self._ctx.settings, self._tail.last_lsn
         chunk = follower.browser.next_chunk(self._generation, settings.chunk_messages, settings.chunk_bytes)
         follower.gate.append((lsn, chunk))
         if follower.browser.done:
@@ -189,11 +189,11 @@ class Followers:
             while gate and gate[0][0] <= committed_lsn:
                 _, frame = gate.popleft()
                 follower.is_greeted = True
-                follower.told_committed, follower.sent_s = committed_lsn, self._around.clock_s
-                self._around.send(follower.link, frame)
+                follower.told_committed, follower.sent_s = committed_lsn, self._ctx.clock_s
+                self._ctx.send(follower.link, frame)
                 if isinstance(frame, fr.Refused):
                     del self._links[follower.link]
-                    self._around.close(follower.link, frame.text)
+                    self._ctx.close(follower.link, frame.text)
 
     @property
     def has_work(self) -> bool:
@@ -204,12 +204,12 @@ class Followers:
 
     def tick(self, committed_lsn: int) -> None:
         """Tell what is certain, also where nothing happened to the queue."""
-        interval_s, clock_s = self._around.settings.heartbeat_interval_s, self._around.clock_s
+        interval_s, clock_s = self._ctx.settings.heartbeat_interval_s, self._ctx.clock_s
         for follower in self._links.values():
             is_due = follower.told_committed != committed_lsn or clock_s - follower.sent_s >= interval_s
             if follower.is_greeted and is_due:
                 follower.told_committed, follower.sent_s = committed_lsn, clock_s
-                self._around.send(follower.link, fr.Heartbeat(self._generation, committed_lsn, self._tail.last_lsn))
+                self._ctx.send(follower.link, fr.Heartbeat(self._generation, committed_lsn, self._tail.last_lsn))
 
     def set_writable(self, link: int, writable: bool) -> None:
         """Whether there is room on its channel."""
@@ -222,13 +222,13 @@ class Followers:
         follower = self._links.pop(link, None)
         if follower is not None:
             text = f"{follower.name} does not follow queue {follower.queue_name} any more: {reason}"
-            self._around.note("info", text)
+            self._ctx.note("info", text)
         return follower is not None
 
     def end(self) -> None:
         """Primary no more."""
         for link in self._links:
-            self._around.close(link, "no longer primary")
+            self._ctx.close(link, "no longer primary")
         self._links.clear()
 
 

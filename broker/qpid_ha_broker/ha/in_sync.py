@@ -1,10 +1,10 @@
 """The in-sync set: which brokers must hold an event before anybody is told that it is certain.
 
-Like the signatories of a minute book: an entry stands when all of them have signed. A new signatory signs from the next
-entry on. One who leaves is struck only when the others have signed the very entry that says so and the registry has
-filed it; whoever comes back with an old copy can then find out that entries were made without him. One who is back
-before that signs on as if nothing had happened, unless he has lost his memory: then he cannot say whether he was made
-chairman elsewhere meanwhile, and what was decided with his name waits for the registry all the same.
+An event is committed when all members hold it. A new member counts from the next event on. One that leaves still counts
+until the others hold the very event that says so, and until it is recorded where a candidate would look: whoever comes
+back with an old copy can then find out that events were committed without it. One that is back before that goes on as
+if nothing had happened, unless it has lost its memory: then it cannot say whether it was promoted elsewhere meanwhile,
+and what was written with its name in the set waits for the record all the same.
 
 Source: ISR in Kafka; seed 000, "New backups connecting to primary".
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Change(NamedTuple):
-    """A new epoch: to be appended to the log, and to be filed (`filed` answers)."""
+    """A new epoch: to be appended to the log, and to be recorded (`recorded` answers)."""
 
     epoch: int
     members: tuple[str, ...]
@@ -24,19 +24,19 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class _Leaving:
-    """One who is struck but still counts."""
+    """One that has left but still counts."""
 
     acknowledged: int
     epoch: int
     change_lsn: int = 0
-    is_filed: bool = False
+    is_recorded: bool = False
     return_epoch: int = 0
-    """In which it is back, before anybody has filed that it left; 0: it is not back."""
+    """In which it is back, before it was recorded that it left; 0: it is not back."""
     return_lsn: int = 0
 
     def counts(self, held_by_all: int) -> bool:
         """Whether all others know of it, and whoever would be asked."""
-        return self.is_filed and 0 < self.change_lsn <= held_by_all
+        return self.is_recorded and 0 < self.change_lsn <= held_by_all
 
     def is_undone(self, held_by_all: int) -> bool:
         """Whether all know that it is back."""
@@ -59,7 +59,7 @@ class InSyncSet:
         self._forgotten: list[_Leaving] = []
         """Departures of some who are back and do not remember what they did meanwhile."""
         self._returned: list[_Leaving] = []
-        """Departures of some who are back and do. None is ever committed without the return: it was not filed."""
+        """Departures of some who are back and do. None is ever committed without the return: it was not recorded."""
         if primary not in self._acknowledged:
             raise ValueError(f"{primary} is not in its own in-sync set {change.members}")
 
@@ -123,17 +123,17 @@ class InSyncSet:
                 leaving.return_lsn = lsn
         self._advance()
 
-    def filed(self, epoch: int) -> None:
-        """Whoever will be asked before a promotion knows `epoch`, or that nothing newer is around."""
+    def recorded(self, epoch: int) -> None:
+        """Whoever will be asked before a promotion knows `epoch`, or that nothing newer is ctx."""
         for leaving in self._departures:
             if leaving.epoch <= epoch:
-                leaving.is_filed = True
+                leaving.is_recorded = True
         self._advance()
 
     @property
-    def awaits_filing(self) -> bool:
-        """Whether a departure waits for `filed`."""
-        return any(not leaving.is_filed for leaving in self._departures)
+    def awaits_record(self) -> bool:
+        """Whether a departure waits for `recorded`."""
+        return any(not leaving.is_recorded for leaving in self._departures)
 
     @property
     def _departures(self) -> list[_Leaving]:

@@ -8,53 +8,58 @@ level beside the live stream. Nobody waits for a backup that is not in the in-sy
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from qpid_ha_broker.events.types import InSyncChanged
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.backup_link import BackupLink, Progress
 from qpid_ha_broker.ha.browser import Browsers, objects_frame
+from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.follower import Followers
 from qpid_ha_broker.ha.history import common_lsn, problem
 from qpid_ha_broker.ha.in_sync import Change, InSyncSet
-from qpid_ha_broker.ha.keeping import Keeping
 from qpid_ha_broker.ha.pace import CatchUpPace
+from qpid_ha_broker.ha.replica import Replica, StreamError
 from qpid_ha_broker.ha.states import Phase
-from qpid_ha_broker.ha.surroundings import Surroundings
-from qpid_ha_broker.ha.tail import Tail
 from qpid_ha_broker.model.errors import NotEnoughReplicas
 from qpid_ha_broker.model.log import Batch
 
-WITNESS = "replication"
+WITNESS: Final = "replication"
+STREAMING: Final = (Progress.BROWSING, Progress.FOLLOWING)
+"""Live batches go to these."""
+SENT_BATCHES: Final = (*STREAMING, Progress.REPLAYING)
+"""These have something to acknowledge."""
 
 
 class Primary:
     """The promise: the log's witness never passes what the in-sync set has committed."""
 
     def __init__(
-        self, around: Surroundings, tail: Tail, keeping: Keeping, generation: int, change: Change, committed_lsn: int
+        self, ctx: MemberContext, replica: Replica, generation: int, change: Change, committed_lsn: int
     ) -> None:
-        settings = around.settings
-        self._around = around
-        self._log = around.resources.log
-        self._tail = tail
-        self._keeping = keeping
+        settings = ctx.settings
+        self._ctx = ctx
+        self._log = ctx.resources.log
+        self._replica = replica
+        self._tail = replica.tail
+        self._durable = replica.durable
         self.generation = generation
         self.in_sync = InSyncSet(settings.name, change, committed_lsn, settings.min_in_sync)
         self.links: dict[int, BackupLink] = {}
-        self.followers = Followers(around, tail, generation)
+        self.followers = Followers(ctx, replica.tail, generation)
         """Who keeps a copy of one queue outside of the cluster."""
         self.phase = Phase.RECOVERING
         self._pace = CatchUpPace()
         self._expected = set(change.members) - {settings.name}
         self._known = set(change.members)
         """Who was ever in sync in this generation: one of them could have begun another one."""
-        self._began_s = around.clock_s
+        self._began_s = ctx.clock_s
         self._start_lsn = 0
-        self.has_doubts = False
+        self.needs_peer_check = False
         """The others have to be asked before a backup may join."""
-        self.unfiled: Change | None = None
-        """The newest change that still has to be filed; the member takes care of it."""
-        self._unfiled_lsn = 0
+        self.unrecorded: Change | None = None
+        """The newest change that still has to be recorded; see `epoch_recorder`."""
+        self._unrecorded_lsn = 0
         self._check_size()
 
     def began(self, start_lsn: int, in_sync_lsn: int) -> None:
@@ -65,35 +70,36 @@ class Primary:
     def end(self) -> None:
         """Primary no more."""
         for link in list(self.links):
-            self._around.close(link, "no longer primary")
+            self._ctx.close(link, "no longer primary")
         self.links.clear()
         self.followers.end()
         batch = self._log.take_batch()  # what nobody was sent: the witness stays, so that none of it is certain
-        if batch is not None:
-            self._keep(batch)  # it is in the state, so it has to be in the journal: what comes next goes on from there
-        self._around.resources.refusal = None
+        if batch is not None:  # it is in the state, so it has to be in the journal: what comes next goes on from there
+            self._persist(batch)
+        self._ctx.resources.refusal = None
 
     # --- a backup comes
 
-    def hello(self, link: int, hello: fr.Hello, history: tuple[fr.GenerationEntry, ...], cluster: str) -> None:
+    def hello(self, link: int, hello: fr.Hello) -> None:
         """A broker wants to follow."""
+        history, cluster = self._replica.history(), self._replica.cluster
         refused = self._why_refused(hello, cluster)
         if refused is not None:
-            self._around.send(link, refused)
-            self._around.close(link, refused.text)
-            self._around.note("warning", f"backup {hello.name} refused: {refused.text}")
+            self._ctx.send(link, refused)
+            self._ctx.close(link, refused.text)
+            self._ctx.note("warning", f"backup {hello.name} refused: {refused.text}")
             return
-        for other in [each for each in self.links.values() if each.name == hello.name]:
-            self._around.close(other.link, "connected anew")
+        for other in [backup for backup in self.links.values() if backup.name == hello.name]:
+            self._ctx.close(other.link, "connected anew")
             self.lost(other.link, "it connected anew")
-        backup = self.links[link] = BackupLink(link, hello, self._around.clock_s)
+        backup = self.links[link] = BackupLink(link, hello, self._ctx.clock_s)
         common = common_lsn(history, self._tail.last_lsn, hello.history, hello.last_lsn)
-        lacks = hello.lacks_transient and common >= self._around.resources.state.transients_lost_lsn
+        lacks = hello.lacks_transient and common >= self._ctx.resources.state.transients_lost_lsn
         holds_what_is_common = hello.complete and not lacks and common >= self._forced_lsn
         by_tail = holds_what_is_common and hello.applied_lsn <= common and self._tail.holds_after(common)
         resync = fr.Resync.TAIL if by_tail else fr.Resync.DIFF
-        settings = self._around.settings
-        self._around.send(
+        settings = self._ctx.settings
+        self._ctx.send(
             link,
             fr.Welcome(
                 settings.name, cluster, self.generation, history, common, resync, settings.clients_url,
@@ -102,20 +108,20 @@ class Primary:
         )  # fmt: skip
         behind = self._tail.last_lsn - common
         how = f"sends the {behind} events that it lacks" if by_tail else "compares what both hold"
-        self._around.note("info", f"backup {hello.name} connected at LSN {hello.last_lsn}; primary {how}")
+        self._ctx.note("info", f"backup {hello.name} connected at LSN {hello.last_lsn}; primary {how}")
         if by_tail:
             backup.replay_from(common)
             self._replay(backup)
-            self._around.want_turn()
+            self._ctx.want_turn()
         else:
             backup.progress = Progress.HOLDINGS
-        if hello.name in self.in_sync and not (by_tail and backup.has_memory):
+        if hello.name in self.in_sync and not (by_tail and backup.vote_history_intact):
             self._leave(hello.name, "it has to catch up from scratch")
 
     @property
     def _forced_lsn(self) -> int:
         """Where the last forced generation began; 0: none. Its primary may have been in the middle of a catch-up."""
-        generations = self._around.resources.state.generations
+        generations = self._ctx.resources.state.generations
         return next((lsn for lsn, event in reversed(generations) if event.forced), 0)
 
     def _why_refused(self, hello: fr.Hello, cluster: str) -> fr.Refused | None:
@@ -133,19 +139,19 @@ class Primary:
             return refused(
                 fr.RefusalCode.BAD_HISTORY, f"no log has such a history: {wrong or 'applied beyond its end'}"
             )
-        twin = next((each for each in self.links.values() if each.name == hello.name), None)
+        twin = next((backup for backup in self.links.values() if backup.name == hello.name), None)
         is_twin = twin is not None and twin.instance != hello.instance
-        if hello.name == self._around.settings.name or (is_twin and twin is not None and self._is_alive(twin)):
+        if hello.name == self._ctx.settings.name or (is_twin and twin is not None and self._is_alive(twin)):
             text = f"another broker is called {hello.name}: give each its own `name`"
             return refused(fr.RefusalCode.SAME_NAME, text)
         return None
 
     def _is_alive(self, backup: BackupLink) -> bool:
-        return self._around.clock_s - backup.heard_s < self._around.settings.link_timeout_s
+        return self._ctx.clock_s - backup.heard_s < self._ctx.settings.link_timeout_s
 
     def _replay(self, backup: BackupLink) -> None:
         """The next piece of the stream's tail: a step, because clients and other brokers wait meanwhile."""
-        settings = self._around.settings
+        settings = self._ctx.settings
         if not self._tail.holds_after(backup.sent_lsn):
             self._give_up(backup, "it reads more slowly than the stream goes on: it has to compare")
             return
@@ -160,7 +166,7 @@ class Primary:
     def _caught_up(self, backup: BackupLink) -> None:
         backup.progress = Progress.FOLLOWING
         backup.level_lsn = max(self._tail.last_lsn, self._start_lsn)
-        self._around.send(backup.link, fr.CaughtUp(self.generation, backup.level_lsn))
+        self._ctx.send(backup.link, fr.CaughtUp(self.generation, backup.level_lsn))
 
     def holdings(self, link: int, frame: fr.Holdings) -> None:
         """It tells what it holds of one queue."""
@@ -171,7 +177,7 @@ class Primary:
         """It told everything; at the end of the turn, when log and state say the same, the answer begins."""
         if self.links[link].progress is Progress.HOLDINGS:
             self.links[link].progress = Progress.DUE
-            self._around.want_turn()
+            self._ctx.want_turn()
 
     # --- the stream
 
@@ -179,15 +185,15 @@ class Primary:
         """Send what the turn wrote, and let the browsers take a step."""
         if batch is not None:
             self._tail.append(batch.first_lsn, batch.last_lsn, batch.data)
-            streaming = [backup for backup in self.links.values() if backup.streams]
+            streaming = [backup for backup in self.links.values() if backup.progress in STREAMING]
             if streaming:
                 frame = self._frame(batch.first_lsn, batch.last_lsn, batch.data)
                 for backup in streaming:
                     self._send_batch(backup, frame)
-            self._keep(batch)
-            self.kept()
-        self._pace.turn(self._around.clock_s, 0 if batch is None else batch.last_lsn - batch.first_lsn + 1)
-        for backup in list(self.links.values()):
+            self._persist(batch)
+            self.persisted()
+        self._pace.turn(self._ctx.clock_s, 0 if batch is None else batch.last_lsn - batch.first_lsn + 1)
+        for backup in [backup for backup in self.links.values() if backup.progress is not Progress.FOLLOWING]:
             if backup.progress is Progress.DUE:
                 self._begin_browsing(backup)
             elif backup.progress is Progress.BROWSING and backup.writable:
@@ -196,26 +202,26 @@ class Primary:
                 self._replay(backup)
         self.followers.turn_ended(batch, self.in_sync.committed_lsn)
 
-    def _keep(self, batch: Batch) -> None:
+    def _persist(self, batch: Batch) -> None:
         committed_lsn = self.in_sync.committed_lsn
-        self._keeping.keep(batch.first_lsn, batch.last_lsn, committed_lsn, batch.transient, batch.data)
+        self._durable.persist(batch.first_lsn, batch.last_lsn, committed_lsn, batch.transient, batch.data)
 
-    def kept(self) -> None:
+    def persisted(self) -> None:
         """This broker's own store may hold more."""
-        self.in_sync.acknowledge(self._around.settings.name, min(self._tail.last_lsn, self._keeping.kept_lsn))
+        self.in_sync.acknowledge(self.in_sync.primary, min(self._tail.last_lsn, self._durable.durable_lsn))
         self.advance()
 
     def _frame(self, first_lsn: int, last_lsn: int, data: bytes) -> fr.Batch:
         return fr.Batch(self.generation, first_lsn, last_lsn, self.in_sync.committed_lsn, data)
 
     def _send_batch(self, backup: BackupLink, frame: fr.Batch) -> None:
-        backup.note_sent(frame, self._around.clock_s)
-        self._around.send(backup.link, frame)
+        backup.note_sent(frame, self._ctx.clock_s)
+        self._ctx.send(backup.link, frame)
 
     def _begin_browsing(self, backup: BackupLink) -> None:
-        settings, state = self._around.settings, self._around.resources.state
+        settings, state = self._ctx.settings, self._ctx.resources.state
         lsn = self._tail.last_lsn
-        self._around.send(backup.link, objects_frame(state, self.generation, lsn))
+        self._ctx.send(backup.link, objects_frame(state, self.generation, lsn))
         backup.browsers = Browsers(
             state, self.generation, lsn, backup.holdings,
             max_messages=settings.chunk_messages, max_bytes=settings.chunk_bytes, window=settings.chunks_ahead,
@@ -225,14 +231,14 @@ class Primary:
         backup.progress = Progress.BROWSING
 
     def _browse(self, backup: BackupLink) -> None:
-        at_most = self._pace.allowance(self._around.settings.chunk_messages)
+        at_most = self._pace.allowance(self._ctx.settings.chunk_messages)
         if backup.browsers is None or not at_most:
             return
         found = backup.browsers.next(at_most)
         if isinstance(found, fr.Chunk):
             self._pace.spend(at_most)
-            self._around.send(backup.link, found)
-            backup.sent_s = self._around.clock_s
+            self._ctx.send(backup.link, found)
+            backup.sent_s = self._ctx.clock_s
         elif found is not None:
             backup.browsers = None
             self._caught_up(backup)
@@ -240,23 +246,27 @@ class Primary:
     @property
     def has_work(self) -> bool:
         """Whether somebody who catches up could take another step at once."""
-        return self.followers.has_work or any(
-            backup.progress is Progress.DUE or (backup.could_take_more and self._pace.allowance(1))
-            for backup in self.links.values()
-        )
+        for backup in self.links.values():
+            progress = backup.progress
+            if progress is Progress.FOLLOWING:
+                continue
+            if progress is Progress.DUE or (backup.could_take_more and self._pace.allowance(1)):
+                return True
+        return self.followers.has_work
 
-    def acknowledged(self, link: int, frame: fr.Ack) -> str:
-        """A backup's number; returns what is wrong with it, if anything is."""
+    def acknowledged(self, link: int, frame: fr.Ack) -> None:
+        """A backup says how far it is. Raises StreamError for a number that cannot be."""
         backup = self.links[link]
         if frame.generation != self.generation:
-            return f"an acknowledgement for generation {frame.generation}; this is {self.generation}"
+            raise StreamError(f"an acknowledgement for generation {frame.generation}; this is {self.generation}")
         if frame.lsn > self._tail.last_lsn:
-            return f"an acknowledgement of LSN {frame.lsn}; the log ends at {self._tail.last_lsn}"
-        wrong = backup.browsers.acknowledged(frame.chunks) if backup.browsers is not None else ""
-        if wrong:
-            return wrong
-        if not backup.is_sent_batches:
-            return ""
+            raise StreamError(f"an acknowledgement of LSN {frame.lsn}; the log ends at {self._tail.last_lsn}")
+        if backup.browsers is not None:
+            wrong = backup.browsers.acknowledged(frame.chunks)
+            if wrong:
+                raise StreamError(wrong)
+        if backup.progress not in SENT_BATCHES:
+            return
         backup.acknowledge(frame.lsn)
         if backup.name in self.in_sync:
             self.in_sync.acknowledge(backup.name, frame.lsn)
@@ -265,23 +275,23 @@ class Primary:
         elif backup.is_level:
             self._let_in(backup)
         self.advance()
-        return ""
 
     def advance(self) -> None:
         """Let the log know what is certain now."""
-        if self.in_sync.committed_lsn > self._log.committed_lsn:
-            self._log.acknowledge(WITNESS, self.in_sync.committed_lsn)
-            self.followers.release(self.in_sync.committed_lsn)
-            self._around.want_turn()
+        committed_lsn = self.in_sync.committed_lsn
+        if committed_lsn > self._log.committed_lsn:
+            self._log.acknowledge(WITNESS, committed_lsn)
+            self.followers.release(committed_lsn)
+            self._ctx.want_turn()
 
     # --- the in-sync set
 
     def _let_in(self, backup: BackupLink) -> None:
         """Let a level backup join, at once unless it may have forgotten that it follows somebody newer."""
-        settings = self._around.settings
-        has_forgotten = not backup.has_memory and backup.name in self._known
+        settings = self._ctx.settings
+        has_forgotten = not backup.vote_history_intact and backup.name in self._known
         if has_forgotten and settings.min_in_sync > 1 and not settings.has_coordinator:
-            backup.is_doubtful = self.has_doubts = True
+            backup.awaits_peer_check = self.needs_peer_check = True
         else:
             self._join(backup)
 
@@ -289,41 +299,42 @@ class Primary:
         """All peers were asked, and none knows a newer generation: enough of them must be sure of that."""
         here = {answer.name for answer in answers}
         remembering = {answer.name for answer in answers if answer.generation and answer.complete}
-        doubtful = [backup for backup in self.links.values() if backup.is_doubtful]
+        doubtful = [backup for backup in self.links.values() if backup.awaits_peer_check]
         others = self._known - {self.in_sync.primary}
         silent = others - here
         forgetful = (others & here) - remembering.difference(backup.name for backup in doubtful)
         # If nobody is silent, whoever confirmed something newer has lost it: there is nothing to be lost any more.
-        self.has_doubts = bool(doubtful and silent) and len(silent | forgetful) >= self._around.settings.min_in_sync
-        if not self.has_doubts:
+        self.needs_peer_check = bool(doubtful and silent) and len(silent | forgetful) >= self._ctx.settings.min_in_sync
+        if not self.needs_peer_check:
             for backup in doubtful:
-                backup.is_doubtful = False
+                backup.awaits_peer_check = False
                 self._join(backup)
 
     def _join(self, backup: BackupLink) -> None:
         self._known.add(backup.name)
         self._expected.discard(backup.name)
-        self._around.note("info", f"Backup is ready: {backup.name}")
-        self._write(self.in_sync.join(backup.name, backup.acknowledged, remembers=backup.has_memory))
+        self._ctx.note("info", f"Backup is ready: {backup.name}")
+        self._write(self.in_sync.join(backup.name, backup.acknowledged, remembers=backup.vote_history_intact))
 
     def _leave(self, name: str, why: str) -> None:
         self._expected.discard(name)
         change = self.in_sync.leave(name)
-        self._around.note("warning", f"backup {name} leaves the in-sync set: {why}; left: {', '.join(change.members)}")
+        self._ctx.note("warning", f"backup {name} leaves the in-sync set: {why}; left: {', '.join(change.members)}")
         self._write(change)
         self._check_phase()
 
     def _write(self, change: Change) -> None:
-        lsn = self._around.resources.write(InSyncChanged(change.epoch, change.members))
+        lsn = self._ctx.resources.write(InSyncChanged(change.epoch, change.members))
         self.in_sync.appended(change.epoch, lsn)
-        self.unfiled, self._unfiled_lsn = change, lsn
+        self.unrecorded, self._unrecorded_lsn = change, lsn
         self._check_size()
-        self._around.want_turn()
+        self._ctx.is_status_stale = True
+        self._ctx.want_turn()
 
     @property
-    def is_unfiled_kept(self) -> bool:
-        """Whether this broker's store has the change that is to be filed, so that no record is ahead of the store."""
-        return self._keeping.kept_lsn >= self._unfiled_lsn
+    def is_unrecorded_durable(self) -> bool:
+        """Whether this broker's store has the change to be recorded, so that no record is ahead of the store."""
+        return self._durable.durable_lsn >= self._unrecorded_lsn
 
     def holds_all_of(self, names: Iterable[str], answers: Sequence[fr.Answer]) -> bool:
         """Whether those, and all in sync, are in sync now and have just answered that they know no newer generation.
@@ -331,41 +342,42 @@ class Primary:
         Then none of them leads one; and nobody else can.
         """
         others = (set(names) | set(self.in_sync.members)) - {self.in_sync.primary}
-        followers = {each.name for each in answers if each.complete and each.generation == self.generation}
+        followers = {answer.name for answer in answers if answer.complete and answer.generation == self.generation}
         is_here = others <= followers & set(self.in_sync.members)
-        return is_here and not others & self._expected and not self.in_sync.awaits_filing
+        return is_here and not others & self._expected and not self.in_sync.awaits_record
 
-    def filed(self, epoch: int) -> None:
+    def recorded(self, epoch: int) -> None:
         """A coordinator, or every peer that can be reached, knows of `epoch`."""
-        self.in_sync.filed(epoch)
-        if self.unfiled is not None and self.unfiled.epoch <= epoch:
-            self.unfiled = None
+        self.in_sync.recorded(epoch)
+        if self.unrecorded is not None and self.unrecorded.epoch <= epoch:
+            self.unrecorded = None
         self.advance()
 
     def _check_size(self) -> None:
-        least = self._around.settings.min_in_sync
+        least = self._ctx.settings.min_in_sync
         members = ", ".join(self.in_sync.members)
         text = f"in sync are only {members}, and ha.min-in-sync is {least}: start more brokers"
-        self._around.resources.refusal = None if self.in_sync.is_large_enough else NotEnoughReplicas(text)
+        self._ctx.resources.refusal = None if self.in_sync.is_large_enough else NotEnoughReplicas(text)
 
     def _is_back(self, name: str) -> None:
         self._expected.discard(name)
-        self._around.note("info", f"Backup is ready: {name}")
+        self._ctx.note("info", f"Backup is ready: {name}")
         self._check_phase()
 
     def _check_phase(self) -> None:
         if self.phase is Phase.RECOVERING and not self._expected:
             self.phase = Phase.ACTIVE
-            self._around.note("info", "All backups recovered.")
+            self._ctx.is_status_stale = True
+            self._ctx.note("info", "All backups recovered.")
 
     # --- time and loss
 
     def tick(self) -> None:
         """Heartbeats, and whoever was silent for too long."""
-        settings, clock_s = self._around.settings, self._around.clock_s
+        settings, clock_s = self._ctx.settings, self._ctx.clock_s
         self._check_phase()
         if any(backup.is_fetching for backup in self.links.values()):
-            self._around.want_turn()
+            self._ctx.want_turn()
         committed = self.in_sync.committed_lsn
         self.followers.tick(committed)
         for backup in list(self.links.values()):
@@ -374,27 +386,27 @@ class Primary:
                 self._give_up(backup, f"it has not answered, or not read, for {silent_s:.1f} s (ha.backup-timeout)")
             elif committed != backup.told_committed or clock_s - backup.sent_s >= settings.heartbeat_interval_s:
                 backup.told_committed, backup.sent_s = committed, clock_s
-                self._around.send(backup.link, fr.Heartbeat(self.generation, committed, self._tail.last_lsn))
+                self._ctx.send(backup.link, fr.Heartbeat(self.generation, committed, self._tail.last_lsn))
         if clock_s - self._began_s > settings.backup_timeout_s:
             for name in sorted(self._expected):
                 self._leave(name, f"it did not come back within {settings.backup_timeout_s:g} s")
 
     def heard(self, link: int) -> None:
         """Something came."""
-        self.links[link].heard_s = self._around.clock_s
+        self.links[link].heard_s = self._ctx.clock_s
 
     def set_writable(self, link: int, writable: bool) -> None:
         """Whether there is room on a channel for more than the live stream."""
         self.followers.set_writable(link, writable)
         if link in self.links:
-            self.links[link].set_writable(writable, self._around.clock_s)
+            self.links[link].set_writable(writable, self._ctx.clock_s)
         if writable:
-            self._around.want_turn()
+            self._ctx.want_turn()
 
     def lost(self, link: int, reason: str) -> None:
         """A backup's channel is gone."""
         backup = self.links.pop(link)
-        self._around.note("warning", f"backup {backup.name} is disconnected: {reason}")
+        self._ctx.note("warning", f"backup {backup.name} is disconnected: {reason}")
         if backup.name in self.in_sync and backup.name not in self._expected:
             self._leave(backup.name, reason)
 
@@ -409,12 +421,12 @@ class Primary:
         return True
 
     def _give_up(self, backup: BackupLink, reason: str) -> None:
-        self._around.close(backup.link, reason)
+        self._ctx.close(backup.link, reason)
         self.lost(backup.link, reason)
 
     def settings_changed(self) -> None:
         """Times are read from the settings anyway; the size of the set may be too small now."""
-        self.in_sync.min_in_sync = self._around.settings.min_in_sync
+        self.in_sync.min_in_sync = self._ctx.settings.min_in_sync
         self._check_size()
 
     def check_invariants(self) -> None:

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
+from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.effects import PeersAnswered, PromoteAsked, ReadRecord, Record, WriteRecord
 from qpid_ha_broker.ha.frames import Answer, Topic
+from qpid_ha_broker.ha.refusal import Refusal
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.ha.surroundings import Surroundings
-from qpid_ha_broker.ha.verdict import Accept, CommittedSet, Known, Refuse, StepDownFirst, judge
+from qpid_ha_broker.ha.verdict import Accept, CommittedSet, PromotionEvidence, StepDownFirst, judge
 
-PROMISE_LIMITS = 3
+VOTE_LIMITS = 3
 """A promise lapses after so many ask limits; an attempt gives up after one less."""
 
 
@@ -26,29 +27,25 @@ class Step(Enum):
 
     ASKING = auto()
     HANDING_OVER = auto()
-    CATCHING_THE_END = auto()
+    AWAITING_FINAL_LSN = auto()
     """The old primary has handed over; the end of its stream is still on its way."""
     CLAIMING = auto()
-    FILING = auto()
+    RECORDING = auto()
     ENDED = auto()
 
 
-class Own(NamedTuple):
-    """What a candidate knows of itself: `primary` wrote its last generation, `claim` it wanted for itself last."""
+class OwnEvidence(NamedTuple):
+    """What a candidate knows of itself."""
 
     answer: Answer
     primary: str
+    """Who wrote the last generation of its log."""
     is_chosen: bool
     claim: int
+    """The generation that it wanted for itself last."""
     committed: CommittedSet | None
     record: Record | None
     """The last one that the coordinator has confirmed to it."""
-
-
-class Refused(NamedTuple):
-    """The attempt is over."""
-
-    text: str
 
 
 class Granted(NamedTuple):
@@ -60,7 +57,7 @@ class Granted(NamedTuple):
     """What the coordinator holds now."""
 
 
-Outcome = Refused | Granted | None
+Outcome = Refusal | Granted | None
 
 
 class Promotion:
@@ -68,24 +65,24 @@ class Promotion:
 
     def __init__(
         self,
-        around: Surroundings,
+        ctx: MemberContext,
         asked: PromoteAsked,
-        own: Callable[[], Own],
+        own: Callable[[], OwnEvidence],
         claim: Callable[[int], None],
     ) -> None:
         self.request, self.force, self.cause, self.failover = asked
         self.step = Step.ASKING
-        self.began_s = around.now_s
+        self.began_s = ctx.now_s
         self.claimed = 0
         self.handover_lsn = 0
-        self._around = around
+        self._ctx = ctx
         self._own = own
         self._claim = claim
         """Keeps a generation from being promised to anybody else."""
         self._asked = 0
         self._answers: PeersAnswered | None = None
         self._record: Record | None = None
-        self._record_is_in = not around.settings.has_coordinator
+        self._record_is_in = not ctx.settings.has_coordinator
         self._handed_over_by = ""
         self._coordinator_number = 0
         """Of the request to it whose answer is awaited."""
@@ -99,15 +96,15 @@ class Promotion:
         """Ask everybody, and the coordinator."""
         self._ask(Topic.STATUS)
         if not self._record_is_in:
-            self._coordinator_number = self._around.number()
-            self._around.effects.append(ReadRecord(self._coordinator_number))
+            self._coordinator_number = self._ctx.number()
+            self._ctx.effects.append(ReadRecord(self._coordinator_number))
 
     def _ask(self, topic: Topic, generation: int = 0) -> None:
-        self._asked = self._around.ask(topic, self._own()[0], generation)
+        self._asked = self._ctx.ask(topic, self._own().answer, generation)
 
     def ends_late(self) -> bool:
         """Whether so much time went by that what was promised may not hold any more."""
-        return self._around.now_s - self.began_s > (PROMISE_LIMITS + 1) * self._around.settings.ask_limit_s
+        return self._ctx.now_s - self.began_s > (VOTE_LIMITS + 1) * self._ctx.settings.ask_limit_s
 
     # --- what comes back
 
@@ -115,7 +112,7 @@ class Promotion:
         """All peers were asked."""
         if answers.number != self._asked:
             return None
-        own = self._around.settings.instance
+        own = self._ctx.settings.instance
         others = tuple(answer for answer in answers.answers if answer.instance != own)
         self._answers = answers._replace(answers=others)
         match self.step:
@@ -134,24 +131,32 @@ class Promotion:
         self._record, self._record_is_in = record, True
         return self._judge()
 
-    def _known(self) -> Known:
-        own = self._own()
-        answers = self._answers
-        unreachable = answers.unreachable if answers is not None else ()
-        settings = self._around.settings
-        return Known(
-            own.answer, own.primary, answers.answers if answers is not None else (), unreachable, self._record,
-            settings.has_coordinator, settings.min_in_sync, self._handed_over_by, self.force, own.is_chosen,
-            settings.auto_recover, own.claim, own.committed, own.record,
-        )  # fmt: skip
+    def _evidence(self) -> PromotionEvidence:
+        own, answers, settings = self._own(), self._answers, self._ctx.settings
+        return PromotionEvidence(
+            own=own.answer,
+            own_primary=own.primary,
+            answers=answers.answers if answers is not None else (),
+            unreachable=answers.unreachable if answers is not None else (),
+            record=self._record,
+            has_coordinator=settings.has_coordinator,
+            min_in_sync=settings.min_in_sync,
+            handed_over_by=self._handed_over_by,
+            force=self.force,
+            is_chosen=own.is_chosen,
+            auto_recover=settings.auto_recover,
+            own_claim=own.claim,
+            own_committed=own.committed,
+            own_record=own.record,
+        )
 
     def _judge(self) -> Outcome:
         if self._answers is None or not self._record_is_in:
             return None
-        if not self._answers.answers and not self._answers.unreachable and len(self._around.settings.addresses) > 1:
+        if not self._answers.answers and not self._answers.unreachable and len(self._ctx.settings.addresses) > 1:
             return self._refuse("ha.brokers-url reaches only this broker: add the addresses of the others")
-        verdict = judge(self._known())
-        if isinstance(verdict, Refuse):
+        verdict = judge(self._evidence())
+        if isinstance(verdict, Refusal):
             return self._refuse(verdict.text)
         reason = self._why_no_failover() if self.failover else ""
         if reason:
@@ -165,8 +170,8 @@ class Promotion:
         if not self.request and not self._handed_over_by:
             return self._refuse("the primary wanted to hand over, and cannot be asked now: it may go on, so try again")
         self._accept = verdict
-        if self._around.settings.has_coordinator:
-            return self._file(verdict)
+        if self._ctx.settings.has_coordinator:
+            return self._record_generation(verdict)
         self.step = Step.CLAIMING
         self.claimed = verdict.generation
         self._claim(verdict.generation)
@@ -181,7 +186,7 @@ class Promotion:
         """
         answers = self._answers.answers if self._answers is not None else ()
         recorded = self._record.generation if self._record is not None else 0
-        newest = max(recorded, self._own()[0].generation, *(answer.generation for answer in answers))
+        newest = max(recorded, self._own().answer.generation, *(answer.generation for answer in answers))
         for answer in answers:
             if answer.state == State.PRIMARY and answer.generation >= newest:
                 return f"{answer.name} is primary, and answers: there is nothing to take over"
@@ -197,18 +202,18 @@ class Promotion:
         if gave is None:
             return self._refuse("the primary did not answer when it was asked to hand over: try again")
         self._handed_over_by, self.handover_lsn = gave.name, gave.lsn
-        self.step = Step.CATCHING_THE_END
+        self.step = Step.AWAITING_FINAL_LSN
         return self.held()
 
     def held(self) -> Outcome:
         """More of the old primary's stream is here, or no more will come."""
-        own = self._own()[0]
-        if self.step is not Step.CATCHING_THE_END:
+        own = self._own().answer
+        if self.step is not Step.AWAITING_FINAL_LSN:
             return None
-        if own.lsn < self.handover_lsn and self._around.now_s - self.began_s < 2 * self._around.settings.ask_limit_s:
+        if own.lsn < self.handover_lsn and self._ctx.now_s - self.began_s < 2 * self._ctx.settings.ask_limit_s:
             return None
         self._answers = None
-        self._record_is_in = not self._around.settings.has_coordinator
+        self._record_is_in = not self._ctx.settings.has_coordinator
         self.step = Step.ASKING
         self.begin()
         return None
@@ -217,32 +222,34 @@ class Promotion:
         denied = next((answer for answer in answers if not answer.granted), None)
         if denied is not None and not self.force:
             return self._refuse(f"{denied.name} does not agree: {denied.text}")
-        verdict = judge(self._known())  # what a peer promised, it promised together with its final position
+        verdict = judge(self._evidence())  # what a peer promised, it promised together with its final position
         if not isinstance(verdict, Accept):
-            return self._refuse(verdict.text if isinstance(verdict, Refuse) else f"{verdict.primary} is primary")
+            return self._refuse(verdict.text if isinstance(verdict, Refusal) else f"{verdict.primary} is primary")
         if self.ends_late():
             return self._refuse("it took too long: what the others promised may not hold any more; try again")
         self.step = Step.ENDED
-        return Granted(verdict._replace(generation=self.claimed), self._own()[0].cluster, None)
+        return Granted(verdict._replace(generation=self.claimed), self._own().answer.cluster, None)
 
-    def _file(self, accept: Accept) -> Outcome:
+    def _record_generation(self, accept: Accept) -> Outcome:
         expected = self._record
         if expected is None:
             return self._refuse("the coordinator cannot be reached: try again")
-        self.step = Step.FILING
+        self.step = Step.RECORDING
         generation = max(accept.generation, expected.generation + 1)
         self._accept = accept._replace(generation=generation)
-        settings = self._around.settings
-        cluster = self._own()[0].cluster or expected.cluster or settings.instance  # the first primary names the cluster
+        settings = self._ctx.settings
+        cluster = (
+            self._own().answer.cluster or expected.cluster or settings.instance
+        )  # the first primary names the cluster
         self._wanted = Record(cluster, generation, settings.name, accept.epoch, accept.members)
         self._claim(generation)  # on disk: a broker that dies right after this knows that nobody else was named
-        self._coordinator_number = self._around.number()
-        self._around.effects.append(WriteRecord(self._coordinator_number, expected, self._wanted))
+        self._coordinator_number = self._ctx.number()
+        self._ctx.effects.append(WriteRecord(self._coordinator_number, expected, self._wanted))
         return None
 
     def record_written(self, number: int, written: bool, record: Record | None, problem: str) -> Outcome:
         """The coordinator took the new generation, or holds something else."""
-        if self.step is not Step.FILING or number != self._coordinator_number or self._accept is None:
+        if self.step is not Step.RECORDING or number != self._coordinator_number or self._accept is None:
             return None
         self.outcome_is_unknown = not written and record is None
         if not written and record != self._wanted:
@@ -255,17 +262,14 @@ class Promotion:
         if self.claimed:
             self._ask(Topic.WITHDRAW, self.claimed)
         self.step = Step.ENDED
-        return Refused(text)
-
-    @property
-    def is_being_filed(self) -> bool:
-        """The verdict is spoken and is not asked for again: what this broker holds must stay what was judged."""
-        return self.step is Step.FILING
+        return Refusal(text)
 
     @property
     def takes_over(self) -> bool:
         """A live primary hands over to this broker, or has: it wanted that itself, or was asked for it."""
-        return not self.request or bool(self._handed_over_by) or self.step in (Step.HANDING_OVER, Step.CATCHING_THE_END)
+        return (
+            not self.request or bool(self._handed_over_by) or self.step in (Step.HANDING_OVER, Step.AWAITING_FINAL_LSN)
+        )
 
     @property
     def wanted_generation(self) -> int:
@@ -274,4 +278,4 @@ class Promotion:
 
     def give_up(self, text: str) -> Outcome:
         """Something happened that makes this attempt pointless."""
-        return None if self.step in (Step.ENDED, Step.FILING) else self._refuse(text)
+        return None if self.step in (Step.ENDED, Step.RECORDING) else self._refuse(text)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from qpid_ha_broker.ha.effects import Record
 from qpid_ha_broker.ha.frames import Answer, Store
 from qpid_ha_broker.ha.history import log_end
+from qpid_ha_broker.ha.refusal import Refusal
 from qpid_ha_broker.ha.states import State
 
 
@@ -29,7 +30,7 @@ class CommittedSet(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Known:
+class PromotionEvidence:
     """What there is to judge by. `own`: what this broker would answer to a peer; `record` None: not to be had."""
 
     own: Answer
@@ -54,12 +55,6 @@ class Known:
     """The last one that the coordinator has confirmed to this process."""
 
 
-class Refuse(NamedTuple):
-    """No, because."""
-
-    text: str
-
-
 class StepDownFirst(NamedTuple):
     """Yes, once the live primary has handed over."""
 
@@ -77,7 +72,7 @@ class Accept(NamedTuple):
     """What only other brokers hold is given up, because an operator said so."""
 
 
-Verdict = Refuse | StepDownFirst | Accept
+Verdict = Refusal | StepDownFirst | Accept
 
 
 class _View(NamedTuple):
@@ -89,34 +84,34 @@ class _View(NamedTuple):
     source: str
 
 
-def judge(known: Known) -> Verdict:
+def judge(evidence: PromotionEvidence) -> Verdict:
     """The promotion verdict (DESIGN section 4)."""
-    strangers = _stranger(known)
+    strangers = _stranger(evidence)
     if strangers:
-        return Refuse(strangers)
-    if known.force:
-        reason = _why_not_by_force(known)
-        if not reason and _outdated_record(known) is not None:
-            known = _without_record(known)
-    elif known.own.store is Store.FAILED:
+        return Refusal(strangers)
+    if evidence.force:
+        reason = _why_not_by_force(evidence)
+        if not reason and _outdated_record(evidence) is not None:
+            evidence = _without_record(evidence)
+    elif evidence.own.store is Store.FAILED:
         reason = "the store of this broker has failed, and it holds what came since in memory only: promote another one"
-    elif known.own.state == State.CATCHUP or not known.own.complete:
+    elif evidence.own.state == State.CATCHUP or not evidence.own.complete:
         reason = "this broker is still catching up and lacks messages: promote one that is ready"
-    elif known.own.generation:
-        reason = _why_not_with_data(known)
+    elif evidence.own.generation:
+        reason = _why_not_with_data(evidence)
     else:
-        reason = _why_not_empty(known)
+        reason = _why_not_empty(evidence)
     if reason:
-        return Refuse(reason)
-    live = next((answer for answer in known.answers if answer.state == State.PRIMARY), None)
-    if live is not None and live.name != known.handed_over_by:
+        return Refusal(reason)
+    live = next((answer for answer in evidence.answers if answer.state == State.PRIMARY), None)
+    if live is not None and live.name != evidence.handed_over_by:
         return StepDownFirst(live.name)
-    return _accept(known)
+    return _accept(evidence)
 
 
-def _stranger(known: Known) -> str:
-    own = known.own
-    for answer in known.answers:
+def _stranger(evidence: PromotionEvidence) -> str:
+    own = evidence.own
+    for answer in evidence.answers:
         if answer.name == own.name:
             return f"two brokers are called {own.name}: give each its own `name` and restart one of them"
         if own.cluster and answer.cluster and own.cluster != answer.cluster:
@@ -124,70 +119,70 @@ def _stranger(known: Known) -> str:
                 f"{answer.name} belongs to the cluster {answer.cluster}, this broker to {own.cluster}:"
                 " take one of them out of ha.brokers-url"
             )
-    record = known.record
-    if record is None and known.has_coordinator:
+    record = evidence.record
+    if record is None and evidence.has_coordinator:
         return "the coordinator cannot be reached, and without its record nobody knows who is in sync: try again"
     if record is not None and record.cluster and own.cluster and record.cluster != own.cluster:
         return f"the coordinator is of the cluster {record.cluster}, this broker of {own.cluster}: check ha.coordinator"
     return ""
 
 
-def _why_not_by_force(known: Known) -> str:
+def _why_not_by_force(evidence: PromotionEvidence) -> str:
     """An operator may lose what is doubtful, but would hardly begin anew beside a broker that has something."""
-    owners = "" if known.own.generation else _owners(known)
+    owners = "" if evidence.own.generation else _owners(evidence)
     if not owners:
         return ""
     return f"this broker holds no data, and {owners} does: use --force there, or erase that store to begin anew"
 
 
-def _owners(known: Known) -> str:
-    return " and ".join(answer.name for answer in known.answers if answer.generation)
+def _owners(evidence: PromotionEvidence) -> str:
+    return " and ".join(answer.name for answer in evidence.answers if answer.generation)
 
 
-def _why_not_empty(known: Known) -> str:
+def _why_not_empty(evidence: PromotionEvidence) -> str:
     """For a broker without data: a first start, or one that has lost its memory."""
-    owners = _owners(known)
+    owners = _owners(evidence)
     if owners:
         return f"this broker holds no data, and {owners} does: promote that one"
-    record = known.record
-    is_our_own = record is not None and (record.generation, record.primary) == (known.own_claim, known.own.name)
+    record = evidence.record
+    is_our_own = record is not None and (record.generation, record.primary) == (evidence.own_claim, evidence.own.name)
     if record is not None and record.generation and not is_our_own:  # ours: we died before anything was confirmed
         members = ", ".join(record.members)
         return (
             f"this broker holds no data; generation {record.generation} was confirmed by {members}: start those,"
             " or use --force if their data is lost for good"
         )
-    if known.unreachable and not is_our_own:  # an empty record may be a lost one
+    if evidence.unreachable and not is_our_own:  # an empty record may be a lost one
         return (
-            f"this broker holds no data, and {', '.join(known.unreachable)} cannot be asked for any: start all brokers,"
-            " or use --force if there is none"
+            f"this broker holds no data, and {', '.join(evidence.unreachable)} cannot be asked for any: start all"
+            " brokers, or use --force if there is none"
         )
     return ""
 
 
-def _why_not_with_data(known: Known) -> str:
-    own = known.own
+def _why_not_with_data(evidence: PromotionEvidence) -> str:
+    own = evidence.own
     if own.name not in own.members:
         return f"this broker is not in the in-sync set of its own log ({', '.join(own.members)}): promote one of those"
-    view = _newest_view(known)
+    view = _newest_view(evidence)
     if own.name not in view.members:
         return (
             f"{view.source} knows a newer in-sync set without this broker (generation {view.generation}, epoch"
             f" {view.epoch}: {', '.join(view.members)}): promote one of those"
         )
-    outdated = _outdated_record(known)
+    outdated = _outdated_record(evidence)
     if outdated is not None:
         return outdated.text
-    why = _why_not_from_store(known, view)
+    why = _why_not_from_store(evidence, view)
     if not why:
-        outdated = _outdated_stores(known)
-        why = outdated.text if outdated is not None else _why_left_out(known)
-    if not why and not known.has_coordinator and known.min_in_sync > 1:
-        why = _why_no_majority(known)
+        outdated = _outdated_stores(evidence)
+        why = outdated.text if outdated is not None else _why_left_out(evidence)
+    if not why and not evidence.has_coordinator and evidence.min_in_sync > 1:
+        why = _why_no_majority(evidence)
     return why
 
 
-def _outdated_record(known: Known) -> Refuse | None:
+def _outdated_record(evidence: PromotionEvidence) -> Refusal | None:
     """The record is not the newest one that there was: it is lost, or was put back from a copy.
 
     Each of these proves it, because whatever is in a log in this way had been recorded before:
@@ -199,27 +194,27 @@ def _outdated_record(known: Known) -> Refuse | None:
        set in the log that is not known to be committed, or that has more members, proves nothing: its primary may have
        died before it was recorded.)
     """
-    record, own, committed, confirmed = known.record, known.own, known.own_committed, known.own_record
+    record, own, committed, confirmed = evidence.record, evidence.own, evidence.own_committed, evidence.own_record
     if record is None:
         return None
     at = record.generation, record.epoch
-    furthest = max((own, *known.answers), key=lambda answer: answer.generation)
+    furthest = max((own, *evidence.answers), key=lambda answer: answer.generation)
     has_left = committed is not None and not set(record.members) <= set(committed.members)
     if furthest.generation > record.generation:
         proof = f"the log of {furthest.name} knows generation {furthest.generation}"
     elif confirmed is not None and (confirmed.generation, confirmed.epoch) > at:
         proof = f"this broker had generation {confirmed.generation}, epoch {confirmed.epoch} recorded"
-    elif own.generation == record.generation and known.own_primary != record.primary:
-        proof = f"in this broker's log {known.own_primary} leads that generation, not {record.primary}"
+    elif own.generation == record.generation and evidence.own_primary != record.primary:
+        proof = f"in this broker's log {evidence.own_primary} leads that generation, not {record.primary}"
     elif committed is not None and has_left and committed[:2] > at and committed.generation == record.generation:
         proof = f"this broker's log knows epoch {committed.epoch}, without some of those"
     else:
         return None
-    return Refuse(
+    return Refusal(
         f"the coordinator's record {shown_record(record)}, but {proof}: the record was lost or put back from a copy,"
         " and who was in sync last is not known. Have all brokers started, and use `qpid-ha promote --force` on the one"
         " that is furthest: it writes the record anew, and gives up what only others have"
-        f" confirmed{_who_cannot_be_asked(known)}"
+        f" confirmed{_who_cannot_be_asked(evidence)}"
     )
 
 
@@ -230,7 +225,7 @@ def shown_record(record: Record) -> str:
     return f"says generation {record.generation}, epoch {record.epoch}: {', '.join(record.members)}"
 
 
-def _outdated_stores(known: Known) -> Refuse | None:
+def _outdated_stores(evidence: PromotionEvidence) -> Refusal | None:
     """The record knows of something newer than everybody who is here: the stores were put back from a copy.
 
     Who was not restarted since it was in sync need not fear that. For a store it takes one of:
@@ -241,62 +236,62 @@ def _outdated_stores(known: Known) -> Refuse | None:
        nothing of it was ever confirmed.
     3. A member that was not restarted and knows nothing of that generation: nothing was confirmed without it.
     """
-    record, own = known.record, known.own
+    record, own = evidence.record, evidence.own
     if record is None or own.store not in (Store.DIRTY, Store.CLEAN):
         return None
-    here = (own, *known.answers)
+    here = (own, *evidence.answers)
     at = record.generation, record.epoch
     if any((each.generation, each.epoch) >= at and _was_in_sync(each) for each in here):
         return None
     if any(each.promised >= record.generation > each.generation and each.name == record.primary for each in here):
         return None
-    if any(_is_awake(each) and each.name in record.members for each in known.answers):
+    if any(_is_awake(each) and each.name in record.members for each in evidence.answers):
         return None
     newest = max(here, key=lambda each: (each.generation, each.epoch, each.lsn))
-    return Refuse(
+    return Refusal(
         f"the coordinator's record says generation {record.generation}, epoch {record.epoch}, led by {record.primary},"
         f" and no store here goes further than generation {newest.generation}, epoch {newest.epoch}: they were put back"
-        f" from a copy, or the newer ones are missing{_who_cannot_be_asked(known)}. Bring those back;"
+        f" from a copy, or the newer ones are missing{_who_cannot_be_asked(evidence)}. Bring those back;"
         f" `qpid-ha promote --force` on {newest.name} gives up all that was confirmed after LSN {newest.lsn} of"
         f" generation {newest.generation}"
     )
 
 
-def _who_cannot_be_asked(known: Known) -> str:
-    return f" ({', '.join(known.unreachable)} cannot be asked)" if known.unreachable else ""
+def _who_cannot_be_asked(evidence: PromotionEvidence) -> str:
+    return f" ({', '.join(evidence.unreachable)} cannot be asked)" if evidence.unreachable else ""
 
 
-def _without_record(known: Known) -> Known:
+def _without_record(evidence: PromotionEvidence) -> PromotionEvidence:
     """For who leads although the record is lost: as without a coordinator, if that suffices to know who is in sync.
 
     Everybody has to be here. Then an operator's word for a lost record does not cost the others their place.
     """
-    plain = replace(known, force=False, record=None, has_coordinator=False)
-    is_enough = not known.unreachable and not isinstance(judge(plain), Refuse)
-    return plain if is_enough else known
+    plain = replace(evidence, force=False, record=None, has_coordinator=False)
+    is_enough = not evidence.unreachable and not isinstance(judge(plain), Refusal)
+    return plain if is_enough else evidence
 
 
-def _why_not_from_store(known: Known, view: _View) -> str:
+def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
     """After a crash of everybody: whoever was in the last in-sync set may hold more than this broker's disk kept.
 
     When all of them are here, the furthest holds everything that was confirmed; before that nobody can know.
     """
-    own = known.own
-    if own.store is not Store.DIRTY or known.is_chosen:
+    own = evidence.own
+    if own.store is not Store.DIRTY or evidence.is_chosen:
         return ""
-    members = [answer for answer in known.answers if answer.name in view.members]
-    awake = [each.name for each in members if _is_awake(each) and not _left_out_by(each, known)]
+    members = [answer for answer in evidence.answers if answer.name in view.members]
+    awake = [each.name for each in members if _is_awake(each) and not _left_out_by(each, evidence)]
     if awake:
         return f"this broker was restarted, unlike {' and '.join(awake)}: {_promote(awake)}"
     # One that came back empty cannot say whether it had gone on alone; a coordinator can.
-    telling = [answer.name for answer in members if answer.generation or known.has_coordinator]
+    telling = [answer.name for answer in members if answer.generation or evidence.has_coordinator]
     missing = sorted(set(view.members) - {own.name, *telling})
     if missing:
         return (
             f"this store was not closed in order, and {', '.join(missing)} of the last in-sync set cannot be asked:"
             " start them with their stores; if one is lost for good, `qpid-ha store best` tells what that costs"
         )
-    if not known.auto_recover:
+    if not evidence.auto_recover:
         return "this store was not closed in order, and ha.auto-recover is off: see `qpid-ha store best`"
     # Who was recorded but died before its own log had that cannot lead, and what it alone has was not confirmed.
     best = max(filter(_was_in_sync, members), key=log_end, default=own)
@@ -315,7 +310,7 @@ def _was_in_sync(answer: Answer) -> bool:
     return answer.complete and answer.name in answer.members
 
 
-def _may_be_alone(restarted: Answer, other: Answer, known: Known) -> bool:
+def _may_be_alone(restarted: Answer, other: Answer, evidence: PromotionEvidence) -> bool:
     """Whether what `restarted` has from its store may have been confirmed without `other`, which lacks it.
 
     Its log has a newer in-sync set without that one, and goes further; whether the set ever counted is not in it. A
@@ -325,31 +320,31 @@ def _may_be_alone(restarted: Answer, other: Answer, known: Known) -> bool:
     is_newer = (restarted.generation, restarted.epoch) > (other.generation, other.epoch)
     is_further = log_end(restarted) > log_end(other)
     is_dirty_member = restarted.store is Store.DIRTY and _was_in_sync(restarted)
-    is_possible = is_newer and is_further and _may_have_confirmed(restarted, known)
-    return not known.has_coordinator and is_dirty_member and is_left_out and is_possible
+    is_possible = is_newer and is_further and _may_have_confirmed(restarted, evidence)
+    return not evidence.has_coordinator and is_dirty_member and is_left_out and is_possible
 
 
-def _left_out_by(answer: Answer, known: Known) -> list[str]:
+def _left_out_by(answer: Answer, evidence: PromotionEvidence) -> list[str]:
     """Who may have confirmed something without that broker, of all that can be asked."""
-    return [each.name for each in (known.own, *known.answers) if _may_be_alone(each, answer, known)]
+    return [each.name for each in (evidence.own, *evidence.answers) if _may_be_alone(each, answer, evidence)]
 
 
-def _may_have_confirmed(restarted: Answer, known: Known) -> bool:
+def _may_have_confirmed(restarted: Answer, evidence: PromotionEvidence) -> bool:
     """Whether enough brokers may have followed the generation that `restarted` knows.
 
     Of those that can be asked, whoever is in an older one never did; one that lost its data, or is halfway through a
     catch-up, may have.
     """
-    others = [each for each in (known.own, *known.answers) if each.name != restarted.name]
+    others = [each for each in (evidence.own, *evidence.answers) if each.name != restarted.name]
     may_follow = [each for each in others if each.generation >= restarted.generation or not each.complete]
     empty = [each for each in others if not each.generation]
-    return 1 + len(may_follow) + len(empty) + len(known.unreachable) >= restarted.min_in_sync
+    return 1 + len(may_follow) + len(empty) + len(evidence.unreachable) >= restarted.min_in_sync
 
 
-def _why_left_out(known: Known) -> str:
+def _why_left_out(evidence: PromotionEvidence) -> str:
     """For a broker that was not restarted."""
-    own = known.own
-    further = [] if own.store is Store.DIRTY or known.is_chosen else _left_out_by(own, known)
+    own = evidence.own
+    further = [] if own.store is Store.DIRTY or evidence.is_chosen else _left_out_by(own, evidence)
     if not further:
         return ""
     return (
@@ -362,16 +357,16 @@ def _promote(names: list[str]) -> str:
     return "promote that one" if len(names) == 1 else "promote one of those"
 
 
-def _why_no_majority(known: Known) -> str:
+def _why_no_majority(evidence: PromotionEvidence) -> str:
     """Without a coordinator, enough others must remember: those who do not could have gone on without this broker.
 
     A broker that was started anew remembers nothing, and may have confirmed, with one that cannot be asked, what nobody
     here knows. If all can be asked, whatever else was confirmed is in no memory any more.
     """
-    forgetful = [answer.name for answer in known.answers if not answer.generation or not answer.complete]
-    silent = [*known.unreachable, *forgetful]
-    half = (1 + len(known.answers) + len(known.unreachable)) / 2
-    if 1 + len(known.answers) > half and (not known.unreachable or len(silent) < known.min_in_sync):
+    forgetful = [answer.name for answer in evidence.answers if not answer.generation or not answer.complete]
+    silent = [*evidence.unreachable, *forgetful]
+    half = (1 + len(evidence.answers) + len(evidence.unreachable)) / 2
+    if 1 + len(evidence.answers) > half and (not evidence.unreachable or len(silent) < evidence.min_in_sync):
         return ""
     return (
         f"{', '.join(silent)} cannot be asked what they confirmed, and may have gone on without this broker: start"
@@ -379,24 +374,25 @@ def _why_no_majority(known: Known) -> str:
     )
 
 
-def _newest_view(known: Known) -> _View:
-    own, record, views = known.own, known.record, []
+def _newest_view(evidence: PromotionEvidence) -> _View:
+    own, record, views = evidence.own, evidence.record, []
     if record is not None:  # first: of the same epoch it says who was in it for certain
         views.append(_View(record.generation, record.epoch, record.members, "the coordinator"))
     views.append(_View(own.generation, own.epoch, own.members, "this broker"))
-    views += [_View(each.generation, each.epoch, each.members, each.name) for each in known.answers]
+    views += [_View(each.generation, each.epoch, each.members, each.name) for each in evidence.answers]
     return max(views, key=lambda view: view[:2])
 
 
-def _accept(known: Known) -> Accept:
-    own, view = known.own, _newest_view(known)
-    generations = [view.generation, own.promised, *[answer.promised for answer in known.answers]]
+def _accept(evidence: PromotionEvidence) -> Accept:
+    own, view = evidence.own, _newest_view(evidence)
+    generations = [view.generation, own.promised, *[answer.promised for answer in evidence.answers]]
     # Whoever has a name in the set but not its memory any more cannot stay: it would have to say so at once anyway.
-    hollow = {answer.name for answer in known.answers if not answer.complete or answer.name not in answer.members}
-    gone = {known.own_primary, known.record.primary if known.record is not None else ""} - {known.handed_over_by}
+    hollow = {answer.name for answer in evidence.answers if not answer.complete or answer.name not in answer.members}
+    recorded = evidence.record.primary if evidence.record is not None else ""
+    gone = {evidence.own_primary, recorded} - {evidence.handed_over_by}
     # Nor who may lack something: whoever finds a name in a set takes it that nothing older was confirmed without it.
-    lacking = {answer.name for answer in known.answers if _left_out_by(answer, known)}
-    staying = set() if known.force else set(view.members) - gone - hollow - lacking
+    lacking = {answer.name for answer in evidence.answers if _left_out_by(answer, evidence)}
+    staying = set() if evidence.force else set(view.members) - gone - hollow - lacking
     members = tuple(sorted(staying | {own.name}))
     text = f"in sync with {', '.join(members)}"
-    return Accept(max(generations) + 1, view.epoch + 1, members, text, known.force)
+    return Accept(max(generations) + 1, view.epoch + 1, members, text, evidence.force)

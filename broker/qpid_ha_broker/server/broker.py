@@ -17,7 +17,7 @@ from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.container import Container, ContainerSettings, Notice
 from qpid_ha_broker.amqp.nodes import NodeSettings
-from qpid_ha_broker.ha.keeping import Restored
+from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.model.administration import Done, Outcome, Result
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.log import Batch

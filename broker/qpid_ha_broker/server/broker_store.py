@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from qpid_ha_broker.ha.keeping import Restored
+from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.model.paged import BodyDamaged
 from qpid_ha_broker.server.member_settings import member_settings
 from qpid_ha_broker.server.pager import Pager
@@ -77,6 +77,7 @@ class BrokerStore:
     def tick(self) -> None:
         """Four times a second."""
         self.pager.paging.memory_bytes = self._memory_bytes()
+        self.store.note_committed(self._broker.membership.member.committed_lsn)
         self.store.tick()
         self.pager.tick()
 
@@ -118,4 +119,5 @@ class BrokerStore:
     async def close(self, clean: str) -> None:
         """The last turn is over; `clean`: the UUID under which the store is whole, empty if it is not."""
         self.pager.stop()
+        self.store.note_committed(self._broker.membership.member.committed_lsn)
         await self.store.close(clean)

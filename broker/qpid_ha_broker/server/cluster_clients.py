@@ -11,22 +11,22 @@ from qpid_ha_config.settings import HaSettings
 
 def refusal(member: Member) -> AmqpError:
     """Why this broker, which is not primary, does not serve a client; with the way to the one that does, if known."""
-    name, state = member.settings.name, member.state
+    name, state = member.settings.name, member.status.state
     if state is State.PRIMARY:
         return AmqpError(CONNECTION_FORCED, f"broker {name} hands over: another broker is about to be primary")
-    primary = _first_address(member.primary_address)
+    primary = _first_address(member.status.primary_address)
     if primary is None:
         text = f"broker {name} is {state}, not primary, and knows of no primary: try again, or another broker"
         return AmqpError(CONNECTION_FORCED, text)
-    text = f"broker {name} is {state}; the primary is {member.primary_name} at {primary}"
+    text = f"broker {name} is {state}; the primary is {member.status.primary} at {primary}"
     return AmqpError(CONNECTION_FORCED, text, {"network-host": primary.host, "port": primary.port})
 
 
 def failover_servers(ha: HaSettings, member: Member) -> list[dict[str, object]]:
     """Where clients find the cluster, the primary first; entries as in the open property `failover-server-list`."""
     addresses = list(ha.public_url or ha.brokers_url) if ha.cluster else []
-    primary = _first_address(member.primary_address or member.settings.own_address)
-    if not member.primary_address and not member.primary_name:
+    primary = _first_address(member.status.primary_address or member.settings.own_address)
+    if not member.status.primary_address and not member.status.primary:
         primary = None
     if primary in addresses:
         addresses.remove(primary)

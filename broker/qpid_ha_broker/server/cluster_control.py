@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Topic
-from qpid_ha_broker.ha.member import STANDALONE_REFUSAL
+from qpid_ha_broker.ha.roles import STANDALONE_REFUSAL
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.administration import Params, check_known
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method, Stream
@@ -84,7 +84,7 @@ class ClusterControl:
         """Of a primary: each backup, how far it is, and its lag."""
         check_known(params, ())
         self._check_in_cluster()
-        if self._membership.member.state is not State.PRIMARY:
+        if self._membership.member.status.state is not State.PRIMARY:
             raise self._not_primary("has no backups")
         return self._membership.member.backups()
 

@@ -11,22 +11,22 @@ from qpid_ha_broker.ha.member import Member
 def summary(member: Member, *, shut_down: bool) -> dict[str, object]:
     """What `status` tells."""
     if member.is_standalone:
-        return {"state": member.state.value, "name": member.settings.name}
+        return {"state": member.status.state.value, "name": member.settings.name}
     return {
         "name": member.settings.name,
-        "state": member.state.value,
-        "phase": None if member.phase is None else member.phase.value,
-        "generation": member.generation,
+        "state": member.status.state.value,
+        "phase": None if member.status.phase is None else member.status.phase.value,
+        "generation": member.status.generation,
         "lsn": member.position.lsn,
-        "epoch": member.epoch,
-        "members": list(member.members),
+        "epoch": member.status.epoch,
+        "members": list(member.status.members),
         "min_in_sync": member.settings.min_in_sync,
-        "restored": member.store.value or None,
-        "chosen": member.is_chosen,
-        "primary": member.primary_name or None,
-        "primary_address": member.primary_address or None,
-        "login_problem": member.login_problem or None,
-        "problem": member.problem or None,
+        "restored": member.status.store.value or None,
+        "chosen": member.status.is_chosen,
+        "primary": member.status.primary or None,
+        "primary_address": member.status.primary_address or None,
+        "login_problem": member.status.login_problem or None,
+        "problem": member.status.problem or None,
         "shut_down": shut_down,
     }
 
@@ -34,17 +34,17 @@ def summary(member: Member, *, shut_down: bool) -> dict[str, object]:
 def facts(member: Member, *, peer_channels: int, discarded: int) -> dict[str, object]:
     """What `query` tells beside the figures of every broker, flat."""
     if member.is_standalone:
-        return {"state": member.state.value}
+        return {"state": member.status.state.value}
     backups = member.backups()
     lags = [lag for backup in backups if isinstance(lag := backup.get("lag_messages"), int)]
     return {
-        "state": member.state.value,
-        "phase": "" if member.phase is None else member.phase.value,
-        "generation": member.generation,
-        "epoch": member.epoch,
-        "primary": member.primary_name,
-        "in_sync": ", ".join(member.members),
-        "problem": member.problem,
+        "state": member.status.state.value,
+        "phase": "" if member.status.phase is None else member.status.phase.value,
+        "generation": member.status.generation,
+        "epoch": member.status.epoch,
+        "primary": member.status.primary,
+        "in_sync": ", ".join(member.status.members),
+        "problem": member.status.problem,
         "backups": len(backups),
         "lag_messages": max(lags, default=0),
         "peer_channels": peer_channels,

@@ -10,7 +10,6 @@ from typing import Final
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued, Released, TransactionCommitted
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.log import Batch
 from qpid_ha_broker.model.queue_arguments import StoreError as Policy
@@ -32,11 +31,11 @@ class MemberStore:
         self._store = store
         self._content = content
         self._feed = feed
-        self._told: tuple[object, ...] = ()
+        self._described: dict[str, object] = {}
         self._failure = ""
-        self._base = 0
-        """Number of the base that the store is making; 0: none."""
-        self._waiting: deque[fx.Keep] = deque()
+        self._checkpoint = 0
+        """Number of the checkpoint that the store is writing; 0: none."""
+        self._waiting: deque[fx.Persist] = deque()
         self._policy: Policy | None = None
         """Once the disk has failed, and this backup goes on without it: the one for queues that have none."""
 
@@ -44,22 +43,22 @@ class MemberStore:
         """Whether more of the stream may come: what the disk does not take waits in memory."""
         return self._policy is not None or self._store.writer.waiting_bytes < BEHIND_BYTES
 
-    def keep(self, effect: fx.Keep) -> None:
+    def persist(self, effect: fx.Persist) -> None:
         """A batch of the stream."""
         number, first_lsn, last_lsn, committed_lsn, transient, data = effect
         if self._policy is not None:
             self._check_may_lose(effect, self._policy)
-            self._feed(fx.Kept(number))
+            self._feed(fx.Persisted(number))
         elif self._store.keep(Batch(first_lsn, last_lsn, data, transient), committed_lsn, number):
-            self._feed(fx.Kept(number))
+            self._feed(fx.Persisted(number))
         else:
             self._waiting.append(effect)
 
-    def kept(self, number: int) -> None:
+    def persisted(self, number: int) -> None:
         """It is on disk, with all before it."""
         while self._waiting and self._waiting[0].number <= number:
             self._waiting.popleft()
-        self._feed(fx.Kept(number))
+        self._feed(fx.Persisted(number))
 
     def go_on_without(self, text: str, policy: Policy) -> None:
         """The disk has failed, and this is a backup: do as its settings and its queues say. Raises StoreError."""
@@ -72,11 +71,11 @@ class MemberStore:
         log.critical("%s; going on in memory, as ha.store-error or the queues say", text)
         self._feed(fx.StoreFailed())
         for effect in waiting:
-            self._feed(fx.Kept(effect.number))
-        if self._base:
-            self._base_kept(self._base)
+            self._feed(fx.Persisted(effect.number))
+        if self._checkpoint:
+            self._checkpoint_persisted(self._checkpoint)
 
-    def _check_may_lose(self, effect: fx.Keep, policy: Policy) -> None:
+    def _check_may_lose(self, effect: fx.Persist, policy: Policy) -> None:
         """Whether all that `effect` wants stored may stay in memory. Raises StoreError naming who minds.
 
         What is about messages, their queue decides; what is about more than that, `policy`.
@@ -97,44 +96,36 @@ class MemberStore:
                     name = queue_id if queue is None else queue.name
                     raise StoreError(f"{self._failure} (it concerns queue {name}, which must not go on without)")
 
-    def take_back(self, effect: fx.TakeBack) -> None:
+    def truncate(self, effect: fx.TruncateLog) -> None:
         """The end of the stream is void."""
         self._store.take_back(effect.lsn)
 
-    def begin_base(self, effect: fx.BeginBase) -> None:
+    def begin_checkpoint(self, effect: fx.BeginCheckpoint) -> None:
         """The state follows from no log."""
         self._store.reset(effect.lsn)
         self._store.begin_base()
 
-    def dump_base(self, effect: fx.DumpBase) -> None:
+    def write_checkpoint(self, effect: fx.WriteCheckpoint) -> None:
         """The state is whole again."""
-        self._base = effect.number
+        self._checkpoint = effect.number
         if self._policy is None:
-            self._store.dump_base(lambda: self._base_kept(effect.number))
+            self._store.dump_base(lambda: self._checkpoint_persisted(effect.number))
         else:
-            self._base_kept(effect.number)
+            self._checkpoint_persisted(effect.number)
 
-    def _base_kept(self, number: int) -> None:
-        self._base = 0
-        self._feed(fx.BaseKept(number))
+    def _checkpoint_persisted(self, number: int) -> None:
+        self._checkpoint = 0
+        self._feed(fx.CheckpointPersisted(number))
 
-    def remember(self, effect: fx.Remember) -> None:
+    def persist_vote(self, effect: fx.PersistVote) -> None:
         """On disk before anything else is done. Raises StoreError."""
         self._store.remember(*effect)
 
-    def describe(self, member: Member) -> None:
-        """Let STATUS tell what `member` is now, and the journal what is certain.
-
-        What STATUS says of a cluster stays as it is while the broker is in none.
-        """
-        self._store.note_committed(member.committed_lsn)
-        if member.is_standalone:
+    def describe(self, status: fx.MemberStatus) -> None:
+        """Let the store's STATUS tell what the member is now."""
+        facts = {"cluster": status.cluster, "history": status.history, "role": status.state.value}
+        if facts | {"epoch": status.epoch, "members": status.members} == self._described:
             return
-        now = member.state, member.generation, member.epoch, member.members, member.cluster
-        if now == self._told:
-            return
-        self._told = now
-        history = tuple((line["generation"], line["primary"], line["first_lsn"]) for line in member.history())
-        facts = {"cluster": member.cluster, "history": history, "role": member.state.value}
-        chosen = {"chosen": None} if member.state in LEVEL else {}
-        self._store.describe(**facts, epoch=member.epoch, members=member.members, **chosen)
+        self._described = {**facts, "epoch": status.epoch, "members": status.members}
+        chosen = {"chosen": None} if status.state in LEVEL else {}
+        self._store.describe(**self._described, **chosen)

@@ -104,6 +104,8 @@ class Membership:
         self._is_feeding = False
         self._dirty: dict[OutgoingChannel, None] = {}
         self._encoded: tuple[Batch | None, bytes] = (None, b"")
+        self._status = member.status
+        """As the core told it last."""
         self._shown: tuple[object, ...] = ()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_leaving = False
@@ -119,7 +121,7 @@ class Membership:
             fx.ReadRecord: self._records.read,
             fx.WriteRecord: self._records.write,
             fx.StateChanged: self._state_changed,
-            fx.PhaseChanged: self._phase_changed,
+            fx.StatusChanged: self._status_changed,
             fx.EndClients: self._end_clients_soon,
             fx.TurnDue: lambda _effect: self._broker.want_turn(),
             fx.Answered: self._answered,
@@ -130,11 +132,11 @@ class Membership:
         }
         if self._store is not None:
             self._actions |= {
-                fx.Keep: self._store.keep,
-                fx.TakeBack: self._store.take_back,
-                fx.BeginBase: self._store.begin_base,
-                fx.DumpBase: self._store.dump_base,
-                fx.Remember: self._store.remember,
+                fx.Persist: self._store.persist,
+                fx.TruncateLog: self._store.truncate,
+                fx.BeginCheckpoint: self._store.begin_checkpoint,
+                fx.WriteCheckpoint: self._store.write_checkpoint,
+                fx.PersistVote: self._store.persist_vote,
             }
 
     # --- start and stop
@@ -193,10 +195,10 @@ class Membership:
             return
         self._is_feeding = True
         self._broker.set_time()
-        self.member.wall_ms = self._broker.container.now_ms
+        self.member.set_wall_time(self._broker.container.now_ms)
         try:
-            for each in self._inputs:  # grows meanwhile
-                for effect in self.member.handle(each, time.monotonic()):
+            for input_ in self._inputs:  # grows meanwhile
+                for effect in self.member.handle(input_, time.monotonic()):
                     self._actions[type(effect)](effect)
         except StoreError as error:
             self._broker.fail(str(error))
@@ -207,21 +209,10 @@ class Membership:
             self._inputs.clear()
             self._is_feeding = False
             self._encoded = (None, b"")
-        self._after()
-
-    def _after(self) -> None:
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
             for channel in dirty:
                 channel.flush()
-        member = self.member
-        if self._store is not None:
-            self._store.describe(member)
-        shown = (member.state, member.primary_name, member.primary_address, self.is_serving)
-        if shown != self._shown:
-            self._shown = shown
-            self._show_clients_the_way()
-            self.events.publish("primary", self.summary())
 
     def turn_ended(self, batch: LogBatch | None) -> None:
         """The broker had a turn, and the log has nothing pending."""
@@ -252,7 +243,7 @@ class Membership:
             self._waiting.pop(number, None)
 
     def _answered(self, effect: fx.Answered) -> None:
-        if effect.text != self.member.problem:  # that is in the log already, perhaps for the hundredth attempt
+        if effect.text != self.member.status.problem:  # that is in the log already, perhaps for the hundredth attempt
             log.log(logging.INFO if effect.done else logging.WARNING, "%s", effect.text)
         waiter = self._waiting.get(effect.request)
         if waiter is not None and not waiter.done():
@@ -282,7 +273,7 @@ class Membership:
             return
         if isinstance(frame, Question) and frame.topic is Topic.QUERY:
             text = json.dumps(self._broker.facts())
-            self._send(fx.Send(number, self.member.status(frame.number, True, text)))
+            self._send(fx.Send(number, self.member.answer(frame.number, True, text)))
         else:
             self.feed(fx.FrameReceived(number, frame))
 
@@ -368,8 +359,8 @@ class Membership:
             topic,
             settings.name,
             settings.instance,
-            member.cluster,
-            member.generation,
+            member.status.cluster,
+            member.status.generation,
             lsn,
             settings.own_address,
         )
@@ -394,14 +385,31 @@ class Membership:
         change = {"before": effect.before.value, "after": effect.after.value, "reason": effect.reason}
         self.events.publish("state", {**self.summary(), **change})
 
-    def _phase_changed(self, effect: fx.PhaseChanged) -> None:
-        log.info("Phase change: %s", effect.phase)
-        self.events.publish("phase", self.summary())
+    def _status_changed(self, effect: fx.StatusChanged) -> None:
+        before, status = self._status, effect.status
+        self._status = status
+        if (
+            self._store is not None and not self.is_standalone
+        ):  # what STATUS says of a cluster stays while it is in none
+            self._store.describe(status)
+        if status.phase is not before.phase and status.phase is not None:
+            log.info("Phase change: %s", status.phase)
+            self.events.publish("phase", self.summary())
+        self._announce_primary()
+
+    def _announce_primary(self) -> None:
+        """Tell clients and whoever listens who leads, if that is somebody else now, or serves no more."""
+        status = self._status
+        shown = (status.state, status.primary, status.primary_address, self.is_serving)
+        if shown != self._shown:
+            self._shown = shown
+            self._show_clients_the_way()
+            self.events.publish("primary", self.summary())
 
     def _end_clients_soon(self, _effect: fx.EndClients) -> None:
         """Not at once: what comes in through a client's connection may be what led to this."""
         self._is_leaving = True
-        self._show_clients_the_way()
+        self._announce_primary()
         asyncio.get_running_loop().call_soon(self._end_clients)
 
     def _end_clients(self) -> None:
@@ -411,17 +419,17 @@ class Membership:
         self._broker.turn()
         self.feed(fx.ClientsEnded())
         self._is_leaving = False
-        self._show_clients_the_way()
+        self._announce_primary()
 
     def kept(self, number: int) -> None:
         """The store holds what was asked for under that number."""
         if self._store is not None:
-            self._store.kept(number)
+            self._store.persisted(number)
 
     def store_failed(self, text: str) -> None:
         """Nothing more can be stored: who leads ends; a backup does as it was told. Raises StoreError."""
         policy = Policy(self._broker.current().ha.store_error)
-        if self._store is None or self.member.state in LEADING:
+        if self._store is None or self.member.status.state in LEADING:
             raise StoreError(text)
         self._store.go_on_without(text, policy)
 
@@ -441,7 +449,7 @@ class Membership:
     @property
     def is_serving(self) -> bool:
         """Whether clients are served, and commands carried out."""
-        return self.member.state in LEADING and not self._is_leaving and not self.member.is_closing
+        return self.member.status.state in LEADING and not self._is_leaving and not self.member.status.is_closing
 
     def change_settings(self, settings: BrokerSettings) -> None:
         """Other settings are in force."""

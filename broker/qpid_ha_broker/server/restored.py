@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from qpid_ha_broker.ha.frames import Store
-from qpid_ha_broker.ha.keeping import Held, Restored
+from qpid_ha_broker.ha.replica import Held, Restored
 from qpid_ha_broker.ha.tail import Tail
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import Block, BlockKind

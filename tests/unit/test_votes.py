@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from model_support import TextReader
-from qpid_ha_broker.ha.claims import Claims
-from qpid_ha_broker.ha.effects import Remember
+from qpid_ha_broker.ha.context import MemberContext
+from qpid_ha_broker.ha.effects import PersistVote
 from qpid_ha_broker.ha.frames import Question, Store, Topic
-from qpid_ha_broker.ha.keeping import Restored
+from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.ha.surroundings import Surroundings
+from qpid_ha_broker.ha.votes import Votes
 from qpid_ha_broker.model.resource_set import ResourceSet
 
 SETTINGS = MemberSettings("c", "c-1", ("a:5672", "b:5672", "c:5672"), "c:5672", has_store=True)
@@ -22,18 +22,19 @@ class Voter:
     """A broker that candidates ask."""
 
     def __init__(self, restored: Restored | None = None) -> None:
-        self._around = Surroundings(SETTINGS, ResourceSet("default", TextReader()), lambda: 0.5)
-        self.claims = Claims(self._around, restored or Restored(Store.MEMORY))
+        self._ctx = MemberContext(SETTINGS, ResourceSet("default", TextReader()), lambda: 0.5)
+        self.votes = Votes(self._ctx, restored or Restored(Store.MEMORY))
 
     def promise(self, asker: str, generation: int, log: int = LOG) -> str:
-        return self.claims.promise(question(asker, generation, Topic.CLAIM), log)
+        refusal = self.votes.vote(question(asker, generation, Topic.CLAIM), log)
+        return "" if refusal is None else refusal.text
 
     def withdraw(self, asker: str, generation: int) -> None:
-        self.claims.withdraw(question(asker, generation, Topic.WITHDRAW))
+        self.votes.withdraw(question(asker, generation, Topic.WITHDRAW))
 
     def restarted(self) -> Voter:
         """It dies, and begins again with what it had on disk."""
-        *_, last = [each for each in self._around.effects if isinstance(each, Remember)]
+        *_, last = [each for each in self._ctx.effects if isinstance(each, PersistVote)]
         return Voter(Restored(Store.DIRTY, promised=last.generation, promised_to=last.to))
 
 
@@ -44,10 +45,10 @@ def question(asker: str, generation: int, topic: Topic) -> Question:
 def test_a_candidate_that_withdraws_frees_who_promised() -> None:
     voter = Voter()
     assert not voter.promise("a", 3)
-    assert voter.claims.binding == 3
+    assert voter.votes.oldest_followable == 3
     voter.withdraw("a", 3)
-    assert voter.claims.binding == 0
-    assert voter.restarted().claims.binding == 0
+    assert voter.votes.oldest_followable == 0
+    assert voter.restarted().votes.oldest_followable == 0
 
 
 @pytest.mark.parametrize("asker", ["a", "b"])
@@ -56,18 +57,18 @@ def test_but_not_of_what_it_or_another_was_promised_before(asker: str) -> None:
     voter = Voter()
     assert not voter.promise("a", 3)
     assert not voter.promise(asker, 4)
-    assert voter.claims.binding == 4
+    assert voter.votes.oldest_followable == 4
     voter.withdraw(asker, 4)
-    assert voter.claims.binding == 3
-    assert voter.restarted().claims.binding >= 3
+    assert voter.votes.oldest_followable == 3
+    assert voter.restarted().votes.oldest_followable >= 3
 
 
 def test_nor_does_a_promotion_of_its_own_that_came_to_nothing() -> None:
     voter = Voter()
     assert not voter.promise("a", 3)
-    voter.claims.claim(4, LOG)
-    assert voter.claims.binding == 3
-    assert voter.restarted().claims.binding >= 3
+    voter.votes.claim(4, LOG)
+    assert voter.votes.oldest_followable == 3
+    assert voter.restarted().votes.oldest_followable >= 3
 
 
 def test_once_the_log_has_that_generation_it_says_more_than_the_promise() -> None:
@@ -75,8 +76,8 @@ def test_once_the_log_has_that_generation_it_says_more_than_the_promise() -> Non
     assert not voter.promise("a", 3)
     assert not voter.promise("b", 4, log=3)
     voter.withdraw("b", 4)
-    assert voter.claims.binding == 0
-    assert voter.restarted().claims.binding == 0
+    assert voter.votes.oldest_followable == 0
+    assert voter.restarted().votes.oldest_followable == 0
 
 
 def test_no_generation_is_promised_to_two() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qpid_ha_broker.ha.effects import Ask, Close, Effect, Notice, Send, TurnDue
+from qpid_ha_broker.ha.effects import Answered, Ask, Close, Effect, Notice, Send, TurnDue
 from qpid_ha_broker.ha.frames import Answer, Frame, Question, Store, Topic
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.resource_set import ResourceSet
 
-_LONGEST_STEP_S = 0.5
+_STEP_MAX_S = 0.5
 """A process that was stopped for ten seconds must not hold it against its peers that it heard nothing from them."""
 
 
-class Surroundings:
+class MemberContext:
     """`now_s` never goes back; `clock_s` is the same without the time in which this process did not run."""
 
     def __init__(self, settings: MemberSettings, resources: ResourceSet, random: Callable[[], float]) -> None:
@@ -23,14 +23,17 @@ class Surroundings:
         self.now_s = 0.0
         self.clock_s = 0.0
         self.wall_ms = 0
+        """The time of day, for time stamps only; the driver sets it."""
         self.effects: list[Effect] = []
+        self.is_status_stale = True
+        """Something that `MemberStatus` shows may have changed since it was made."""
         self._last_number = 0
 
     def set_time(self, now_s: float) -> None:
         """Let time go on."""
         if now_s > self.now_s:
             if self.now_s:
-                self.clock_s += min(now_s - self.now_s, _LONGEST_STEP_S)
+                self.clock_s += min(now_s - self.now_s, _STEP_MAX_S)
             self.now_s = now_s
 
     def number(self) -> int:
@@ -52,7 +55,7 @@ class Surroundings:
             number, topic, settings.name, settings.instance, own.cluster, generation or own.generation, own.lsn,
             settings.own_address,
         )  # fmt: skip
-        addresses = tuple(each for each in settings.addresses if each != settings.own_address)
+        addresses = tuple(address for address in settings.addresses if address != settings.own_address)
         self.effects.append(Ask(question, addresses, limit_s))
         return number
 
@@ -63,6 +66,11 @@ class Surroundings:
     def note(self, level: str, text: str) -> None:
         """A line for the log."""
         self.effects.append(Notice(level, text))
+
+    def answer(self, request: int, done: bool, text: str) -> None:
+        """Tell the operator what came of a request. Nobody waits for request 0, which a primary makes of its backup."""
+        if request:
+            self.effects.append(Answered(request, done, text))
 
     def want_turn(self) -> None:
         """Something was written, or became certain."""

@@ -1,0 +1,106 @@
+"""The channel to the primary: which address is tried next and when, and whether anything comes on it."""
+
+from __future__ import annotations
+
+from qpid_ha_broker.ha.context import MemberContext
+from qpid_ha_broker.ha.effects import Connect
+
+
+class PrimaryChannel:
+    """At most one at a time. `link` is its number; 0: none, and the next address is tried once the pause is over."""
+
+    def __init__(self, ctx: MemberContext) -> None:
+        self._ctx = ctx
+        self.link = 0
+        self.address = ""
+        """Where the channel leads, or led last."""
+        self.is_open = False
+        """The other side is there, and was greeted."""
+        self.login_problem = ""
+        """Why another broker does not let this one in; empty as long as none has said so."""
+        self._refused_at = ""
+        """Its address."""
+        self._heard_s = 0.0
+        self._next_try_s = 0.0
+        self._pause_s = ctx.settings.reconnect_s
+        self._tries = 0
+
+    # --- searching
+
+    def search(self, at_once: bool = False) -> None:
+        """There is no channel any more: try the next address, after a pause that grows unless `at_once`."""
+        self.link, self.is_open = 0, False
+        ctx = self._ctx
+        if at_once:
+            self._pause_s = ctx.settings.reconnect_s
+            self._next_try_s = ctx.clock_s
+            return
+        jitter = 0.5 + ctx.random()
+        self._next_try_s = ctx.clock_s + self._pause_s * jitter
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is no channel and the pause is over."""
+        return not self.link and self._ctx.clock_s >= self._next_try_s
+
+    @property
+    def is_round_over(self) -> bool:
+        """Whether every address has been tried since the last pause."""
+        settings = self._ctx.settings
+        return self._tries % max(len(settings.addresses) - bool(settings.own_address), 1) == 0
+
+    def dial(self, address: str = "") -> None:
+        """Connect to `address`, or to the next one."""
+        settings = self._ctx.settings
+        others = [other for other in settings.addresses if other != settings.own_address] or list(settings.addresses)
+        if not address:
+            address = others[self._tries % len(others)]
+            self._tries += 1
+            if self._tries % len(others) == 0:
+                self._pause_s = min(self._pause_s * 2, settings.reconnect_most_s)
+        self.address, self.is_open = address, False
+        self.link = -self._ctx.number()
+        self._heard_s = self._ctx.clock_s
+        self._ctx.effects.append(Connect(self.link, address))
+
+    # --- what comes on it
+
+    def opened(self) -> None:
+        """It is there."""
+        self.is_open = True
+        self._heard_s = self._ctx.clock_s
+
+    def heard(self) -> None:
+        """Something came."""
+        self._heard_s = self._ctx.clock_s
+
+    def welcomed(self) -> None:
+        """The primary is found."""
+        self.heard()
+        self._pause_s = self._ctx.settings.reconnect_s
+        if self.login_problem:
+            self._ctx.is_status_stale = True
+        self._refused_at, self.login_problem = "", ""
+
+    def silence(self, limit_s: float) -> str | None:
+        """Why the channel must be given up, if nothing came for longer than `limit_s`."""
+        silent_s = self._ctx.clock_s - self._heard_s
+        return f"nothing came for {silent_s:.1f} s" if silent_s > limit_s else None
+
+    def note_login(self, refusal: str) -> None:
+        """A channel came to its end: `refusal` is why the broker there does not let us in, empty if it was not that.
+
+        The first address that refuses stays the one that is told of: its sentence is shown to operators, who are not
+        helped by one that changes with each attempt.
+        """
+        before = self.login_problem
+        if not refusal:
+            if self._refused_at == self.address:
+                self._refused_at, self.login_problem = "", ""
+        elif self._refused_at in ("", self.address):
+            text = f"cannot log in to the broker at {self.address}: {refusal}"
+            if text != before:
+                self._ctx.note("error", f"{text}; are ha.username and its password the same on all brokers?")
+            self._refused_at, self.login_problem = self.address, text
+        if self.login_problem != before:
+            self._ctx.is_status_stale = True

@@ -1,0 +1,368 @@
+"""This broker's copy of the replicated log: what it holds, what of it is applied, and what it can still take back.
+
+A backup acknowledges what it holds and applies what is committed. In between lies what it could still be asked to
+truncate: after a failover the new primary may lack the end of the stream, and then that end is simply dropped. Only a
+backup whose state has already gone another way compares its messages one by one (`catchup`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple, TypeVar
+
+from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued, GenerationStarted, InSyncChanged, Released
+from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.catchup import CatchUp, CatchUpError
+from qpid_ha_broker.ha.context import MemberContext
+from qpid_ha_broker.ha.durability import DurableProgress
+from qpid_ha_broker.ha.tail import Tail
+from qpid_ha_broker.ha.verdict import CommittedSet
+from qpid_ha_broker.model.state import ReplayError
+
+Kind = TypeVar("Kind")
+_MARKS: Final = (GenerationStarted, InSyncChanged)
+
+
+class StreamError(Exception):
+    """What a peer sent does not fit; the channel is given up, and the state is as it was."""
+
+
+STREAM_ERRORS: Final = (StreamError, CatchUpError, ReplayError)
+
+
+class Held(NamedTuple):
+    """A batch that is held and not applied."""
+
+    last_lsn: int
+    records: list[Record]
+
+
+class Restored(NamedTuple):
+    """What a broker has from its store, besides the state: that is in the resource set already."""
+
+    store: fr.Store
+    held: tuple[Held, ...] = ()
+    """Not applied: perhaps it was never committed."""
+    lost_transient: int = 0
+    """Messages that were not durable, and are not here any more."""
+    promised: int = 0
+    """The newest generation of a vote."""
+    promised_to: str = ""
+    tail: Tail | None = None
+    """The end of the stream as it was written, for those who lack little of it."""
+    is_chosen: bool = False
+    """An operator, or a comparison of all stores, says that this one is to be led from."""
+
+
+class Replica:
+    """The promise: what this broker says it holds is held, unbroken and checked; what is committed is applied."""
+
+    def __init__(self, ctx: MemberContext, restored: Restored) -> None:
+        resources = ctx.resources
+        self._ctx = ctx
+        self._resources = resources
+        self._held: deque[Held] = deque(restored.held)
+        self._held_marks = [record for held in restored.held for record in _marks(held.records)]
+        """Those of the held events that say who leads and who is in sync."""
+        held_lsn = self.held_lsn
+        self.tail = restored.tail or Tail(ctx.settings.tail_bytes, held_lsn)
+        """The end of the stream, for those who lack little of it."""
+        if self.tail.last_lsn != held_lsn:
+            self.tail.reset(held_lsn)
+        self.durable = DurableProgress(ctx, held_lsn)
+        self.store = restored.store
+        """Where what is held comes from."""
+        self.is_chosen = restored.is_chosen
+        self.lacks_transient = restored.lost_transient > 0
+        """Messages that were not durable were lost with the process before."""
+        self._lost_upto_lsn = held_lsn
+        """None of the messages that were lost with the process before is newer."""
+        self.complete = True
+        """This broker holds all that it may be in sync for."""
+        self._follows_from_log = True
+        """Its state is what a log says; not so in the middle of a comparison."""
+        self._catch_up: CatchUp | None = None
+        self.committed_lsn = 0
+        """Up to there nobody can take anything back, as far as this broker was told since it started."""
+
+    # --- what is held
+
+    @property
+    def held_lsn(self) -> int:
+        """The end of this broker's log."""
+        return self._held[-1].last_lsn if self._held else self._resources.log.last_lsn
+
+    @property
+    def acknowledged_lsn(self) -> int:
+        """What a primary may count on; 0 in the middle of a comparison."""
+        return min(self.held_lsn, self.durable.durable_lsn) if self.complete else 0
+
+    @property
+    def generation(self) -> int:
+        """The newest in this broker's log; 0 for an empty one."""
+        newest = self.newest_generation()
+        return newest.generation if newest is not None else 0
+
+    @property
+    def cluster(self) -> str:
+        """The UUID of this broker's log; empty for an empty one."""
+        newest = self.newest_generation()
+        return newest.cluster if newest is not None else ""
+
+    def newest_generation(self) -> GenerationStarted | None:
+        """The last one of this broker's log; None for an empty one."""
+        for record in reversed(self._held_marks):
+            if isinstance(record.event, GenerationStarted):
+                return record.event
+        generations = self._resources.state.generations
+        return generations[-1][1] if generations else None
+
+    def generations(self) -> list[tuple[int, GenerationStarted]]:
+        """The history with the LSN at which each began, together with what is held and not applied."""
+        return [*self._resources.state.generations, *self._held_events(GenerationStarted)]
+
+    def history(self) -> tuple[fr.GenerationEntry, ...]:
+        """The same as frames carry it."""
+        return tuple(fr.GenerationEntry(event.generation, event.primary, lsn) for lsn, event in self.generations())
+
+    def newest_in_sync(self) -> InSyncChanged:
+        """The last in-sync set in this broker's log."""
+        held = self._held_events(InSyncChanged)
+        return held[-1][1] if held else self._resources.state.in_sync
+
+    def committed_in_sync(self) -> CommittedSet | None:
+        """The newest in-sync set that is applied, if a primary has said that all that is applied is committed."""
+        state = self._resources.state
+        if not state.generations or self.committed_lsn < self._resources.log.last_lsn:
+            return None
+        return CommittedSet(state.generations[-1][1].generation, state.in_sync.epoch, state.in_sync.members)
+
+    def in_sync(self) -> InSyncChanged:
+        """The newest in-sync set that this broker knows of.
+
+        Out of a store: together with those that it may never have replaced. A primary that wrote "I am alone" and was
+        not heard has not been alone, and its log does not know.
+        """
+        if self.store is not fr.Store.DIRTY:
+            return self.newest_in_sync()
+        newest, has_begun = self._resources.state.in_sync, False
+        for record in self._held_marks:
+            event = record.event
+            if isinstance(event, GenerationStarted):
+                has_begun = True  # by a verdict: what was before counts for it, and no more
+            elif isinstance(event, InSyncChanged):
+                before = () if has_begun else newest.members
+                newest, has_begun = InSyncChanged(event.epoch, tuple(sorted({*before, *event.members}))), False
+        return newest
+
+    def _held_events(self, kind: type[Kind]) -> list[tuple[int, Kind]]:
+        return [(lsn, event) for lsn, event, _ in self._held_marks if isinstance(event, kind)]
+
+    # --- the stream
+
+    def append(self, frame: fr.Batch) -> None:
+        """Hold the next batch. Raises StreamError, and then nothing of it is held."""
+        held_lsn = self.held_lsn
+        if frame.first_lsn != held_lsn + 1:
+            raise StreamError(f"a batch from LSN {frame.first_lsn}; LSN {held_lsn + 1} should come next")
+        records, _, wrong = decode(frame.data)
+        if wrong is not None:
+            raise StreamError(f"a damaged batch from LSN {frame.first_lsn}: {wrong.text}, at offset {wrong.offset}")
+        if not records or len(records) != frame.last_lsn - frame.first_lsn + 1 or records[-1].lsn != frame.last_lsn:
+            raise StreamError(f"a batch that should reach from LSN {frame.first_lsn} to {frame.last_lsn} does not")
+        self.tail.append(frame.first_lsn, frame.last_lsn, frame.data)
+        marks = _marks(records)
+        if marks:
+            self._ctx.is_status_stale = True
+        if self._catch_up is not None:
+            for record in records:
+                self._catch_up.follow(record)
+        else:
+            self._held.append(Held(frame.last_lsn, records))
+            self._held_marks += marks
+        transient = transient_count(records) if self._ctx.settings.has_store else 0
+        self.durable.persist(frame.first_lsn, frame.last_lsn, frame.committed_lsn, transient, frame.data)
+        self.commit(frame.committed_lsn)
+
+    def commit(self, lsn: int) -> None:
+        """Everything up to `lsn` can no longer be taken back by anybody."""
+        if lsn > self.committed_lsn:
+            self.committed_lsn = lsn
+        if self._held and self._held[0].last_lsn <= self.committed_lsn:
+            self._apply_held(self.committed_lsn)
+
+    def _apply_held(self, lsn: int) -> None:
+        follow, state = self._resources.follow, self._resources.state
+        while self._held and self._held[0].last_lsn <= lsn:
+            held = self._held.popleft()
+            try:
+                for record in held.records:
+                    follow(self._without_lost(record) if self.lacks_transient else record)
+            except ReplayError:
+                self._lose_track()
+                raise
+            if not state.open_unit:  # what a store left out is no record, but it was written
+                self._resources.log.last_lsn = held.last_lsn
+        if self._held_marks:
+            # A batch out of a store may be empty: its messages were not durable.
+            first_lsn = next((lsn for held in self._held for lsn, _, _ in held.records), self.held_lsn + 1)
+            self._held_marks = [mark for mark in self._held_marks if mark.lsn >= first_lsn]
+            self._ctx.is_status_stale = True
+        if state.transients_lost_lsn > self._lost_upto_lsn:
+            self.lacks_transient = False  # nobody has them any more
+
+    def _lose_track(self) -> None:
+        """What comes next does not fit what is here, which must never be: only a comparison helps, and no promotion."""
+        self._held.clear()
+        self._held_marks.clear()
+        self._resources.drop_open_unit()
+        self.tail.reset(self.held_lsn)
+        self.complete = self._follows_from_log = False
+        self._ctx.is_status_stale = True
+
+    def _without_lost(self, record: Record) -> Record:
+        """The record without the messages that were not durable, and did not come back with the store."""
+        event = record.event
+        if not isinstance(event, Dequeued | Acquired | Released):
+            return record
+        queue = self._resources.state.queues_by_id.get(event.queue)
+        ids = tuple([id_ for id_ in event.ids if queue is None or queue.find(id_) is not None])
+        return record._replace(event=event._replace(ids=ids))
+
+    # --- after a welcome
+
+    def follow(self, welcome: fr.Welcome) -> list[fr.Frame]:
+        """Go on as this primary's backup; what it has to be sent for that. Raises StreamError: it makes no sense."""
+        if welcome.common_lsn > self.held_lsn:
+            raise StreamError(f"welcomed at LSN {welcome.common_lsn}, but this log ends at {self.held_lsn}")
+        if welcome.resync is fr.Resync.TAIL and welcome.common_lsn < self._resources.log.last_lsn:
+            raise StreamError(f"the tail cannot begin at LSN {welcome.common_lsn}: more than that is applied")
+        self._truncate(welcome.common_lsn, welcome.name)
+        if welcome.resync is fr.Resync.DIFF:
+            return self._begin_catch_up(welcome.common_lsn)
+        if self.newest_generation() is None:
+            # The beginning of a log may name this broker as in sync: so the one was whose memory is gone.
+            self.complete = False
+        return []
+
+    def _truncate(self, lsn: int, primary: str) -> None:
+        """Drop what lies after `lsn` and was not applied: the primary never had it, so nobody was told of it.
+
+        What is applied goes by comparison. The store has it until then: a checkpoint made of it cannot do without.
+        """
+        taken_back, stored_lsn = self.held_lsn - lsn, max(lsn, self._resources.log.last_lsn)
+        if self.held_lsn > stored_lsn:
+            self.durable.truncate(stored_lsn)
+        while self._held and self._held[-1].last_lsn > lsn:
+            last = self._held.pop()
+            if self.held_lsn < lsn:  # a part of it stays; there may be no record in that, but what a store left out
+                self._held.append(Held(lsn, [record for record in last.records if record.lsn <= lsn]))
+                break
+        self._held_marks = [mark for mark in self._held_marks if mark.lsn <= lsn]
+        self._lost_upto_lsn = min(self._lost_upto_lsn, lsn)
+        if taken_back > 0:
+            self.tail.truncate_after(lsn)
+            self._ctx.note("info", f"{taken_back} events after LSN {lsn} are taken back: {primary} lacks them")
+
+    # --- catching up by comparison
+
+    def _begin_catch_up(self, common_lsn: int) -> list[fr.Frame]:
+        self._apply_held(self.held_lsn)
+        self.complete = self._follows_from_log = False
+        self._catch_up = CatchUp(self._resources, common_lsn)
+        self._ctx.effects += self._catch_up.discard_after_common()
+        generations = self._resources.state.generations
+        generations[:] = [(lsn, event) for lsn, event in generations if lsn <= common_lsn]
+        self._resources.log.reset(common_lsn)
+        self.tail.reset(common_lsn)
+        return [*self._catch_up.holdings(), fr.HoldingsDone()]
+
+    def catch_up_objects(self, frame: fr.Objects, welcome: fr.Welcome) -> None:
+        """The configuration. Raises StreamError, CatchUpError."""
+        self._ctx.effects += self._catching_up().objects(frame)
+        self.tail.reset(frame.lsn)
+        self.durable.begin_checkpoint(frame.lsn)
+        self._adopt_history(welcome)
+        self.committed_lsn = 0
+        self._ctx.is_status_stale = True
+
+    def _adopt_history(self, welcome: fr.Welcome) -> None:
+        generations = self._resources.state.generations
+        present = {lsn for lsn, _ in generations}
+        for entry in welcome.history:
+            if entry.first_lsn not in present:  # when and why it began is not told: it was not in the stream
+                event = GenerationStarted(entry.generation, entry.primary, welcome.cluster, 0, False, "")
+                generations.append((entry.first_lsn, event))
+
+    def catch_up_chunk(self, frame: fr.Chunk) -> None:
+        """What a replicating browser found. Raises StreamError, CatchUpError."""
+        self._catching_up().chunk(frame)
+
+    def caught_up(self) -> None:
+        """All that was missing has been sent."""
+        if self._catch_up is not None:
+            self._catch_up.finish()
+            self._catch_up = None
+            self._is_whole()
+            self.durable.write_checkpoint()
+        self.complete = True
+
+    def abandon_catch_up(self) -> None:
+        """Nothing more comes from that primary."""
+        if self._catch_up is not None:
+            self._catch_up.abandon()
+            self._catch_up = None
+
+    def _catching_up(self) -> CatchUp:
+        if self._catch_up is None:
+            raise StreamError("a frame of a catch-up, and there is none")
+        return self._catch_up
+
+    def _is_whole(self) -> None:
+        self.complete = self._follows_from_log = True
+        self.lacks_transient = False
+
+    # --- leading
+
+    def apply_all(self) -> None:
+        """This broker leads: all that is held counts, because any of it may have been confirmed."""
+        self._apply_held(self.held_lsn)
+        self._resources.drop_open_unit()
+        if not self._follows_from_log:  # by force
+            self._resources.state.producers.clear()  # their messages may not be here: better twice than never
+            self.durable.begin_checkpoint(self._resources.log.last_lsn)
+            self.durable.write_checkpoint_later()
+        self._is_whole()
+        self.mark_in_sync()
+        last_lsn = self._resources.log.last_lsn
+        if self.tail.last_lsn != last_lsn:
+            self.tail.reset(last_lsn)
+
+    def mark_in_sync(self) -> None:
+        """What this broker holds is no longer just what its store had."""
+        if self.store is not fr.Store.FAILED:
+            self.store, self.is_chosen = fr.Store.MEMORY, False
+            self._ctx.is_status_stale = True
+
+    def mark_store_failed(self) -> None:
+        """What comes from now on is held in memory only."""
+        self.store = fr.Store.FAILED
+        self._ctx.is_status_stale = True
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where the promise is broken; called after each step in tests."""
+        self.tail.check_invariants()
+        if self.tail.last_lsn > self.held_lsn:
+            raise AssertionError(f"the tail ends at LSN {self.tail.last_lsn}, the log at {self.held_lsn}")
+
+
+def transient_count(records: list[Record]) -> int:
+    """As `model.log.Batch.transient`."""
+    return sum(
+        [len(event.queues) for _, event, part in records if type(event) is Enqueued and not (event.durable or part)]
+    )
+
+
+def _marks(records: list[Record]) -> list[Record]:
+    return [record for record in records if type(record.event) in _MARKS]

@@ -1,0 +1,1155 @@
+"""What a member of a cluster is, and what each input makes of it: the four roles, and the table of roles and inputs.
+
+`TABLE` has a row for each input and each frame, and a column for each role; a cell names the method that handles it. A
+pair without a cell is a bug, and a test looks for it. docs/states.md shows the table.
+
+    Connecting   has no primary, and looks for one
+    Following    a primary has welcomed it, and sends what it lacks and what is new
+    Candidate    is being promoted; until that is decided it goes on as the standby (Connecting or Following) it was
+    Leader       writes the log: a primary in a cluster, or a standalone broker
+
+A role changes in one place, `MemberParts.become`, which checks the transition against `states.TRANSITIONS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, NamedTuple
+
+from qpid_ha_broker.events.types import GenerationStarted, InSyncChanged, TransientsLost
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.context import MemberContext
+from qpid_ha_broker.ha.epoch_recorder import Deposed, EpochRecorder
+from qpid_ha_broker.ha.history import problem
+from qpid_ha_broker.ha.in_sync import Change
+from qpid_ha_broker.ha.primary import Primary
+from qpid_ha_broker.ha.primary_channel import PrimaryChannel
+from qpid_ha_broker.ha.promotion import Granted, Outcome, OwnEvidence, Promotion, Step
+from qpid_ha_broker.ha.refusal import Refusal
+from qpid_ha_broker.ha.replica import STREAM_ERRORS, Replica, Restored, StreamError
+from qpid_ha_broker.ha.states import Cause, Phase, State, StateMachine
+from qpid_ha_broker.ha.step_down import ClusterShutdown, StepDown
+from qpid_ha_broker.ha.votes import UnresolvedRecordWrite, Votes
+from qpid_ha_broker.model.configuration import Configuration
+
+STANDALONE_REFUSAL: Final = "this broker is in no cluster: set ha.cluster: true and ha.brokers-url, and restart it"
+"""To whatever needs other brokers."""
+NEEDS_CLUSTER: Final = (fx.PromoteAsked, fx.DemoteAsked, fx.SwitchoverAsked, fx.DropAsked, fx.ShutdownAsked)
+"""Requests that a standalone broker refuses."""
+
+
+class UnexpectedInput(Exception):
+    """A bug: the driver fed what cannot happen in this role."""
+
+
+class MemberParts:
+    """What a member keeps whatever its role, and the one way from a role to the next."""
+
+    def __init__(self, ctx: MemberContext, restored: Restored) -> None:
+        self.ctx = ctx
+        self.replica = Replica(ctx, restored)
+        self.channel = PrimaryChannel(ctx)
+        self.votes = Votes(ctx, restored)
+        self.unresolved = UnresolvedRecordWrite(ctx, self.votes)
+        self.confirmed_record: fx.Record | None = None
+        """The last record that the coordinator has confirmed to this process."""
+        self.refusal: str | None = None
+        """Of the last promotion, until this broker has a primary or is one."""
+        self.machine = StateMachine(State.LOADING)
+        self.role: Role = Connecting(self)
+
+    def become(self, role: Role, cause: Cause, reason: str) -> None:
+        """The next role. Raises UnknownTransition."""
+        before, after = self.machine.move(cause)
+        self.role = self.role.followed_by(role)
+        self.refusal = None
+        self.ctx.is_status_stale = True
+        self.ctx.resources.read_only = "" if self.role.is_leading else f"this broker is {after}, not primary"
+        self.ctx.effects.append(fx.StateChanged(before, after, reason))
+
+    def answer(self, number: int = 0, granted: bool = True, text: str = "") -> fr.Answer:
+        """What this broker answers to another one."""
+        settings, replica = self.ctx.settings, self.replica
+        in_sync = replica.in_sync()
+        promised, promised_to = self.votes.promised
+        return fr.Answer(
+            number, settings.name, settings.instance, replica.cluster, self.machine.state.value, replica.generation,
+            in_sync.epoch, in_sync.members, replica.newest_in_sync().members, replica.held_lsn, replica.complete,
+            promised, promised_to, granted, text, settings.min_in_sync, replica.store,
+        )  # fmt: skip
+
+    def evidence(self) -> OwnEvidence:
+        """What a candidate knows of itself."""
+        replica = self.replica
+        newest = replica.newest_generation()
+        return OwnEvidence(
+            answer=self.answer(),
+            primary=newest.primary if newest is not None else "",
+            is_chosen=replica.is_chosen,
+            claim=self.votes.own_claim,
+            committed=replica.committed_in_sync(),
+            record=self.confirmed_record,
+        )
+
+
+class Role:
+    """What all roles have in common. Methods that `TABLE` names take the input, or a link and a frame of it."""
+
+    column: ClassVar[str]
+    """Of `TABLE`."""
+    is_leading: ClassVar[bool] = False
+    is_closing = False
+    """Clients are not served any more, because the whole cluster ends."""
+    has_work = False
+    """Another turn would bring a backup further at once."""
+
+    def __init__(self, parts: MemberParts) -> None:
+        self._parts = parts
+        self._ctx = parts.ctx
+        self._replica = parts.replica
+        self._handlers: dict[type, Callable[..., None]] = {
+            kind: getattr(self, getattr(row, self.column)) for kind, row in TABLE.items()
+        }
+
+    def handle(self, happened: fx.Input) -> None:
+        """One input. Raises KeyError where the table has no row, which is a bug."""
+        self._handlers[type(happened)](happened)
+
+    def followed_by(self, role: Role) -> Role:
+        """What a member is once this role, or the standby in it, has become `role`."""
+        return role
+
+    # --- what is seen of it
+
+    @property
+    def primary_name(self) -> str:
+        """Who is primary, as far as this broker knows; empty: nobody."""
+        return ""
+
+    @property
+    def primary_address(self) -> str:
+        """Where clients find the primary; empty when this broker does not know, or is it."""
+        return ""
+
+    @property
+    def phase(self) -> Phase | None:
+        """Of a primary."""
+        return None
+
+    @property
+    def login_problem(self) -> str:
+        """Why another broker does not let this one in; empty: none says so, or nobody has to."""
+        return self._parts.channel.login_problem
+
+    @property
+    def problem(self) -> str | None:
+        """What an operator should know of."""
+        return self.login_problem or self._parts.refusal
+
+    @property
+    def committed_lsn(self) -> int:
+        """Up to there nobody can take anything back, as far as this broker knows."""
+        return self._replica.committed_lsn
+
+    # --- cells that several roles share
+
+    def ignore(self, happened: Any, frame: Any = None) -> None:
+        """Nothing follows from it here."""
+
+    def never(self, happened: Any) -> None:
+        """A bug of the driver."""
+        raise UnexpectedInput(f"{type(happened).__name__} while {self._parts.machine.state}")
+
+    def dispatch(self, received: fx.FrameReceived) -> None:
+        """A frame: by its type."""
+        self._handlers[type(received.frame)](received.link, received.frame)
+
+    def reject(self, link: int, frame: fr.Frame) -> None:
+        """Nobody asked for such a frame."""
+        self.handle(fx.FrameDamaged(link, f"{type(frame).__name__} was not asked for"))
+
+    def persisted(self, happened: fx.Persisted) -> None:
+        """The store holds more."""
+        self._replica.durable.persisted(happened.number)
+
+    def checkpoint_persisted(self, happened: fx.CheckpointPersisted) -> None:
+        """The store holds a whole state."""
+        self._replica.durable.checkpoint_persisted(happened.number)
+
+    def lose_store(self, _: fx.StoreFailed) -> None:
+        """What comes from now on is held in memory only."""
+        self._replica.mark_store_failed()
+
+    def reply(self, link: int, question: fr.Question) -> None:
+        """Another broker asks. The topic decides who answers; a step-down is answered once clients are gone."""
+        refusal: Refusal | None = None
+        granted, text, cluster = True, "", self._replica.cluster
+        if question.instance == self._ctx.settings.instance:
+            text = "this is the broker that asks"
+        elif cluster and question.cluster and question.cluster != cluster:
+            refusal = Refusal(f"this broker belongs to the cluster {cluster}")
+        elif question.topic is fr.Topic.STATUS:
+            refusal = self.why_not_trusted()
+        elif question.topic is fr.Topic.STEP_DOWN:
+            refusal = self.step_down_asked(link, question)
+            if refusal is None:
+                return
+        elif question.topic is fr.Topic.CLAIM:
+            refusal = self.vote_asked(question)
+        elif question.topic is fr.Topic.WITHDRAW:
+            self._parts.votes.withdraw(question)
+        elif question.topic is fr.Topic.ANNOUNCE:
+            self.primary_announced(question)
+        if refusal is not None:
+            granted, text = False, refusal.text
+        self._ctx.send(link, self._parts.answer(question.number, granted, text))
+
+    def why_not_trusted(self) -> Refusal | None:
+        """Why nobody else should be promoted now, although this broker does not lead."""
+        return None
+
+    def step_down_asked(self, link: int, question: fr.Question) -> Refusal | None:
+        """A candidate wants to take over from this broker."""
+        return Refusal(f"this broker is {self._parts.machine.state}")
+
+    def vote_asked(self, question: fr.Question) -> Refusal | None:
+        """A candidate wants this broker to follow nobody older."""
+        raise NotImplementedError
+
+    def primary_announced(self, question: fr.Question) -> None:
+        """Somebody has become primary."""
+        raise NotImplementedError
+
+    def stop(self, _: fx.Stopping) -> None:
+        """The process will end."""
+        self.end()
+        self._parts.become(Stopped(self._parts), Cause.STOPPED, "stopping")
+
+    def end(self) -> None:
+        """Let go of what the process holds."""
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where a promise is broken; called after each step in tests."""
+        self._replica.check_invariants()
+
+
+class Standby(Role):
+    """Not the leader: it has a channel to a primary, or looks for one."""
+
+    @property
+    def is_top(self) -> bool:
+        """Whether it is what the member is; if not, it is being promoted meanwhile."""
+        return self._parts.role is self
+
+    # --- requests
+
+    def refuse_to_demote(self, asked: fx.DemoteAsked) -> None:
+        """Only a primary can be demoted."""
+        text = f"this broker is {self._parts.machine.state}: only a primary can be demoted"
+        self._ctx.answer(asked.request, False, text)
+
+    def refuse_ask_primary(self, asked: fx.SwitchoverAsked | fx.DropAsked | fx.ShutdownAsked) -> None:
+        """That is for the primary."""
+        primary = self.primary_name or "once there is one"
+        text = f"this broker is {self._parts.machine.state}: ask the primary, {primary}"
+        self._ctx.answer(asked.request, False, text)
+
+    def begin_promotion(self, asked: fx.PromoteAsked) -> None:
+        """Become a candidate."""
+        candidate = Candidate(self._parts, self, asked)
+        self._parts.role = candidate
+        candidate.promotion.begin()
+
+    def record_read(self, read: fx.RecordRead) -> None:
+        """Whether the record names this broker primary, if that is not known."""
+        self._parts.unresolved.record_read(read.number, read.record)
+
+    # --- other brokers
+
+    def refuse_to_lead(self, link: int, frame: fr.Hello | fr.Follow) -> None:
+        """Somebody looks for the primary."""
+        text = f"this broker is {self._parts.machine.state}, not primary"
+        where = self._parts.channel.address if self.primary_name else ""
+        self._ctx.send(link, fr.Refused(fr.RefusalCode.NOT_PRIMARY, text, where))
+        self._ctx.close(link, text)
+
+    def vote_asked(self, question: fr.Question) -> Refusal | None:
+        """Vote for the candidate, and follow nobody from now on, unless there is a reason not to."""
+        refusal = self._parts.votes.vote(question, self._replica.generation)
+        if refusal is None and self._parts.channel.link:
+            self.give_up(f"{question.asker} becomes primary of generation {question.generation}")
+        return refusal
+
+    def primary_announced(self, question: fr.Question) -> None:
+        """Go there, unless it is older than what is known."""
+        votes = self._parts.votes
+        if question.generation < max(self._replica.generation, votes.oldest_followable):
+            return
+        votes.end_wait()
+        self.go_to_primary(question)
+
+    def go_to_primary(self, question: fr.Question) -> None:
+        """Dial it."""
+        channel, address = self._parts.channel, question.address
+        if channel.link:
+            if address and address == channel.address:
+                return
+            self._ctx.close(channel.link, "the primary is elsewhere")
+        channel.search(at_once=True)
+        channel.dial(address if address in self._ctx.settings.addresses else "")
+
+    # --- the channel
+
+    def link_lost(self, lost: fx.LinkLost) -> None:
+        """Look for the primary again if it was the channel to it."""
+        channel = self._parts.channel
+        if lost.link == channel.link:
+            channel.note_login(lost.reason if lost.is_login else "")
+            self.lose_primary(lost.reason)
+
+    def frame_damaged(self, damaged: fx.FrameDamaged) -> None:
+        """Nothing more is believed of that channel."""
+        self._ctx.note("error", f"a damaged frame came: {damaged.problem}; the channel is given up")
+        if damaged.link == self._parts.channel.link:
+            self.give_up(damaged.problem)
+        else:
+            self._ctx.close(damaged.link, damaged.problem)
+
+    def refused(self, link: int, frame: fr.Refused) -> None:
+        """The other side does not lead, or does not want this broker."""
+        channel = self._parts.channel
+        if link != channel.link:
+            return
+        if frame.code in (fr.RefusalCode.OTHER_CLUSTER, fr.RefusalCode.VERSION):
+            self._ctx.effects.append(fx.Stop(f"refused by {channel.address}: {frame.text}"))
+        elif frame.code is not fr.RefusalCode.NOT_PRIMARY:
+            self._ctx.note("error", f"refused by {channel.address}: {frame.text}")
+        standby = self.give_up(frame.text)
+        is_free = not channel.link and not self._parts.votes.is_awaited and standby.is_top
+        if is_free and frame.primary_address in self._ctx.settings.addresses:
+            channel.dial(frame.primary_address)
+
+    def give_up(self, reason: str) -> Standby:
+        """End the channel, and look for the primary again: what this standby is now."""
+        self._ctx.close(self._parts.channel.link, reason)
+        return self.lose_primary(reason)
+
+    def lose_primary(self, reason: str) -> Standby:
+        """The channel is gone."""
+        raise NotImplementedError
+
+    def tick(self, _: fx.Ticked) -> None:
+        """A while went by."""
+        self.tick_channel()
+        self._parts.unresolved.tick()
+
+    def tick_channel(self) -> None:
+        """Dial, or give up a channel on which nothing comes."""
+        reason = self._parts.channel.silence(self._ctx.settings.ask_limit_s)
+        if reason is not None:
+            self.give_up(reason)
+
+    def end(self) -> None:
+        """End the channel."""
+        if self._parts.channel.link:
+            self._ctx.close(self._parts.channel.link, "stopping")
+
+
+class Connecting(Standby):
+    """Nobody leads, as far as this broker knows: it tries one address after the other."""
+
+    column = "connecting"
+
+    def start(self, _: fx.Started) -> None:
+        """The store is loaded: look for the primary, or lead alone."""
+        parts, ctx = self._parts, self._ctx
+        if ctx.settings.is_standalone:
+            lead_alone(parts)
+            return
+        if ctx.settings.has_coordinator and parts.votes.own_claim > self._replica.generation:
+            parts.unresolved.begin(parts.votes.own_claim)  # the process before may have been recorded as primary
+        ctx.resources.read_only = "this broker looks for the primary"
+        self.search(at_once=True)
+
+    def search(self, at_once: bool = False) -> None:
+        """Look for the primary, after a pause unless `at_once`."""
+        self._parts.channel.search(at_once)
+        if at_once:
+            self._dial_next()
+
+    def _dial_next(self) -> None:
+        """Try the next address, unless somebody is being promoted: this broker, or one that has its vote."""
+        if self._parts.channel.is_due and self.is_top and not self._parts.votes.is_awaited:
+            self._parts.channel.dial()
+
+    def tick_channel(self) -> None:
+        """Dial, or give up a channel on which nothing comes."""
+        if self._parts.channel.link:
+            super().tick_channel()
+        else:
+            self._dial_next()
+
+    def lose_primary(self, reason: str) -> Standby:
+        """That address did not lead to it."""
+        self.search(at_once=not self._parts.channel.is_round_over)
+        return self
+
+    def greet(self, opened: fx.LinkOpened) -> None:
+        """The channel is there: say hello."""
+        parts, ctx, replica = self._parts, self._ctx, self._replica
+        if opened.link != parts.channel.link:
+            return
+        parts.channel.opened()
+        settings = ctx.settings
+        ctx.send(
+            opened.link,
+            fr.Hello(
+                fr.PROTOCOL_VERSION, settings.name, settings.instance, replica.cluster, replica.history(),
+                replica.held_lsn, ctx.resources.log.last_lsn, replica.complete, replica.lacks_transient,
+                parts.votes.oldest_followable, settings.has_store or replica.complete,
+            ),
+        )  # fmt: skip
+
+    def welcomed(self, link: int, welcome: fr.Welcome) -> None:
+        """Follow, unless somebody newer is known, or this broker is about to lead."""
+        parts, ctx = self._parts, self._ctx
+        if link != parts.channel.link or not parts.channel.is_open:
+            return
+        newest = max(self._replica.generation, parts.votes.oldest_followable)
+        if welcome.generation < newest:
+            ctx.note("warning", f"{welcome.name} is primary of generation {welcome.generation}; {newest} is known")
+            self.give_up("an older generation")
+            return
+        if self._is_being_recorded:
+            self.give_up("this broker is about to lead")
+            return
+        ctx.note("info", f"Connected to primary {welcome.name} at {parts.channel.address}")
+        parts.votes.end_wait()
+        parts.channel.heard()
+        try:
+            frames = self._replica.follow(welcome)
+        except STREAM_ERRORS as error:
+            ctx.note("error", f"the primary's welcome does not fit: {error}")
+            self.give_up(str(error))
+            return
+        for frame in frames:
+            ctx.send(link, frame)
+        parts.channel.welcomed()
+        following = Following(parts, welcome)
+        parts.become(following, Cause.WELCOMED, f"welcomed by the primary {welcome.name}")
+        following.acknowledge()
+
+    @property
+    def _is_being_recorded(self) -> bool:
+        """The verdict is spoken and is not asked for again: what this broker holds must stay what was judged."""
+        role = self._parts.role
+        return isinstance(role, Candidate) and role.promotion.step is Step.RECORDING
+
+
+class Following(Standby):
+    """A primary has welcomed this broker. In sync once it holds all that is confirmed, and the primary waits for it.
+
+    The promise: no LSN is acknowledged before everything up to it is held, unbroken, checked, and in the store.
+    """
+
+    column = "following"
+
+    def __init__(self, parts: MemberParts, welcome: fr.Welcome) -> None:
+        super().__init__(parts)
+        self._welcome = welcome
+        self.generation = welcome.generation
+        """Of the primary."""
+        self._target_lsn = 0
+        """Level once it is applied up to there; 0 before the primary has said so."""
+        self._chunks = 0
+        """Of a comparison; taken in so far."""
+        self._acknowledged = 0, 0
+        """LSN and chunks that the primary was told."""
+        self._sent_s = 0.0
+        self._stream: dict[type, Callable[[Any], None]] = {
+            fr.Batch: self._replica.append,
+            fr.Objects: lambda frame: self._replica.catch_up_objects(frame, welcome),
+            fr.Chunk: self._take_chunk,
+            fr.CaughtUp: self._caught_up,
+            fr.Heartbeat: lambda frame: self._replica.commit(frame.committed_lsn),
+        }
+
+    @property
+    def primary_name(self) -> str:
+        """Who has welcomed it."""
+        return self._welcome.name
+
+    @property
+    def primary_address(self) -> str:
+        """Where clients find that one."""
+        return self._welcome.clients_url or self._parts.channel.address
+
+    @property
+    def is_level(self) -> bool:
+        """Whether it holds everything that the primary has confirmed, and the primary waits for it."""
+        resources, target_lsn = self._ctx.resources, self._target_lsn
+        if not target_lsn or not self._replica.complete or resources.log.last_lsn < target_lsn:
+            return False
+        return self._ctx.settings.name in resources.state.in_sync.members
+
+    # --- the stream
+
+    def take(self, link: int, frame: Any) -> None:
+        """What the primary sends. One that does not fit ends the channel, and leaves what is held as it was."""
+        parts, ctx = self._parts, self._ctx
+        if link != parts.channel.link:
+            return
+        if frame.generation != self.generation:
+            text = f"{type(frame).__name__} of generation {frame.generation}, the primary's is {self.generation}"
+            ctx.note("error", f"{text}: the channel is given up")
+            self.give_up(text)
+            return
+        parts.channel.heard()
+        try:
+            self._stream[type(frame)](frame)
+        except STREAM_ERRORS as error:
+            ctx.note("error", f"the primary's stream does not fit: {error}; connecting anew")
+            self.give_up(str(error))
+            return
+        if parts.machine.state is State.CATCHUP:
+            if self.is_level:
+                self._replica.mark_in_sync()
+                parts.become(self, Cause.CAUGHT_UP, "in sync")
+        elif not self.is_level:
+            self.give_up("the primary has dropped this broker from the in-sync set")
+            return
+        self.acknowledge()
+
+    def _take_chunk(self, frame: fr.Chunk) -> None:
+        self._replica.catch_up_chunk(frame)
+        self._chunks += 1
+
+    def _caught_up(self, frame: fr.CaughtUp) -> None:
+        self._replica.caught_up()
+        self._target_lsn = max(frame.lsn, 1)
+
+    def acknowledge(self) -> None:
+        """Tell the primary how far we are, if it does not know."""
+        position = self._replica.acknowledged_lsn, self._chunks
+        if position != self._acknowledged:
+            self._send_position(position)
+
+    def _send_position(self, position: tuple[int, int]) -> None:
+        self._acknowledged = position
+        self._sent_s = self._ctx.clock_s
+        self._ctx.send(self._parts.channel.link, fr.Ack(self.generation, *position))
+
+    def persisted(self, happened: fx.Persisted) -> None:
+        """The store holds more: so does this broker."""
+        super().persisted(happened)
+        self.acknowledge()
+
+    def checkpoint_persisted(self, happened: fx.CheckpointPersisted) -> None:
+        """The same."""
+        super().checkpoint_persisted(happened)
+        self.acknowledge()
+
+    # --- the channel
+
+    def tick_channel(self) -> None:
+        """A heartbeat if one is due."""
+        reason = self._parts.channel.silence(self._ctx.settings.link_timeout_s)
+        if reason is not None:
+            self.give_up(reason)
+        elif self._ctx.clock_s - self._sent_s >= self._ctx.settings.heartbeat_interval_s:
+            self._send_position((self._replica.acknowledged_lsn, self._chunks))
+
+    def go_to_primary(self, question: fr.Question) -> None:
+        """Leave this primary for a newer one."""
+        if self.generation < question.generation:
+            standby = self.give_up(f"{question.asker} is primary of generation {question.generation}")
+            standby.go_to_primary(question)
+
+    def lose_primary(self, reason: str) -> Standby:
+        """Nothing more comes from it."""
+        parts = self._parts
+        self._replica.abandon_catch_up()
+        self._ctx.note("warning", f"lost the primary at {parts.channel.address}: {reason}")
+        connecting = Connecting(parts)
+        parts.become(connecting, Cause.LINK_LOST, reason)
+        connecting.search(at_once=True)
+        return connecting
+
+    # --- what only its primary may tell it
+
+    def take_over(self, link: int, frame: fr.TakeOver) -> None:
+        """The primary wants this broker to lead."""
+        if link == self._parts.channel.link:
+            self._parts.role.handle(fx.PromoteAsked(0, False, f"switchover from {self.primary_name}"))
+
+    def shut_down(self, link: int, frame: fr.Shutdown) -> None:
+        """The primary shuts the whole cluster down: mark the store if it holds the same."""
+        if link != self._parts.channel.link or frame.generation != self.generation:
+            return
+        is_whole = self._replica.held_lsn == frame.lsn and self.is_level
+        self._replica.commit(frame.lsn)
+        self._ctx.note("info", f"{self.primary_name} shuts the cluster down")
+        self._ctx.effects.append(fx.CleanEnd(frame.uuid if is_whole else ""))
+        self._parts.become(Stopped(self._parts), Cause.STOPPED, "the cluster is shut down")
+
+    def check_invariants(self) -> None:
+        """And that nothing is acknowledged that is not held."""
+        super().check_invariants()
+        if self._acknowledged[0] > self._replica.held_lsn:
+            raise AssertionError(f"acknowledged LSN {self._acknowledged[0]}, but holds {self._replica.held_lsn}")
+
+
+class Candidate(Role):
+    """Being promoted. Whatever is no answer to that is for the standby that it was, and is again if it is refused."""
+
+    column = "candidate"
+
+    def __init__(self, parts: MemberParts, standby: Standby, asked: fx.PromoteAsked) -> None:
+        super().__init__(parts)
+        self.standby = standby
+        self.promotion = Promotion(parts.ctx, asked, parts.evidence, self._claim)
+
+    def _claim(self, generation: int) -> None:
+        self._parts.votes.claim(generation, self._replica.generation)
+
+    def followed_by(self, role: Role) -> Role:
+        """Its standby may change; it stays a candidate until that is decided."""
+        if not isinstance(role, Standby):
+            return role
+        self.standby = role
+        return self
+
+    @property
+    def primary_name(self) -> str:
+        """As its standby knows."""
+        return self.standby.primary_name
+
+    @property
+    def primary_address(self) -> str:
+        """As its standby knows."""
+        return self.standby.primary_address
+
+    # --- what the standby does
+
+    def as_standby(self, happened: fx.Input) -> None:
+        """Have the standby handle it; the end of the old primary's stream may have come with it, or be lost."""
+        self.standby.handle(happened)
+        self._decide_if_held()
+
+    def as_standby_frame(self, link: int, frame: fr.Frame) -> None:
+        """The same for a frame."""
+        self.as_standby(fx.FrameReceived(link, frame))
+
+    def _decide_if_held(self) -> None:
+        if self._parts.role is self:
+            self.decide(self.promotion.held())
+
+    def tick(self, happened: fx.Ticked) -> None:
+        """A while went by: perhaps too long."""
+        self.standby.tick_channel()
+        self._decide_if_held()
+        if self._parts.role is self and self.promotion.ends_late():
+            self.decide(self.promotion.give_up("it took too long; try again"))
+        self._parts.unresolved.tick()
+
+    # --- the promotion
+
+    def refuse_second(self, asked: fx.PromoteAsked) -> None:
+        """One at a time."""
+        self._ctx.answer(asked.request, False, "this broker is being promoted already: wait for that")
+
+    def peers_answered(self, answered: fx.PeersAnswered) -> None:
+        """All peers were asked."""
+        self.decide(self.promotion.answered(answered))
+
+    def record_read(self, read: fx.RecordRead) -> None:
+        """What the coordinator holds."""
+        self._parts.unresolved.record_read(read.number, read.record)
+        self.decide(self.promotion.record_read(read.number, read.record))
+
+    def record_written(self, written: fx.RecordWritten) -> None:
+        """The coordinator took the new generation, or holds something else."""
+        self.decide(self.promotion.record_written(*written))
+
+    def decide(self, outcome: Outcome) -> None:
+        """Lead, or go on as the standby; None: not yet."""
+        if isinstance(outcome, Granted):
+            start_generation(self._parts, self.promotion, outcome)
+        elif isinstance(outcome, Refusal):
+            self._refused(outcome)
+
+    def _refused(self, refusal: Refusal) -> None:
+        parts, promotion = self._parts, self.promotion
+        parts.role = self.standby
+        if refusal.text != parts.refusal:  # an agent tries again and again
+            self._ctx.note("warning", f"promotion refused: {refusal.text}")
+        parts.refusal = refusal.text if parts.machine.state is State.CONNECTING else None
+        self._ctx.is_status_stale = True
+        if promotion.outcome_is_unknown:
+            parts.unresolved.begin(promotion.wanted_generation)
+        self._ctx.answer(promotion.request, False, refusal.text)
+        if not parts.channel.link:
+            parts.channel.search()
+
+    # --- questions of other brokers
+
+    def why_not_trusted(self) -> Refusal | None:
+        """A primary has handed over to this broker, or is about to."""
+        return Refusal(f"{self._ctx.settings.name} takes over from the primary") if self.promotion.takes_over else None
+
+    def vote_asked(self, question: fr.Question) -> Refusal | None:
+        """Of two candidates the one that is further goes on."""
+        own = self._replica.held_lsn, self._ctx.settings.name
+        if own > (question.lsn, question.asker) or self.promotion.step in (Step.RECORDING, Step.ENDED):
+            return Refusal("this broker is being promoted itself")
+        refusal = self._parts.votes.vote(question, self._replica.generation)
+        if refusal is not None:
+            return refusal
+        self.decide(self.promotion.give_up(f"{question.asker} is being promoted and is further"))
+        if self._parts.channel.link:
+            standby = self.standby
+            standby.give_up(f"{question.asker} becomes primary of generation {question.generation}")
+        return None
+
+    def primary_announced(self, question: fr.Question) -> None:
+        """Somebody was faster."""
+        votes = self._parts.votes
+        if question.generation < max(self._replica.generation, votes.oldest_followable):
+            return
+        votes.end_wait()
+        self.decide(self.promotion.give_up(f"{question.asker} has become primary"))
+        standby = self.standby
+        if self._parts.role is standby:
+            standby.go_to_primary(question)
+        elif isinstance(standby, Following) and standby.generation < question.generation:
+            standby.give_up(f"{question.asker} is primary of generation {question.generation}")
+
+    def end(self) -> None:
+        """End the standby's channel."""
+        self.standby.end()
+
+    def check_invariants(self) -> None:
+        """Of the standby."""
+        self.standby.check_invariants()
+
+
+class Leader(Role):
+    """This broker writes the log. The promise: it confirms what its in-sync set holds, and nothing once deposed."""
+
+    is_leading = True
+    column = "leader"
+
+    def __init__(self, parts: MemberParts, primary: Primary) -> None:
+        super().__init__(parts)
+        self.primary = primary
+        self._recorder = EpochRecorder(parts.ctx, primary, parts.answer, parts.confirmed_record)
+        self._step_down = StepDown(parts.ctx)
+        self._shutdown: ClusterShutdown | None = None
+
+    # --- what is seen of it
+
+    @property
+    def primary_name(self) -> str:
+        """This broker."""
+        return self._ctx.settings.name
+
+    @property
+    def phase(self) -> Phase | None:
+        """Recovering, until all backups of the last in-sync set are back or given up. None for a standalone broker."""
+        return None if self._ctx.settings.is_standalone else self.primary.phase
+
+    @property
+    def login_problem(self) -> str:
+        """Nobody has to let it in."""
+        return ""
+
+    @property
+    def problem(self) -> str | None:
+        """Why no change of the in-sync set can be recorded."""
+        return self._recorder.problem
+
+    @property
+    def committed_lsn(self) -> int:
+        """What the in-sync set has committed."""
+        return self._ctx.resources.log.committed_lsn
+
+    @property
+    def is_closing(self) -> bool:  # type: ignore[override]
+        """Whether a shutdown of the cluster is under way."""
+        return self._shutdown is not None
+
+    @property
+    def has_work(self) -> bool:  # type: ignore[override]
+        """Whether a backup that catches up could take another step."""
+        return self.primary.has_work
+
+    # --- the log
+
+    def turn_ended(self, ended: fx.TurnEnded) -> None:
+        """Send what the turn wrote."""
+        self.primary.turn_ended(ended.batch)
+        self._go_on()
+
+    def persisted(self, happened: fx.Persisted) -> None:
+        """The store holds more."""
+        super().persisted(happened)
+        self.primary.persisted()
+        self._go_on()
+
+    def checkpoint_persisted(self, happened: fx.CheckpointPersisted) -> None:
+        """The same."""
+        super().checkpoint_persisted(happened)
+        self.primary.persisted()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Record what changed, and end with the cluster once everybody is level. Most inputs change neither."""
+        if self._recorder.has_work:
+            self._recorder.go_on()
+        if self._shutdown is not None:
+            self._go_on_shutting_down(self._shutdown)
+
+    # --- backups
+
+    def greeted(self, link: int, hello: fr.Hello) -> None:
+        """A broker wants to follow. One that knows of a newer generation shows that this primary was deposed."""
+        newest = max(hello.history[-1].generation if hello.history else 0, hello.promised)
+        same_cluster = not hello.cluster or hello.cluster == self._replica.cluster
+        is_sound = not problem(hello.history, hello.last_lsn)
+        if same_cluster and is_sound and newest > self.primary.generation:
+            text = f"{hello.name} knows of generation {newest}"
+            self._ctx.send(link, fr.Refused(fr.RefusalCode.STEPPED_DOWN, f"{text}: stepping down", ""))
+            self._ctx.close(link, text)
+            self._deposed(Deposed(text))
+            return
+        self.primary.hello(link, hello)
+        self._go_on()
+
+    def copy_asked(self, link: int, frame: fr.Follow) -> None:
+        """Somebody wants to keep a copy of one queue."""
+        self.primary.followers.follow(link, frame, self._replica.history(), self._replica.cluster)
+
+    def acknowledged(self, link: int, frame: fr.Ack) -> None:
+        """A backup says how far it is."""
+        primary = self.primary
+        if link not in primary.links:
+            return
+        primary.heard(link)
+        try:
+            primary.acknowledged(link, frame)
+        except StreamError as error:
+            name = primary.links[link].name
+            self._ctx.note("error", f"backup {name} sent {error}: the channel is given up")
+            self._ctx.close(link, str(error))
+            primary.lost(link, str(error))
+        self._go_on()
+
+    def held_told(self, link: int, frame: fr.Holdings | fr.HoldingsDone) -> None:
+        """A backup, or one that copies a queue, tells what it holds."""
+        primary = self.primary
+        if link not in primary.links:
+            primary.followers.received(link, frame)
+            return
+        primary.heard(link)
+        if isinstance(frame, fr.Holdings):
+            primary.holdings(link, frame)
+        else:
+            primary.holdings_done(link)
+        self._go_on()
+
+    def link_lost(self, lost: fx.LinkLost) -> None:
+        """A backup, or one that copies a queue, is gone."""
+        if self.primary.followers.lost(lost.link, lost.reason):
+            return
+        if lost.link in self.primary.links:
+            self.primary.lost(lost.link, lost.reason)
+            self._go_on()
+
+    def frame_damaged(self, damaged: fx.FrameDamaged) -> None:
+        """Nothing more is believed of that channel."""
+        self._ctx.note("error", f"a damaged frame came: {damaged.problem}; the channel is given up")
+        self._ctx.close(damaged.link, damaged.problem)
+        self.link_lost(fx.LinkLost(damaged.link, damaged.problem))
+
+    def set_writable(self, happened: fx.LinkWritable) -> None:
+        """Whether there is room on a channel for more than the live stream."""
+        self.primary.set_writable(happened.link, happened.writable)
+
+    def drop(self, asked: fx.DropAsked) -> None:
+        """Somebody knows that a backup is gone: do not wait for it."""
+        had_it = self.primary.drop(asked.backup, asked.reason)
+        members = ", ".join(self.primary.in_sync.members)
+        done = "is dropped" if had_it else "is not waited for"
+        self._ctx.answer(asked.request, True, f"{asked.backup} {done}; in sync: {members}")
+        self._go_on()
+
+    def tick(self, _: fx.Ticked) -> None:
+        """Heartbeats, and whoever was silent for too long; whether anybody else leads."""
+        self.primary.tick()
+        self._recorder.go_on()
+        if self._shutdown is not None:
+            self._go_on_shutting_down(self._shutdown)
+        self._step_down.tick()
+
+    # --- whether it is deposed
+
+    def peers_answered(self, answered: fx.PeersAnswered) -> None:
+        """What the others know."""
+        self._heard(self._recorder.peers_answered(answered))
+
+    def record_read(self, read: fx.RecordRead) -> None:
+        """What the coordinator holds."""
+        self._heard(self._recorder.record_read(read))
+
+    def record_written(self, written: fx.RecordWritten) -> None:
+        """What the coordinator holds now."""
+        self._heard(self._recorder.record_written(written))
+
+    def _heard(self, deposed: Deposed | None) -> None:
+        if deposed is None:
+            self._go_on()
+        else:
+            self._deposed(deposed)
+
+    def _deposed(self, deposed: Deposed) -> None:
+        """Somebody else leads: confirm nothing more."""
+        self._ctx.note("warning", f"stepping down: {deposed.reason}")
+        self._step_back(deposed.reason)
+
+    def _step_back(self, reason: str) -> None:
+        parts = self._parts
+        self.end()
+        connecting = Connecting(parts)
+        parts.become(connecting, Cause.DEMOTED, reason)
+        self._step_down.ended(parts.answer)
+        if self._shutdown is not None:
+            self._shutdown.refuse("this broker stopped being primary: ask the next one")
+        connecting.search()
+
+    def end(self) -> None:
+        """No longer primary. What its in-sync set has committed stays so."""
+        self.primary.end()
+        self._replica.committed_lsn = max(self._replica.committed_lsn, self.primary.in_sync.committed_lsn)
+        self._parts.confirmed_record = self._recorder.confirmed
+
+    def step_down_asked(self, link: int, question: fr.Question) -> Refusal | None:
+        """A candidate wants to take over."""
+        primary = self.primary
+        if question.generation > primary.generation:
+            self._deposed(Deposed(f"{question.asker} knows generation {question.generation}"))
+            return Refusal("this broker has just stepped down")
+        if question.asker not in primary.in_sync:
+            return Refusal(f"{question.asker} is not in sync: {', '.join(primary.in_sync.members)} are")
+        return self._step_down.hand_over(link, question)
+
+    def vote_asked(self, question: fr.Question) -> Refusal | None:
+        """This broker leads: the candidate has to ask it to step down."""
+        return Refusal(f"this broker is primary of generation {self.primary.generation}")
+
+    def primary_announced(self, question: fr.Question) -> None:
+        """Of two in one generation, which a coordinator would have prevented, one remains."""
+        own = self.primary.generation, question.asker
+        if own < (question.generation, self._ctx.settings.name):
+            self._deposed(Deposed(f"{question.asker} is primary of generation {question.generation}"))
+            self._parts.role.primary_announced(question)
+
+    # --- requests
+
+    def confirm_leading(self, asked: fx.PromoteAsked) -> None:
+        """It leads already; with force an operator says so, to the coordinator too."""
+        if asked.force:
+            self._recorder.replace_record()
+            self._recorder.go_on()
+        self._ctx.answer(asked.request, True, f"already primary of generation {self._replica.generation}")
+
+    def demote(self, asked: fx.DemoteAsked) -> None:
+        """End clients, and lead no more."""
+        self._step_down.demote(asked)
+
+    def switch_over(self, asked: fx.SwitchoverAsked) -> None:
+        """Have a backup take over."""
+        self._step_down.switch_over(self.primary, asked)
+
+    def clients_ended(self, _: fx.ClientsEnded) -> None:
+        """The log's end is final: hand over, or shut the cluster down."""
+        if self._shutdown is not None:
+            self._shutdown.clients_ended()
+            self._go_on()
+        elif self._step_down.is_under_way:
+            self._step_back(self._step_down.reason)
+
+    def shut_down(self, asked: fx.ShutdownAsked) -> None:
+        """End the whole cluster."""
+        if self._shutdown is not None:
+            self._ctx.answer(asked.request, False, "the cluster is being shut down already: wait for that")
+        else:
+            self._shutdown = ClusterShutdown(self._ctx, asked)
+            self._ctx.is_status_stale = True
+
+    def _go_on_shutting_down(self, shutdown: ClusterShutdown) -> None:
+        if shutdown.mark_stores(self.primary):
+            # Whatever happens from now on, the log ends here: that is what the mark on the store says.
+            self._parts.become(Stopped(self._parts), Cause.STOPPED, "the cluster is shut down")
+        elif shutdown.is_late():
+            names = ", ".join(self.primary.in_sync.members)
+            shutdown.refuse(f"not all of {names} came level: see `qpid-ha backups`, then try again")
+            self._shutdown = None
+            self._ctx.is_status_stale = True
+
+    def check_invariants(self) -> None:
+        """And those of the in-sync set."""
+        super().check_invariants()
+        self.primary.check_invariants()
+
+
+class StandaloneLeader(Leader):
+    """The leader of a cluster of one: nobody to ask, to wait for or to hand over to."""
+
+    def __init__(self, parts: MemberParts, primary: Primary) -> None:
+        super().__init__(parts, primary)
+        self._handlers |= dict.fromkeys(NEEDS_CLUSTER, self._refuse)
+
+    def _refuse(self, asked: Any) -> None:
+        self._ctx.answer(asked.request, False, STANDALONE_REFUSAL)
+
+    def _go_on(self) -> None:
+        """Nobody has to know of its epoch."""
+
+    def end(self) -> None:
+        """What it wrote to the end counts: nobody else can say otherwise."""
+        super().end()
+        self._ctx.effects.append(fx.CleanEnd(self._ctx.settings.instance))
+
+
+class Stopped(Role):
+    """The process ends: nothing follows from anything. So it has no column."""
+
+    def __init__(self, parts: MemberParts) -> None:
+        self._parts, self._ctx, self._replica = parts, parts.ctx, parts.replica
+
+    def handle(self, happened: fx.Input) -> None:
+        """Nothing."""
+
+
+def lead_alone(parts: MemberParts) -> None:
+    """Of a standalone broker, which is the whole in-sync set: go on with the log as it is, and begin no generation.
+
+    Nobody else has to know, and a generation is evidence. Where a coordinator has no record yet it would prove that the
+    record was lost, and to other brokers that there was a cluster without them; so a standalone broker that is made a
+    member of a cluster later would be refused with what is in its store.
+    """
+    ctx, replica = parts.ctx, parts.replica
+    replica.apply_all()
+    change = Change(ctx.resources.state.in_sync.epoch, (ctx.settings.name,))
+    primary = Primary(ctx, replica, replica.generation, change, ctx.resources.log.last_lsn)
+    _open_for_clients(ctx)
+    ctx.want_turn()
+    parts.machine.move(Cause.LOADED_ALONE)
+    parts.role = StandaloneLeader(parts, primary)
+    ctx.resources.read_only = ""
+
+
+def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted) -> None:
+    """Apply what is held, and begin the generation: its first events say who leads, and who is in sync."""
+    ctx, replica, accept = parts.ctx, parts.replica, granted.accept
+    if parts.channel.link:
+        ctx.close(parts.channel.link, "promoted")
+    parts.votes.lead()
+    parts.unresolved.end()
+    replica.abandon_catch_up()
+    parts.channel.search()
+    committed_lsn, lacks_transient = replica.committed_lsn, replica.lacks_transient
+    replica.apply_all()
+    resources, name = ctx.resources, ctx.settings.name
+    change = Change(accept.epoch, accept.members)
+    primary = Primary(ctx, replica, accept.generation, change, min(committed_lsn, resources.log.last_lsn))
+    cluster = granted.cluster or ctx.settings.instance  # the first primary's UUID names the cluster
+    started = GenerationStarted(accept.generation, name, cluster, ctx.wall_ms, accept.is_forced, promotion.cause)
+    start_lsn = resources.write(started)
+    resources.write(InSyncChanged(accept.epoch, accept.members))
+    primary.began(start_lsn, resources.log.last_lsn)
+    if lacks_transient:  # who was not restarted still has them: from here on nobody does
+        resources.write(TransientsLost(start_lsn))
+    _open_for_clients(ctx)
+    ctx.note("info", f"Promoted to primary: generation {accept.generation} from LSN {start_lsn}; {accept.text}")
+    if accept.is_forced:
+        ctx.note("warning", "promoted by force: messages that only other brokers hold are given up")
+    recovering = [member for member in accept.members if member != name]
+    if recovering:
+        ctx.note("info", f"Recovering backups: {', '.join(recovering)}")
+    ctx.want_turn()
+    if granted.record is not None:
+        parts.confirmed_record = granted.record
+        primary.recorded(accept.epoch)
+    parts.become(Leader(parts, primary), Cause.PROMOTED, promotion.cause)
+    ctx.ask(fr.Topic.ANNOUNCE, parts.answer())
+    ctx.answer(promotion.request, True, f"primary of generation {replica.generation}")
+
+
+def _open_for_clients(ctx: MemberContext) -> None:
+    """What each of them relies on is there, and what was theirs waits for them."""
+    Configuration(ctx.resources).declare_standard_exchanges()
+    ctx.resources.take_over(ctx.wall_ms, int(ctx.settings.backup_timeout_s * 1000))
+
+
+class Row(NamedTuple):
+    """Who handles an input, or a frame, in each role: the name of a method."""
+
+    connecting: str
+    following: str
+    candidate: str
+    leader: str
+
+
+TABLE: Final[dict[type, Row]] = {
+    # input                     connecting            following             candidate           leader
+    fx.Started: Row("start", "never", "never", "never"),
+    fx.Ticked: Row("tick", "tick", "tick", "tick"),
+    fx.TurnEnded: Row("ignore", "ignore", "ignore", "turn_ended"),
+    fx.Persisted: Row("persisted", "persisted", "as_standby", "persisted"),
+    fx.CheckpointPersisted: Row("checkpoint_persisted", "checkpoint_persisted", "as_standby", "checkpoint_persisted"),
+    fx.StoreFailed: Row("lose_store", "lose_store", "lose_store", "lose_store"),
+    fx.LinkOpened: Row("greet", "ignore", "as_standby", "ignore"),
+    fx.LinkLost: Row("link_lost", "link_lost", "as_standby", "link_lost"),
+    fx.LinkWritable: Row("ignore", "ignore", "ignore", "set_writable"),
+    fx.FrameDamaged: Row("frame_damaged", "frame_damaged", "as_standby", "frame_damaged"),
+    fx.FrameReceived: Row("dispatch", "dispatch", "dispatch", "dispatch"),
+    fx.PromoteAsked: Row("begin_promotion", "begin_promotion", "refuse_second", "confirm_leading"),
+    fx.DemoteAsked: Row("refuse_to_demote", "refuse_to_demote", "as_standby", "demote"),
+    fx.SwitchoverAsked: Row("refuse_ask_primary", "refuse_ask_primary", "as_standby", "switch_over"),
+    fx.DropAsked: Row("refuse_ask_primary", "refuse_ask_primary", "as_standby", "drop"),
+    fx.ShutdownAsked: Row("refuse_ask_primary", "refuse_ask_primary", "as_standby", "shut_down"),
+    fx.ClientsEnded: Row("ignore", "ignore", "ignore", "clients_ended"),
+    fx.PeersAnswered: Row("ignore", "ignore", "peers_answered", "peers_answered"),
+    fx.RecordRead: Row("record_read", "record_read", "record_read", "record_read"),
+    fx.RecordWritten: Row("ignore", "ignore", "record_written", "record_written"),
+    fx.Stopping: Row("stop", "stop", "stop", "stop"),
+    # frame
+    fr.Hello: Row("refuse_to_lead", "refuse_to_lead", "as_standby_frame", "greeted"),
+    fr.Follow: Row("refuse_to_lead", "refuse_to_lead", "as_standby_frame", "copy_asked"),
+    fr.Question: Row("reply", "reply", "reply", "reply"),
+    fr.Welcome: Row("welcomed", "ignore", "as_standby_frame", "ignore"),
+    fr.Refused: Row("refused", "refused", "as_standby_frame", "ignore"),
+    fr.Batch: Row("ignore", "take", "as_standby_frame", "ignore"),
+    fr.Heartbeat: Row("ignore", "take", "as_standby_frame", "ignore"),
+    fr.Objects: Row("ignore", "take", "as_standby_frame", "ignore"),
+    fr.Chunk: Row("ignore", "take", "as_standby_frame", "ignore"),
+    fr.CaughtUp: Row("ignore", "take", "as_standby_frame", "ignore"),
+    fr.TakeOver: Row("ignore", "take_over", "as_standby_frame", "ignore"),
+    fr.Shutdown: Row("ignore", "shut_down", "as_standby_frame", "ignore"),
+    fr.Ack: Row("ignore", "ignore", "ignore", "acknowledged"),
+    fr.Holdings: Row("ignore", "ignore", "ignore", "held_told"),
+    fr.HoldingsDone: Row("ignore", "ignore", "ignore", "held_told"),
+    fr.Answer: Row("reject", "reject", "reject", "reject"),
+    fr.Followed: Row("reject", "reject", "reject", "reject"),
+}
+
+
+def table_in_markdown() -> str:
+    """For docs/states.md."""
+    lines = ["| | " + " | ".join(Row._fields) + " |", "| --- |" + " --- |" * len(Row._fields)]
+    for kind, row in TABLE.items():
+        cells = " | ".join(name.replace("_", " ") if name != "ignore" else "" for name in row)
+        lines.append(f"| `{kind.__name__}` | {cells} |")
+    return "\n".join(lines)

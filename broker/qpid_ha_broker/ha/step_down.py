@@ -1,0 +1,144 @@
+"""The two ways in which a primary ends in good order: another broker takes over, or the whole cluster is shut down.
+
+Both begin with the clients: they are ended, the last turn's batch is written, and only then the log's end is final.
+
+Source: seed 000, "Interaction with the store", clean shutdown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from qpid_ha_broker.ha.context import MemberContext
+from qpid_ha_broker.ha.effects import CleanEnd, DemoteAsked, EndClients, ShutdownAsked, SwitchoverAsked
+from qpid_ha_broker.ha.frames import Answer, Question, Shutdown, TakeOver
+from qpid_ha_broker.ha.primary import Primary
+from qpid_ha_broker.ha.refusal import Refusal
+
+SWITCHOVER_LIMITS = 5
+"""A backup that was asked to take over has so many ask limits for it."""
+SHUTDOWN_GRACE_S = 5.0
+"""Beyond `backup-timeout`, after which a shutdown waits for a silent backup no more."""
+
+
+class _Switchover(NamedTuple):
+    """A backup was asked to take over."""
+
+    request: int
+    to: str
+    cause: str
+    asked_s: float
+
+
+class StepDown:
+    """Of one generation: at most one at a time, for an operator or for a candidate that asks."""
+
+    def __init__(self, ctx: MemberContext) -> None:
+        self._ctx = ctx
+        self.is_under_way = False
+        """Clients are being ended for it."""
+        self._demotion: DemoteAsked | None = None
+        self._handover: tuple[int, Question] | None = None
+        """The link on which a candidate asked, and its question."""
+        self._switchover: _Switchover | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why the state changes."""
+        if self._demotion is not None:
+            return self._demotion.cause
+        to = self._handover[1].asker if self._handover else "another broker"
+        return f"handed over to {to}{f': {self._switchover.cause}' if self._switchover else ''}"
+
+    def demote(self, asked: DemoteAsked) -> None:
+        """An operator, or a resource manager, wants it."""
+        if self.is_under_way:
+            self._ctx.answer(asked.request, False, "this broker is being demoted already: wait for that")
+            return
+        self._ctx.note("info", f"{asked.cause}: clients are sent away")
+        self._demotion = asked
+        self._begin()
+
+    def hand_over(self, link: int, question: Question) -> Refusal | None:
+        """A candidate asks. The answer follows once clients are gone, unless it is refused now."""
+        if self.is_under_way:
+            return Refusal("this broker is handing over already")
+        self._ctx.note("info", f"{question.asker} takes over: clients are sent away")
+        self._handover = link, question
+        self._begin()
+        return None
+
+    def switch_over(self, primary: Primary, asked: SwitchoverAsked) -> None:
+        """Have a backup ask; the best one unless the operator names another."""
+        fit = [backup for backup in primary.links.values() if backup.name in primary.in_sync and backup.is_level]
+        chosen = [backup for backup in fit if not asked.to or backup.name == asked.to]
+        if not chosen:
+            names = ", ".join(backup.name for backup in fit) or "no backup"
+            text = f"{asked.to or 'nobody'} is not ready to take over; ready: {names}"
+            self._ctx.answer(asked.request, False, text)
+            return
+        best = max(chosen, key=lambda backup: backup.acknowledged)
+        self._ctx.note("info", f"{asked.cause}: {best.name} is asked to take over")
+        self._switchover = _Switchover(asked.request, best.name, asked.cause, self._ctx.now_s)
+        self._ctx.send(best.link, TakeOver(primary.generation))
+
+    def tick(self) -> None:
+        """A backup that does not take over in time will not."""
+        asked = self._switchover
+        if asked is not None and self._ctx.now_s - asked.asked_s > SWITCHOVER_LIMITS * self._ctx.settings.ask_limit_s:
+            self._switchover = None
+            self._ctx.answer(asked.request, False, f"{asked.to} did not take over in time: see its log")
+
+    def ended(self, status: Callable[[int, bool, str], Answer]) -> None:
+        """This broker is primary no more, whatever made it so: tell everybody who asked."""
+        if self._handover is not None:
+            link, question = self._handover
+            self._ctx.send(link, status(question.number, True, "handed over"))
+        if self._demotion is not None:
+            self._ctx.answer(self._demotion.request, True, "demoted; promote another broker")
+        if self._switchover is not None:
+            self._ctx.answer(self._switchover.request, True, f"{self._switchover.to} takes over")
+
+    def _begin(self) -> None:
+        self.is_under_way = True
+        self._ctx.effects.append(EndClients())
+
+
+class ClusterShutdown:
+    """The promise: a store is marked only when all in-sync brokers hold the same, to the last event."""
+
+    def __init__(self, ctx: MemberContext, asked: ShutdownAsked) -> None:
+        self._ctx = ctx
+        self._asked = asked
+        self._are_clients_gone = False
+        self._began_s = ctx.clock_s
+        ctx.note("info", "the cluster is shut down: clients are sent away")
+        ctx.effects.append(EndClients())
+
+    def clients_ended(self) -> None:
+        """The log's last event is written: see `is_done`."""
+        self._are_clients_gone = True
+
+    def is_late(self) -> bool:
+        """Whether somebody who is in sync was waited for long enough."""
+        limit_s = self._ctx.settings.backup_timeout_s + SHUTDOWN_GRACE_S
+        return self._are_clients_gone and self._ctx.clock_s - self._began_s > limit_s
+
+    def mark_stores(self, primary: Primary) -> bool:
+        """Mark the stores if everybody is level; whether that is done, and this broker ends."""
+        last_lsn = self._ctx.resources.log.last_lsn
+        in_sync = primary.in_sync
+        if not self._are_clients_gone or in_sync.committed_lsn < last_lsn or in_sync.awaits_record:
+            return False
+        for backup in primary.links.values():
+            uuid = self._asked.uuid if backup.name in in_sync and backup.is_level else ""
+            self._ctx.send(backup.link, Shutdown(primary.generation, last_lsn, uuid))
+        names = ", ".join(in_sync.members)
+        self._ctx.answer(self._asked.request, True, f"{names} hold the same up to LSN {last_lsn}, and end")
+        self._ctx.effects.append(CleanEnd(self._asked.uuid))
+        return True
+
+    def refuse(self, text: str) -> None:
+        """It does not come to that."""
+        self._ctx.answer(self._asked.request, False, text)
