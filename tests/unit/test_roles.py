@@ -100,6 +100,7 @@ def test_a_candidate_follows_its_primary_until_that_hands_over() -> None:
     a.turn()
     link = cluster.link("b", "a")
     (frame,) = [what for what in b.inbox if isinstance(what, fx.FrameReceived) and what.link == link]
+    b.inbox.remove(frame)
     b.handle(frame)
     assert isinstance(b.member.role, Candidate)
     assert b.member.position.lsn == a.member.position.lsn
