@@ -20,6 +20,7 @@ from bench import (
     journals,
     latency,
     live_streams,
+    module_changes,
     paging,
     proton_client,
     replication,
@@ -67,6 +68,7 @@ STORE_MEASURES: Mapping[str, Measure] = {
     "killed-together": store.measure_crash,
     "total-crash": crashes.measure_crashes,
     "paging": paging.measure_paging,
+    "module-changes": module_changes.measure_module_changes,
 }
 ATTACK_MEASURES: Mapping[str, Measure] = {"attack": attack.measure_attack}
 PIPELINE_MEASURES: Mapping[str, Measure] = {**journals.PIPELINE_MEASURES, **live_streams.LIVE_MEASURES}

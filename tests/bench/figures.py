@@ -77,6 +77,7 @@ STORE_TARGETS: Mapping[str, Target] = {
     "fold": Target(200, at_least=True),
     "folding_cost": Target(10, at_least=False),
     "durable_start": Target(20, at_least=False),
+    "module_changes": Target(300, at_least=False),
     "total_crash": Target(5, at_least=False),
     "total_crash_brokers": Target(5, at_least=False),
     "crashes_lost": Target(0, at_least=False),

@@ -35,7 +35,7 @@ class MemberHarness:
 
     def begin(self, settings: MemberSettings, draw: Callable[[], float], restored: Restored | None = None) -> None:
         """A member over `resources`; `restored`: what the process before left on disk."""
-        self.member = Member(settings, self.resources, draw, restored)
+        self.member = Member(settings, self.resources, draw, self.wall_ms, restored)
 
     def monotonic_s(self) -> float:
         """A clock that never goes back."""
@@ -52,9 +52,7 @@ class MemberHarness:
 
     def apply(self, what: fx.Input) -> list[fx.Effect] | None:
         """Feed one input and carry its effects out, which are returned; None: one of them has ended the process."""
-        member = self.member
-        member.set_wall_time(self.wall_ms())
-        effects = member.handle(what, self.monotonic_s())
+        effects = self.member.handle(what, self.monotonic_s())
         self.note_handled(what, effects)
         for effect in effects:
             self.carry_out(effect)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from model_support import TextReader
+from model_support import NOW_MS, TextReader
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.durability import EVERYTHING, DurableProgress
@@ -20,7 +20,7 @@ class Archive:
     """A store's progress, and the requests that it has made."""
 
     def __init__(self, settings: MemberSettings = SETTINGS, durable_lsn: int = 10) -> None:
-        self.ctx = MemberContext(settings, ResourceSet("default", TextReader()), lambda: 0.5)
+        self.ctx = MemberContext(settings, ResourceSet("default", TextReader()), lambda: 0.5, lambda: NOW_MS)
         self.progress = DurableProgress(self.ctx, durable_lsn)
 
     def persist(self, first_lsn: int, last_lsn: int) -> int:

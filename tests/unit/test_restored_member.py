@@ -46,7 +46,7 @@ def member(
     end = 2 + len(records) + left_out
     batches = (Held(end, records),) if end > 2 else ()
     restored = Restored(store, batches, lost_transient=left_out, promised=promised, promised_to=to)
-    return Member(settings, resources, lambda: 0.5, restored)
+    return Member(settings, resources, lambda: 0.5, lambda: NOW_MS, restored)
 
 
 def test_who_was_left_out_may_not_know_so_is_asked_while_that_is_not_certain() -> None:
@@ -102,7 +102,9 @@ def with_held(records: list[Record], lost_transient: int) -> Member:
         resources.write(event)
     resources.log.reset(2)
     held = (Held(records[-1].lsn, records),)
-    return Member(SETTINGS, resources, lambda: 0.5, Restored(Store.DIRTY, held, lost_transient=lost_transient))
+    return Member(
+        SETTINGS, resources, lambda: 0.5, lambda: NOW_MS, Restored(Store.DIRTY, held, lost_transient=lost_transient)
+    )
 
 
 QUEUE = 3

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from model_support import TextReader
+from model_support import NOW_MS, TextReader
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha import roles
@@ -61,7 +61,9 @@ def test_each_role_has_a_column() -> None:
 
 def test_an_input_without_a_row_is_a_bug_that_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roles, "TABLE", {kind: row for kind, row in TABLE.items() if kind is not fx.Ticked})
-    parts = MemberParts(MemberContext(SETTINGS, ResourceSet("default", TextReader()), lambda: 0.5), Restored(MEMORY))
+    parts = MemberParts(
+        MemberContext(SETTINGS, ResourceSet("default", TextReader()), lambda: 0.5, lambda: NOW_MS), Restored(MEMORY)
+    )
     with pytest.raises(KeyError):
         parts.role.handle(fx.Ticked())
 
@@ -77,7 +79,7 @@ MEMORY = fr.Store.MEMORY
 
 
 def test_who_is_refused_goes_on_as_the_standby_that_it_was() -> None:
-    member = Member(SETTINGS, ResourceSet("default", TextReader()), lambda: 0.5)
+    member = Member(SETTINGS, ResourceSet("default", TextReader()), lambda: 0.5, lambda: NOW_MS)
     member.handle(fx.Started(), 1.0)
     before = member.role
     (asked,) = [effect for effect in member.handle(fx.PromoteAsked(1), 1.0) if isinstance(effect, fx.Ask)]

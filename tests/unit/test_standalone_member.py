@@ -40,8 +40,7 @@ class Alone:
         for event in log:
             self.resources.write(event)
         restored = Restored(Store.DIRTY, held) if log else None
-        self.member = Member(settings, self.resources, lambda: 0.5, restored)
-        self.member.set_wall_time(NOW_MS)
+        self.member = Member(settings, self.resources, lambda: 0.5, lambda: NOW_MS, restored)
         self.began = self.feed(fx.Started())
 
     def feed(self, happened: fx.Input) -> list[fx.Effect]:
@@ -65,7 +64,9 @@ def test_it_leads_at_once_and_asks_nobody() -> None:
 
 
 def test_a_member_that_knows_of_others_leads_nobody_before_it_is_promoted() -> None:
-    member = Member(MemberSettings("a", "a-1", ("b:5672",)), ResourceSet("default", TextReader()), lambda: 0.5)
+    member = Member(
+        MemberSettings("a", "a-1", ("b:5672",)), ResourceSet("default", TextReader()), lambda: 0.5, lambda: NOW_MS
+    )
     member.handle(fx.Started(), 1.0)
     assert member.status.state is State.CONNECTING
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_support import TextReader
+from model_support import NOW_MS, TextReader
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.effects import PersistVote
 from qpid_ha_broker.ha.frames import Question, Store, Topic
@@ -22,7 +22,7 @@ class Voter:
     """A broker that candidates ask."""
 
     def __init__(self, restored: Restored | None = None) -> None:
-        self._ctx = MemberContext(SETTINGS, ResourceSet("default", TextReader()), lambda: 0.5)
+        self._ctx = MemberContext(SETTINGS, ResourceSet("default", TextReader()), lambda: 0.5, lambda: NOW_MS)
         self.votes = Votes(self._ctx, restored or Restored(Store.MEMORY))
 
     def promise(self, asker: str, generation: int, log: int = LOG) -> str:

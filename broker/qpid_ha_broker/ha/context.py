@@ -16,14 +16,20 @@ _STEP_MAX_S = 0.5
 class MemberContext:
     """`now_s` never goes back; `clock_s` is the same without the time in which this process did not run."""
 
-    def __init__(self, settings: MemberSettings, resources: ResourceSet, random: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        settings: MemberSettings,
+        resources: ResourceSet,
+        random: Callable[[], float],
+        wall_ms: Callable[[], int],
+    ) -> None:
         self.settings = settings
         self.resources = resources
         self.random = random
+        self.wall_ms = wall_ms
+        """The time of day, for time stamps only."""
         self.now_s = 0.0
         self.clock_s = 0.0
-        self.wall_ms = 0
-        """The time of day, for time stamps only; the driver sets it."""
         self.effects: list[Effect] = []
         self.is_status_stale = True
         """Something that `MemberStatus` shows may have changed since it was made."""

@@ -70,7 +70,7 @@ class Followers:
         self._ctx = ctx
         self._tail = tail
         self._generation = generation
-        self._links: dict[int, Follower] = {}
+        self.links: dict[int, Follower] = {}
 
     # --- one comes
 
@@ -82,7 +82,7 @@ class Followers:
             self._refuse(link, refused or _no_queue(frame.queue))
             return
         settings = self._ctx.settings
-        follower = self._links[link] = Follower(link, frame.name, queue, self._ctx.clock_s)
+        follower = self.links[link] = Follower(link, frame.name, queue, self._ctx.clock_s)
         common = common_lsn(history, self._tail.last_lsn, frame.history, frame.last_lsn)
         followed = fr.Followed(
             settings.name, cluster, self._generation, tuple(history), common, queue.id, queue.arguments.given,
@@ -96,7 +96,7 @@ class Followers:
         if frame.version != fr.PROTOCOL_VERSION:
             text = f"it speaks version {frame.version} of the protocol, the primary {fr.PROTOCOL_VERSION}: upgrade it"
             return fr.Refused(fr.RefusalCode.VERSION, text, "")
-        if link in self._links:
+        if link in self.links:
             return fr.Refused(fr.RefusalCode.PROTOCOL, "a channel carries one queue", "")
         if frame.cluster and frame.cluster != cluster:
             text = f"the copy is of the cluster {frame.cluster}, and this is {cluster}: end it, and begin another one"
@@ -118,7 +118,7 @@ class Followers:
 
     def received(self, link: int, frame: fr.Frame) -> None:
         """A follower tells what it holds."""
-        follower = self._links.get(link)
+        follower = self.links.get(link)
         if follower is None or follower.progress is not Progress.HOLDINGS:
             return
         if isinstance(frame, fr.Holdings):
@@ -131,11 +131,11 @@ class Followers:
 
     def turn_ended(self, batch: Batch | None, committed_lsn: int) -> None:
         """Send what the turn did to the queues, and let the browsers take a step."""
-        if not self._links:
+        if not self.links:
             return
         if batch is not None:
             self._stream(batch)
-        for follower in self._links.values():
+        for follower in self.links.values():
             queue = self._ctx.resources.state.queues_by_id.get(follower.queue_id)
             if queue is None or not has_replicated_messages(queue):
                 self._end_of_queue(follower)
@@ -149,7 +149,7 @@ class Followers:
 
     def _stream(self, batch: Batch) -> None:
         streams = (Progress.BROWSING, Progress.FOLLOWING)
-        watching = [follower for follower in self._links.values() if follower.progress in streams]
+        watching = [follower for follower in self.links.values() if follower.progress in streams]
         found: dict[int, list[bytes]] = {follower.queue_id: [] for follower in watching}
         if not found:
             return
@@ -184,7 +184,7 @@ class Followers:
 
     def release(self, committed_lsn: int) -> None:
         """Send what is certain now."""
-        for follower in list(self._links.values()):
+        for follower in list(self.links.values()):
             gate = follower.gate
             while gate and gate[0][0] <= committed_lsn:
                 _, frame = gate.popleft()
@@ -192,20 +192,20 @@ class Followers:
                 follower.told_committed, follower.sent_s = committed_lsn, self._ctx.clock_s
                 self._ctx.send(follower.link, frame)
                 if isinstance(frame, fr.Refused):
-                    del self._links[follower.link]
+                    del self.links[follower.link]
                     self._ctx.close(follower.link, frame.text)
 
     @property
     def has_work(self) -> bool:
         """Whether another turn would bring one further at once."""
-        return any(each.progress is Progress.DUE or each.has_room for each in self._links.values())
+        return any(each.progress is Progress.DUE or each.has_room for each in self.links.values())
 
     # --- time and loss
 
     def tick(self, committed_lsn: int) -> None:
         """Tell what is certain, also where nothing happened to the queue."""
         interval_s, clock_s = self._ctx.settings.heartbeat_interval_s, self._ctx.clock_s
-        for follower in self._links.values():
+        for follower in self.links.values():
             is_due = follower.told_committed != committed_lsn or clock_s - follower.sent_s >= interval_s
             if follower.is_greeted and is_due:
                 follower.told_committed, follower.sent_s = committed_lsn, clock_s
@@ -213,13 +213,13 @@ class Followers:
 
     def set_writable(self, link: int, writable: bool) -> None:
         """Whether there is room on its channel."""
-        follower = self._links.get(link)
+        follower = self.links.get(link)
         if follower is not None:
             follower.writable = writable
 
     def lost(self, link: int, reason: str) -> bool:
         """A channel is gone; whether it was a follower's."""
-        follower = self._links.pop(link, None)
+        follower = self.links.pop(link, None)
         if follower is not None:
             text = f"{follower.name} does not follow queue {follower.queue_name} any more: {reason}"
             self._ctx.note("info", text)
@@ -227,9 +227,9 @@ class Followers:
 
     def end(self) -> None:
         """Primary no more."""
-        for link in self._links:
+        for link in self.links:
             self._ctx.close(link, "no longer primary")
-        self._links.clear()
+        self.links.clear()
 
 
 def _no_queue(name: str) -> fr.Refused:

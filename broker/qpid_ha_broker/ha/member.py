@@ -31,13 +31,15 @@ class Member:
         settings: MemberSettings,
         resources: ResourceSet,
         random: Callable[[], float],
+        wall_ms: Callable[[], int],
         restored: Restored | None = None,
     ) -> None:
+        """`wall_ms`: the time of day, for time stamps only."""
         self.is_standalone = settings.is_standalone
         """It is in no cluster, for as long as the process lives."""
         if settings.has_witness:
             resources.log.add_witness(WITNESS)
-        self._ctx = MemberContext(settings, resources, random)
+        self._ctx = MemberContext(settings, resources, random, wall_ms)
         self._parts = MemberParts(self._ctx, restored or Restored(fr.Store.MEMORY))
         if not settings.is_standalone:
             self._parts.machine.move(Cause.LOADED)
@@ -79,12 +81,6 @@ class Member:
             is_closing=role.is_closing,
         )
 
-    # --- what the driver sets
-
-    def set_wall_time(self, wall_ms: int) -> None:
-        """The time of day, for time stamps only."""
-        self._ctx.wall_ms = wall_ms
-
     @property
     def settings(self) -> MemberSettings:
         """The settings in force; others may be put in their place at any time."""
@@ -113,11 +109,6 @@ class Member:
     def committed_lsn(self) -> int:
         """Up to there nobody can take anything back, as far as this broker knows."""
         return self._parts.role.committed_lsn
-
-    @property
-    def has_work(self) -> bool:
-        """Whether another turn would bring a backup further at once."""
-        return self._parts.role.has_work
 
     def answer(self, number: int = 0, granted: bool = True, text: str = "") -> fr.Answer:
         """What this broker answers to another one."""

@@ -244,6 +244,12 @@ class Primary:
             self._caught_up(backup)
 
     @property
+    def has_somebody_behind(self) -> bool:
+        """Whether a backup catches up, or somebody copies a queue."""
+        is_copied = bool(self.followers.links)
+        return is_copied or any(backup.progress is not Progress.FOLLOWING for backup in self.links.values())
+
+    @property
     def has_work(self) -> bool:
         """Whether somebody who catches up could take another step at once."""
         for backup in self.links.values():

@@ -101,8 +101,10 @@ class Role:
     is_leading: ClassVar[bool] = False
     is_closing = False
     """Clients are not served any more, because the whole cluster ends."""
+    has_somebody_behind = False
+    """A backup, or somebody who copies a queue, is sent what it lacks: turns in which nothing is written count too."""
     has_work = False
-    """Another turn would bring a backup further at once."""
+    """Another turn would bring one of them further at once."""
 
     def __init__(self, parts: MemberParts) -> None:
         self._parts = parts
@@ -780,8 +782,13 @@ class Leader(Role):
         return self._shutdown is not None
 
     @property
+    def has_somebody_behind(self) -> bool:  # type: ignore[override]
+        """Whether somebody is sent what it lacks."""
+        return self.primary.has_somebody_behind
+
+    @property
     def has_work(self) -> bool:  # type: ignore[override]
-        """Whether a backup that catches up could take another step."""
+        """Whether one of those could take another step."""
         return self.primary.has_work
 
     # --- the log
@@ -1065,7 +1072,7 @@ def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted)
     change = Change(accept.epoch, accept.members)
     primary = Primary(ctx, replica, accept.generation, change, min(committed_lsn, resources.log.last_lsn))
     cluster = granted.cluster or ctx.settings.instance  # the first primary's UUID names the cluster
-    started = GenerationStarted(accept.generation, name, cluster, ctx.wall_ms, accept.is_forced, promotion.cause)
+    started = GenerationStarted(accept.generation, name, cluster, ctx.wall_ms(), accept.is_forced, promotion.cause)
     start_lsn = resources.write(started)
     resources.write(InSyncChanged(accept.epoch, accept.members))
     primary.began(start_lsn, resources.log.last_lsn)
@@ -1090,7 +1097,7 @@ def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted)
 def _open_for_clients(ctx: MemberContext) -> None:
     """What each of them relies on is there, and what was theirs waits for them."""
     Configuration(ctx.resources).declare_standard_exchanges()
-    ctx.resources.take_over(ctx.wall_ms, int(ctx.settings.backup_timeout_s * 1000))
+    ctx.resources.take_over(ctx.wall_ms(), int(ctx.settings.backup_timeout_s * 1000))
 
 
 class Row(NamedTuple):

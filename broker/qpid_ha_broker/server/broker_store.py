@@ -102,10 +102,13 @@ class BrokerStore:
 
     def kept(self, local_lsn: int, number: int) -> None:
         """On disk up to there."""
-        self._resources.local_log.acknowledge(WITNESS, local_lsn)
-        if number:
+        local_log = self._resources.local_log
+        before = local_log.committed_lsn
+        local_log.acknowledge(WITNESS, local_lsn)
+        if local_log.committed_lsn != before:
+            self._broker.want_turn()
+        if number:  # whether that commits anything, the member knows
             self._broker.membership.kept(number)
-        self._broker.want_turn()
 
     def store_failed(self, text: str) -> None:
         """Nothing is kept any more."""

@@ -104,6 +104,8 @@ class Membership:
         self._is_feeding = False
         self._dirty: dict[OutgoingChannel, None] = {}
         self._encoded: tuple[Batch | None, bytes] = (None, b"")
+        self._is_a_link_full = False
+        """More waits on a channel than should, as of the last look."""
         self._status = member.status
         """As the core told it last."""
         self._shown: tuple[object, ...] = ()
@@ -194,8 +196,6 @@ class Membership:
         if self._is_feeding:
             return
         self._is_feeding = True
-        self._broker.set_time()
-        self.member.set_wall_time(self._broker.container.now_ms)
         try:
             for input_ in self._inputs:  # grows meanwhile
                 for effect in self.member.handle(input_, time.monotonic()):
@@ -221,14 +221,13 @@ class Membership:
         rest = self._broker.container.resources.log.take_batch()  # what the turn's last steps have written
         if rest is not None:
             batch = rest if batch is None else _joined(batch, rest)
-        if batch is None and self.is_standalone:
+        is_behind = self.member.role.has_somebody_behind
+        if batch is None and not is_behind:
             return
-        is_large = batch is not None and len(batch.data) > WATCHED_BYTES
-        links = self._links
-        if links and (is_large or self.member.has_work or any(not link.writable for link in links.values())):
+        if is_behind or self._is_a_link_full or (batch is not None and len(batch.data) > WATCHED_BYTES):
             self._watch_links()
         self.feed(fx.TurnEnded(batch))
-        if links and self.member.has_work:
+        if is_behind and self.member.role.has_work:
             self._broker.schedule_turn()
 
     async def request(self, make: Callable[[int], fx.Input]) -> fx.Answered:
@@ -331,6 +330,7 @@ class Membership:
             elif link.is_known and (unsent > FULL_BYTES if link.writable else unsent < ROOMY_BYTES):
                 link.writable = not link.writable
                 self.feed(fx.LinkWritable(link.number, link.writable))
+        self._is_a_link_full = not all(link.writable for link in self._links.values())
 
     # --- what else the core wants
 

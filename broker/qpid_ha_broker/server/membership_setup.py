@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,11 @@ def make_membership(broker: Broker, store: Store | None, restored: Restored | No
     if restored is not None:
         _check_dirty(settings, restored.store)
     resources = broker.container.resources
-    member = Member(member_settings(settings, uuid.uuid4().hex), resources, random.random, restored)
+
+    def wall_ms() -> int:
+        return int(time.time() * 1000)
+
+    member = Member(member_settings(settings, uuid.uuid4().hex), resources, random.random, wall_ms, restored)
     dialler = Dialler(settings.name, PeerEngines(broker.current))
     discarded = DiscardedMessages(settings.data_dir)
     return Membership(broker, member, dialler, make_coordinator(settings.ha.coordinator), discarded, store)
