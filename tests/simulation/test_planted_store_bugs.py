@@ -50,8 +50,8 @@ def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch)
         self._store.keep(Batch(first_lsn, last_lsn, data, transient), committed_lsn, number)
         self._feed(fx.Persisted(number))
 
-    monkeypatch.setattr(MemberStore, "keep", keep_and_say_so)
-    monkeypatch.setattr(MemberStore, "kept", lambda self, number: None)
+    monkeypatch.setattr(MemberStore, "persist", keep_and_say_so)
+    monkeypatch.setattr(MemberStore, "persisted", lambda self, number: None)
 
     plans = itertools.islice(with_faults(*SLOW_DISKS), 3)
     assert "should have it" in found_by(monkeypatch, plans).problem
@@ -101,6 +101,6 @@ def test_forgetting_a_promise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = replace(next(iter(with_faults(*BLACKOUTS))), has_coordinator=False, faults=())
     assert claims_of_one_generation(plan) == [True, False]
 
-    monkeypatch.setattr(MemberStore, "remember", lambda self, effect: None)
+    monkeypatch.setattr(MemberStore, "persist_vote", lambda self, effect: None)
 
     assert claims_of_one_generation(plan) == [True, True]
