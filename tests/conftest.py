@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,11 @@ from hypothesis import HealthCheck, settings
 # A busy machine is no failure: how long an example takes says nothing about whether it is right.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+# What a test starts is of this tree too, whatever an installation of it knows: a new package, for one, it does not.
+_HOMES = [str(Path(__file__).resolve().parents[1] / home) for home in ("agent", "broker", "config", "pipeline")]
+os.environ["PYTHONPATH"] = os.pathsep.join([*_HOMES, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -72,6 +72,7 @@ class LoopbackNodes:
             "LC_ALL": "C",
             "LANG": "C",
             "PATH": f"{Path(sys.executable).parent}:/bin:/sbin:/usr/bin:/usr/sbin",
+            "PYTHONPATH": os.environ["PYTHONPATH"],
             "QPID_HA_CONFIG": str(self.broker(node).config),
             "QPID_HA_LOG_FILE": str(self.broker(node).log_path),
             "QPID_HA_AGENT_DIRECTORY": str(self._directory / "agent"),
