@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from attackers import ATTACKS
-from blocking_client import BlockingClient, bodies
+from blocking_client import BlockingClient, Management, bodies
 from long_work import LONG_WORK, MANY_BINDINGS, MANY_QUEUES, bind_often, create_many
 from qpid_ha_agent.control import ControlClient
 from running_broker import RunningBroker
@@ -73,7 +73,7 @@ def test_a_command_that_means_very_much_work_keeps_nobody_waiting(timed: TimedBr
 
 def test_who_lists_very_many_bindings_keeps_nobody_waiting(timed: TimedBroker) -> None:
     with BlockingClient(timed.url) as client:
-        bind_often(timed.port, client)
+        bind_often(timed.port, Management(client))
     bindings = asked(timed, "exchanges", action="read", name="amq.topic")["bindings"]
     listed = {exchange["name"]: len(exchange["bindings"]) for exchange in asked(timed, "exchanges", action="list")}
     assert len(bindings) == listed["amq.topic"] == MANY_BINDINGS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice, repeat
+from itertools import islice, product, repeat
 from typing import Any, Final
 
 import proton
@@ -96,18 +96,18 @@ def delete(port: int) -> None:
 def delete_bound(port: int) -> None:
     """A queue that is bound to a topic exchange very often."""
     with BlockingClient(f"amqp://{HOST}:{port}") as client:
-        bind_often(port, client).delete_queue("bound")
+        management = Management(client)
+        bind_often(port, management)
+        management.delete_queue("bound")
 
 
-def bind_often(port: int, client: BlockingClient) -> Management:
+def bind_often(port: int, management: Management) -> None:
     """Bind a queue to a topic exchange very often."""
-    management = Management(client)
     management.create_queue("bound")
     send(port, "$management", map(_bind, range(MANY_BINDINGS)), 100)
     found = management.ask("READ", type="exchange", name="amq.topic").body["bindings"]
     if found != MANY_BINDINGS:
         raise AssertionError(f"{found} of {MANY_BINDINGS} bindings were made")
-    return management
 
 
 def create_many(port: int) -> None:
@@ -148,6 +148,15 @@ def release(port: int) -> None:
         peer.send(frame(DISPOSITION, [RECEIVER, proton.uint(0), proton.uint(count - 1), True, outcome]))
         peer.send(frame(DETACH, [proton.uint(1), True]))
         peer.expect(DETACH)
+
+
+def change_level(port: int) -> None:
+    """A long queue, and one with many bindings, leave the replicated log and come back."""
+    with BlockingClient(f"amqp://{HOST}:{port}") as client:
+        management = filled(port, client, "long")
+        bind_often(port, management)
+        for name, level in product(("long", "bound"), ("none", "messages")):
+            management.ask("UPDATE", {"arguments": {"qpid.replicate": level}}, type="queue", name=name)
 
 
 def shrink(port: int) -> None:
@@ -258,6 +267,7 @@ LONG_WORK: Final[Mapping[str, Callable[[int], None]]] = {
         delete_bound,
         query,
         release,
+        change_level,
         shrink,
         delete_to_alternate,
         delete_accepted,

@@ -16,6 +16,7 @@ from qpid_ha_broker.amqp.management import MAX_WEIGHT, NODE_TYPE, Management, Re
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.administration import Administration
 from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.level_change import MOVED_MOST
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.transaction import Message
 
@@ -113,6 +114,17 @@ def test_a_queue_lives_from_create_to_delete(node: Node) -> None:
     deleted = node.ask("DELETE", type=QUEUE, name="orders", if_empty=True)
     assert (deleted.status, deleted.body) == (204, {})
     assert node.ask("READ", type=QUEUE, name="orders").status == 404
+
+
+def test_the_replication_of_a_long_queue_is_not_for_clients_to_change(node: Node) -> None:
+    node.create("long")
+    for _ in range(MOVED_MOST):
+        node.publish("long")
+    change = {"arguments": {"qpid.replicate": "none"}}
+    assert node.ask("UPDATE", change, type=QUEUE, name="long").status == 200
+    node.publish("long")
+    refused = node.ask("UPDATE", {"arguments": {"qpid.replicate": None}}, type=QUEUE, name="long")
+    assert (refused.status, "drain it" in refused.text) == (412, True)
 
 
 def test_arguments_come_back_as_they_were_given(node: Node) -> None:

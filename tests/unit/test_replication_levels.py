@@ -232,6 +232,27 @@ def test_a_queue_that_is_too_large_to_be_told_in_one_piece_stays_and_the_note_sa
     core.check()
 
 
+@pytest.mark.parametrize("what", ["messages", "bindings"])
+def test_a_client_changes_the_level_of_what_is_moved_in_a_moment_and_an_operator_of_more(what: str) -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.exchange("e", "direct")
+    for number in range(4):
+        if what == "messages":
+            core.publish(queue, str(number))
+        else:
+            core.configuration.bind("e", "q", str(number), {})
+    lsn = core.log.last_lsn
+    with pytest.raises(InUse, match=f"q stays at messages.*4 {what}.*more than 3"):
+        core.configuration.update_queue("q", {"qpid.replicate": "none"}, 3)
+    assert core.log.last_lsn == lsn
+    core.configuration.update_queue("q", {"qpid.replicate": "messages", "qpid.max_count": 10}, 3)
+    core.configuration.update_queue("q", {"qpid.replicate": "none"}, 4)
+    core.configuration.update_queue("q", {"qpid.replicate": "messages"})
+    assert queue.replication is Replicate.MESSAGES
+    core.check()
+
+
 def test_an_argument_can_be_changed_too_and_taken_away() -> None:
     core = Core()
     queue = core.queue("q")

@@ -21,6 +21,7 @@ from qpid_ha_broker.amqp.management_messages import (
     Request,
 )
 from qpid_ha_broker.model.administration import Administration, Done, Facts, Outcome, Pending
+from qpid_ha_broker.model.level_change import MOVED_MOST
 
 Operation = Callable[[Request], Answer | Outcome[Answer]]
 
@@ -123,7 +124,7 @@ class QueueType(EntityType):
 
     def _update(self, request: Request) -> Answer:
         body = self._body(request, self.settable)
-        done = self._administration.update_queue(target_of(request), body.get("arguments"))
+        done = self._administration.update_queue(target_of(request), body.get("arguments"), MOVED_MOST)
         return Answer(OK, "Updated", self._entity(done.result), lsn=done.lsn)
 
     def _purge(self, request: Request) -> Pending[Answer]:

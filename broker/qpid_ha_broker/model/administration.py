@@ -114,11 +114,14 @@ class Administration:
         queue = self._configuration.declare_queue(_name(name, "name"), _arguments(arguments))
         return self._done(self._queue_facts(queue))
 
-    def update_queue(self, name: object, arguments: object = None) -> Done[Facts]:
-        """Change these arguments; a None among them takes one away. Raises NotFound, InvalidArgument."""
+    def update_queue(self, name: object, arguments: object = None, most_moved: int | None = None) -> Done[Facts]:
+        """Change these arguments; a None among them takes one away. Raises NotFound, InvalidArgument, InUse.
+
+        `most_moved`: messages and bindings that may get another replication level; None: all.
+        """
         if arguments is None:
             raise InvalidArgument("arguments are missing: give those that change, with nothing for one that goes away")
-        queue = self._configuration.update_queue(_name(name, "name"), _arguments(arguments))
+        queue = self._configuration.update_queue(_name(name, "name"), _arguments(arguments), most_moved)
         return self._done(self._queue_facts(queue))
 
     def delete_queue(self, name: object, if_empty: object = False, if_unused: object = False) -> Pending[Facts]:

@@ -132,8 +132,12 @@ class Configuration:
         self._note(queue, f"queue {name} created{_shown(arguments)}")
         return queue
 
-    def update_queue(self, name: str, changes: Arguments) -> Queue:
-        """Change the given arguments; a None takes one away. What fixes the order of messages cannot change."""
+    def update_queue(self, name: str, changes: Arguments, most_moved: int | None = None) -> Queue:
+        """Change the given arguments; a None takes one away. What fixes the order of messages cannot change.
+
+        `most_moved`: messages and bindings that may get another level; None: all. Raises NotFound, InvalidArgument,
+        InUse.
+        """
         self._resources.check_writable()
         queue = self.queue(name)
         merged = {**queue.arguments.given, **changes}
@@ -150,7 +154,7 @@ class Configuration:
             self.exchange(after.alternate_exchange)
         by_rule = self.replication_for(name)
         level = queue_level(after, by_rule) if "qpid.replicate" in changes else queue.replication
-        if obstacle := self._levels.obstacle(queue, level):
+        if obstacle := self._levels.obstacle(queue, level, most_moved):
             raise InUse(obstacle)
         self._check_record(ev.QueueUpdated(queue.id, arguments))
         if level is not queue.replication:

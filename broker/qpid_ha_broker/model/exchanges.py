@@ -102,6 +102,10 @@ class Exchange(ABC):
         """The binding of that queue with that key, if there is one."""
         return self._bindings.get((queue, key))
 
+    def count_of(self, queue: int) -> int:
+        """How many bindings lead to that queue."""
+        return len(self._keys_of_queue.get(queue, ()))
+
     def bindings(self) -> list[Binding]:
         """All bindings, the oldest first."""
         return list(self._bindings.values())

@@ -1,8 +1,11 @@
 """Moving what exists from one replication level to another, while its publishers and consumers go on.
 
-Like changing a shop's registration: the goods on the counter stay, and so do the customers who hold some of them; what
-changes is in whose books they are. A queue that comes into the replicated log is told there from the start, in one
-unit, so backups have all of it or none; a queue that leaves it is deleted there and goes on here.
+Messages stay in their queue, also those that consumers hold; the log in which they are written is another one, and so
+are their ids. A queue that comes into the replicated log is written there from the start, in one unit, so backups have
+all of it or none; a queue that leaves it is deleted there and goes on here.
+
+It is done in one step. In portions a part of a queue would be in either log meanwhile, and the order of its messages is
+that of their ids, which is that of one log.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, State
 COPIED_BYTES_MAX = 64 * 1024 * 1024
 """Of messages that one unit brings into the replicated log: it is written, sent and confirmed in one piece."""
 IDS_LENGTH = 65_536
+MOVED_MOST = 2000
+"""Messages and bindings of a queue of which a client may change the level: some 20 ms of work at most."""
 
 
 class _Copies(NamedTuple):
@@ -41,10 +46,19 @@ class LevelChange:
         self._local_log = local_log
         self._log_acquisitions = log_acquisitions
 
-    def obstacle(self, queue: Queue, level: Replicate) -> str:
-        """Why `queue` cannot have `level` now; empty: it can."""
+    def obstacle(self, queue: Queue, level: Replicate, most: int | None = None) -> str:
+        """Why `queue` cannot have `level` now; empty: it can. `most`: messages and bindings that may be moved."""
+        if queue.replication is level:
+            return ""
+        bindings = sum(exchange.count_of(queue.id) for exchange in self._state.exchanges.values())
+        if most is not None and queue.count + bindings > most:
+            return (
+                f"queue {queue.name} stays at {queue.replication}: it has {queue.count} messages and {bindings}"
+                f" bindings, and nobody is served while more than {most} of them get another level; drain it and set"
+                " this again, or let an operator set it, through the control socket"
+            )
         size = queue.size + MESSAGE_OVERHEAD * queue.count
-        if level is not Replicate.MESSAGES or queue.replication is level or size <= COPIED_BYTES_MAX:
+        if level is not Replicate.MESSAGES or size <= COPIED_BYTES_MAX:
             return ""
         return (
             f"queue {queue.name} stays at {queue.replication}: its {queue.count} messages take {size} bytes, and"
