@@ -22,8 +22,8 @@ from typing import NamedTuple
 from qpid_ha_broker.store.advice import host_of
 from qpid_ha_broker.store.facts import FactsError, StoreFacts
 from qpid_ha_broker.store.files import LocalDisk
-from qpid_ha_broker.store.inspection import Progress, examine, nobody_watches, read_status
-from qpid_ha_broker.store.status import STATUS_FILE
+from qpid_ha_broker.store.inspection import Progress, examine, nobody_watches
+from qpid_ha_broker.store.status import STATUS_FILE, read_status
 
 SET = "default"
 LOCK_FILE = "LOCK"

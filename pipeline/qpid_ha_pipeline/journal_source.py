@@ -42,7 +42,7 @@ class JournalDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch. `schema`: ours, or a part of it that the user asked for with `spark.read.schema`."""
         options = JournalOptions.parse(self.options)
-        return PushingJournalReader(options, schema) if options.filter_pushdown else JournalReader(options, schema)
+        return PushingJournalReader(options, schema) if options.filter_pushdown else JournalTableReader(options, schema)
 
     @told_plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -50,7 +50,7 @@ class JournalDataSource(DataSource):
         return JournalStreamReader(JournalOptions.parse(self.options), schema)
 
 
-class JournalReader(DataSourceReader):
+class JournalTableReader(DataSourceReader):
     """Plans on the driver, from headers alone; reads on the executors."""
 
     def __init__(self, options: JournalOptions, schema: StructType) -> None:
@@ -89,7 +89,7 @@ class JournalReader(DataSourceReader):
         return read_group(partition, arrow, self._filters, self._options)
 
 
-class PushingJournalReader(JournalReader):
+class PushingJournalReader(JournalTableReader):
     """Takes filters from Spark, too.
 
     Spark (4.1 to 4.3) keeps what a reader has planned beside the DataFrame and not beside the query: a second use of

@@ -144,12 +144,12 @@ def _measure_size(
 
 def _alone(path: Path) -> int:
     """The data source's own work, in this process."""
-    from qpid_ha_pipeline.journal_source import JournalReader
+    from qpid_ha_pipeline.journal_source import JournalTableReader
     from qpid_ha_pipeline.options import JournalOptions
     from qpid_ha_pipeline.schema import schema_of
 
     options = JournalOptions.parse({"path": str(path), "queue": WANTED, "event": "enqueued", "columns": "queue"})
-    reader = JournalReader(options, schema_of(options.columns))
+    reader = JournalTableReader(options, schema_of(options.columns))
     return sum(len(batch) for part in reader.partitions() for batch in reader.read(part))
 
 

@@ -23,8 +23,8 @@ from qpid_ha_broker.coordination.file import FileCoordinator
 from qpid_ha_broker.ha.effects import Record
 from qpid_ha_broker.server.discarded import DiscardedMessages
 from qpid_ha_broker.store.files import LocalDisk
-from qpid_ha_broker.store.inspection import read_status
 from qpid_ha_broker.store.layout import segment_path
+from qpid_ha_broker.store.status import read_status
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
 from store_writing import StoreWriter, message, opening

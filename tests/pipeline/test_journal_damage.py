@@ -10,7 +10,7 @@ from journal_rows import read_rows
 from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, FORMAT_VERSION, decode_header, encode_header
 from qpid_ha_broker.store.journal import Journal
 from qpid_ha_pipeline.errors import PipelineError, reason_of
-from qpid_ha_pipeline.journal_source import JournalReader
+from qpid_ha_pipeline.journal_source import JournalTableReader
 from qpid_ha_pipeline.options import JournalOptions
 from qpid_ha_pipeline.schema import schema_of
 from written_journal import WrittenJournal, blocks_of, spoil
@@ -66,7 +66,7 @@ def test_who_leaves_checksums_out_reads_what_is_there(filled: WrittenJournal) ->
 
 def test_a_segment_that_is_written_over_while_it_is_read_is_no_damage(filled: WrittenJournal) -> None:
     options = JournalOptions.parse({"path": str(filled.data_dir), "columns": "lsn"})
-    reader = JournalReader(options, schema_of(options.columns))
+    reader = JournalTableReader(options, schema_of(options.columns))
     part = reader.partitions()[0]
     stranger = WrittenJournal(filled.data_dir / "next", number=9)
     spoil(filled.segment(1), 0, stranger.segment(9).read_bytes())
@@ -156,7 +156,7 @@ def test_a_segment_that_was_closed_since_it_was_looked_at_is_no_damage(filled: W
     begin, end = blocks_of(filled, 2)[-1]
     spoil(filled.segment(2), end - 3)
     options = JournalOptions.parse({"path": str(filled.data_dir), "columns": "lsn"})
-    reader = JournalReader(options, schema_of(options.columns))
+    reader = JournalTableReader(options, schema_of(options.columns))
     parts = reader.partitions()
     Journal.begin(
         filled.disk, filled.identity, 3, generation=1, first_lsn=filled.lsn, first_local_lsn=filled.local_lsn + 1,

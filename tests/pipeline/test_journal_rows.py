@@ -18,7 +18,7 @@ from qpid_ha_broker.events.codec import Record
 from qpid_ha_broker.events.layout import Kind
 from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_pipeline.journal.records import find_in_blocks, find_records
-from qpid_ha_pipeline.journal_source import JournalReader
+from qpid_ha_pipeline.journal_source import JournalTableReader
 from qpid_ha_pipeline.options import JournalOptions
 from qpid_ha_pipeline.schema import full_schema
 from written_journal import BEGAN_MS, CLUSTER, WrittenJournal, amqp
@@ -97,7 +97,7 @@ def test_a_journal_cut_into_many_parts_gives_the_same_rows(tmp_path: Path) -> No
     assert read_rows(tmp_path, *PLAIN, "offset", partitionBytes="65536") == whole
     assert len(whole) == 801
     options = JournalOptions.parse({"path": str(tmp_path), "partitionBytes": "65536"})
-    assert len(JournalReader(options, full_schema()).partitions()) > 10
+    assert len(JournalTableReader(options, full_schema()).partitions()) > 10
 
 
 def test_long_runs_of_equal_sizes_and_their_ends_are_found(journal: WrittenJournal) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,8 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.store.blocks import FileHeader
-from qpid_ha_broker.store.files import File, LocalDisk
-from qpid_ha_broker.store.reading import BlockReader, read_blocks
+from qpid_ha_broker.store.files import Disk, LocalDisk
+from qpid_ha_broker.store.reading import BlockReader, open_blocks
 from qpid_ha_pipeline.errors import PipelineError, reason_of
 from qpid_ha_pipeline.journal_stream import JournalStreamReader, Offsets
 from qpid_ha_pipeline.options import JournalOptions
@@ -170,11 +171,11 @@ def test_what_was_looked_at_once_is_not_looked_at_again_in_each_batch(
     messages(journal, 5)
     looked: list[int] = []
 
-    def noted(file: File, header: FileHeader, **options: Any) -> BlockReader:
+    def noted(disk: Disk, path: str, header: FileHeader, **options: Any) -> AbstractContextManager[BlockReader]:
         looked.append(header.number)
-        return read_blocks(file, header, **options)
+        return open_blocks(disk, path, header, **options)
 
-    monkeypatch.setattr("qpid_ha_pipeline.journal.survey.read_blocks", noted)
+    monkeypatch.setattr("qpid_ha_pipeline.journal.survey.open_blocks", noted)
     query = Query(journal.data_dir)
     query.batch(ReadMaxRows(5))
     looked.clear()

@@ -10,10 +10,10 @@ from itertools import islice
 import pytest
 
 from qpid_ha_broker.ha import verdict
-from qpid_ha_broker.store import reading, survey
+from qpid_ha_broker.store import reading
 from qpid_ha_broker.store.blocks import FileHeader
 from qpid_ha_broker.store.files import File
-from qpid_ha_broker.store.reading import BlockReader, Witnesses
+from qpid_ha_broker.store.reading import BlockReader, Witnesses, classify
 from simulation.cluster import run
 from simulation.plan import PRIMARY, Fault, Kind, Plan, draw_plan
 from simulation.planted import found_by
@@ -67,9 +67,9 @@ def test_taking_a_segment_that_was_cut_short_for_a_torn_one_is_found(monkeypatch
         file: File, header: FileHeader, reader: BlockReader, witnesses: Witnesses
     ) -> reading.Verdict:
         blind = witnesses._replace(synced_bytes=0, is_last=False)
-        return reading.classify(file, header, reader, blind)
+        return classify(file, header, reader, blind)
 
-    monkeypatch.setattr(survey, "classify", classify_without_its_length)
+    monkeypatch.setattr(reading, "classify", classify_without_its_length)
 
     problem = found_by(monkeypatch, with_faults(*FROZEN_BACKUP_AND_A_STORE_CUT_SHORT, has_store=True)).problem
     assert "has it" in problem or "whose settlement was confirmed" in problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,11 +13,11 @@ from qpid_ha_broker.ha import verdict
 from qpid_ha_broker.ha.frames import Question, Topic
 from qpid_ha_broker.model.log import Batch
 from qpid_ha_broker.server.member_store import MemberStore
-from qpid_ha_broker.store import survey
+from qpid_ha_broker.store import reader, survey
 from qpid_ha_broker.store.blocks import FileHeader
-from qpid_ha_broker.store.files import File
-from qpid_ha_broker.store.reading import read_header
-from qpid_ha_broker.store.survey import Survey
+from qpid_ha_broker.store.files import Disk
+from qpid_ha_broker.store.reading import header_of
+from qpid_ha_broker.store.survey import TakenBack
 from simulation.cluster import Cluster
 from simulation.plan import PRIMARY, Fault, Kind, Plan, draw_plan
 from simulation.planted import found_by
@@ -58,19 +58,19 @@ def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_ignoring_what_was_taken_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing_is_void(self: Survey) -> Callable[[tuple[int, int]], int]:
+    def nothing_is_void(taken_back: Sequence[TakenBack]) -> Callable[[tuple[int, int]], int]:
         return lambda place: (1 << 63) - 1
 
-    monkeypatch.setattr(Survey, "limits", nothing_is_void)
+    monkeypatch.setattr(reader, "limits_of", nothing_is_void)
 
     found_by(monkeypatch, with_faults(*crashes_of_primaries(3.0, 5.0, 7.0, 9.0, 11.0)))
 
 
 def test_taking_an_unfinished_base_for_whole_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_as_if_it_followed(file: File) -> FileHeader:
-        return read_header(file)._replace(needs_base=False)
+    def read_as_if_it_followed(disk: Disk, path: str) -> FileHeader:
+        return header_of(disk, path)._replace(needs_base=False)
 
-    monkeypatch.setattr(survey, "read_header", read_as_if_it_followed)
+    monkeypatch.setattr(survey, "header_of", read_as_if_it_followed)
 
     found_by(monkeypatch, (replace(plan, tail_bytes=1) for plan in with_faults(*BLACKOUTS)))
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import Block, BlockKind
 from qpid_ha_broker.store.files import Disk
-from qpid_ha_broker.store.inspection import read_status
 from qpid_ha_broker.store.journal import ClosedSegment, Identity, Journal, StatusFile
 from qpid_ha_broker.store.layout import segment_numbers, segment_path
 from qpid_ha_broker.store.reading import Verdict, classify, read_blocks, read_header, witnesses_of
+from qpid_ha_broker.store.status import read_status
 
 IDENTITY = Identity("cluster", "alpha", "default")
 SEGMENT_BYTES = 8 * 1024

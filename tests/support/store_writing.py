@@ -9,9 +9,8 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.store.blocks import BlockKind
 from qpid_ha_broker.store.files import Disk
-from qpid_ha_broker.store.inspection import read_status
 from qpid_ha_broker.store.journal import Identity, Journal
-from qpid_ha_broker.store.status import STATUS_FILE, Status
+from qpid_ha_broker.store.status import STATUS_FILE, Status, read_status
 
 CLUSTER = "11111111-2222-3333-4444-555555555555"
 SEGMENT_BYTES = 64 * 1024

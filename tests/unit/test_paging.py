@@ -13,6 +13,7 @@ from qpid_ha_broker.events.codec import Record
 from qpid_ha_broker.events.types import QueueDeclared
 from qpid_ha_broker.ha.browser import ReplicatingBrowser
 from qpid_ha_broker.model.errors import QueueFull
+from qpid_ha_broker.model.paged import PagedMessage, Shape
 from qpid_ha_broker.model.paging import AHEAD_BYTES, lead_bytes
 from qpid_ha_broker.model.queue import Consumer, Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
@@ -325,7 +326,7 @@ def test_a_restart_may_leave_payloads_on_disk() -> None:
     after.state.apply(queue.id, QueueDeclared("q", {}))
     records = next(after.bodies.pieces(name)).records[queue.id]
     for lsn, offset in zip(records.lsns, records.offsets, strict=True):
-        event = after.bodies.paged(after.bodies.file(name), offset, lsn, queue.ids, True, 4, 0, "", len(";;0"))
+        event = PagedMessage(lsn, Shape(queue.ids, True, 4, 0, "", len(";;0")), after.bodies.file(name), offset)
         after.state.replay(Record(lsn, event, False))  # type: ignore[arg-type]
     there = after.state.queues["q"]
     assert (there.count, there.size, there.paged) == (10, 30, 30)

@@ -12,10 +12,9 @@ from kept_journal import IDENTITY, begin, content, keep, read_journal, stage
 from qpid_ha_broker.server.store_status import StoreStatus
 from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES
 from qpid_ha_broker.store.errors import BlockError
-from qpid_ha_broker.store.inspection import read_status
 from qpid_ha_broker.store.layout import segment_path
 from qpid_ha_broker.store.reading import Ending
-from qpid_ha_broker.store.status import STATUS_FILE, Status
+from qpid_ha_broker.store.status import STATUS_FILE, Status, read_status
 from qpid_ha_broker.store.survey import survey
 from simulated_disk import SECTOR_BYTES, PowerCut, SimulatedDisk
 

@@ -24,10 +24,10 @@ from qpid_ha_broker.store.checking import check
 from qpid_ha_broker.store.errors import StoreDamaged
 from qpid_ha_broker.store.facts import Integrity
 from qpid_ha_broker.store.files import Disk
-from qpid_ha_broker.store.inspection import examine, read_status
+from qpid_ha_broker.store.inspection import examine
 from qpid_ha_broker.store.journal import Journal
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
-from qpid_ha_broker.store.status import STATUS_FILE, Status
+from qpid_ha_broker.store.status import STATUS_FILE, Status, read_status
 from simulated_disk import SimulatedDisk
 
 PAGE_BYTES = 512

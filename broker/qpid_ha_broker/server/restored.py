@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
 from qpid_ha_broker.ha.frames import Store
 from qpid_ha_broker.ha.replica import Held, Restored
 from qpid_ha_broker.ha.tail import Tail
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import Block, BlockKind
 from qpid_ha_broker.store.files import Disk
-from qpid_ha_broker.store.reading import read_blocks
+from qpid_ha_broker.store.reading import open_blocks
 from qpid_ha_broker.store.recovery import Recovered
 from qpid_ha_broker.store.status import Status
 
@@ -44,8 +42,8 @@ def _end_of_stream(disk: Disk, found: Recovered, tail_bytes: int) -> Tail:
         total += found.segments[wanted].end
     tail = Tail(tail_bytes)
     for segment in found.segments[wanted:]:
-        with closing(disk.open(segment.path)) as file:
-            for block in read_blocks(file, segment.header, limit=segment.end):
+        with open_blocks(disk, segment.path, segment.header, limit=segment.end) as reader:
+            for block in reader:
                 _follow(tail, block)
     return tail
 

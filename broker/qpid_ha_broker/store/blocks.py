@@ -100,6 +100,11 @@ class Block(NamedTuple):
     """When it was handed over, after the file was created; snapshots have no such time."""
 
     @property
+    def data_at(self) -> int:
+        """Where in the file the data begin."""
+        return self.offset + BLOCK_HEADER_BYTES
+
+    @property
     def end(self) -> int:
         """Where the next block begins."""
         return self.offset + BLOCK_HEADER_BYTES + self.length

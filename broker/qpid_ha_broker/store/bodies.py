@@ -15,13 +15,12 @@ from typing import Final
 
 from qpid_ha_broker.events.layout import ONE_QUEUE, PART, Kind, word_of
 from qpid_ha_broker.events.scan import queues_at, scan_plain
-from qpid_ha_broker.model.paged import PagedMessage, Shape, Shapes
 from qpid_ha_broker.model.paging import PART_SEAL, Piece, Records
 
-from .blocks import BLOCK_HEADER_BYTES, BlockKind
+from .blocks import BlockKind
 from .files import Disk, File
 from .layout import SNAPSHOTS, segment_numbers, segment_path, snapshot_numbers, snapshot_path
-from .reading import read_blocks, read_header
+from .reading import open_blocks
 
 _PART_ENQUEUED: Final = word_of(Kind.ENQUEUED, PART)
 _ENQUEUEDS: Final = (word_of(Kind.ENQUEUED), _PART_ENQUEUED)
@@ -66,7 +65,6 @@ class Bodies:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._shapes = Shapes()
         self._files: weakref.WeakValueDictionary[str, BodyFile] = weakref.WeakValueDictionary()
         self._lock = Lock()
 
@@ -98,30 +96,19 @@ class Bodies:
         for file in held:
             file.hold()
 
-    def paged(
-        self, file: BodyFile, offset: int, lsn: int, queues: tuple[int, ...], durable: bool, priority: int,
-        expires_at_ms: int, key: str, size: int,
-    ) -> PagedMessage:  # fmt: skip
-        """What a restart makes of a record that it leaves on disk. `offset`: of the record in the file."""
-        shape = self._shapes.get(Shape(queues, durable, priority, expires_at_ms, key, size))
-        return PagedMessage(lsn, shape, file, offset)
-
     def pieces(self, name: str) -> Iterator[Piece]:
         """What a file that is written no more holds, up to the first damage; every byte of it is checked.
 
         Takes a while, and is made for another thread. Raises OSError, BlockError or NewerFormat.
         """
-        file = self._disk.open(name)
-        try:
+        with open_blocks(self._disk, name) as reader:
             source, found = self.file(name), _Found()
-            for block in read_blocks(file, read_header(file)):
+            for block in reader:
                 if block.kind is BlockKind.EVENTS:
-                    for part in found.add(block.data, block.offset + BLOCK_HEADER_BYTES):
+                    for part in found.add(block.data, block.data_at):
                         yield Piece(source, part)
             if found.records:
                 yield Piece(source, found.records)
-        finally:
-            file.close()
 
 
 def records_in(data: bytes, base: int) -> Iterator[Mapping[int, Records]]:

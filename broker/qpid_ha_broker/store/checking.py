@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.store.blocks import Block, BlockKind, FileHeader
 from qpid_ha_broker.store.errors import NewerFormat, StoreError
 from qpid_ha_broker.store.facts import Integrity
-from qpid_ha_broker.store.files import Disk, File
-from qpid_ha_broker.store.inspection import Flaw, Progress, nobody_watches, read_status, refusal
+from qpid_ha_broker.store.files import Disk, bytes_of
+from qpid_ha_broker.store.inspection import Flaw, Progress, nobody_watches, refusal
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
-from qpid_ha_broker.store.reading import Ending, classify, read_blocks, read_header, witnesses_of
+from qpid_ha_broker.store.reading import BlockReader, Ending, header_of, open_blocks, witnesses_of
 from qpid_ha_broker.store.snapshot import read_end
-from qpid_ha_broker.store.status import Status
+from qpid_ha_broker.store.status import Status, read_status
 
 
 def check(disk: Disk, progress: Progress = nobody_watches) -> list[Flaw]:
@@ -35,7 +34,7 @@ class _Checker:
         self._segments = segment_numbers(disk)
         self._snapshots = snapshot_numbers(disk)
         self._done = 0
-        self._total = sum(map(self._size, self._paths()))
+        self._total = sum(bytes_of(disk, path) for path in self._paths())
 
     def _read_status(self) -> Status | None:
         try:
@@ -46,10 +45,6 @@ class _Checker:
     def _paths(self) -> list[str]:
         return [*map(segment_path, self._segments), *map(snapshot_path, self._snapshots)]
 
-    def _size(self, path: str) -> int:
-        with closing(self._disk.open(path)) as file:
-            return file.size
-
     def flaws(self) -> Iterator[Flaw]:
         """File by file. What is wrong with STATUS and with names, the survey says."""
         for number in self._snapshots:
@@ -58,32 +53,30 @@ class _Checker:
             yield from self._file(segment_path(number), number)
 
     def _file(self, path: str, number: int) -> Iterator[Flaw]:
-        with closing(self._disk.open(path)) as file:
-            try:
-                header = read_header(file)
-            except NewerFormat as error:
-                yield Flaw(Integrity.NEWER, path, 0, str(error))
-                return
-            except StoreError as error:
-                yield Flaw(Integrity.DAMAGED, path, 0, str(error))
-                return
-            yield from self._blocks(path, file, header)
-        self._done += self._size(path)
+        try:
+            header = header_of(self._disk, path)
+        except NewerFormat as error:
+            yield Flaw(Integrity.NEWER, path, 0, str(error))
+            return
+        except StoreError as error:
+            yield Flaw(Integrity.DAMAGED, path, 0, str(error))
+            return
+        with open_blocks(self._disk, path, header) as reader:
+            yield from self._blocks(path, reader, header)
+        self._done += bytes_of(self._disk, path)
         self._progress(self._done, self._total)
 
-    def _blocks(self, path: str, file: File, header: FileHeader) -> Iterator[Flaw]:
-        reader = read_blocks(file, header)
+    def _blocks(self, path: str, reader: BlockReader, header: FileHeader) -> Iterator[Flaw]:
         for block in reader:
             yield from self._records(path, block, header.kind == "snapshot")
             self._progress(min(self._done + block.end, self._total), self._total)
         if header.kind == "snapshot":
             if not reader.closed:
-                text = "expected a block, found none" if reader.problem is None else reader.problem.text
-                yield Flaw(Integrity.DAMAGED, path, reader.end, text)
+                yield Flaw(Integrity.DAMAGED, path, reader.end, reader.instead)
             return
         number, is_last = header.number, header.number == self._segments[-1]
         following = self._following(number + 1)
-        found = classify(file, header, reader, witnesses_of(number, self._status, following, is_last=is_last))
+        found = reader.verdict(witnesses_of(number, self._status, following, is_last=is_last))
         if found.ending is Ending.DAMAGED:
             yield Flaw(Integrity.DAMAGED, path, found.offset, found.text)
         elif found.ending is Ending.TORN and is_last:
@@ -93,11 +86,10 @@ class _Checker:
         """The header of segment `number`, if it can be read."""
         if number not in self._segments:
             return None
-        with closing(self._disk.open(segment_path(number))) as file:
-            try:
-                return read_header(file)
-            except StoreError:
-                return None  # its own line says so
+        try:
+            return header_of(self._disk, segment_path(number))
+        except StoreError:
+            return None  # its own line says so
 
     def _records(self, path: str, block: Block, is_snapshot: bool) -> Iterator[Flaw]:
         if block.kind is BlockKind.END:
@@ -107,5 +99,4 @@ class _Checker:
             except StoreError as error:
                 yield Flaw(Integrity.DAMAGED, path, block.offset, str(error))
         elif block.kind is BlockKind.EVENTS and (problem := decode(block.data).problem) is not None:
-            offset = block.end - block.length + problem.offset
-            yield Flaw(Integrity.DAMAGED, path, offset, f"{problem.fault}: {problem.text}")
+            yield Flaw(Integrity.DAMAGED, path, block.data_at + problem.offset, f"{problem.fault}: {problem.text}")

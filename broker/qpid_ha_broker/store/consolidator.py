@@ -15,7 +15,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +23,7 @@ from .files import LocalDisk
 from .fold import FoldError, fold
 from .journal import Identity
 from .layout import segment_path
-from .reading import read_header
+from .reading import header_of
 
 NICENESS: Final = 10
 
@@ -37,8 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     disk = LocalDisk(given.directory)
     try:
-        with closing(disk.open(segment_path(given.upto))) as file:
-            header = read_header(file)
+        header = header_of(disk, segment_path(given.upto))
         folded = fold(disk, given.upto, Identity(header.cluster, header.broker, header.set))
     except FoldError as error:
         print(error, file=sys.stderr)

@@ -16,8 +16,8 @@ from qpid_ha_broker.events.layout import HEADER_BYTES, IDS, PLAIN, Kind
 from qpid_ha_broker.events.scan import RecordError, scan
 from qpid_ha_broker.ha.frames import GenerationEntry
 from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.store.survey import NO_LIMIT
 
-NO_LIMIT: Final = LOCAL_BASE - 1
 _FIRST_QUEUE: Final = PLAIN.between("durable", "queue")
 _ENQUEUED: Final = int(Kind.ENQUEUED)
 _DEQUEUED: Final = int(Kind.DEQUEUED)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -77,6 +77,12 @@ class Disk(Protocol):
 
     def free_bytes(self) -> int:
         """How much could still be written."""
+
+
+def bytes_of(disk: Disk, path: str) -> int:
+    """How long a file is. Raises OSError."""
+    with closing(disk.open(path)) as file:
+        return file.size
 
 
 class LocalFile:

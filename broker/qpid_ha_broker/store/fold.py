@@ -9,26 +9,25 @@ The same input gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import decode, encode
 from qpid_ha_broker.events.layout import ENQUEUED, HEADER_WORDS, ONE_QUEUE, PART, PLAIN, SEAL, WORDS, Kind, word_of
-from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.state import State
 
-from .blocks import Block, BlockKind, FileHeader
-from .errors import StoreDamaged, StoreError
+from .blocks import BlockKind, FileHeader
+from .errors import StoreError
 from .files import Disk
 from .journal import Identity
 from .layout import segment_path, snapshot_path
-from .loader import Contents, Loader, select
-from .reading import read_blocks, read_header
-from .snapshot import SnapshotEnd, SnapshotWriter, configuration_events, read_end
+from .loader import Contents, Loader
+from .reader import JournalReader
+from .reading import header_of
+from .snapshot import SnapshotEnd, SnapshotWriter, configuration_events
 from .survey import Survey, survey
 
 _ENQUEUED: Final = word_of(Kind.ENQUEUED)
@@ -38,8 +37,6 @@ _PART_ENQUEUED: Final = word_of(Kind.ENQUEUED, PART)
 _SEALED: Final = SEAL.end
 _DURABLE_AT: Final = ENQUEUED.offsets["durable"]
 _IDS_PER_EVENT: Final = 65_536
-
-T = TypeVar("T")
 
 
 class FoldError(StoreError):
@@ -70,91 +67,54 @@ def fold(disk: Disk, upto: int, identity: Identity) -> Folded:
     found = survey(disk, upto)
     if found.dropped or not found.segments:
         raise FoldError(f"there is nothing to fold before {segment_path(upto)}")
-    return _Fold(disk, found, upto, identity).run()
-
-
-class _Fold:
-    """One run: `_parts` gives the same twice."""
-
-    def __init__(self, disk: Disk, found: Survey, upto: int, identity: Identity) -> None:
-        self._disk = disk
-        self._found = found
-        self._upto = upto
-        self._identity = identity
-        self._base = SnapshotEnd(0, LOCAL_BASE, 0, LOCAL_BASE, 0, 0)
-        self._read = 0
-
-    def run(self) -> Folded:
-        state = State()
-        gathered = Gatherer(state)
-        for path, block, data in self._parts(gathered):
-            with_place(path, block, gathered.load, data)
-        last = self._found.segments[-1]
-        last_lsn, local_lsn = last.last_lsn or self._base.last_lsn, last.local_lsn
-        if self._base.counts_lsn > last_lsn or self._base.local_counts_lsn > local_lsn:
-            raise FoldError(f"{last.path} ends before all that went into the snapshot is in the journal: fold more")
-        writer = SnapshotWriter(self._disk, self._header(last_lsn, local_lsn))
-        try:
-            for lsn, event in configuration_events(state, last_lsn, local_lsn):
-                writer.add(encode(lsn, event))
-            sieve = Sieve(gathered)
-            for path, block, data in self._parts(None):
-                for piece in with_place(path, block, sieve.sift, data):
+    gathered, base, bytes_read = _gather(disk, found)
+    last = found.segments[-1]
+    last_lsn, local_lsn = last.last_lsn or base.last_lsn, last.local_lsn
+    if base.counts_lsn > last_lsn or base.local_counts_lsn > local_lsn:
+        raise FoldError(f"{last.path} ends before all that went into the snapshot is in the journal: fold more")
+    writer = SnapshotWriter(disk, _header(disk, found, upto, identity, last_lsn, local_lsn))
+    try:
+        for lsn, event in configuration_events(gathered.state, last_lsn, local_lsn):
+            writer.add(encode(lsn, event))
+        sieve = Sieve(gathered)
+        for part in JournalReader(disk, found).blocks():
+            if part.block.kind is BlockKind.EVENTS:
+                with part.placed():
+                    pieces = sieve.sift(part.counting())
+                for piece in pieces:
                     writer.add(piece)
-            for records in sieve.failures(last_lsn, local_lsn):
-                writer.add(records)
-            transient = self._base.transient + self._found.left_out + gathered.transient - sieve.unmatched
-            writer.finish(SnapshotEnd(last_lsn, local_lsn, last_lsn, local_lsn, sieve.messages, max(transient, 0)))
-        except BaseException:
-            writer.abandon()
-            raise
-        path = snapshot_path(self._upto)
-        return Folded(path, sieve.messages, self._read, writer.size, last_lsn, local_lsn)
+        for records in sieve.failures(last_lsn, local_lsn):
+            writer.add(records)
+        transient = base.transient + found.left_out + gathered.transient - sieve.unmatched
+        writer.finish(SnapshotEnd(last_lsn, local_lsn, last_lsn, local_lsn, sieve.messages, max(transient, 0)))
+    except BaseException:
+        writer.abandon()
+        raise
+    return Folded(snapshot_path(upto), sieve.messages, bytes_read, writer.size, last_lsn, local_lsn)
 
-    def _header(self, last_lsn: int, local_lsn: int) -> FileHeader:
-        """Its time is that of the segment which follows: a clock would make each run another one."""
-        with closing(self._disk.open(segment_path(self._upto))) as file:
-            following = read_header(file)
-        generation = self._found.segments[-1].header.generation
-        return FileHeader(
-            "snapshot", *self._identity, self._upto, generation, last_lsn + 1, local_lsn + 1,
-            following.created_ms, 0, False, following.store, status_revision=following.status_revision,
-        )  # fmt: skip
 
-    def _parts(self, gathered: Gatherer | None) -> Iterator[tuple[str, Block, bytes]]:
-        """The records that count, by blocks. `gathered` is told where the snapshot ends."""
-        if self._found.snapshot is not None:
-            yield from self._snapshot_parts(self._found.snapshot, gathered)
-        base, limit_of = self._base, self._found.limits()
-        for segment in self._found.segments:
-            with closing(self._disk.open(segment.path)) as file:
-                reader = read_blocks(file, segment.header, limit=segment.end)
-                for block in reader:
-                    if block.kind is BlockKind.EVENTS:
-                        is_local = block.first_lsn >= LOCAL_BASE
-                        after = base.local_lsn if is_local else base.last_lsn
-                        limit = block.last_lsn if is_local else limit_of((segment.number, block.offset))
-                        yield segment.path, block, with_place(segment.path, block, select, block, after, limit)
-                if reader.end != segment.end:
-                    raise _ends_early(segment.path, reader.end)
-                self._read += reader.end if gathered is not None else 0
+def _gather(disk: Disk, found: Survey) -> tuple[Gatherer, SnapshotEnd, int]:
+    """What is gone, how the snapshot ended on which the journal goes on, and how much was read for it."""
+    gathered, reader = Gatherer(State()), JournalReader(disk, found)
+    if found.snapshot is not None:
+        gathered.begin_snapshot()
+    for part in reader.blocks():
+        if part.block.kind is BlockKind.END:
+            gathered.end_snapshot(reader.base)
+        else:
+            with part.placed():
+                gathered.load(part.counting())
+    return gathered, reader.base, reader.bytes_read
 
-    def _snapshot_parts(self, header: FileHeader, gathered: Gatherer | None) -> Iterator[tuple[str, Block, bytes]]:
-        path = snapshot_path(header.number)
-        if gathered is not None:
-            gathered.begin_snapshot()
-        with closing(self._disk.open(path)) as file:
-            reader = read_blocks(file, header)
-            for block in reader:
-                if block.kind is BlockKind.EVENTS:
-                    yield path, block, block.data
-                elif block.kind is BlockKind.END:
-                    self._base = read_end(block)
-            if not reader.closed:
-                raise _ends_early(path, reader.end)
-            self._read += reader.end if gathered is not None else 0
-        if gathered is not None:
-            gathered.end_snapshot(self._base)
+
+def _header(disk: Disk, found: Survey, upto: int, identity: Identity, last_lsn: int, local_lsn: int) -> FileHeader:
+    """Its time is that of the segment which follows: a clock would make each run another one."""
+    following = header_of(disk, segment_path(upto))
+    generation = found.segments[-1].header.generation
+    return FileHeader(
+        "snapshot", *identity, upto, generation, last_lsn + 1, local_lsn + 1,
+        following.created_ms, 0, False, following.store, status_revision=following.status_revision,
+    )  # fmt: skip
 
 
 class Gatherer(Loader):
@@ -181,14 +141,14 @@ class Gatherer(Loader):
         """As `Loader.load`."""
         unpack = HEADER_WORDS.unpack_from
         offset, end = 0, len(data)
-        least, last = PLAIN.size, end - PLAIN.size
+        least, last, durable_at, sealed_at = PLAIN.size, end - PLAIN.size, _DURABLE_AT, _SEALED
         self._block += 1
         while offset < end:
             if offset <= last:
                 size, checksum, lsn, word = unpack(data, offset)
                 stop = offset + size
-                if word == _ENQUEUED and data[offset + _DURABLE_AT]:
-                    if size >= least and stop <= end and crc32(data[offset + _SEALED : stop]) == checksum:
+                if word == _ENQUEUED and data[offset + durable_at]:
+                    if size >= least and stop <= end and crc32(data[offset + sealed_at : stop]) == checksum:
                         offset = stop
                         continue
                 elif word == _DEQUEUED and stop <= end and self._load_dequeued(lsn, data, offset, size, checksum):
@@ -251,7 +211,7 @@ class Sieve:
         """What stays of the records of a block, whose checksums were looked at before."""
         unpack, view, end, shared = WORDS.unpack_from, memoryview(data), len(data), self._shared
         pieces: list[bytes] = []
-        last = end - PLAIN.size
+        last, one_queue = end - PLAIN.size, ONE_QUEUE
         offset, start = 0, -1
         self._block += 1
         current, gone, failed, special, doubtful = -1, None, None, False, None
@@ -262,7 +222,7 @@ class Sieve:
                 size, _, lsn, word, durable, _, _, lengths, queue = unpack(data, offset)
             else:
                 size, _, lsn, word = HEADER_WORDS.unpack_from(data, offset)
-            if word == _ENQUEUED and lengths == ONE_QUEUE:
+            if word == _ENQUEUED and lengths == one_queue:
                 if queue != current:
                     current, gone, failed = queue, self._removed.get(queue), self._failed.get(queue)
                     special, doubtful = queue in self._gathered.emptied, self._doubtful.get(queue)
@@ -282,7 +242,7 @@ class Sieve:
             if start >= 0:
                 pieces.append(bytes(view[start:offset]))
                 start = -1
-            if word == _PART_ENQUEUED or (word == _ENQUEUED and lengths != ONE_QUEUE):
+            if word == _PART_ENQUEUED or (word == _ENQUEUED and lengths != one_queue):
                 pieces += self._other(bytes(view[offset : offset + size]))
             offset += size
         if start >= 0:
@@ -342,15 +302,3 @@ class Sieve:
                 now = local_lsn if often[0] >= LOCAL_BASE else last_lsn
                 for at in range(0, len(often), _IDS_PER_EVENT):
                     yield encode(now, ev.Released(queue_id, tuple(often[at : at + _IDS_PER_EVENT]), True))
-
-
-def with_place(path: str, block: Block, read: Callable[..., T], *args: object) -> T:
-    """Say in which file, and where, what `read` finds wrong."""
-    try:
-        return read(*args)
-    except RecordError as error:
-        raise StoreDamaged(path, block.end - block.length + error.offset, str(error)) from error
-
-
-def _ends_early(path: str, offset: int) -> StoreError:
-    return StoreDamaged(path, offset, "expected a block, found none that is whole")

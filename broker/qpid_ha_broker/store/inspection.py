@@ -7,7 +7,6 @@ also a damaged store is a witness of what there was.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,14 +15,14 @@ from qpid_ha_broker.ha.frames import GenerationEntry
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import FORMAT_VERSION, Block, BlockKind, FileHeader
 from qpid_ha_broker.store.errors import NewerFormat, StoreDamaged, StoreError
-from qpid_ha_broker.store.evidence import NO_LIMIT, Evidence
+from qpid_ha_broker.store.evidence import Evidence
 from qpid_ha_broker.store.facts import Integrity, StoreFacts
-from qpid_ha_broker.store.files import Disk
+from qpid_ha_broker.store.files import Disk, bytes_of
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
-from qpid_ha_broker.store.reading import Ending, classify, read_blocks, read_header, witnesses_of
+from qpid_ha_broker.store.reading import Ending, header_of, open_blocks, witnesses_of
 from qpid_ha_broker.store.snapshot import read_end
-from qpid_ha_broker.store.status import STATUS_FILE, Status
-from qpid_ha_broker.store.survey import survey
+from qpid_ha_broker.store.status import STATUS_FILE, Status, read_status
+from qpid_ha_broker.store.survey import TakenBack, limits_of, survey
 
 Progress = Callable[[int, int], None]
 """Bytes read so far, and bytes in all."""
@@ -66,14 +65,6 @@ def examine(disk: Disk, where: str, progress: Progress = nobody_watches, *, is_r
     if is_running and facts.integrity is Integrity.TORN:
         facts = replace(facts, integrity=Integrity.OK, detail="")
     return replace(facts, is_running=is_running)
-
-
-def read_status(disk: Disk) -> Status | None:
-    """What STATUS says; None: there is none. Raises StatusError, NewerFormat."""
-    if not disk.exists(STATUS_FILE):
-        return None
-    with closing(disk.open(STATUS_FILE)) as file:
-        return Status.decode(file.read(0, file.size))
 
 
 def refusal(disk: Disk) -> Flaw | None:
@@ -124,7 +115,9 @@ class _Examination:
         except StoreError:
             status = None
         segments, snapshots = _names(self._disk)
-        self._total = sum(map(self._size, [*map(segment_path, segments), *map(snapshot_path, snapshots)]))
+        self._total = sum(
+            bytes_of(self._disk, path) for path in [*map(segment_path, segments), *map(snapshot_path, snapshots)]
+        )
         base = snapshots[-1] if snapshots else 0
         if base:
             self._read_snapshot(base)
@@ -134,10 +127,6 @@ class _Examination:
         facts = self._summary(where)
         return facts if status is None else _with_status(facts, status, (max(headers, default=0), self._end_bytes))
 
-    def _size(self, path: str) -> int:
-        with closing(self._disk.open(path)) as file:
-            return file.size
-
     def _advance(self, block: Block) -> None:
         self._done = min(self._total, self._done + block.length)
         self._progress(self._done, self._total)
@@ -146,12 +135,11 @@ class _Examination:
         self._flaws.append(Flaw(Integrity.DAMAGED, path, offset, text))
 
     def _open_header(self, path: str) -> FileHeader | None:
-        with closing(self._disk.open(path)) as file:
-            try:
-                self._identity = read_header(file)
-            except StoreError:
-                return None
-            return self._identity
+        try:
+            self._identity = header_of(self._disk, path)
+        except StoreError:
+            return None
+        return self._identity
 
     def _read_snapshot(self, number: int) -> None:
         path = snapshot_path(number)
@@ -159,8 +147,7 @@ class _Examination:
         if header is None:
             return
         is_whole = False
-        with closing(self._disk.open(path)) as file:
-            reader = read_blocks(file, header)
+        with open_blocks(self._disk, path, header) as reader:
             for block in reader:
                 self._advance(block)
                 try:
@@ -174,8 +161,7 @@ class _Examination:
                 except (StoreError, RecordError) as error:
                     self._damaged(path, block.offset, str(error))
             if not is_whole:
-                found = "expected a block, found none" if reader.problem is None else reader.problem.text
-                self._damaged(path, reader.end, found)
+                self._damaged(path, reader.end, reader.instead)
 
     def _headers(self, base: int, numbers: list[int]) -> Iterator[tuple[int, FileHeader]]:
         """Of the segments that count, in order, up to the first gap."""
@@ -189,32 +175,28 @@ class _Examination:
             yield number, header
             expected += 1
 
-    def _limits(self, headers: dict[int, FileHeader]) -> dict[tuple[int, int], int]:
-        """Up to which LSN a block counts, where a later one takes some of it back: {(segment, offset): LSN}."""
-        blocks: list[tuple[int, Block]] = []
+    def _limit_of(self, headers: dict[int, FileHeader]) -> Callable[[tuple[int, int]], int]:
+        """Up to which LSN the block at a place, (segment, offset), counts."""
+        taken_back: list[TakenBack] = []
         for number, header in headers.items():
-            with closing(self._disk.open(segment_path(number))) as file:
-                blocks += [(number, block) for block in read_blocks(file, header, headers_only=True)]
-        limits: dict[tuple[int, int], int] = {}
-        limit = NO_LIMIT
-        for number, block in reversed(blocks):
-            if block.kind is BlockKind.TAKEN_BACK:
-                limit = min(limit, block.last_lsn)
-            elif limit < block.last_lsn < LOCAL_BASE:
-                limits[number, block.offset] = limit
-        return limits
+            with open_blocks(self._disk, segment_path(number), header, headers_only=True) as reader:
+                taken_back += [
+                    TakenBack((number, block.offset), block.last_lsn)
+                    for block in reader
+                    if block.kind is BlockKind.TAKEN_BACK
+                ]
+        return limits_of(taken_back)
 
     def _read_segments(self, headers: dict[int, FileHeader], status: Status | None, last: int) -> None:
-        limits = self._limits(headers)
+        limit_of = self._limit_of(headers)
         for number, header in headers.items():
             path, after = segment_path(number), headers.get(number + 1)
             limit = None if after is None else after.previous_bytes
-            with closing(self._disk.open(path)) as file:
-                reader = read_blocks(file, header, limit=limit)
+            with open_blocks(self._disk, path, header, limit=limit) as reader:
                 for block in reader:
                     self._advance(block)
-                    self._take(path, block, limits.get((number, block.offset), NO_LIMIT))
-                found = classify(file, header, reader, witnesses_of(number, status, after, is_last=number == last))
+                    self._take(path, block, limit_of((number, block.offset)))
+                found = reader.verdict(witnesses_of(number, status, after, is_last=number == last))
             self._end_bytes = reader.end
             if found.ending is Ending.DAMAGED:
                 self._damaged(path, found.offset, found.text)
@@ -233,7 +215,7 @@ class _Examination:
             try:
                 self._evidence.read(block.data, limit)
             except RecordError as error:
-                self._damaged(path, block.end - block.length + error.offset, str(error))
+                self._damaged(path, block.data_at + error.offset, str(error))
 
     def _summary(self, where: str) -> StoreFacts:
         identity, evidence = self._identity, self._evidence

@@ -14,7 +14,7 @@ from typing import Final
 from zlib import crc32
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record, decode, encode_all
+from qpid_ha_broker.events.codec import Record, decode
 from qpid_ha_broker.events.fields import read_ids
 from qpid_ha_broker.events.layout import ID, IDS, ONE_QUEUE, PLAIN, SEAL, WORDS, Kind, word_of
 from qpid_ha_broker.events.scan import RecordError
@@ -24,7 +24,6 @@ from qpid_ha_broker.model.paged import Outline
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.state import ReplayError, State
 
-from .blocks import Block
 from .snapshot import SnapshotEnd
 
 _ENQUEUED: Final = word_of(Kind.ENQUEUED)
@@ -39,24 +38,6 @@ _PAYLOAD_AT: Final = PLAIN.end - SEAL.end
 """In what the checksum covers."""
 _MAX_REASON: Final = max(DequeueReason)
 _DECODED_AT_ONCE: Final = 256
-
-
-def select(block: Block, after: int, upto: int) -> bytes:
-    """The records of `block` with LSNs above `after` and up to `upto`, without the parts of a unit that is cut in two.
-
-    Raises RecordError for what is no record, if it had to look.
-    """
-    if block.first_lsn > after and block.last_lsn <= upto:
-        return block.data
-    if block.last_lsn <= after or block.first_lsn > upto:
-        return b""
-    records, consumed, problem = decode(block.data)
-    if problem is not None:
-        raise RecordError(consumed, problem.text)
-    chosen = [record for record in records if after < record.lsn <= upto]
-    while chosen and chosen[-1].part:
-        chosen.pop()
-    return encode_all(chosen)
 
 
 class Contents:
@@ -142,7 +123,7 @@ class Loader:
         unpack, new = WORDS.unpack_from, tuple.__new__
         contents = self._contents
         offset, end = 0, len(data)
-        least, last = PLAIN.size, end - PLAIN.size
+        least, last, one_queue, sealed_at = PLAIN.size, end - PLAIN.size, ONE_QUEUE, _SEALED
         current, ids = -1, (0,)
         messages: dict[int, Outline] = {}
         loaded = 0
@@ -153,8 +134,8 @@ class Loader:
                 if word == _ENQUEUED:
                     if queue != current and queue in contents:
                         current, ids, messages = queue, contents[queue].ids, contents[queue].messages
-                    if lengths == ONE_QUEUE and durable == 1 and queue == current and size >= least and stop <= end:
-                        sealed = data[offset + _SEALED : stop]
+                    if lengths == one_queue and durable == 1 and queue == current and size >= least and stop <= end:
+                        sealed = data[offset + sealed_at : stop]
                         if crc32(sealed) == checksum:
                             messages[lsn] = new(Enqueued, (ids, sealed[_PAYLOAD_AT:], True, priority, expires, ""))
                             loaded += 1

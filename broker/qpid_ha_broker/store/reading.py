@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -26,7 +27,7 @@ from .blocks import (
     read_block,
 )
 from .errors import BlockError
-from .files import File
+from .files import Disk, File
 from .status import Status
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
@@ -37,6 +38,12 @@ _HEADERS_WINDOW_BYTES: Final = 16 * 1024
 def read_header(file: File) -> FileHeader:
     """Raises BlockError or NewerFormat."""
     return decode_header(file.read(0, FILE_HEADER_BYTES))
+
+
+def header_of(disk: Disk, path: str) -> FileHeader:
+    """`read_header` of the file at `path`. Raises OSError, too."""
+    with closing(disk.open(path)) as file:
+        return read_header(file)
 
 
 def end_data(facts: Mapping[str, Any]) -> bytes:
@@ -67,12 +74,26 @@ class BlockReader(Iterator[Block]):
         self.problem: BlockProblem | None = None
         self.closed = False
         self._file = file
-        self._number = header.number
+        self._header = header
         self._headers_only = headers_only
         self._limit = limit
         self._base = self.end
         self._window = b""
         self._is_over = False
+
+    @property
+    def instead(self) -> str:
+        """What was found where a block should be, for people."""
+        return self.problem.text if self.problem is not None else "expected a block, found none"
+
+    @property
+    def file_bytes(self) -> int:
+        """How long the file is."""
+        return self._file.size
+
+    def verdict(self, witnesses: Witnesses) -> Verdict:
+        """What the end at which it has arrived means."""
+        return classify(self._file, self._header, self, witnesses)
 
     def __iter__(self) -> BlockReader:
         return self
@@ -111,7 +132,8 @@ class BlockReader(Iterator[Block]):
         return found
 
     def _look(self, *, headers_only: bool = False) -> Block | BlockProblem | None:
-        return read_block(self._window, self.end - self._base, self._number, base=self._base, headers_only=headers_only)
+        at, number = self.end - self._base, self._header.number
+        return read_block(self._window, at, number, base=self._base, headers_only=headers_only)
 
     def _fill(self, length: int) -> None:
         self._base = self.end
@@ -121,6 +143,15 @@ class BlockReader(Iterator[Block]):
 def read_blocks(file: File, header: FileHeader, *, headers_only: bool = False, limit: int | None = None) -> BlockReader:
     """The blocks of `file`. `headers_only`: without their data, which is then not checked. `limit`: end there."""
     return BlockReader(file, header, headers_only=headers_only, limit=limit)
+
+
+@contextmanager
+def open_blocks(
+    disk: Disk, path: str, header: FileHeader | None = None, *, headers_only: bool = False, limit: int | None = None
+) -> Iterator[BlockReader]:
+    """`read_blocks` of the file at `path`, whose header is read first unless it is known. Raises as `read_header`."""
+    with closing(disk.open(path)) as file:
+        yield BlockReader(file, header or read_header(file), headers_only=headers_only, limit=limit)
 
 
 class Ending(StrEnum):
@@ -173,7 +204,7 @@ NO_WITNESSES: Final = Witnesses()
 def classify(file: File, header: FileHeader, reader: BlockReader, witnesses: Witnesses = NO_WITNESSES) -> Verdict:
     """What the end at which `reader` has arrived means."""
     at = reader.end
-    what = reader.problem.text if reader.problem is not None else "expected a block, found none"
+    what = reader.instead
     if witnesses.previous_bytes > at:
         text = f"{what}; the next segment says that {witnesses.previous_bytes} bytes were written"
         return Verdict(Ending.DAMAGED, at, text)

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from qpid_ha_broker.events.codec import Record, decode
-from qpid_ha_broker.events.scan import RecordError
+from qpid_ha_broker.events.codec import Record
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.resource_set import ResourceSet
 
-from .blocks import Block, BlockKind, FileHeader
-from .errors import BlockError, StoreDamaged
+from .blocks import BlockKind
+from .errors import StoreDamaged
 from .files import Disk
 from .layout import SEGMENTS, snapshot_path
-from .loader import Loader, select
-from .reading import read_blocks
-from .snapshot import SnapshotEnd, read_end
+from .loader import Loader
+from .reader import JournalReader, Part
 from .status import Status
 from .survey import SegmentFound, Survey, TakenBack, survey
 from .unloading import Unloading
@@ -105,97 +103,75 @@ class _Recovery:
         self, disk: Disk, resources: ResourceSet, found: Survey, apply_all: bool, progress: Progress,
         unloading: Unloading | None,
     ) -> None:  # fmt: skip
-        self._disk = disk
         self._resources = resources
         self._survey = found
         self._apply_all = apply_all
         self._progress = progress
         self._unloading = unloading
         self._loader = Loader(resources.state)
-        self._base = SnapshotEnd(0, LOCAL_BASE, 0, LOCAL_BASE, 0, 0)
+        self._reader = JournalReader(disk, found)
         self._held: list[HeldBatch] = []
-        self._done = self._told = 0
+        self._told = 0
         self._last_lsn = 0
+        self._committed = found.committed_lsn
 
     def run(self) -> Recovered:
         self._progress(0, self._survey.bytes)
-        if self._survey.snapshot is not None:
-            self._load_snapshot(self._survey.snapshot)
-        self._last_lsn = self._base.last_lsn
-        committed = max(self._survey.committed_lsn, self._base.last_lsn, self._base.counts_lsn)
-        limit_of = self._survey.limits()
-        for segment in self._survey.segments:
-            self._load_segment(segment, limit_of, LOCAL_BASE - 1 if self._apply_all else committed)
+        is_snapshot = self._survey.snapshot is not None
+        if is_snapshot:
+            self._loader.begin_snapshot()
+        for part in self._reader.blocks():
+            if part.block.kind is BlockKind.END:
+                self._end_snapshot(part)
+                is_snapshot = False
+            elif is_snapshot or part.block.first_lsn >= LOCAL_BASE:
+                self._load(part)
+            else:
+                self._load_replicated(part)
+            self._advance()
         self._check_ends()
         messages = self._loader.finish()
         _spare_the_collector(messages)
-        return self._recovered(messages, committed)
+        return self._recovered(messages)
 
-    def _load_snapshot(self, header: FileHeader) -> None:
-        path = snapshot_path(header.number)
-        self._loader.begin_snapshot()
-        with closing(self._disk.open(path)) as file:
-            reader = read_blocks(file, header)
-            end: SnapshotEnd | None = None
-            for block in reader:
-                if block.kind is BlockKind.EVENTS:
-                    self._load_part(path, block, -1, block.last_lsn)
-                else:
-                    end = _end_of(path, block)
-                self._advance(block)
-            if end is None:
-                text = reader.problem.text if reader.problem is not None else "expected a block, found none"
-                raise StoreDamaged(path, reader.end, text)
-            if reader.end != file.size:
-                raise StoreDamaged(path, reader.end, f"expected the file to end there, found {file.size} bytes")
+    def _end_snapshot(self, part: Part) -> None:
+        end = self._reader.base
         if end.messages != self._loader.enqueued:
-            raise StoreDamaged(path, reader.end, f"expected {end.messages} messages, found {self._loader.enqueued}")
-        self._base = end
+            text = f"expected {end.messages} messages, found {self._loader.enqueued}"
+            raise StoreDamaged(part.path, part.block.end, text)
         self._loader.end_snapshot(end)
+        self._last_lsn = end.last_lsn
+        self._committed = max(self._committed, end.last_lsn, end.counts_lsn)
 
-    def _load_segment(self, segment: SegmentFound, limit_of: Callable[[tuple[int, int]], int], upto: int) -> None:
-        number, base = segment.number, self._base
-        with closing(self._disk.open(segment.path)) as file:
-            reader = read_blocks(file, segment.header, limit=segment.end)
-            for block in reader:
-                if block.kind is BlockKind.EVENTS:
-                    if block.first_lsn >= LOCAL_BASE:
-                        self._load_part(segment.path, block, base.local_lsn, block.last_lsn)
-                    else:
-                        self._load_replicated(segment.path, block, limit_of((number, block.offset)), upto)
-                self._advance(block)
-            if reader.end != segment.end:
-                text = reader.problem.text if reader.problem is not None else "expected a block, found none"
-                raise StoreDamaged(segment.path, reader.end, text)
-
-    def _load_replicated(self, path: str, block: Block, limit: int, upto: int) -> None:
-        """`limit`: what has a larger LSN is void; `upto`: what has a larger one is held."""
+    def _load_replicated(self, part: Part) -> None:
+        """What comes after the commitment is held, unless all is applied."""
+        path, block, after, limit = part
+        upto = LOCAL_BASE - 1 if self._apply_all else self._committed
         if limit > upto >= block.first_lsn and upto < block.last_lsn:
-            upto = _before_unit(_records(path, block), upto)
-        after = min(limit, upto)
-        if self._base.last_lsn < block.last_lsn and block.first_lsn <= after:
+            with part.placed():
+                upto = _before_unit(part.records(), upto)
+        counting = min(limit, upto)
+        if after < block.last_lsn and block.first_lsn <= counting:
             if block.first_lsn > self._last_lsn + 1:
                 text = f"expected events after LSN {self._last_lsn}, found LSNs {block.first_lsn} to {block.last_lsn}"
                 raise StoreDamaged(path, block.offset, text)
-            self._load_part(path, block, self._base.last_lsn, after)
-            self._last_lsn = max(self._last_lsn, min(block.last_lsn, after))
-        first, last = max(block.first_lsn, upto + 1, self._base.last_lsn + 1), min(block.last_lsn, limit)
+            self._load(part._replace(limit=counting))
+            self._last_lsn = max(self._last_lsn, min(block.last_lsn, counting))
+        first, last = max(block.first_lsn, upto + 1, after + 1), min(block.last_lsn, limit)
         if first <= last:
-            records = [record for record in _records(path, block) if first <= record.lsn <= last]
+            with part.placed():
+                records = [record for record in part.records() if first <= record.lsn <= last]
             self._held.append(HeldBatch(first, last, records))
 
-    def _load_part(self, path: str, block: Block, after: int, upto: int) -> None:
-        """Those records of `block` that are in neither the snapshot nor void nor held."""
-        try:
-            self._loader.load(select(block, after, upto))
+    def _load(self, part: Part) -> None:
+        with part.placed():
+            self._loader.load(part.counting())
             if self._unloading is not None:
-                self._unloading.loaded(path, block, after, upto, self._loader.messages)
-        except RecordError as error:
-            raise StoreDamaged(path, block.end - block.length + error.offset, str(error)) from error
+                self._unloading.loaded(part, self._loader.messages)
 
     def _check_ends(self) -> None:
         """The journal must reach as far as what was built on it, and begin where that ends."""
-        segments, status, base = self._survey.segments, self._survey.status, self._base
+        segments, status, base = self._survey.segments, self._survey.status, self._reader.base
         if not segments:
             return
         first, last = segments[0].header, segments[-1]
@@ -212,8 +188,8 @@ class _Recovery:
             text = f"ends at LSNs {ends}, STATUS says {status.last_lsn}, {status.local_lsn}"
             raise StoreDamaged(last.path, last.end, text)
 
-    def _recovered(self, messages: int, committed: int) -> Recovered:
-        found, resources, base = self._survey, self._resources, self._base
+    def _recovered(self, messages: int) -> Recovered:
+        found, resources, base = self._survey, self._resources, self._reader.base
         local_lsn = max(base.local_lsn, found.segments[-1].local_lsn) if found.segments else base.local_lsn
         journal_lsn = (found.segments[-1].last_lsn if found.segments else 0) or base.last_lsn
         resources.log.reset(self._last_lsn)
@@ -233,7 +209,7 @@ class _Recovery:
             journal_lsn=journal_lsn,
             local_lsn=local_lsn,
             held=tuple(self._held),
-            committed_lsn=min(committed, journal_lsn),
+            committed_lsn=min(self._committed, journal_lsn),
             messages=messages,
             lost_transient=max(transient, 0),
             notes=tuple(notes),
@@ -241,31 +217,15 @@ class _Recovery:
             snapshot_number=found.snapshot.number if found.snapshot is not None else 0,
             next_number=found.next_number,
             previous_bytes=found.previous_bytes,
-            bytes_read=self._done,
+            bytes_read=self._reader.bytes_read,
             taken_back=found.taken_back,
         )
 
-    def _advance(self, block: Block) -> None:
-        self._done += block.end - block.offset
-        if self._done >= self._told + _PROGRESS_BYTES:
-            self._told = self._done
-            self._progress(self._done, max(self._survey.bytes, self._done))
-
-
-def _end_of(path: str, block: Block) -> SnapshotEnd:
-    if block.kind is not BlockKind.END:
-        raise StoreDamaged(path, block.offset, f"expected events or the end of a snapshot, found {block.kind.name}")
-    try:
-        return read_end(block)
-    except BlockError as error:
-        raise StoreDamaged(path, block.offset, str(error)) from error
-
-
-def _records(path: str, block: Block) -> list[Record]:
-    records, _, problem = decode(block.data)
-    if problem is not None:
-        raise StoreDamaged(path, block.end - block.length + problem.offset, problem.text)
-    return records
+    def _advance(self) -> None:
+        done = self._reader.bytes_read
+        if done >= self._told + _PROGRESS_BYTES:
+            self._told = done
+            self._progress(done, max(self._survey.bytes, done))
 
 
 def _before_unit(records: list[Record], upto: int) -> int:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 from zlib import crc32
 
 from .errors import NewerFormat, StatusError
+from .files import Disk
 
 STATUS_FORMAT: Final = 2
 """Written by this release. It reads format 1, too, which lacks `store`, `revision` and `journal_synced`."""
@@ -161,3 +163,11 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "journal_synced": _end,
 }
 _SINCE_2: Final = ("store", "revision", "journal_synced")
+
+
+def read_status(disk: Disk) -> Status | None:
+    """What STATUS says; None: there is none. Raises StatusError, NewerFormat, OSError."""
+    if not disk.exists(STATUS_FILE):
+        return None
+    with closing(disk.open(STATUS_FILE)) as file:
+        return Status.decode(file.read(0, file.size))

@@ -7,18 +7,20 @@ another edition, and which pages a later one takes back.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
-from contextlib import closing
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.model.log import LOCAL_BASE
 
 from .blocks import Block, BlockKind, FileHeader
 from .errors import BlockError, StatusError, StoreDamaged
-from .files import Disk
+from .files import Disk, bytes_of
 from .layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
-from .reading import Ending, classify, read_blocks, read_header, witnesses_of
-from .status import STATUS_FILE, Status
+from .reading import Ending, header_of, open_blocks, witnesses_of
+from .status import STATUS_FILE, Status, read_status
+
+NO_LIMIT: Final = LOCAL_BASE - 1
+"""The highest LSN that a replicated log can have: nothing is void."""
 
 
 class SegmentFound(NamedTuple):
@@ -69,14 +71,15 @@ class Survey(NamedTuple):
         """The length of the segment before that one; 0: there is none."""
         return self.segments[-1].end if self.segments else 0
 
-    def limits(self) -> Callable[[tuple[int, int]], int]:
-        """For a place of the journal: the highest LSN of the replicated log that was not taken back later."""
-        places = [each.place for each in self.taken_back]
-        lowest = [LOCAL_BASE - 1]
-        for each in reversed(self.taken_back):
-            lowest.append(min(each.last_lsn, lowest[-1]))
-        lowest.reverse()
-        return lambda place: lowest[bisect_right(places, place)]
+
+def limits_of(taken_back: Sequence[TakenBack]) -> Callable[[tuple[int, int]], int]:
+    """For a place of the journal: the highest LSN of the replicated log that was not taken back later."""
+    places = [each.place for each in taken_back]
+    lowest = [NO_LIMIT]
+    for each in reversed(taken_back):
+        lowest.append(min(each.last_lsn, lowest[-1]))
+    lowest.reverse()
+    return lambda place: lowest[bisect_right(places, place)]
 
 
 def survey(disk: Disk, before: int = 0) -> Survey:
@@ -126,14 +129,12 @@ class _Surveyor:
         )  # fmt: skip
 
     def _read_status(self) -> Status | None:
-        if not self._disk.exists(STATUS_FILE):
-            return None
-        with closing(self._disk.open(STATUS_FILE)) as file:
-            data = file.read(0, file.size)
         try:
-            status = Status.decode(data)
+            status = read_status(self._disk)
         except StatusError as error:
             raise StoreDamaged(STATUS_FILE, 0, str(error)) from error
+        if status is None:
+            return None
         self._check_identity(STATUS_FILE, status.cluster, status.set)
         self._store = status.store
         return status
@@ -168,13 +169,8 @@ class _Surveyor:
         if not numbers:
             return None
         path = snapshot_path(numbers[-1])
-        with closing(self._disk.open(path)) as file:
-            try:
-                header = read_header(file)
-            except BlockError as error:
-                raise StoreDamaged(path, 0, str(error)) from error
-            self._bytes += file.size
-        self._check_header(path, header, "snapshot", numbers[-1])
+        header = self._read_header(path, "snapshot", numbers[-1])
+        self._bytes += bytes_of(self._disk, path)
         return header
 
     def _find_headers(self, snapshot: FileHeader | None) -> dict[int, FileHeader]:
@@ -188,7 +184,7 @@ class _Surveyor:
         for number, expected in zip(numbers, range(first, first + len(numbers)), strict=True):
             if number != expected:
                 raise StoreDamaged(segment_path(expected), 0, f"missing, but there is {segment_path(number)}")
-            header = self._read_header(number)
+            header = self._read_header(segment_path(number), "journal", number)
             if snapshot is None and number == first and header.previous_bytes:
                 path = snapshot_path(first) if header.needs_base else segment_path(first - 1)
                 raise StoreDamaged(path, 0, f"missing: it should come before {segment_path(first)}")
@@ -198,15 +194,16 @@ class _Surveyor:
             headers[number] = header
         return headers
 
-    def _read_header(self, number: int) -> FileHeader:
-        """It was on disk before the segment got its name: no crash leaves another one."""
-        path = segment_path(number)
-        with closing(self._disk.open(path)) as file:
-            try:
-                header = read_header(file)
-            except BlockError as error:
-                raise StoreDamaged(path, 0, str(error)) from error
-        self._check_header(path, header, "journal", number)
+    def _read_header(self, path: str, kind: str, number: int) -> FileHeader:
+        """It was on disk before the file got its name: no crash leaves another one."""
+        try:
+            header = header_of(self._disk, path)
+        except BlockError as error:
+            raise StoreDamaged(path, 0, str(error)) from error
+        if (header.kind, header.number) != (kind, number):
+            raise StoreDamaged(path, 0, f"expected {kind} {number}, found {header.kind} {header.number}")
+        self._check_identity(path, header.cluster, header.set)
+        self._check_store(path, header.store)
         return header
 
     def _drop(self, numbers: list[int]) -> None:
@@ -216,12 +213,6 @@ class _Surveyor:
             f"{segment_path(numbers[0])} and what follows is ignored: it was to follow a copy of the primary's"
             " state, and that copy did not come to its end"
         )
-
-    def _check_header(self, path: str, header: FileHeader, kind: str, number: int) -> None:
-        if (header.kind, header.number) != (kind, number):
-            raise StoreDamaged(path, 0, f"expected {kind} {number}, found {header.kind} {header.number}")
-        self._check_identity(path, header.cluster, header.set)
-        self._check_store(path, header.store)
 
     def _check_store(self, path: str, store: str) -> None:
         """Files of format 1 bear no UUID; they come before those that do."""
@@ -245,12 +236,10 @@ class _Surveyor:
         path = segment_path(header.number)
         last, local = self._begin(path, header)
         limit = following.previous_bytes if following is not None else None
-        with closing(self._disk.open(path)) as file:
-            reader = read_blocks(file, header, headers_only=following is not None, limit=limit)
+        with open_blocks(self._disk, path, header, headers_only=following is not None, limit=limit) as reader:
             for block in reader:
                 last, local = self._read_block(path, header.number, block, last, local)
-            witnesses = witnesses_of(header.number, status, following, is_last=following is None)
-            verdict = classify(file, header, reader, witnesses)
+            verdict = reader.verdict(witnesses_of(header.number, status, following, is_last=following is None))
         if verdict.ending is Ending.DAMAGED or (limit is not None and reader.end != limit):
             raise StoreDamaged(path, reader.end, verdict.text)
         if verdict.ending is Ending.TORN and following is None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, MutableMapping
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.paged import Outline, PagedMessage, Shapes
 
-from .blocks import BLOCK_HEADER_BYTES, Block
 from .bodies import Bodies, records_in
+from .reader import Part
 
 Messages = Callable[[], Mapping[int, MutableMapping[int, Outline]]]
 """What was loaded so far: messages by LSN, by queue."""
@@ -22,16 +22,16 @@ class Unloading:
         self._left_bytes = memory_bytes
         self._shapes = Shapes()
 
-    def loaded(self, name: str, block: Block, after: int, upto: int, messages: Messages) -> None:
-        """The records of `block` of that file with LSNs above `after` and up to `upto` have been loaded."""
-        self._left_bytes -= block.length
+    def loaded(self, part: Part, messages: Messages) -> None:
+        """What counts of it has been loaded."""
+        self._left_bytes -= part.block.length
         if self._left_bytes >= 0:
             return
-        source, here = self._bodies.file(name), messages()
-        for part in records_in(block.data, block.offset + BLOCK_HEADER_BYTES):
-            for queue, records in part.items():
+        source, here = self._bodies.file(part.path), messages()
+        for by_queue in records_in(part.block.data, part.block.data_at):
+            for queue, records in by_queue.items():
                 loaded = here.get(queue, {})
                 for lsn, offset in zip(records.lsns, records.offsets, strict=True):
                     event = loaded.get(lsn)
-                    if type(event) is Enqueued and after < lsn <= upto:
+                    if type(event) is Enqueued and part.after < lsn <= part.limit:
                         loaded[lsn] = PagedMessage(lsn, self._shapes.of(event), source, offset)

@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.fold import FoldError, fold
 from qpid_ha_broker.store.journal import Identity
 from qpid_ha_broker.store.layout import SNAPSHOTS, segment_numbers, segment_path
-from qpid_ha_broker.store.reading import read_header
+from qpid_ha_broker.store.reading import header_of
 from qpid_ha_broker.store.survey import survey
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.journal.remote import RemoteDisk, as_path, is_remote, joined
@@ -84,11 +84,10 @@ def _labels(directories: Sequence[Directory]) -> dict[Directory, str]:
     """By store, the broker's name, with the path where that alone does not tell."""
     brokers = {}
     for directory in directories:
-        disk = directory.disk
-        numbers = segment_numbers(disk)
+        numbers = segment_numbers(directory.disk)
         brokers[directory] = directory.parent.rpartition("/")[2]
-        with suppress(StoreError, IndexError, FileNotFoundError), closing(disk.open(segment_path(numbers[-1]))) as file:
-            brokers[directory] = read_header(file).broker or brokers[directory]
+        with suppress(StoreError, IndexError, FileNotFoundError):
+            brokers[directory] = header_of(directory.disk, segment_path(numbers[-1])).broker or brokers[directory]
     names = list(brokers.values())
     return {
         directory: broker if names.count(broker) == 1 else f"{broker}@{_NO_NAME.sub('_', directory.path.strip('/'))}"
@@ -150,5 +149,4 @@ def _last_segment(disk: Disk) -> tuple[FileHeader, int]:
     ]  # fmt: skip
     if not committed:
         raise FoldError("no closed segment is committed as a whole yet")
-    with closing(disk.open(segment_path(committed[-1]))) as file:
-        return read_header(file), committed[-1]
+    return header_of(disk, segment_path(committed[-1])), committed[-1]

@@ -16,7 +16,7 @@ from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
-from qpid_ha_broker.store.reading import read_blocks, read_header
+from qpid_ha_broker.store.reading import header_of, open_blocks, read_blocks
 
 from .stores import Directory
 from .survey import TakenBack, limit_at
@@ -54,8 +54,8 @@ class QueueNames:
         numbers = snapshot_numbers(self._disk)
         if not numbers:
             return
-        with suppress(StoreError, FileNotFoundError), closing(self._disk.open(snapshot_path(numbers[-1]))) as file:
-            for block in read_blocks(file, read_header(file)):
+        with suppress(StoreError, FileNotFoundError), open_blocks(self._disk, snapshot_path(numbers[-1])) as reader:
+            for block in reader:
                 if block.kind is not BlockKind.EVENTS:
                     return
                 for record in decode(block.data).records:
@@ -83,8 +83,8 @@ class QueueNames:
         if self._headers is None:
             self._headers = []
             for number in segment_numbers(self._disk):
-                with suppress(StoreError, FileNotFoundError), closing(self._disk.open(segment_path(number))) as file:
-                    self._headers.append(read_header(file))
+                with suppress(StoreError, FileNotFoundError):
+                    self._headers.append(header_of(self._disk, segment_path(number)))
         return self._headers
 
     def _record(self, header: FileHeader, lsn: int) -> Record | None:

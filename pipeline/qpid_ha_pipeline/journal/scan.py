@@ -20,12 +20,13 @@ from qpid_ha_broker.store.blocks import (
 )
 from qpid_ha_broker.store.files import File
 from qpid_ha_broker.store.layout import segment_path
-from qpid_ha_broker.store.reading import Ending, classify, read_blocks, read_header
+from qpid_ha_broker.store.reading import Ending, header_of, read_blocks, read_header
+from qpid_ha_broker.store.survey import NO_LIMIT
 from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
 
 from .part import JournalPart
 from .records import Ints, Mask, Records, find_in_blocks
-from .survey import NO_LIMIT, Damage, Segment, limit_at
+from .survey import Damage, Segment, limit_at
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
 """So much is decoded at once: enough that what a numpy call costs does not count, and little enough for caches."""
@@ -159,7 +160,7 @@ class Scan:
             return end
         if read_header(file) != segment.header:
             raise self._folded()
-        verdict = classify(file, segment.header, reader, segment.witnesses)
+        verdict = reader.verdict(segment.witnesses)
         if verdict.ending is not Ending.DAMAGED or self._ended_at(segment, at):
             return end
         found = self._next_good(file, at + 1)
@@ -171,8 +172,7 @@ class Scan:
         disk, path = self.part.directory.disk, segment_path(segment.number + 1)
         if not segment.witnesses.is_last or not disk.exists(path):
             return False
-        with closing(disk.open(path)) as file:
-            return read_header(file).previous_bytes == at
+        return header_of(disk, path).previous_bytes == at
 
     def _next_good(self, file: File, at: int) -> int:
         number, end = self.part.segment.number, self.part.end

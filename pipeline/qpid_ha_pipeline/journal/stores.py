@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from qpid_ha_broker.store import status
 from qpid_ha_broker.store.errors import NewerFormat, StoreError
 from qpid_ha_broker.store.files import Disk, LocalDisk
 from qpid_ha_broker.store.layout import SEGMENTS, SNAPSHOTS
@@ -51,18 +52,12 @@ def find(paths: tuple[str, ...], resource_set: str) -> list[Directory]:
 
 def read_status(directory: Directory) -> Status | None:
     """STATUS, None if there is none. Raises PipelineError."""
-    disk = directory.disk
-    if not disk.exists(STATUS_FILE):
-        return None
-    file = disk.open(STATUS_FILE)
     try:
-        return Status.decode(file.read(0, file.size))
+        return status.read_status(directory.disk)
     except NewerFormat as error:
         raise PipelineError(f"{directory.file(STATUS_FILE)}: {error}") from error
     except StoreError as error:
         raise PipelineError(f"{directory.file(STATUS_FILE)}: {error}; see `qpid-ha store check`") from error
-    finally:
-        file.close()
 
 
 def _expanded(path: str) -> list[Directory]:

@@ -7,21 +7,19 @@ the executors read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, Block, BlockKind, FileHeader
 from qpid_ha_broker.store.errors import BlockError, NewerFormat
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
-from qpid_ha_broker.store.reading import Ending, Witnesses, classify, read_blocks, read_header, witnesses_of
+from qpid_ha_broker.store.reading import Ending, Witnesses, header_of, open_blocks, witnesses_of
 from qpid_ha_broker.store.status import STATUS_FILE, Status
+from qpid_ha_broker.store.survey import NO_LIMIT
 from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
 
 from .stores import Directory, read_status
-
-NO_LIMIT: Final = LOCAL_BASE - 1
-"""The highest LSN that a replicated log can have: nothing is void."""
 
 
 class Damage(NamedTuple):
@@ -231,14 +229,13 @@ class _Surveyor:
 
     def _header(self, number: int) -> FileHeader | None:
         name = segment_path(number)
-        with closing(self._disk.open(name)) as file:
-            try:
-                header = read_header(file)
-            except NewerFormat as error:
-                raise PipelineError(f"{self._directory.file(name)}: {error}") from error
-            except BlockError as error:
-                self._damaged(name, 0, str(error))
-                return None
+        try:
+            header = header_of(self._disk, name)
+        except NewerFormat as error:
+            raise PipelineError(f"{self._directory.file(name)}: {error}") from error
+        except BlockError as error:
+            self._damaged(name, 0, str(error))
+            return None
         if (header.kind, header.number) != ("journal", number):
             self._damaged(name, 0, f"expected journal {number}, found {header.kind} {header.number}")
             return None
@@ -264,8 +261,7 @@ class _Surveyor:
         name, previous_bytes = segment_path(header.number), witnesses.previous_bytes
         pieces, taken_back = _Pieces(self._piece_bytes, begin), list[tuple[int, int]]()
         committed = 0
-        with closing(self._disk.open(name)) as file:
-            reader = read_blocks(file, header, headers_only=True, limit=previous_bytes or None)
+        with open_blocks(self._disk, name, header, headers_only=True, limit=previous_bytes or None) as reader:
             reader.end = begin
             for block in reader:
                 committed = max(committed, block.committed_lsn)
@@ -273,11 +269,11 @@ class _Surveyor:
                     taken_back.append((block.offset, block.last_lsn))
                 if block.kind is not BlockKind.MARK or not witnesses.is_last:  # the next block is written over it
                     pieces.add(block)
-            verdict = classify(file, header, reader, witnesses)
+            verdict = reader.verdict(witnesses)
             end = reader.end
             if verdict.ending is Ending.DAMAGED or (previous_bytes and end != previous_bytes):
                 self._damaged(name, end, verdict.text)
-                end = previous_bytes or witnesses.clean_bytes or file.size
+                end = previous_bytes or witnesses.clean_bytes or reader.file_bytes
                 pieces.extend_to(end)
         found = Segment(header.number, header, end, witnesses, tuple(pieces.all()), tuple(taken_back))
         return Closed(found, committed)

@@ -1,0 +1,112 @@
+"""The journal of a store from its snapshot to its end, block after block, with what of each block counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from qpid_ha_broker.events.codec import Record, decode, encode_all
+from qpid_ha_broker.events.scan import RecordError
+from qpid_ha_broker.model.log import LOCAL_BASE
+
+from .blocks import Block, BlockKind, FileHeader
+from .errors import BlockError, StoreDamaged
+from .files import Disk
+from .layout import snapshot_path
+from .reading import open_blocks
+from .snapshot import SnapshotEnd, read_end
+from .survey import SegmentFound, Survey, limits_of
+
+
+class Part(NamedTuple):
+    """A block of the file `path`; of its records those count whose LSNs are above `after` and up to `limit`."""
+
+    path: str
+    block: Block
+    after: int
+    limit: int
+
+    def records(self) -> list[Record]:
+        """All of them, whether or not they count. Raises RecordError."""
+        records, consumed, problem = decode(self.block.data)
+        if problem is not None:
+            raise RecordError(consumed, problem.text)
+        return records
+
+    def counting(self) -> bytes:
+        """Those that count, without the parts of a unit that is cut in two. Raises RecordError, if it had to look."""
+        _, block, after, limit = self
+        if block.first_lsn > after and block.last_lsn <= limit:
+            return block.data
+        if block.last_lsn <= after or block.first_lsn > limit:
+            return b""
+        chosen = [record for record in self.records() if after < record.lsn <= limit]
+        while chosen and chosen[-1].part:
+            chosen.pop()
+        return encode_all(chosen)
+
+    @contextmanager
+    def placed(self) -> Iterator[None]:
+        """Say in which file, and where, the records are wrong: StoreDamaged for RecordError."""
+        try:
+            yield
+        except RecordError as error:
+            raise StoreDamaged(self.path, self.block.data_at + error.offset, str(error)) from error
+
+
+class JournalReader:
+    """The promise: `blocks` gives all blocks with records that a survey has found to count, in order, or raises."""
+
+    def __init__(self, disk: Disk, found: Survey) -> None:
+        self.base = SnapshotEnd(0, LOCAL_BASE, 0, LOCAL_BASE, 0, 0)
+        """What the snapshot ends with, once its END was read."""
+        self.bytes_read = 0
+        self._disk = disk
+        self._survey = found
+        self._limit_of = limits_of(found.taken_back)
+
+    def blocks(self) -> Iterator[Part]:
+        """Those with records, and the END of the snapshot. Raises StoreDamaged, OSError."""
+        if self._survey.snapshot is not None:
+            yield from self._snapshot(self._survey.snapshot)
+        for segment in self._survey.segments:
+            yield from self._segment(segment)
+
+    def _snapshot(self, header: FileHeader) -> Iterator[Part]:
+        path = snapshot_path(header.number)
+        with open_blocks(self._disk, path, header) as reader:
+            done = self.bytes_read
+            for block in reader:
+                self.bytes_read = done + block.end
+                if block.kind is BlockKind.END:
+                    self.base = _end_of(path, block)
+                elif block.kind is not BlockKind.EVENTS:
+                    text = f"expected events or the end of a snapshot, found {block.kind.name}"
+                    raise StoreDamaged(path, block.offset, text)
+                yield Part(path, block, -1, block.last_lsn)
+            if not reader.closed:
+                raise StoreDamaged(path, reader.end, reader.instead)
+            if reader.end != reader.file_bytes:
+                text = f"expected the file to end there, found {reader.file_bytes} bytes"
+                raise StoreDamaged(path, reader.end, text)
+
+    def _segment(self, segment: SegmentFound) -> Iterator[Part]:
+        with open_blocks(self._disk, segment.path, segment.header, limit=segment.end) as reader:
+            done = self.bytes_read
+            for block in reader:
+                self.bytes_read = done + block.end
+                if block.kind is BlockKind.EVENTS:
+                    after, limit = self.base.last_lsn, self._limit_of((segment.number, block.offset))
+                    if block.first_lsn >= LOCAL_BASE:
+                        after, limit = self.base.local_lsn, block.last_lsn
+                    yield Part(segment.path, block, after, limit)
+            if reader.end != segment.end:
+                raise StoreDamaged(segment.path, reader.end, reader.instead)
+
+
+def _end_of(path: str, block: Block) -> SnapshotEnd:
+    try:
+        return read_end(block)
+    except BlockError as error:
+        raise StoreDamaged(path, block.offset, str(error)) from error
