@@ -19,6 +19,7 @@ from proton import SSLDomain
 from proton.utils import BlockingConnection
 
 from blocking_client import BlockingClient, bodies
+from doc_blocks import titled_blocks
 from qpid_ha_config.errors import ConfigError
 from qpid_ha_config.loading import load_settings
 from raw_peer import AMQP_HEADER, RawPeer
@@ -153,6 +154,30 @@ def showing(authority: Authority, issuer: Authority, name: str) -> SSLDomain:
     certificate, key = issuer.issue(name)
     domain.set_credentials(str(certificate), str(key), None)
     return domain
+
+
+def test_a_certificate_made_as_documented_is_good_for_the_names_in_it_and_for_no_address(
+    authority: Authority, tmp_path: Path
+) -> None:
+    for name in ("pem", "key"):
+        shutil.copy(authority.certificate.with_suffix(f".{name}"), tmp_path / f"ca.{name.replace('pem', 'crt')}")
+    blocks = titled_blocks("operations.md", "sh")
+    made = subprocess.run(["sh", "-ec", blocks["certificate"]], cwd=tmp_path, capture_output=True, timeout=30)
+    assert made.returncode == 0, made.stderr
+    settings = {"tls.certificate": tmp_path / "node1.crt", "tls.key": tmp_path / "node1.key"}
+    with RunningBroker({"listen": "amqps://127.0.0.1:0", **settings}) as broker:
+        assert works(broker, authority)
+        address = f"amqps://127.0.0.1:{broker.port}"
+        with pytest.raises(proton.ProtonException, match="certificate verify failed"):
+            BlockingConnection(address, timeout=5, ssl_domain=trusting(authority))
+        here = {"node1.example.com:5671": f"localhost:{broker.port}", "/etc/qpid-ha/ca.crt": str(authority.certificate)}
+        for name, verdict in (("qpid.example.com", "Verification: OK"), ("qpid.example.org", "hostname mismatch")):
+            check = blocks["certificate-check"].replace("qpid.example.com", name)
+            for documented, real in here.items():
+                check = check.replace(documented, real)
+            shown = subprocess.run(["sh", "-c", check], cwd=tmp_path, capture_output=True, text=True, timeout=30)
+            assert "DNS:node1.example.com, DNS:localhost, DNS:qpid.example.com" in shown.stdout
+            assert verdict in shown.stdout
 
 
 def test_external_logs_in_with_the_clients_certificate(demanding: RunningBroker, authority: Authority) -> None:
