@@ -110,6 +110,12 @@ def test_the_plain_scan_finds_what_the_scan_does(log: list[Record]) -> None:
             assert queues_at(data, body_at - HEADER_BYTES) == record.event.queues
 
 
+def test_the_plain_scan_has_nothing_of_a_record_that_ends_before_its_first_queue() -> None:
+    first, *others = scan_plain(encode(1, ev.QueueDeleted(7)) + encode(2, ev.Enqueued((), b"", True, 4, 9, "")))
+    assert first[2:4] == (1, word_of(Kind.QUEUE_DELETED))
+    assert [(lsn, *rest) for _, _, lsn, _, *rest in others] == [(2, 0, 0, 0, 0, 0)]
+
+
 @given(LOGS)
 def test_what_is_left_out_of_a_journal_is_what_a_scan_finds_to_be_transient(log: list[Record]) -> None:
     data, left_out = durable_only(encode_all(log))
