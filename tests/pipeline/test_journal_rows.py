@@ -15,7 +15,7 @@ from doc_blocks import DOCS
 from journal_rows import expected_rows, read_rows, signed
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import Record
-from qpid_ha_broker.events.layout import Kind
+from qpid_ha_broker.events.layout import RecordKind
 from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_pipeline.journal.records import find_in_blocks, find_records
 from qpid_ha_pipeline.journal_source import JournalTableReader
@@ -160,7 +160,7 @@ def test_events_are_named_as_in_the_protocol(journal: WrittenJournal) -> None:
     (row,) = read_rows(journal.data_dir, "event", "details", event="transients_lost")
     assert (row["event"], row["details"]) == ("transients_lost", '{"before": 1017}')
     assert {in_lower_case(name) for name in re.findall(r"^\| `0x..` \| (\w+) \|", EVENTS_TABLE, re.MULTILINE)} == {
-        kind.name.lower() for kind in Kind
+        kind.name.lower() for kind in RecordKind
     }
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.bodies import WRITERS
 from qpid_ha_broker.events.codec import Record
-from qpid_ha_broker.events.layout import Kind
+from qpid_ha_broker.events.layout import RecordKind
 from qpid_ha_pipeline.journal_source import PushingJournalReader
 from qpid_ha_pipeline.options import JournalOptions
 from qpid_ha_pipeline.schema import full_schema, schema_of
@@ -42,7 +42,7 @@ def read_rows(path: Path | str, *columns: str, filters: list[Filter] | None = No
 def expected_rows(records: list[Record], names: dict[int, str]) -> Iterator[tuple[Any, ...]]:
     """LSN, event, queue, queue_id, message_id, reason, in_transaction."""
     for lsn, event, part in records:
-        kind = Kind(WRITERS[type(event)][0]).name.lower()
+        kind = RecordKind(WRITERS[type(event)][0]).name.lower()
         for queue, message, reason in _subjects(lsn, event):
             yield (
                 signed(lsn), kind, names.get(queue) if queue is not None else None, signed(queue), signed(message),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from qpid_ha_broker.events import types
 from qpid_ha_broker.events.codec import MAX_RECORD_BYTES, Fault, Record, decode, encode
 from qpid_ha_broker.events.fields import MAX_ARGUMENTS_BYTES
-from qpid_ha_broker.events.layout import HEADER_BYTES, Kind
+from qpid_ha_broker.events.layout import HEADER_BYTES, RecordKind
 from qpid_ha_broker.events.types import (
     Acquired,
     Bound,
@@ -270,10 +270,10 @@ def test_any_bytes_give_records_or_a_named_problem(data: bytes) -> None:
     assert_total_and_canonical(data)
 
 
-@given(st.sampled_from(Kind), st.binary(max_size=80), st.integers(0, 3), st.integers(0, 2))
+@given(st.sampled_from(RecordKind), st.binary(max_size=80), st.integers(0, 3), st.integers(0, 2))
 @settings(max_examples=500)
 def test_any_body_gives_an_event_that_has_only_this_spelling_or_a_named_problem(
-    kind: Kind, body: bytes, flags: int, version: int
+    kind: RecordKind, body: bytes, flags: int, version: int
 ) -> None:
     assert_total_and_canonical(sealed(kind, body, flags=flags, version=version))
 
@@ -293,7 +293,7 @@ def test_a_body_that_was_changed_before_it_was_sealed_is_read_or_named(vector: d
 def test_arguments_are_read_only_in_their_one_spelling(text: str) -> None:
     for spelling in (text, "{" + text + "}", '{"a":' + text + "}"):
         encoded = spelling.encode()
-        assert_total_and_canonical(sealed(Kind.QUEUE_UPDATED, struct.pack("<QI", 1, len(encoded)) + encoded))
+        assert_total_and_canonical(sealed(RecordKind.QUEUE_UPDATED, struct.pack("<QI", 1, len(encoded)) + encoded))
 
 
 CORPUS = [pytest.param(path, id=path.stem) for path in sorted((HERE / "corpus" / "codec").glob("*.hex"))]
@@ -316,7 +316,7 @@ def test_the_corpus_is_answered_as_each_file_says_within_little_memory(path: Pat
 
 def test_arguments_that_are_too_long_are_not_even_parsed() -> None:
     text = b'{"a":[' + b"{}," * 300_000 + b"{}]}"
-    data = sealed(Kind.QUEUE_UPDATED, struct.pack("<QI", 1, len(text)) + text)
+    data = sealed(RecordKind.QUEUE_UPDATED, struct.pack("<QI", 1, len(text)) + text)
     tracemalloc.start()
     problem = decode(data).problem
     _, peak_bytes = tracemalloc.get_traced_memory()
@@ -354,7 +354,7 @@ def test_a_reader_may_allow_less_than_the_format_but_not_more() -> None:
 
 
 def test_a_buffer_is_free_again_after_reading_also_after_a_problem() -> None:
-    buffer = bytearray(sealed(Kind.QUEUE_DECLARED, b"\x01\x00\xff" + bytes(6)))
+    buffer = bytearray(sealed(RecordKind.QUEUE_DECLARED, b"\x01\x00\xff" + bytes(6)))
     problem = decode(buffer).problem
     buffer.clear()
     assert problem is not None
@@ -379,7 +379,7 @@ def test_an_offset_outside_of_the_buffer_is_the_callers_mistake(offset: int) -> 
 
 def test_the_protocol_document_lists_each_kind_by_its_number() -> None:
     listed = {name: int(number, 16) for number, name in re.findall(r"^\| `(0x\w\w)` \| (\w+) \|", PROTOCOL, re.M)}
-    assert {name.replace("_", "").lower(): number for name, number in Kind.__members__.items()} == {
+    assert {name.replace("_", "").lower(): number for name, number in RecordKind.__members__.items()} == {
         name.lower(): number for name, number in listed.items()
     }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qpid_ha_broker.events.layout import HEADER, IDS, PLAIN, Kind
+from qpid_ha_broker.events.layout import HEADER, IDS, PLAIN, RecordKind
 
 ROOT = Path(__file__).resolve().parents[2]
 BROKER, PIPELINE = ROOT / "broker" / "qpid_ha_broker", ROOT / "pipeline" / "qpid_ha_pipeline"
@@ -42,7 +42,7 @@ def private_structs(tree: ast.AST) -> Iterator[int]:
 
 def is_kind(source: str, node: ast.AST) -> bool:
     """Whether it is the number of a kind, spelled as one."""
-    if not isinstance(node, ast.Constant) or type(node.value) is not int or node.value not in set(Kind):
+    if not isinstance(node, ast.Constant) or type(node.value) is not int or node.value not in set(RecordKind):
         return False
     return (ast.get_source_segment(source, node) or "").lower().startswith("0x")
 

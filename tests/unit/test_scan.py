@@ -17,8 +17,8 @@ from qpid_ha_broker.events.layout import (
     PLAIN,
     VERSION,
     WORDS,
-    Kind,
     Layout,
+    RecordKind,
     word_of,
 )
 from qpid_ha_broker.events.scan import RecordError, durable_only, offset_after, queues_at, scan, scan_plain
@@ -57,7 +57,7 @@ LOGS = st.lists(SINGLE | SINGLE | UNITS, max_size=12).map(
 def test_a_layout_packs_what_it_unpacks_and_knows_where_each_field_is() -> None:
     data = encode(7, ev.Enqueued((5,), b"payload", True, 4, 9, ""))
     values = dict(zip(PLAIN.fields, PLAIN.unpack_from(data), strict=True))
-    assert (values["lsn"], values["kind"], values["version"], values["queue"]) == (7, Kind.ENQUEUED, VERSION, 5)
+    assert (values["lsn"], values["kind"], values["version"], values["queue"]) == (7, RecordKind.ENQUEUED, VERSION, 5)
     assert PLAIN.pack(*values.values()) + b"payload" == data
     for name, at in PLAIN.offsets.items():
         assert PLAIN.between(name, name).unpack_from(data, at) == (values[name],)
@@ -66,11 +66,11 @@ def test_a_layout_packs_what_it_unpacks_and_knows_where_each_field_is() -> None:
 def test_joined_fields_are_the_same_bytes_as_one_number() -> None:
     data = encode(7, ev.Enqueued((5,), b"", True, 4, 9, ""))
     values = dict(zip(WORDS.fields, WORDS.unpack_from(data), strict=True))
-    assert (values["word"], values["lengths"]) == (word_of(Kind.ENQUEUED), ONE_QUEUE)
+    assert (values["word"], values["lengths"]) == (word_of(RecordKind.ENQUEUED), ONE_QUEUE)
     assert (WORDS.size, WORDS.offsets["queue"]) == (PLAIN.size, PLAIN.offsets["queue"])
     part = encode(7, ev.Enqueued((5, 6), b"", True, 4, 9, ""), part=True)
     values = dict(zip(WORDS.fields, WORDS.unpack_from(part), strict=True))
-    assert values["word"] == word_of(Kind.ENQUEUED, PART)
+    assert values["word"] == word_of(RecordKind.ENQUEUED, PART)
     assert values["lengths"] != ONE_QUEUE
 
 
@@ -80,7 +80,7 @@ def test_layouts_go_together_only_where_they_meet() -> None:
 
 
 def test_each_kind_has_a_layout_that_begins_behind_the_header() -> None:
-    assert BODIES.keys() == set(Kind)
+    assert BODIES.keys() == set(RecordKind)
     assert {layout.start for layout in BODIES.values()} == {HEADER_BYTES}
 
 
@@ -103,7 +103,7 @@ def test_the_plain_scan_finds_what_the_scan_does(log: list[Record]) -> None:
     data = encode_all(log)
     for record, (lsn, kind, flags, body_at, end), fields in zip(log, scan(data), scan_plain(data), strict=True):
         size, _, plain_lsn, word, durable, priority, expires, _, queue = fields
-        assert (size, plain_lsn, word) == (end - body_at + HEADER_BYTES, lsn, word_of(Kind(kind), flags))
+        assert (size, plain_lsn, word) == (end - body_at + HEADER_BYTES, lsn, word_of(RecordKind(kind), flags))
         if isinstance(record.event, ev.Enqueued):
             assert (durable, priority, expires) == record.event[2:5]
             assert queue == record.event.queues[0]
@@ -112,7 +112,7 @@ def test_the_plain_scan_finds_what_the_scan_does(log: list[Record]) -> None:
 
 def test_the_plain_scan_has_nothing_of_a_record_that_ends_before_its_first_queue() -> None:
     first, *others = scan_plain(encode(1, ev.QueueDeleted(7)) + encode(2, ev.Enqueued((), b"", True, 4, 9, "")))
-    assert first[2:4] == (1, word_of(Kind.QUEUE_DELETED))
+    assert first[2:4] == (1, word_of(RecordKind.QUEUE_DELETED))
     assert [(lsn, *rest) for _, _, lsn, _, *rest in others] == [(2, 0, 0, 0, 0, 0)]
 
 

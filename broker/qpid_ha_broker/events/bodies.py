@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from .fields import expect_end, read_arguments, read_ids, read_text, write_arguments, write_ids, write_text
-from .layout import BODIES, ENQUEUED, IDS, Kind
+from .layout import BODIES, ENQUEUED, IDS, RecordKind
 from .types import (
     Acquired,
     Bound,
@@ -38,8 +38,8 @@ Pieces = tuple[bytes, bytes]
 """The body up to the payload, and the payload: empty but for Enqueued."""
 
 _NO_PAYLOAD: Final = b""
-_IN_SYNC: Final = BODIES[Kind.IN_SYNC_CHANGED]
-_PRODUCER: Final = BODIES[Kind.PRODUCER_ADVANCED]
+_IN_SYNC: Final = BODIES[RecordKind.IN_SYNC_CHANGED]
+_PRODUCER: Final = BODIES[RecordKind.PRODUCER_ADVANCED]
 _REASONS: Final = tuple(sorted(DequeueReason))
 
 
@@ -135,7 +135,7 @@ Reader = Callable[[memoryview], Event]
 
 
 class _Row(NamedTuple):
-    kind: Kind
+    kind: RecordKind
     event: type[Event]
     write: Writer
     read: Reader
@@ -146,7 +146,7 @@ _TEXT: Final[_Spelling] = (write_text, read_text)
 _ARGUMENTS: Final[_Spelling] = (write_arguments, read_arguments)
 
 
-def _row(kind: Kind, event: type[Event], /, **rest: _Spelling) -> _Row:
+def _row(kind: RecordKind, event: type[Event], /, **rest: _Spelling) -> _Row:
     """Of an event whose fields are those that `BODIES` has for it, and `rest` after them, in that order."""
     layout = BODIES[kind]
     truths = [(number, name) for number, (name, form) in enumerate(layout.fields.items()) if form == "?"]
@@ -172,24 +172,24 @@ def _row(kind: Kind, event: type[Event], /, **rest: _Spelling) -> _Row:
 
 
 _TABLE: Final = (
-    _row(Kind.QUEUE_DECLARED, QueueDeclared, name=_TEXT, arguments=_ARGUMENTS),
-    _row(Kind.QUEUE_UPDATED, QueueUpdated, arguments=_ARGUMENTS),
-    _row(Kind.QUEUE_DELETED, QueueDeleted),
-    _row(Kind.EXCHANGE_DECLARED, ExchangeDeclared, name=_TEXT, kind=_TEXT, arguments=_ARGUMENTS),
-    _row(Kind.EXCHANGE_DELETED, ExchangeDeleted),
-    _row(Kind.BOUND, Bound, key=_TEXT, arguments=_ARGUMENTS),
-    _row(Kind.UNBOUND, Unbound, key=_TEXT),
-    _row(Kind.QUEUE_USED, QueueUsed, owner=_TEXT),
-    _row(Kind.REPLICATION_CHANGED, ReplicationChanged),
-    _Row(Kind.ENQUEUED, Enqueued, _write_enqueued, _read_enqueued),
-    _Row(Kind.DEQUEUED, Dequeued, _write_dequeued, _read_dequeued),
-    _Row(Kind.ACQUIRED, Acquired, _write_acquired, _read_acquired),
-    _Row(Kind.RELEASED, Released, _write_released, _read_released),
-    _Row(Kind.PRODUCER_ADVANCED, ProducerAdvanced, _write_producer_advanced, _read_producer_advanced),
-    _row(Kind.TRANSACTION_COMMITTED, TransactionCommitted),
-    _row(Kind.GENERATION_STARTED, GenerationStarted, primary=_TEXT, cluster=_TEXT, cause=_TEXT),
-    _Row(Kind.IN_SYNC_CHANGED, InSyncChanged, _write_in_sync_changed, _read_in_sync_changed),
-    _row(Kind.TRANSIENTS_LOST, TransientsLost),
+    _row(RecordKind.QUEUE_DECLARED, QueueDeclared, name=_TEXT, arguments=_ARGUMENTS),
+    _row(RecordKind.QUEUE_UPDATED, QueueUpdated, arguments=_ARGUMENTS),
+    _row(RecordKind.QUEUE_DELETED, QueueDeleted),
+    _row(RecordKind.EXCHANGE_DECLARED, ExchangeDeclared, name=_TEXT, kind=_TEXT, arguments=_ARGUMENTS),
+    _row(RecordKind.EXCHANGE_DELETED, ExchangeDeleted),
+    _row(RecordKind.BOUND, Bound, key=_TEXT, arguments=_ARGUMENTS),
+    _row(RecordKind.UNBOUND, Unbound, key=_TEXT),
+    _row(RecordKind.QUEUE_USED, QueueUsed, owner=_TEXT),
+    _row(RecordKind.REPLICATION_CHANGED, ReplicationChanged),
+    _Row(RecordKind.ENQUEUED, Enqueued, _write_enqueued, _read_enqueued),
+    _Row(RecordKind.DEQUEUED, Dequeued, _write_dequeued, _read_dequeued),
+    _Row(RecordKind.ACQUIRED, Acquired, _write_acquired, _read_acquired),
+    _Row(RecordKind.RELEASED, Released, _write_released, _read_released),
+    _Row(RecordKind.PRODUCER_ADVANCED, ProducerAdvanced, _write_producer_advanced, _read_producer_advanced),
+    _row(RecordKind.TRANSACTION_COMMITTED, TransactionCommitted),
+    _row(RecordKind.GENERATION_STARTED, GenerationStarted, primary=_TEXT, cluster=_TEXT, cause=_TEXT),
+    _Row(RecordKind.IN_SYNC_CHANGED, InSyncChanged, _write_in_sync_changed, _read_in_sync_changed),
+    _row(RecordKind.TRANSIENTS_LOST, TransientsLost),
 )
 
 WRITERS: Final[Mapping[type[Event], tuple[int, Writer]]] = {row.event: (int(row.kind), row.write) for row in _TABLE}

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from .bodies import READERS, WRITERS
 from .fields import explain
-from .layout import HEAD, HEADER, HEADER_BYTES, PART, PLAIN, PLAIN_HEAD, SEAL, VERSION, Kind
+from .layout import HEAD, HEADER, HEADER_BYTES, PART, PLAIN, PLAIN_HEAD, SEAL, VERSION, RecordKind
 from .types import Enqueued, Event
 
 MAX_RECORD_BYTES: Final = 128 * 1024 * 1024
@@ -26,7 +26,7 @@ MAX_RECORD_BYTES: Final = 128 * 1024 * 1024
 
 _PLAIN_BYTES: Final = PLAIN.size
 _SEALED: Final = SEAL.size
-_ENQUEUED: Final = int(Kind.ENQUEUED)
+_ENQUEUED: Final = int(RecordKind.ENQUEUED)
 
 
 class Record(NamedTuple):
@@ -86,7 +86,7 @@ def encode(lsn: int, event: Event, part: bool = False) -> bytes:
     size = HEADER_BYTES + len(body) + len(payload)
     if size > MAX_RECORD_BYTES:
         raise ValueError(f"{type(event).__name__}: expected at most {MAX_RECORD_BYTES} bytes of record, found {size}")
-    if part and kind == Kind.TRANSACTION_COMMITTED:
+    if part and kind == RecordKind.TRANSACTION_COMMITTED:
         raise ValueError("part: what closes a transaction is not a part of it")
     return b"".join((SEAL.pack(size, checksum), head, body, payload))
 
@@ -156,7 +156,7 @@ def decode(
         try:
             event = READERS[kind](view[offset + HEADER_BYTES : stop])
         except (ValueError, struct.error) as error:
-            return Decoded(records, offset, Problem(Fault.BODY, offset, f"{Kind(kind).name}: {error}"))
+            return Decoded(records, offset, Problem(Fault.BODY, offset, f"{RecordKind(kind).name}: {error}"))
         records.append(Record(lsn, event, flags == PART))
         offset = stop
     return Decoded(records, offset, None)
@@ -204,8 +204,8 @@ def _open(view: memoryview, offset: int, end: int, largest: int) -> tuple[int, i
         return Problem(Fault.VERSION, offset, f"expected format version {VERSION}, found {version}")
     if kind not in READERS:
         return Problem(Fault.KIND, offset, f"expected a kind that this release knows, found {kind:#04x}")
-    if flags and (flags != PART or kind == Kind.TRANSACTION_COMMITTED):
-        return Problem(Fault.FLAGS, offset, f"expected flags that {Kind(kind).name} may have, found {flags:#04x}")
+    if flags and (flags != PART or kind == RecordKind.TRANSACTION_COMMITTED):
+        return Problem(Fault.FLAGS, offset, f"expected flags that {RecordKind(kind).name} may have, found {flags:#04x}")
     return stop, lsn, kind, flags
 
 

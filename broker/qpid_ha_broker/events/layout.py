@@ -13,7 +13,7 @@ from struct import Struct, calcsize
 from typing import Any, Final
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """The first digit (in hexadecimal) is the group; 0x00 to 0x0f stay free, so that zeros are never a record."""
 
     QUEUE_DECLARED = 0x10
@@ -102,33 +102,33 @@ HEADER_BYTES: Final = HEADER.size
 _IDS: Final = {"queue": "Q", "detail": "B", "ids": "I"}
 """`detail`: the reason of a Dequeued, whether a Released failed, 0; `ids`: how many follow."""
 
-BODIES: Final[Mapping[Kind, Layout]] = {
+BODIES: Final[Mapping[RecordKind, Layout]] = {
     kind: Layout(fields, HEADER.end)
     for kind, fields in {
-        Kind.QUEUE_DECLARED: dict[str, str](),
-        Kind.QUEUE_UPDATED: {"queue": "Q"},
-        Kind.QUEUE_DELETED: {"queue": "Q"},
-        Kind.EXCHANGE_DECLARED: {},
-        Kind.EXCHANGE_DELETED: {"exchange": "Q"},
-        Kind.BOUND: {"exchange": "Q", "queue": "Q"},
-        Kind.UNBOUND: {"exchange": "Q", "queue": "Q"},
-        Kind.QUEUE_USED: {"queue": "Q"},
-        Kind.REPLICATION_CHANGED: {"queue": "Q", "messages": "?"},
-        Kind.ENQUEUED: {"durable": "?", "priority": "B", "expires_at_ms": "Q", "queues": "H", "key_bytes": "H"},
-        Kind.DEQUEUED: _IDS,
-        Kind.ACQUIRED: _IDS,
-        Kind.RELEASED: _IDS,
-        Kind.PRODUCER_ADVANCED: {"sequence": "Q", "kept": "I", "producer_bytes": "H"},
-        Kind.TRANSACTION_COMMITTED: {"parts": "I"},
-        Kind.GENERATION_STARTED: {"generation": "Q", "started_at_ms": "Q", "forced": "?"},
-        Kind.IN_SYNC_CHANGED: {"epoch": "Q", "members": "H"},
-        Kind.TRANSIENTS_LOST: {"before": "Q"},
+        RecordKind.QUEUE_DECLARED: dict[str, str](),
+        RecordKind.QUEUE_UPDATED: {"queue": "Q"},
+        RecordKind.QUEUE_DELETED: {"queue": "Q"},
+        RecordKind.EXCHANGE_DECLARED: {},
+        RecordKind.EXCHANGE_DELETED: {"exchange": "Q"},
+        RecordKind.BOUND: {"exchange": "Q", "queue": "Q"},
+        RecordKind.UNBOUND: {"exchange": "Q", "queue": "Q"},
+        RecordKind.QUEUE_USED: {"queue": "Q"},
+        RecordKind.REPLICATION_CHANGED: {"queue": "Q", "messages": "?"},
+        RecordKind.ENQUEUED: {"durable": "?", "priority": "B", "expires_at_ms": "Q", "queues": "H", "key_bytes": "H"},
+        RecordKind.DEQUEUED: _IDS,
+        RecordKind.ACQUIRED: _IDS,
+        RecordKind.RELEASED: _IDS,
+        RecordKind.PRODUCER_ADVANCED: {"sequence": "Q", "kept": "I", "producer_bytes": "H"},
+        RecordKind.TRANSACTION_COMMITTED: {"parts": "I"},
+        RecordKind.GENERATION_STARTED: {"generation": "Q", "started_at_ms": "Q", "forced": "?"},
+        RecordKind.IN_SYNC_CHANGED: {"epoch": "Q", "members": "H"},
+        RecordKind.TRANSIENTS_LOST: {"before": "Q"},
     }.items()
 }
 """The fields of a fixed length with which the body of each kind begins; `events.bodies` knows what follows them."""
 
-ENQUEUED: Final = BODIES[Kind.ENQUEUED]
-IDS: Final = BODIES[Kind.DEQUEUED]
+ENQUEUED: Final = BODIES[RecordKind.ENQUEUED]
+IDS: Final = BODIES[RecordKind.DEQUEUED]
 """Of an Acquired and a Released, too. The ids follow."""
 
 ID: Final = Layout({"id": "Q"})
@@ -153,6 +153,6 @@ ONE_QUEUE: Final = int.from_bytes(LENGTHS.pack(1, 0), "little")
 """The `lengths` of an Enqueued that is for one queue and has no key."""
 
 
-def word_of(kind: Kind, flags: int = 0) -> int:
+def word_of(kind: RecordKind, flags: int = 0) -> int:
     """The `word` of such a record."""
     return int.from_bytes(TYPE.pack(kind, flags, VERSION), "little")

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from .fields import read_ids
-from .layout import ENQUEUED, HEADER, HEADER_BYTES, HEADER_WORDS, PLAIN, WORDS, Kind
+from .layout import ENQUEUED, HEADER, HEADER_BYTES, HEADER_WORDS, PLAIN, WORDS, RecordKind
 
-_ENQUEUED: Final = int(Kind.ENQUEUED)
+_ENQUEUED: Final = int(RecordKind.ENQUEUED)
 _MESSAGE: Final = PLAIN.between("size", "queues")
 
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from qpid_ha_broker.events.codec import MAX_RECORD_BYTES
-from qpid_ha_broker.events.layout import ENQUEUED, HEADER, SEAL, VERSION, Kind
+from qpid_ha_broker.events.layout import ENQUEUED, HEADER, SEAL, VERSION, RecordKind
 from qpid_ha_broker.events.types import Enqueued
 
 RUN_BYTES: Final = 512 * 1024
@@ -221,7 +221,7 @@ def _message_at(data: bytes, at: int, message: PagedMessage) -> Enqueued:
     found = crc32(memoryview(data)[at + SEAL.size : stop])
     if found != checksum:
         raise _damaged(message, f"expected CRC-32 {checksum:#010x}, found {found:#010x}")
-    if lsn != message.lsn or kind != Kind.ENQUEUED or version != VERSION:
+    if lsn != message.lsn or kind != RecordKind.ENQUEUED or version != VERSION:
         raise _damaged(message, f"another record is there, of kind {kind:#04x}, version {version}, LSN {lsn}")
     start = at + _UPTO_QUEUES.size + key_bytes + 8 * count
     if stop - start != message.shape.size:

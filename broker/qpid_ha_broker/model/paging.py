@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from qpid_ha_broker.events.codec import encode
-from qpid_ha_broker.events.layout import PART, PLAIN_HEAD, SEAL, VERSION, Kind
+from qpid_ha_broker.events.layout import PART, PLAIN_HEAD, SEAL, VERSION, RecordKind
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.orders import Position
 from qpid_ha_broker.model.paged import BodyDamaged, BodySource, PagedMessage, Shapes, size_of
@@ -43,7 +43,7 @@ PART_SEAL: Final = 1 << 32
 """In a seal: the record is part of a unit, which its checksum covers."""
 
 
-class Records(NamedTuple):
+class PlacedRecords(NamedTuple):
     """Messages of one queue in a file, in the order of the file: LSN, offset, and checksum with PART_SEAL."""
 
     lsns: array[int]
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
     """What a file, or a part of it, holds of durable messages, by queue."""
 
     source: BodySource
-    records: Mapping[int, Records]
+    records: Mapping[int, PlacedRecords]
 
 
 class Ordered(NamedTuple):
@@ -191,8 +191,8 @@ class Paging:
                 self._ahead[queue] = _ReadAhead(queue)
 
     def _move(
-        self, queue: Queue, entries: Sequence[Entry], source: BodySource, records: Records, places: Mapping[int, int],
-        outdated: Container[str], tally: Tally,
+        self, queue: Queue, entries: Sequence[Entry], source: BodySource, records: PlacedRecords,
+        places: Mapping[int, int], outdated: Container[str], tally: Tally,
     ) -> None:  # fmt: skip
         for entry in entries:
             event = entry.event
@@ -202,8 +202,8 @@ class Paging:
                 tally.moved += moved.size
 
     def _let_go(
-        self, queue: Queue, entries: Sequence[Entry], source: BodySource, records: Records, places: Mapping[int, int],
-        kept: Container[int], tally: Tally,
+        self, queue: Queue, entries: Sequence[Entry], source: BodySource, records: PlacedRecords,
+        places: Mapping[int, int], kept: Container[int], tally: Tally,
     ) -> None:  # fmt: skip
         exchanged, shape_of = self._state.exchanged, self._shapes.of
         for entry in entries:
@@ -230,11 +230,11 @@ class Paging:
 
 
 def _seal(lsn: int, event: Enqueued, part: bool) -> int:
-    """What `Records` has for this message, if the record there is its own."""
+    """What `PlacedRecords` has for this message, if the record there is its own."""
     queues, payload, durable, priority, expires_at_ms, key = event
     if len(queues) == 1 and not key:
         head = PLAIN_HEAD.pack(
-            lsn, Kind.ENQUEUED, PART if part else 0, VERSION, durable, priority, expires_at_ms, 1, 0, queues[0]
+            lsn, RecordKind.ENQUEUED, PART if part else 0, VERSION, durable, priority, expires_at_ms, 1, 0, queues[0]
         )
         found = crc32(payload, crc32(head))
     else:

@@ -13,17 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Final
 
-from qpid_ha_broker.events.layout import ONE_QUEUE, PART, Kind, word_of
+from qpid_ha_broker.events.layout import ONE_QUEUE, PART, RecordKind, word_of
 from qpid_ha_broker.events.scan import queues_at, scan_plain
-from qpid_ha_broker.model.paging import PART_SEAL, Piece, Records
+from qpid_ha_broker.model.paging import PART_SEAL, Piece, PlacedRecords
 
 from .blocks import BlockKind
 from .files import Disk, File
 from .layout import SNAPSHOTS, segment_numbers, segment_path, snapshot_numbers, snapshot_path
 from .reading import open_blocks
 
-_PART_ENQUEUED: Final = word_of(Kind.ENQUEUED, PART)
-_ENQUEUEDS: Final = (word_of(Kind.ENQUEUED), _PART_ENQUEUED)
+_PART_ENQUEUED: Final = word_of(RecordKind.ENQUEUED, PART)
+_ENQUEUEDS: Final = (word_of(RecordKind.ENQUEUED), _PART_ENQUEUED)
 _BREATH: Final = 256
 """Records between two moments at which other threads may run: a server waits for this one otherwise."""
 PIECE_RECORDS: Final = 65_536
@@ -111,7 +111,7 @@ class Bodies:
                 yield Piece(source, found.records)
 
 
-def records_in(data: bytes, base: int) -> Iterator[Mapping[int, Records]]:
+def records_in(data: bytes, base: int) -> Iterator[Mapping[int, PlacedRecords]]:
     """The durable messages among the records of `data`, which begin at `base` of their file, by queue."""
     found = _Found()
     yield from found.add(data, base)
@@ -122,10 +122,10 @@ class _Found:
     """Gathers the durable messages of a file."""
 
     def __init__(self) -> None:
-        self.records: dict[int, Records] = {}
+        self.records: dict[int, PlacedRecords] = {}
         self._count = 0
 
-    def add(self, data: bytes, base: int) -> Iterator[dict[int, Records]]:
+    def add(self, data: bytes, base: int) -> Iterator[dict[int, PlacedRecords]]:
         """Go through the records of a block whose data begin at `base`; yields what is enough for a piece."""
         at, count, current, records = 0, 0, -1, _none()
         for size, seal, lsn, word, durable, _, _, lengths, queue in scan_plain(data):
@@ -149,7 +149,7 @@ class _Found:
                     self.records, self._count, current = {}, -count, -1
         self._count += count
 
-    def _of(self, queue: int) -> Records:
+    def _of(self, queue: int) -> PlacedRecords:
         records = self.records.get(queue)
         if records is None:
             records = self.records[queue] = _none()
@@ -164,8 +164,8 @@ class _Found:
             records.seals.append(seal)
 
 
-def _none() -> Records:
-    return Records(array("Q"), array("Q"), array("Q"))
+def _none() -> PlacedRecords:
+    return PlacedRecords(array("Q"), array("Q"), array("Q"))
 
 
 def is_before(name: str, number: int) -> bool:

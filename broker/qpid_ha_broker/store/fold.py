@@ -15,7 +15,17 @@ from zlib import crc32
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import decode, encode
-from qpid_ha_broker.events.layout import ENQUEUED, HEADER_WORDS, ONE_QUEUE, PART, PLAIN, SEAL, WORDS, Kind, word_of
+from qpid_ha_broker.events.layout import (
+    ENQUEUED,
+    HEADER_WORDS,
+    ONE_QUEUE,
+    PART,
+    PLAIN,
+    SEAL,
+    WORDS,
+    RecordKind,
+    word_of,
+)
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.state import State
 
@@ -30,10 +40,10 @@ from .reading import header_of
 from .snapshot import SnapshotEnd, SnapshotWriter, configuration_events
 from .survey import Survey, survey
 
-_ENQUEUED: Final = word_of(Kind.ENQUEUED)
+_ENQUEUED: Final = word_of(RecordKind.ENQUEUED)
 """No part of a unit. The next likewise."""
-_DEQUEUED: Final = word_of(Kind.DEQUEUED)
-_PART_ENQUEUED: Final = word_of(Kind.ENQUEUED, PART)
+_DEQUEUED: Final = word_of(RecordKind.DEQUEUED)
+_PART_ENQUEUED: Final = word_of(RecordKind.ENQUEUED, PART)
 _SEALED: Final = SEAL.end
 _DURABLE_AT: Final = ENQUEUED.offsets["durable"]
 _IDS_PER_EVENT: Final = 65_536

@@ -16,7 +16,7 @@ from zlib import crc32
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import Record, decode
 from qpid_ha_broker.events.fields import read_ids
-from qpid_ha_broker.events.layout import ID, IDS, ONE_QUEUE, PLAIN, SEAL, WORDS, Kind, word_of
+from qpid_ha_broker.events.layout import ID, IDS, ONE_QUEUE, PLAIN, SEAL, WORDS, RecordKind, word_of
 from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_broker.events.types import DequeueReason, Enqueued
 from qpid_ha_broker.model.log import LOCAL_BASE
@@ -26,9 +26,9 @@ from qpid_ha_broker.model.state import ReplayError, State
 
 from .snapshot import SnapshotEnd
 
-_ENQUEUED: Final = word_of(Kind.ENQUEUED)
+_ENQUEUED: Final = word_of(RecordKind.ENQUEUED)
 """No part of a unit. The next likewise."""
-_DEQUEUED: Final = word_of(Kind.DEQUEUED)
+_DEQUEUED: Final = word_of(RecordKind.DEQUEUED)
 _SEALED: Final = SEAL.end
 _BODY_AT: Final = IDS.start
 _IDS_AT: Final = IDS.end

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.layout import BODIES, Kind
+from qpid_ha_broker.events.layout import BODIES, RecordKind
 from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_pipeline.options import JournalOptions
 from qpid_ha_pipeline.schema import MESSAGE_COLUMNS
@@ -28,17 +28,12 @@ from .text import binaries, named, texts, times
 if TYPE_CHECKING:
     from .messages import Messages
 
-_EVENTS: Final[list[str | None]] = [Kind(code).name.lower() if code in BODIES else None for code in range(256)]
-_DEQUEUED, _RELEASED = int(Kind.DEQUEUED), int(Kind.RELEASED)
+_EVENTS: Final[list[str | None]] = [RecordKind(code).name.lower() if code in BODIES else None for code in range(256)]
+_DEQUEUED, _RELEASED = int(RecordKind.DEQUEUED), int(RecordKind.RELEASED)
 _REASONS: Final[list[str | None]] = [*(reason.name.lower() for reason in ev.DequeueReason), "failed", None]
 _FAILED, _NO_REASON = len(_REASONS) - 2, len(_REASONS) - 1
-_QUEUE_EVENTS: Final = tuple(
-    int(kind)
-    for kind in (
-        Kind.QUEUE_UPDATED, Kind.QUEUE_DELETED, Kind.BOUND, Kind.UNBOUND, Kind.QUEUE_USED, Kind.REPLICATION_CHANGED,
-    )
-)  # fmt: skip
-_GENERATION, _DECLARED = int(Kind.GENERATION_STARTED), int(Kind.QUEUE_DECLARED)
+_QUEUE_EVENTS: Final = [int(kind) for kind, body in BODIES.items() if "queue" in body.fields]
+_GENERATION, _DECLARED = int(RecordKind.GENERATION_STARTED), int(RecordKind.QUEUE_DECLARED)
 
 
 def read_group(
@@ -167,7 +162,7 @@ class View:
         """Also of events that are about a queue without being about messages."""
         ids, records = self.rows.queue_ids, self.window.records
         others = np.flatnonzero(ids == NONE)
-        for index in others[np.isin(self.rows.kinds[others], (*_QUEUE_EVENTS, _DECLARED))]:
+        for index in others[np.isin(self.rows.kinds[others], [*_QUEUE_EVENTS, _DECLARED])]:
             owner = int(self.rows.record[index])
             event = records.event(owner).event
             queue = getattr(event, "queue", None)
@@ -183,7 +178,7 @@ class View:
 
     @cached_property
     def is_enqueued(self) -> Mask:
-        return self.rows.kinds == Kind.ENQUEUED  # type: ignore[no-any-return]
+        return self.rows.kinds == RecordKind.ENQUEUED  # type: ignore[no-any-return]
 
     @cached_property
     def _owners(self) -> tuple[Ints, pa.Array]:

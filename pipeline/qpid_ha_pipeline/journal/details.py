@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from qpid_ha_broker.events.layout import Kind
+from qpid_ha_broker.events.layout import RecordKind
 
 from .records import Records, Rows
 
-_OF_MESSAGES: Final = (Kind.ENQUEUED, Kind.DEQUEUED, Kind.ACQUIRED, Kind.RELEASED)
+_OF_MESSAGES: Final = (RecordKind.ENQUEUED, RecordKind.DEQUEUED, RecordKind.ACQUIRED, RecordKind.RELEASED)
 
 
 def details_of(records: Records, rows: Rows) -> pa.Array:

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from qpid_ha_broker.events.layout import Kind
+from qpid_ha_broker.events.layout import RecordKind
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.options import JournalOptions
 
@@ -56,10 +56,10 @@ _OF_TEXT: Final = (StringStartsWith, StringEndsWith, StringContains)
 
 def asked_for(options: JournalOptions) -> list[Filter]:
     """The filters that were given as options: they belong to what was loaded, whatever becomes of it."""
-    unknown = [event for event in options.events if event.upper() not in Kind.__members__]
+    unknown = [event for event in options.events if event.upper() not in RecordKind.__members__]
     if unknown:
-        near = get_close_matches(unknown[0].upper(), Kind.__members__, n=1)
-        hint = f"did you mean {near[0].lower()}?" if near else ", ".join(Kind.__members__).lower()
+        near = get_close_matches(unknown[0].upper(), RecordKind.__members__, n=1)
+        hint = f"did you mean {near[0].lower()}?" if near else ", ".join(RecordKind.__members__).lower()
         raise PipelineError(f"event: there is no event {unknown[0]!r}: {hint}")
     filters: list[Filter] = []
     for column, values in (

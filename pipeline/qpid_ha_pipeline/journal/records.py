@@ -29,7 +29,7 @@ from qpid_ha_broker.events.layout import (
     TYPE,
     VERSION,
     WORDS,
-    Kind,
+    RecordKind,
 )
 from qpid_ha_broker.events.scan import RecordError
 
@@ -46,11 +46,11 @@ _ID: Final = np.dtype("<i8")
 """Of a queue or a message."""
 _SIZE: Final = HEADER.between("size", "size")
 
-_ENQUEUED: Final = int(Kind.ENQUEUED)
+_ENQUEUED: Final = int(RecordKind.ENQUEUED)
 _WITH_IDS: Final = np.zeros(256, np.bool_)
-_WITH_IDS[[Kind.DEQUEUED, Kind.ACQUIRED, Kind.RELEASED]] = True
+_WITH_IDS[[RecordKind.DEQUEUED, RecordKind.ACQUIRED, RecordKind.RELEASED]] = True
 _KNOWN: Final = np.zeros(256, np.bool_)
-_KNOWN[[int(kind) for kind in Kind]] = True
+_KNOWN[[int(kind) for kind in RecordKind]] = True
 _RUN: Final = 32
 """Records of one size in a row from which on it pays to look for more of them at once."""
 _STRIDE: Final = 256
