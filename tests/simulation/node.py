@@ -358,7 +358,7 @@ class Node(MemberHarness):
                 waiting = self.waiting.popleft()
                 if waiting.session.is_open:
                     waiting.tell()
-        if self.resources.log.has_pending or self.member.role.has_work or (self._serves and self.resources.has_work):
+        if self.resources.log.has_pending or self.has_catch_up_work or (self._serves and self.resources.has_work):
             self.want_turn()
 
     @property

@@ -46,6 +46,11 @@ class MemberHarness:
         raise NotImplementedError
 
     @property
+    def has_catch_up_work(self) -> bool:
+        """Whether another turn would bring a backup of this primary further."""
+        return self.member.primary is not None and self.member.primary.has_work
+
+    @property
     def goes_on(self) -> bool:
         """Whether the process is there for the next effect."""
         return True

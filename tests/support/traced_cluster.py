@@ -560,4 +560,4 @@ class TracedCluster(SmallCluster):
 
 
 def _has_work(node: TracedNode) -> bool:
-    return node.resources.log.has_pending or node.member.role.has_work
+    return node.resources.log.has_pending or node.has_catch_up_work

@@ -17,7 +17,7 @@ from qpid_ha_broker.ha.backup_link import BackupLink, Progress
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.primary import WITNESS, Primary
 from qpid_ha_broker.ha.replica import Restored
-from qpid_ha_broker.ha.roles import Leader, MemberParts, Role
+from qpid_ha_broker.ha.roles import MemberParts, Role
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import LEADING, Cause, State
 from qpid_ha_broker.model.resource_set import ResourceSet
@@ -62,23 +62,23 @@ class Member:
         return effects
 
     def _look(self) -> fx.MemberStatus:
-        parts, replica, role = self._parts, self._parts.replica, self._parts.role
-        in_sync = replica.in_sync()
+        parts, replica, view = self._parts, self._parts.replica, self._parts.role.view()
+        in_sync = replica.history.in_sync(replica.store)
         return fx.MemberStatus(
             state=parts.machine.state,
-            phase=role.phase,
-            generation=replica.generation,
+            phase=view.phase,
+            generation=replica.history.generation,
             epoch=in_sync.epoch,
             members=in_sync.members,
-            cluster=replica.cluster,
-            history=replica.history(),
-            primary=role.primary_name,
-            primary_address=role.primary_address,
+            cluster=replica.history.cluster,
+            history=replica.history.entries(),
+            primary=view.primary,
+            primary_address=view.primary_address,
             store=replica.store,
             is_chosen=replica.is_chosen,
-            login_problem=role.login_problem,
-            problem=role.problem or "",
-            is_closing=role.is_closing,
+            login_problem=view.login_problem,
+            problem=view.problem,
+            is_closing=view.is_closing,
         )
 
     @property
@@ -89,11 +89,15 @@ class Member:
     @settings.setter
     def settings(self, value: MemberSettings) -> None:
         self._ctx.settings = value
-        role = self._parts.role
-        if isinstance(role, Leader):
-            role.primary.settings_changed()
+        if self.primary is not None:
+            self.primary.settings_changed()
 
     # --- what changes with every message
+
+    @property
+    def primary(self) -> Primary | None:
+        """The primary's side of replication, of one that leads."""
+        return self._parts.role.primary
 
     @property
     def role(self) -> Role:
@@ -118,10 +122,9 @@ class Member:
 
     def backups(self) -> list[dict[str, object]]:
         """Of a primary: each backup that is connected, and each that is waited for; lag in messages, bytes, seconds."""
-        role = self._parts.role
-        if not isinstance(role, Leader):
+        primary = self.primary
+        if primary is None:
             return []
-        primary = role.primary
         connected = {backup.name: backup for backup in primary.links.values()}
         facts = [self._backup_facts(primary, backup) for _, backup in sorted(connected.items())]
         for name in primary.in_sync.members:
@@ -154,7 +157,7 @@ class Member:
                 "cause": event.cause,
                 "forced": event.forced,
             }
-            for lsn, event in self._parts.replica.generations()
+            for lsn, event in self._parts.replica.history.generations()
         ]
 
     # ---
@@ -162,7 +165,7 @@ class Member:
     def check_invariants(self) -> None:
         """Raise AssertionError where a promise is broken; called after each step in tests."""
         role, state = self._parts.role, self._parts.machine.state
-        if role.is_leading != (state in LEADING):
+        if (role.primary is not None) != (state in LEADING):
             raise AssertionError(f"{state}, but the role is {type(role).__name__}")
         if self.status != self._look():
             raise AssertionError(f"the status is {self._look()}, and the last that was told {self.status}")

@@ -82,7 +82,7 @@ class Primary:
 
     def hello(self, link: int, hello: fr.Hello) -> None:
         """A broker wants to follow."""
-        history, cluster = self._replica.history(), self._replica.cluster
+        history, cluster = self._replica.history.entries(), self._replica.history.cluster
         refused = self._why_refused(hello, cluster)
         if refused is not None:
             self._ctx.send(link, refused)

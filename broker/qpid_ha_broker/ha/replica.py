@@ -8,6 +8,7 @@ backup whose state has already gone another way compares its messages one by one
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeVar
 
 from qpid_ha_broker.events.codec import Record, decode
@@ -18,7 +19,7 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.durability import DurableProgress
 from qpid_ha_broker.ha.tail import Tail
 from qpid_ha_broker.ha.verdict import CommittedSet
-from qpid_ha_broker.model.state import ReplayError
+from qpid_ha_broker.model.state import ReplayError, State
 
 Kind = TypeVar("Kind")
 _MARKS: Final = (GenerationStarted, InSyncChanged)
@@ -55,6 +56,100 @@ class Restored(NamedTuple):
     """An operator, or a comparison of all stores, says that this one is to be led from."""
 
 
+class LogHistory:
+    """Who led and who was in sync, as this broker's log tells: what is applied, and the held events about it."""
+
+    def __init__(self, state: State, held: Iterable[Held]) -> None:
+        self._state = state
+        self.held_marks = [record for batch in held for record in _marks(batch.records)]
+        """Of what is held and not applied."""
+
+    @property
+    def generation(self) -> int:
+        """The newest in this broker's log; 0 for an empty one."""
+        newest = self.newest_generation()
+        return newest.generation if newest is not None else 0
+
+    @property
+    def cluster(self) -> str:
+        """The UUID of this broker's log; empty for an empty one."""
+        newest = self.newest_generation()
+        return newest.cluster if newest is not None else ""
+
+    def newest_generation(self) -> GenerationStarted | None:
+        """The last one of this broker's log; None for an empty one."""
+        for record in reversed(self.held_marks):
+            if isinstance(record.event, GenerationStarted):
+                return record.event
+        generations = self._state.generations
+        return generations[-1][1] if generations else None
+
+    def generations(self) -> list[tuple[int, GenerationStarted]]:
+        """The history with the LSN at which each began, together with what is held and not applied."""
+        return [*self._state.generations, *self._held_events(GenerationStarted)]
+
+    def entries(self) -> tuple[fr.GenerationEntry, ...]:
+        """The same as frames carry it."""
+        return tuple(fr.GenerationEntry(event.generation, event.primary, lsn) for lsn, event in self.generations())
+
+    def newest_in_sync(self) -> InSyncChanged:
+        """The last in-sync set in this broker's log."""
+        held = self._held_events(InSyncChanged)
+        return held[-1][1] if held else self._state.in_sync
+
+    def in_sync(self, store: fr.Store) -> InSyncChanged:
+        """The newest in-sync set that this broker knows of.
+
+        Of a log out of a `store`: together with those that it may never have replaced. A primary that wrote "I am
+        alone" and was not heard has not been alone, and its log does not know.
+        """
+        if store is not fr.Store.DIRTY:
+            return self.newest_in_sync()
+        newest, has_begun = self._state.in_sync, False
+        for record in self.held_marks:
+            event = record.event
+            if isinstance(event, GenerationStarted):
+                has_begun = True  # by a verdict: what was before counts for it, and no more
+            elif isinstance(event, InSyncChanged):
+                before = () if has_begun else newest.members
+                newest, has_begun = InSyncChanged(event.epoch, tuple(sorted({*before, *event.members}))), False
+        return newest
+
+    def _held_events(self, kind: type[Kind]) -> list[tuple[int, Kind]]:
+        return [(lsn, event) for lsn, event, _ in self.held_marks if isinstance(event, kind)]
+
+    # --- as the log goes on
+
+    def hold(self, marks: list[Record]) -> None:
+        """These came, and are not applied yet."""
+        self.held_marks += marks
+
+    def truncate(self, lsn: int) -> None:
+        """What is held after `lsn` is void."""
+        self.held_marks = [mark for mark in self.held_marks if mark.lsn <= lsn]
+
+    def applied_before(self, lsn: int) -> None:
+        """What was held before `lsn` is applied."""
+        self.held_marks = [mark for mark in self.held_marks if mark.lsn >= lsn]
+
+    def forget_held(self) -> None:
+        """Nothing of it can be applied."""
+        self.held_marks.clear()
+
+    def truncate_applied(self, lsn: int) -> None:
+        """Generations that began after `lsn` go; a comparison brings what takes their place."""
+        self._state.generations[:] = [(first, event) for first, event in self._state.generations if first <= lsn]
+
+    def adopt(self, welcome: fr.Welcome) -> None:
+        """The primary's generations, as far as this log has none. When and why each began is not told."""
+        generations = self._state.generations
+        present = {lsn for lsn, _ in generations}
+        for entry in welcome.history:
+            if entry.first_lsn not in present:
+                event = GenerationStarted(entry.generation, entry.primary, welcome.cluster, 0, False, "")
+                generations.append((entry.first_lsn, event))
+
+
 class Replica:
     """The promise: what this broker says it holds is held, unbroken and checked; what is committed is applied."""
 
@@ -63,8 +158,7 @@ class Replica:
         self._ctx = ctx
         self._resources = resources
         self._held: deque[Held] = deque(restored.held)
-        self._held_marks = [record for held in restored.held for record in _marks(held.records)]
-        """Those of the held events that say who leads and who is in sync."""
+        self.history = LogHistory(resources.state, restored.held)
         held_lsn = self.held_lsn
         self.tail = restored.tail or Tail(ctx.settings.tail_bytes, held_lsn)
         """The end of the stream, for those who lack little of it."""
@@ -98,66 +192,12 @@ class Replica:
         """What a primary may count on; 0 in the middle of a comparison."""
         return min(self.held_lsn, self.durable.durable_lsn) if self.complete else 0
 
-    @property
-    def generation(self) -> int:
-        """The newest in this broker's log; 0 for an empty one."""
-        newest = self.newest_generation()
-        return newest.generation if newest is not None else 0
-
-    @property
-    def cluster(self) -> str:
-        """The UUID of this broker's log; empty for an empty one."""
-        newest = self.newest_generation()
-        return newest.cluster if newest is not None else ""
-
-    def newest_generation(self) -> GenerationStarted | None:
-        """The last one of this broker's log; None for an empty one."""
-        for record in reversed(self._held_marks):
-            if isinstance(record.event, GenerationStarted):
-                return record.event
-        generations = self._resources.state.generations
-        return generations[-1][1] if generations else None
-
-    def generations(self) -> list[tuple[int, GenerationStarted]]:
-        """The history with the LSN at which each began, together with what is held and not applied."""
-        return [*self._resources.state.generations, *self._held_events(GenerationStarted)]
-
-    def history(self) -> tuple[fr.GenerationEntry, ...]:
-        """The same as frames carry it."""
-        return tuple(fr.GenerationEntry(event.generation, event.primary, lsn) for lsn, event in self.generations())
-
-    def newest_in_sync(self) -> InSyncChanged:
-        """The last in-sync set in this broker's log."""
-        held = self._held_events(InSyncChanged)
-        return held[-1][1] if held else self._resources.state.in_sync
-
     def committed_in_sync(self) -> CommittedSet | None:
         """The newest in-sync set that is applied, if a primary has said that all that is applied is committed."""
         state = self._resources.state
         if not state.generations or self.committed_lsn < self._resources.log.last_lsn:
             return None
         return CommittedSet(state.generations[-1][1].generation, state.in_sync.epoch, state.in_sync.members)
-
-    def in_sync(self) -> InSyncChanged:
-        """The newest in-sync set that this broker knows of.
-
-        Out of a store: together with those that it may never have replaced. A primary that wrote "I am alone" and was
-        not heard has not been alone, and its log does not know.
-        """
-        if self.store is not fr.Store.DIRTY:
-            return self.newest_in_sync()
-        newest, has_begun = self._resources.state.in_sync, False
-        for record in self._held_marks:
-            event = record.event
-            if isinstance(event, GenerationStarted):
-                has_begun = True  # by a verdict: what was before counts for it, and no more
-            elif isinstance(event, InSyncChanged):
-                before = () if has_begun else newest.members
-                newest, has_begun = InSyncChanged(event.epoch, tuple(sorted({*before, *event.members}))), False
-        return newest
-
-    def _held_events(self, kind: type[Kind]) -> list[tuple[int, Kind]]:
-        return [(lsn, event) for lsn, event, _ in self._held_marks if isinstance(event, kind)]
 
     # --- the stream
 
@@ -180,7 +220,7 @@ class Replica:
                 self._catch_up.follow(record)
         else:
             self._held.append(Held(frame.last_lsn, records))
-            self._held_marks += marks
+            self.history.hold(marks)
         transient = transient_count(records) if self._ctx.settings.has_store else 0
         self.durable.persist(frame.first_lsn, frame.last_lsn, frame.committed_lsn, transient, frame.data)
         self.commit(frame.committed_lsn)
@@ -204,10 +244,11 @@ class Replica:
                 raise
             if not state.open_unit:  # what a store left out is no record, but it was written
                 self._resources.log.last_lsn = held.last_lsn
-        if self._held_marks:
+        if self.history.held_marks:
             # A batch out of a store may be empty: its messages were not durable.
-            first_lsn = next((lsn for held in self._held for lsn, _, _ in held.records), self.held_lsn + 1)
-            self._held_marks = [mark for mark in self._held_marks if mark.lsn >= first_lsn]
+            self.history.applied_before(
+                next((lsn for held in self._held for lsn, _, _ in held.records), self.held_lsn + 1)
+            )
             self._ctx.is_status_stale = True
         if state.transients_lost_lsn > self._lost_upto_lsn:
             self.lacks_transient = False  # nobody has them any more
@@ -215,7 +256,7 @@ class Replica:
     def _lose_track(self) -> None:
         """What comes next does not fit what is here, which must never be: only a comparison helps, and no promotion."""
         self._held.clear()
-        self._held_marks.clear()
+        self.history.forget_held()
         self._resources.drop_open_unit()
         self.tail.reset(self.held_lsn)
         self.complete = self._follows_from_log = False
@@ -241,7 +282,7 @@ class Replica:
         self._truncate(welcome.common_lsn, welcome.name)
         if welcome.resync is fr.Resync.DIFF:
             return self._begin_catch_up(welcome.common_lsn)
-        if self.newest_generation() is None:
+        if self.history.newest_generation() is None:
             # The beginning of a log may name this broker as in sync: so the one was whose memory is gone.
             self.complete = False
         return []
@@ -259,7 +300,7 @@ class Replica:
             if self.held_lsn < lsn:  # a part of it stays; there may be no record in that, but what a store left out
                 self._held.append(Held(lsn, [record for record in last.records if record.lsn <= lsn]))
                 break
-        self._held_marks = [mark for mark in self._held_marks if mark.lsn <= lsn]
+        self.history.truncate(lsn)
         self._lost_upto_lsn = min(self._lost_upto_lsn, lsn)
         if taken_back > 0:
             self.tail.truncate_after(lsn)
@@ -272,8 +313,7 @@ class Replica:
         self.complete = self._follows_from_log = False
         self._catch_up = CatchUp(self._resources, common_lsn)
         self._ctx.effects += self._catch_up.discard_after_common()
-        generations = self._resources.state.generations
-        generations[:] = [(lsn, event) for lsn, event in generations if lsn <= common_lsn]
+        self.history.truncate_applied(common_lsn)
         self._resources.log.reset(common_lsn)
         self.tail.reset(common_lsn)
         return [*self._catch_up.holdings(), fr.HoldingsDone()]
@@ -283,17 +323,9 @@ class Replica:
         self._ctx.effects += self._catching_up().objects(frame)
         self.tail.reset(frame.lsn)
         self.durable.begin_checkpoint(frame.lsn)
-        self._adopt_history(welcome)
+        self.history.adopt(welcome)
         self.committed_lsn = 0
         self._ctx.is_status_stale = True
-
-    def _adopt_history(self, welcome: fr.Welcome) -> None:
-        generations = self._resources.state.generations
-        present = {lsn for lsn, _ in generations}
-        for entry in welcome.history:
-            if entry.first_lsn not in present:  # when and why it began is not told: it was not in the stream
-                event = GenerationStarted(entry.generation, entry.primary, welcome.cluster, 0, False, "")
-                generations.append((entry.first_lsn, event))
 
     def catch_up_chunk(self, frame: fr.Chunk) -> None:
         """What a replicating browser found. Raises StreamError, CatchUpError."""

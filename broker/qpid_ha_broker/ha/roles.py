@@ -65,24 +65,38 @@ class MemberParts:
         self.role = self.role.followed_by(role)
         self.refusal = None
         self.ctx.is_status_stale = True
-        self.ctx.resources.read_only = "" if self.role.is_leading else f"this broker is {after}, not primary"
+        self.ctx.resources.read_only = "" if self.role.primary is not None else f"this broker is {after}, not primary"
         self.ctx.effects.append(fx.StateChanged(before, after, reason))
 
     def answer(self, number: int = 0, granted: bool = True, text: str = "") -> fr.Answer:
         """What this broker answers to another one."""
         settings, replica = self.ctx.settings, self.replica
-        in_sync = replica.in_sync()
+        in_sync = replica.history.in_sync(replica.store)
         promised, promised_to = self.votes.promised
         return fr.Answer(
-            number, settings.name, settings.instance, replica.cluster, self.machine.state.value, replica.generation,
-            in_sync.epoch, in_sync.members, replica.newest_in_sync().members, replica.held_lsn, replica.complete,
-            promised, promised_to, granted, text, settings.min_in_sync, replica.store,
-        )  # fmt: skip
+            number=number,
+            name=settings.name,
+            instance=settings.instance,
+            cluster=replica.history.cluster,
+            state=self.machine.state.value,
+            generation=replica.history.generation,
+            epoch=in_sync.epoch,
+            members=in_sync.members,
+            newest_members=replica.history.newest_in_sync().members,
+            lsn=replica.held_lsn,
+            complete=replica.complete,
+            promised=promised,
+            promised_to=promised_to,
+            granted=granted,
+            text=text,
+            min_in_sync=settings.min_in_sync,
+            store=replica.store,
+        )
 
     def evidence(self) -> OwnEvidence:
         """What a candidate knows of itself."""
         replica = self.replica
-        newest = replica.newest_generation()
+        newest = replica.history.newest_generation()
         return OwnEvidence(
             answer=self.answer(),
             primary=newest.primary if newest is not None else "",
@@ -93,18 +107,24 @@ class MemberParts:
         )
 
 
+class RoleView(NamedTuple):
+    """What a role adds to `MemberStatus`, which says what each field means."""
+
+    primary: str = ""
+    primary_address: str = ""
+    phase: Phase | None = None
+    login_problem: str = ""
+    problem: str = ""
+    is_closing: bool = False
+
+
 class Role:
     """What all roles have in common. Methods that `TABLE` names take the input, or a link and a frame of it."""
 
     column: ClassVar[str]
     """Of `TABLE`."""
-    is_leading: ClassVar[bool] = False
-    is_closing = False
-    """Clients are not served any more, because the whole cluster ends."""
-    has_somebody_behind = False
-    """A backup, or somebody who copies a queue, is sent what it lacks: turns in which nothing is written count too."""
-    has_work = False
-    """Another turn would bring one of them further at once."""
+    primary: Primary | None = None
+    """Of the leader."""
 
     def __init__(self, parts: MemberParts) -> None:
         self._parts = parts
@@ -124,30 +144,10 @@ class Role:
 
     # --- what is seen of it
 
-    @property
-    def primary_name(self) -> str:
-        """Who is primary, as far as this broker knows; empty: nobody."""
-        return ""
-
-    @property
-    def primary_address(self) -> str:
-        """Where clients find the primary; empty when this broker does not know, or is it."""
-        return ""
-
-    @property
-    def phase(self) -> Phase | None:
-        """Of a primary."""
-        return None
-
-    @property
-    def login_problem(self) -> str:
-        """Why another broker does not let this one in; empty: none says so, or nobody has to."""
-        return self._parts.channel.login_problem
-
-    @property
-    def problem(self) -> str | None:
-        """What an operator should know of."""
-        return self.login_problem or self._parts.refusal
+    def view(self) -> RoleView:
+        """Of one that does not lead."""
+        login_problem = self._parts.channel.login_problem
+        return RoleView(login_problem=login_problem, problem=login_problem or self._parts.refusal or "")
 
     @property
     def committed_lsn(self) -> int:
@@ -169,7 +169,17 @@ class Role:
 
     def reject(self, link: int, frame: fr.Frame) -> None:
         """Nobody asked for such a frame."""
-        self.handle(fx.FrameDamaged(link, f"{type(frame).__name__} was not asked for"))
+        self.frame_damaged(fx.FrameDamaged(link, f"{type(frame).__name__} was not asked for"))
+
+    def frame_damaged(self, damaged: fx.FrameDamaged) -> None:
+        """Nothing more is believed of that channel."""
+        self._ctx.note("error", f"a damaged frame came: {damaged.problem}; the channel is given up")
+        self._ctx.close(damaged.link, damaged.problem)
+        self.link_lost(fx.LinkLost(damaged.link, damaged.problem))
+
+    def link_lost(self, lost: fx.LinkLost) -> None:
+        """A channel is gone."""
+        raise NotImplementedError
 
     def persisted(self, happened: fx.Persisted) -> None:
         """The store holds more."""
@@ -186,7 +196,7 @@ class Role:
     def reply(self, link: int, question: fr.Question) -> None:
         """Another broker asks. The topic decides who answers; a step-down is answered once clients are gone."""
         refusal: Refusal | None = None
-        granted, text, cluster = True, "", self._replica.cluster
+        granted, text, cluster = True, "", self._replica.history.cluster
         if question.instance == self._ctx.settings.instance:
             text = "this is the broker that asks"
         elif cluster and question.cluster and question.cluster != cluster:
@@ -253,7 +263,7 @@ class Standby(Role):
 
     def refuse_ask_primary(self, asked: fx.SwitchoverAsked | fx.DropAsked | fx.ShutdownAsked) -> None:
         """That is for the primary."""
-        primary = self.primary_name or "once there is one"
+        primary = self.view().primary or "once there is one"
         text = f"this broker is {self._parts.machine.state}: ask the primary, {primary}"
         self._ctx.answer(asked.request, False, text)
 
@@ -272,13 +282,13 @@ class Standby(Role):
     def refuse_to_lead(self, link: int, frame: fr.Hello | fr.Follow) -> None:
         """Somebody looks for the primary."""
         text = f"this broker is {self._parts.machine.state}, not primary"
-        where = self._parts.channel.address if self.primary_name else ""
+        where = self._parts.channel.address if self.view().primary else ""
         self._ctx.send(link, fr.Refused(fr.RefusalCode.NOT_PRIMARY, text, where))
         self._ctx.close(link, text)
 
     def vote_asked(self, question: fr.Question) -> Refusal | None:
         """Vote for the candidate, and follow nobody from now on, unless there is a reason not to."""
-        refusal = self._parts.votes.vote(question, self._replica.generation)
+        refusal = self._parts.votes.vote(question, self._replica.history.generation)
         if refusal is None and self._parts.channel.link:
             self.give_up(f"{question.asker} becomes primary of generation {question.generation}")
         return refusal
@@ -286,7 +296,7 @@ class Standby(Role):
     def primary_announced(self, question: fr.Question) -> None:
         """Go there, unless it is older than what is known."""
         votes = self._parts.votes
-        if question.generation < max(self._replica.generation, votes.oldest_followable):
+        if question.generation < max(self._replica.history.generation, votes.oldest_followable):
             return
         votes.end_wait()
         self.go_to_primary(question)
@@ -309,14 +319,6 @@ class Standby(Role):
         if lost.link == channel.link:
             channel.note_login(lost.reason if lost.is_login else "")
             self.lose_primary(lost.reason)
-
-    def frame_damaged(self, damaged: fx.FrameDamaged) -> None:
-        """Nothing more is believed of that channel."""
-        self._ctx.note("error", f"a damaged frame came: {damaged.problem}; the channel is given up")
-        if damaged.link == self._parts.channel.link:
-            self.give_up(damaged.problem)
-        else:
-            self._ctx.close(damaged.link, damaged.problem)
 
     def refused(self, link: int, frame: fr.Refused) -> None:
         """The other side does not lead, or does not want this broker."""
@@ -369,7 +371,7 @@ class Connecting(Standby):
         if ctx.settings.is_standalone:
             lead_alone(parts)
             return
-        if ctx.settings.has_coordinator and parts.votes.own_claim > self._replica.generation:
+        if ctx.settings.has_coordinator and parts.votes.own_claim > self._replica.history.generation:
             parts.unresolved.begin(parts.votes.own_claim)  # the process before may have been recorded as primary
         ctx.resources.read_only = "this broker looks for the primary"
         self.search(at_once=True)
@@ -407,18 +409,26 @@ class Connecting(Standby):
         ctx.send(
             opened.link,
             fr.Hello(
-                fr.PROTOCOL_VERSION, settings.name, settings.instance, replica.cluster, replica.history(),
-                replica.held_lsn, ctx.resources.log.last_lsn, replica.complete, replica.lacks_transient,
-                parts.votes.oldest_followable, settings.has_store or replica.complete,
+                version=fr.PROTOCOL_VERSION,
+                name=settings.name,
+                instance=settings.instance,
+                cluster=replica.history.cluster,
+                history=replica.history.entries(),
+                last_lsn=replica.held_lsn,
+                applied_lsn=ctx.resources.log.last_lsn,
+                complete=replica.complete,
+                lacks_transient=replica.lacks_transient,
+                promised=parts.votes.oldest_followable,
+                remembers=settings.has_store or replica.complete,
             ),
-        )  # fmt: skip
+        )
 
     def welcomed(self, link: int, welcome: fr.Welcome) -> None:
         """Follow, unless somebody newer is known, or this broker is about to lead."""
         parts, ctx = self._parts, self._ctx
         if link != parts.channel.link or not parts.channel.is_open:
             return
-        newest = max(self._replica.generation, parts.votes.oldest_followable)
+        newest = max(self._replica.history.generation, parts.votes.oldest_followable)
         if welcome.generation < newest:
             ctx.note("warning", f"{welcome.name} is primary of generation {welcome.generation}; {newest} is known")
             self.give_up("an older generation")
@@ -477,15 +487,10 @@ class Following(Standby):
             fr.Heartbeat: lambda frame: self._replica.commit(frame.committed_lsn),
         }
 
-    @property
-    def primary_name(self) -> str:
-        """Who has welcomed it."""
-        return self._welcome.name
-
-    @property
-    def primary_address(self) -> str:
-        """Where clients find that one."""
-        return self._welcome.clients_url or self._parts.channel.address
+    def view(self) -> RoleView:
+        """And where clients find its primary."""
+        address = self._welcome.clients_url or self._parts.channel.address
+        return super().view()._replace(primary=self._welcome.name, primary_address=address)
 
     @property
     def is_level(self) -> bool:
@@ -583,7 +588,7 @@ class Following(Standby):
     def take_over(self, link: int, frame: fr.TakeOver) -> None:
         """The primary wants this broker to lead."""
         if link == self._parts.channel.link:
-            self._parts.role.handle(fx.PromoteAsked(0, False, f"switchover from {self.primary_name}"))
+            self._parts.role.handle(fx.PromoteAsked(0, False, f"switchover from {self.view().primary}"))
 
     def shut_down(self, link: int, frame: fr.Shutdown) -> None:
         """The primary shuts the whole cluster down: mark the store if it holds the same."""
@@ -591,7 +596,7 @@ class Following(Standby):
             return
         is_whole = self._replica.held_lsn == frame.lsn and self.is_level
         self._replica.commit(frame.lsn)
-        self._ctx.note("info", f"{self.primary_name} shuts the cluster down")
+        self._ctx.note("info", f"{self.view().primary} shuts the cluster down")
         self._ctx.effects.append(fx.CleanEnd(frame.uuid if is_whole else ""))
         self._parts.become(Stopped(self._parts), Cause.STOPPED, "the cluster is shut down")
 
@@ -613,7 +618,7 @@ class Candidate(Role):
         self.promotion = Promotion(parts.ctx, asked, parts.evidence, self._claim)
 
     def _claim(self, generation: int) -> None:
-        self._parts.votes.claim(generation, self._replica.generation)
+        self._parts.votes.claim(generation, self._replica.history.generation)
 
     def followed_by(self, role: Role) -> Role:
         """Its standby may change; it stays a candidate until that is decided."""
@@ -622,17 +627,15 @@ class Candidate(Role):
         self.standby = role
         return self
 
-    @property
-    def primary_name(self) -> str:
-        """As its standby knows."""
-        return self.standby.primary_name
-
-    @property
-    def primary_address(self) -> str:
-        """As its standby knows."""
-        return self.standby.primary_address
+    def view(self) -> RoleView:
+        """As its standby."""
+        return self.standby.view()
 
     # --- what the standby does
+
+    def link_lost(self, lost: fx.LinkLost) -> None:
+        """It may be the standby's."""
+        self.as_standby(lost)
 
     def as_standby(self, happened: fx.Input) -> None:
         """Have the standby handle it; the end of the old primary's stream may have come with it, or be lost."""
@@ -705,7 +708,7 @@ class Candidate(Role):
         own = self._replica.held_lsn, self._ctx.settings.name
         if own > (question.lsn, question.asker) or self.promotion.step in (Step.RECORDING, Step.ENDED):
             return Refusal("this broker is being promoted itself")
-        refusal = self._parts.votes.vote(question, self._replica.generation)
+        refusal = self._parts.votes.vote(question, self._replica.history.generation)
         if refusal is not None:
             return refusal
         self.decide(self.promotion.give_up(f"{question.asker} is being promoted and is further"))
@@ -717,7 +720,7 @@ class Candidate(Role):
     def primary_announced(self, question: fr.Question) -> None:
         """Somebody was faster."""
         votes = self._parts.votes
-        if question.generation < max(self._replica.generation, votes.oldest_followable):
+        if question.generation < max(self._replica.history.generation, votes.oldest_followable):
             return
         votes.end_wait()
         self.decide(self.promotion.give_up(f"{question.asker} has become primary"))
@@ -739,8 +742,8 @@ class Candidate(Role):
 class Leader(Role):
     """This broker writes the log. The promise: it confirms what its in-sync set holds, and nothing once deposed."""
 
-    is_leading = True
     column = "leader"
+    primary: Primary
 
     def __init__(self, parts: MemberParts, primary: Primary) -> None:
         super().__init__(parts)
@@ -751,45 +754,19 @@ class Leader(Role):
 
     # --- what is seen of it
 
-    @property
-    def primary_name(self) -> str:
-        """This broker."""
-        return self._ctx.settings.name
-
-    @property
-    def phase(self) -> Phase | None:
-        """Recovering, until all backups of the last in-sync set are back or given up. None for a standalone broker."""
-        return None if self._ctx.settings.is_standalone else self.primary.phase
-
-    @property
-    def login_problem(self) -> str:
-        """Nobody has to let it in."""
-        return ""
-
-    @property
-    def problem(self) -> str | None:
-        """Why no change of the in-sync set can be recorded."""
-        return self._recorder.problem
+    def view(self) -> RoleView:
+        """A standalone broker is in no phase: it never had a backup."""
+        return RoleView(
+            primary=self._ctx.settings.name,
+            phase=None if self._ctx.settings.is_standalone else self.primary.phase,
+            problem=self._recorder.problem or "",
+            is_closing=self._shutdown is not None,
+        )
 
     @property
     def committed_lsn(self) -> int:
         """What the in-sync set has committed."""
         return self._ctx.resources.log.committed_lsn
-
-    @property
-    def is_closing(self) -> bool:  # type: ignore[override]
-        """Whether a shutdown of the cluster is under way."""
-        return self._shutdown is not None
-
-    @property
-    def has_somebody_behind(self) -> bool:  # type: ignore[override]
-        """Whether somebody is sent what it lacks."""
-        return self.primary.has_somebody_behind
-
-    @property
-    def has_work(self) -> bool:  # type: ignore[override]
-        """Whether one of those could take another step."""
-        return self.primary.has_work
 
     # --- the log
 
@@ -822,7 +799,7 @@ class Leader(Role):
     def greeted(self, link: int, hello: fr.Hello) -> None:
         """A broker wants to follow. One that knows of a newer generation shows that this primary was deposed."""
         newest = max(hello.history[-1].generation if hello.history else 0, hello.promised)
-        same_cluster = not hello.cluster or hello.cluster == self._replica.cluster
+        same_cluster = not hello.cluster or hello.cluster == self._replica.history.cluster
         is_sound = not problem(hello.history, hello.last_lsn)
         if same_cluster and is_sound and newest > self.primary.generation:
             text = f"{hello.name} knows of generation {newest}"
@@ -835,7 +812,7 @@ class Leader(Role):
 
     def copy_asked(self, link: int, frame: fr.Follow) -> None:
         """Somebody wants to keep a copy of one queue."""
-        self.primary.followers.follow(link, frame, self._replica.history(), self._replica.cluster)
+        self.primary.followers.follow(link, frame, self._replica.history.entries(), self._replica.history.cluster)
 
     def acknowledged(self, link: int, frame: fr.Ack) -> None:
         """A backup says how far it is."""
@@ -872,12 +849,6 @@ class Leader(Role):
         if lost.link in self.primary.links:
             self.primary.lost(lost.link, lost.reason)
             self._go_on()
-
-    def frame_damaged(self, damaged: fx.FrameDamaged) -> None:
-        """Nothing more is believed of that channel."""
-        self._ctx.note("error", f"a damaged frame came: {damaged.problem}; the channel is given up")
-        self._ctx.close(damaged.link, damaged.problem)
-        self.link_lost(fx.LinkLost(damaged.link, damaged.problem))
 
     def set_writable(self, happened: fx.LinkWritable) -> None:
         """Whether there is room on a channel for more than the live stream."""
@@ -968,7 +939,7 @@ class Leader(Role):
         if asked.force:
             self._recorder.replace_record()
             self._recorder.go_on()
-        self._ctx.answer(asked.request, True, f"already primary of generation {self._replica.generation}")
+        self._ctx.answer(asked.request, True, f"already primary of generation {self._replica.history.generation}")
 
     def demote(self, asked: fx.DemoteAsked) -> None:
         """End clients, and lead no more."""
@@ -1049,7 +1020,7 @@ def lead_alone(parts: MemberParts) -> None:
     ctx, replica = parts.ctx, parts.replica
     replica.apply_all()
     change = Change(ctx.resources.state.in_sync.epoch, (ctx.settings.name,))
-    primary = Primary(ctx, replica, replica.generation, change, ctx.resources.log.last_lsn)
+    primary = Primary(ctx, replica, replica.history.generation, change, ctx.resources.log.last_lsn)
     _open_for_clients(ctx)
     ctx.want_turn()
     parts.machine.move(Cause.LOADED_ALONE)
@@ -1091,7 +1062,7 @@ def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted)
         primary.recorded(accept.epoch)
     parts.become(Leader(parts, primary), Cause.PROMOTED, promotion.cause)
     ctx.ask(fr.Topic.ANNOUNCE, parts.answer())
-    ctx.answer(promotion.request, True, f"primary of generation {replica.generation}")
+    ctx.answer(promotion.request, True, f"primary of generation {replica.history.generation}")
 
 
 def _open_for_clients(ctx: MemberContext) -> None:
@@ -1118,9 +1089,9 @@ TABLE: Final[dict[type, Row]] = {
     fx.CheckpointPersisted: Row("checkpoint_persisted", "checkpoint_persisted", "as_standby", "checkpoint_persisted"),
     fx.StoreFailed: Row("lose_store", "lose_store", "lose_store", "lose_store"),
     fx.LinkOpened: Row("greet", "ignore", "as_standby", "ignore"),
-    fx.LinkLost: Row("link_lost", "link_lost", "as_standby", "link_lost"),
+    fx.LinkLost: Row("link_lost", "link_lost", "link_lost", "link_lost"),
     fx.LinkWritable: Row("ignore", "ignore", "ignore", "set_writable"),
-    fx.FrameDamaged: Row("frame_damaged", "frame_damaged", "as_standby", "frame_damaged"),
+    fx.FrameDamaged: Row("frame_damaged", "frame_damaged", "frame_damaged", "frame_damaged"),
     fx.FrameReceived: Row("dispatch", "dispatch", "dispatch", "dispatch"),
     fx.PromoteAsked: Row("begin_promotion", "begin_promotion", "refuse_second", "confirm_leading"),
     fx.DemoteAsked: Row("refuse_to_demote", "refuse_to_demote", "as_standby", "demote"),

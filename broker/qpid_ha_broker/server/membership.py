@@ -221,13 +221,14 @@ class Membership:
         rest = self._broker.container.resources.log.take_batch()  # what the turn's last steps have written
         if rest is not None:
             batch = rest if batch is None else _joined(batch, rest)
-        is_behind = self.member.role.has_somebody_behind
+        primary = self.member.primary
+        is_behind = primary is not None and primary.has_somebody_behind
         if batch is None and not is_behind:
             return
         if is_behind or self._is_a_link_full or (batch is not None and len(batch.data) > WATCHED_BYTES):
             self._watch_links()
         self.feed(fx.TurnEnded(batch))
-        if is_behind and self.member.role.has_work:
+        if is_behind and primary is not None and primary.has_work:
             self._broker.schedule_turn()
 
     async def request(self, make: Callable[[int], fx.Input]) -> fx.Answered:
