@@ -12,23 +12,18 @@ from typing import Final
 
 from qpid_ha_broker.events.types import InSyncChanged
 from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.backup_feed import SENT_BATCHES, BackupFeed
 from qpid_ha_broker.ha.backup_link import BackupLink, Progress
-from qpid_ha_broker.ha.browser import Browsers, objects_frame
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.follower import Followers
-from qpid_ha_broker.ha.history import common_lsn, problem
+from qpid_ha_broker.ha.history import problem
 from qpid_ha_broker.ha.in_sync import Change, InSyncSet
-from qpid_ha_broker.ha.pace import CatchUpPace
 from qpid_ha_broker.ha.replica import Replica, StreamError
 from qpid_ha_broker.ha.states import Phase
 from qpid_ha_broker.model.errors import NotEnoughReplicas
 from qpid_ha_broker.model.log import Batch
 
 WITNESS: Final = "replication"
-STREAMING: Final = (Progress.BROWSING, Progress.FOLLOWING)
-"""Live batches go to these."""
-SENT_BATCHES: Final = (*STREAMING, Progress.REPLAYING)
-"""These have something to acknowledge."""
 
 
 class Primary:
@@ -46,10 +41,10 @@ class Primary:
         self.generation = generation
         self.in_sync = InSyncSet(settings.name, change, committed_lsn, settings.min_in_sync)
         self.links: dict[int, BackupLink] = {}
+        self._feed = BackupFeed(ctx, replica, generation, self.in_sync)
         self.followers = Followers(ctx, replica.tail, generation)
         """Who keeps a copy of one queue outside of the cluster."""
         self.phase = Phase.RECOVERING
-        self._pace = CatchUpPace()
         self._expected = set(change.members) - {settings.name}
         self._known = set(change.members)
         """Who was ever in sync in this generation: one of them could have begun another one."""
@@ -64,7 +59,7 @@ class Primary:
 
     def began(self, start_lsn: int, in_sync_lsn: int) -> None:
         """The generation's first events are in the log."""
-        self._start_lsn = start_lsn
+        self._start_lsn = self._feed.start_lsn = start_lsn
         self.in_sync.appended(self.in_sync.epoch, in_sync_lsn)
 
     def end(self) -> None:
@@ -82,8 +77,7 @@ class Primary:
 
     def hello(self, link: int, hello: fr.Hello) -> None:
         """A broker wants to follow."""
-        history, cluster = self._replica.history.entries(), self._replica.history.cluster
-        refused = self._why_refused(hello, cluster)
+        refused = self._why_refused(hello, self._replica.history.cluster)
         if refused is not None:
             self._ctx.send(link, refused)
             self._ctx.close(link, refused.text)
@@ -93,36 +87,9 @@ class Primary:
             self._ctx.close(other.link, "connected anew")
             self.lost(other.link, "it connected anew")
         backup = self.links[link] = BackupLink(link, hello, self._ctx.clock_s)
-        common = common_lsn(history, self._tail.last_lsn, hello.history, hello.last_lsn)
-        lacks = hello.lacks_transient and common >= self._ctx.resources.state.transients_lost_lsn
-        holds_what_is_common = hello.complete and not lacks and common >= self._forced_lsn
-        by_tail = holds_what_is_common and hello.applied_lsn <= common and self._tail.holds_after(common)
-        resync = fr.Resync.TAIL if by_tail else fr.Resync.DIFF
-        settings = self._ctx.settings
-        self._ctx.send(
-            link,
-            fr.Welcome(
-                settings.name, cluster, self.generation, history, common, resync, settings.clients_url,
-                settings.backup_timeout_s,
-            ),
-        )  # fmt: skip
-        behind = self._tail.last_lsn - common
-        how = f"sends the {behind} events that it lacks" if by_tail else "compares what both hold"
-        self._ctx.note("info", f"backup {hello.name} connected at LSN {hello.last_lsn}; primary {how}")
-        if by_tail:
-            backup.replay_from(common)
-            self._replay(backup)
-            self._ctx.want_turn()
-        else:
-            backup.progress = Progress.HOLDINGS
+        by_tail = self._feed.welcome(backup, hello)
         if hello.name in self.in_sync and not (by_tail and backup.vote_history_intact):
             self._leave(hello.name, "it has to catch up from scratch")
-
-    @property
-    def _forced_lsn(self) -> int:
-        """Where the last forced generation began; 0: none. Its primary may have been in the middle of a catch-up."""
-        generations = self._ctx.resources.state.generations
-        return next((lsn for lsn, event in reversed(generations) if event.forced), 0)
 
     def _why_refused(self, hello: fr.Hello, cluster: str) -> fr.Refused | None:
         def refused(code: fr.RefusalCode, text: str) -> fr.Refused:
@@ -139,45 +106,15 @@ class Primary:
             return refused(
                 fr.RefusalCode.BAD_HISTORY, f"no log has such a history: {wrong or 'applied beyond its end'}"
             )
-        twin = next((backup for backup in self.links.values() if backup.name == hello.name), None)
-        is_twin = twin is not None and twin.instance != hello.instance
-        if hello.name == self._ctx.settings.name or (is_twin and twin is not None and self._is_alive(twin)):
+        alive_since_s = self._ctx.clock_s - self._ctx.settings.link_timeout_s
+        is_twin = any(
+            backup.name == hello.name and backup.instance != hello.instance and backup.heard_s > alive_since_s
+            for backup in self.links.values()
+        )
+        if is_twin or hello.name == self._ctx.settings.name:
             text = f"another broker is called {hello.name}: give each its own `name`"
             return refused(fr.RefusalCode.SAME_NAME, text)
         return None
-
-    def _is_alive(self, backup: BackupLink) -> bool:
-        return self._ctx.clock_s - backup.heard_s < self._ctx.settings.link_timeout_s
-
-    def _replay(self, backup: BackupLink) -> None:
-        """The next piece of the stream's tail: a step, because clients and other brokers wait meanwhile."""
-        settings = self._ctx.settings
-        if not self._tail.holds_after(backup.sent_lsn):
-            self._give_up(backup, "it reads more slowly than the stream goes on: it has to compare")
-            return
-        at_most = self._pace.allowance(settings.chunk_messages)
-        piece = self._tail.piece_after(backup.sent_lsn, at_most, settings.chunk_bytes) if at_most else None
-        if piece is not None:
-            self._pace.spend(piece.last_lsn - piece.first_lsn + 1)
-            self._send_batch(backup, self._frame(*piece))
-        if backup.sent_lsn == self._tail.last_lsn:
-            self._caught_up(backup)
-
-    def _caught_up(self, backup: BackupLink) -> None:
-        backup.progress = Progress.FOLLOWING
-        backup.level_lsn = max(self._tail.last_lsn, self._start_lsn)
-        self._ctx.send(backup.link, fr.CaughtUp(self.generation, backup.level_lsn))
-
-    def holdings(self, link: int, frame: fr.Holdings) -> None:
-        """It tells what it holds of one queue."""
-        backup = self.links[link]
-        backup.holdings[frame.queue] = backup.holdings.get(frame.queue, ()) + frame.ranges
-
-    def holdings_done(self, link: int) -> None:
-        """It told everything; at the end of the turn, when log and state say the same, the answer begins."""
-        if self.links[link].progress is Progress.HOLDINGS:
-            self.links[link].progress = Progress.DUE
-            self._ctx.want_turn()
 
     # --- the stream
 
@@ -185,21 +122,12 @@ class Primary:
         """Send what the turn wrote, and let the browsers take a step."""
         if batch is not None:
             self._tail.append(batch.first_lsn, batch.last_lsn, batch.data)
-            streaming = [backup for backup in self.links.values() if backup.progress in STREAMING]
-            if streaming:
-                frame = self._frame(batch.first_lsn, batch.last_lsn, batch.data)
-                for backup in streaming:
-                    self._send_batch(backup, frame)
+            self._feed.send_to(self.links.values(), batch)
             self._persist(batch)
             self.persisted()
-        self._pace.turn(self._ctx.clock_s, 0 if batch is None else batch.last_lsn - batch.first_lsn + 1)
-        for backup in [backup for backup in self.links.values() if backup.progress is not Progress.FOLLOWING]:
-            if backup.progress is Progress.DUE:
-                self._begin_browsing(backup)
-            elif backup.progress is Progress.BROWSING and backup.writable:
-                self._browse(backup)
-            elif backup.progress is Progress.REPLAYING and backup.writable:
-                self._replay(backup)
+        events = 0 if batch is None else batch.last_lsn - batch.first_lsn + 1
+        for backup, reason in self._feed.catch_up(self.links.values(), events):
+            self._give_up(backup, reason)
         self.followers.turn_ended(batch, self.in_sync.committed_lsn)
 
     def _persist(self, batch: Batch) -> None:
@@ -211,37 +139,14 @@ class Primary:
         self.in_sync.acknowledge(self.in_sync.primary, min(self._tail.last_lsn, self._durable.durable_lsn))
         self.advance()
 
-    def _frame(self, first_lsn: int, last_lsn: int, data: bytes) -> fr.Batch:
-        return fr.Batch(self.generation, first_lsn, last_lsn, self.in_sync.committed_lsn, data)
-
-    def _send_batch(self, backup: BackupLink, frame: fr.Batch) -> None:
-        backup.note_sent(frame, self._ctx.clock_s)
-        self._ctx.send(backup.link, frame)
-
-    def _begin_browsing(self, backup: BackupLink) -> None:
-        settings, state = self._ctx.settings, self._ctx.resources.state
-        lsn = self._tail.last_lsn
-        self._ctx.send(backup.link, objects_frame(state, self.generation, lsn))
-        backup.browsers = Browsers(
-            state, self.generation, lsn, backup.holdings,
-            max_messages=settings.chunk_messages, max_bytes=settings.chunk_bytes, window=settings.chunks_ahead,
-        )  # fmt: skip
-        backup.holdings = {}
-        backup.compared_lsn = lsn
-        backup.progress = Progress.BROWSING
-
-    def _browse(self, backup: BackupLink) -> None:
-        at_most = self._pace.allowance(self._ctx.settings.chunk_messages)
-        if backup.browsers is None or not at_most:
-            return
-        found = backup.browsers.next(at_most)
-        if isinstance(found, fr.Chunk):
-            self._pace.spend(at_most)
-            self._ctx.send(backup.link, found)
-            backup.sent_s = self._ctx.clock_s
-        elif found is not None:
-            backup.browsers = None
-            self._caught_up(backup)
+    def held_told(self, link: int, frame: fr.Holdings | fr.HoldingsDone) -> None:
+        """A backup tells what it holds."""
+        backup = self.links[link]
+        backup.heard_s = self._ctx.clock_s
+        if isinstance(frame, fr.Holdings):
+            self._feed.holdings(backup, frame)
+        else:
+            self._feed.holdings_done(backup)
 
     @property
     def has_somebody_behind(self) -> bool:
@@ -252,17 +157,12 @@ class Primary:
     @property
     def has_work(self) -> bool:
         """Whether somebody who catches up could take another step at once."""
-        for backup in self.links.values():
-            progress = backup.progress
-            if progress is Progress.FOLLOWING:
-                continue
-            if progress is Progress.DUE or (backup.could_take_more and self._pace.allowance(1)):
-                return True
-        return self.followers.has_work
+        return self._feed.could_go_on(self.links.values()) or self.followers.has_work
 
     def acknowledged(self, link: int, frame: fr.Ack) -> None:
         """A backup says how far it is. Raises StreamError for a number that cannot be."""
         backup = self.links[link]
+        backup.heard_s = self._ctx.clock_s
         if frame.generation != self.generation:
             raise StreamError(f"an acknowledgement for generation {frame.generation}; this is {self.generation}")
         if frame.lsn > self._tail.last_lsn:
@@ -277,7 +177,9 @@ class Primary:
         if backup.name in self.in_sync:
             self.in_sync.acknowledge(backup.name, frame.lsn)
             if backup.name in self._expected and backup.is_level:
-                self._is_back(backup.name)
+                self._expected.discard(backup.name)
+                self._ctx.note("info", f"Backup is ready: {backup.name}")
+                self._check_phase()
         elif backup.is_level:
             self._let_in(backup)
         self.advance()
@@ -365,11 +267,6 @@ class Primary:
         text = f"in sync are only {members}, and ha.min-in-sync is {least}: start more brokers"
         self._ctx.resources.refusal = None if self.in_sync.is_large_enough else NotEnoughReplicas(text)
 
-    def _is_back(self, name: str) -> None:
-        self._expected.discard(name)
-        self._ctx.note("info", f"Backup is ready: {name}")
-        self._check_phase()
-
     def _check_phase(self) -> None:
         if self.phase is Phase.RECOVERING and not self._expected:
             self.phase = Phase.ACTIVE
@@ -396,10 +293,6 @@ class Primary:
         if clock_s - self._began_s > settings.backup_timeout_s:
             for name in sorted(self._expected):
                 self._leave(name, f"it did not come back within {settings.backup_timeout_s:g} s")
-
-    def heard(self, link: int) -> None:
-        """Something came."""
-        self.links[link].heard_s = self._ctx.clock_s
 
     def set_writable(self, link: int, writable: bool) -> None:
         """Whether there is room on a channel for more than the live stream."""

@@ -181,13 +181,12 @@ class Role:
         """A channel is gone."""
         raise NotImplementedError
 
-    def persisted(self, happened: fx.Persisted) -> None:
-        """The store holds more."""
-        self._replica.durable.persisted(happened.number)
-
-    def checkpoint_persisted(self, happened: fx.CheckpointPersisted) -> None:
-        """The store holds a whole state."""
-        self._replica.durable.checkpoint_persisted(happened.number)
+    def persisted(self, happened: fx.Persisted | fx.CheckpointPersisted) -> None:
+        """The store holds more of the log, or a whole state."""
+        if isinstance(happened, fx.Persisted):
+            self._replica.durable.persisted(happened.number)
+        else:
+            self._replica.durable.checkpoint_persisted(happened.number)
 
     def lose_store(self, _: fx.StoreFailed) -> None:
         """What comes from now on is held in memory only."""
@@ -547,14 +546,9 @@ class Following(Standby):
         self._sent_s = self._ctx.clock_s
         self._ctx.send(self._parts.channel.link, fr.Ack(self.generation, *position))
 
-    def persisted(self, happened: fx.Persisted) -> None:
+    def persisted(self, happened: fx.Persisted | fx.CheckpointPersisted) -> None:
         """The store holds more: so does this broker."""
         super().persisted(happened)
-        self.acknowledge()
-
-    def checkpoint_persisted(self, happened: fx.CheckpointPersisted) -> None:
-        """The same."""
-        super().checkpoint_persisted(happened)
         self.acknowledge()
 
     # --- the channel
@@ -775,15 +769,9 @@ class Leader(Role):
         self.primary.turn_ended(ended.batch)
         self._go_on()
 
-    def persisted(self, happened: fx.Persisted) -> None:
+    def persisted(self, happened: fx.Persisted | fx.CheckpointPersisted) -> None:
         """The store holds more."""
         super().persisted(happened)
-        self.primary.persisted()
-        self._go_on()
-
-    def checkpoint_persisted(self, happened: fx.CheckpointPersisted) -> None:
-        """The same."""
-        super().checkpoint_persisted(happened)
         self.primary.persisted()
         self._go_on()
 
@@ -805,7 +793,7 @@ class Leader(Role):
             text = f"{hello.name} knows of generation {newest}"
             self._ctx.send(link, fr.Refused(fr.RefusalCode.STEPPED_DOWN, f"{text}: stepping down", ""))
             self._ctx.close(link, text)
-            self._deposed(Deposed(text))
+            self._go_on_unless(Deposed(text))
             return
         self.primary.hello(link, hello)
         self._go_on()
@@ -819,7 +807,6 @@ class Leader(Role):
         primary = self.primary
         if link not in primary.links:
             return
-        primary.heard(link)
         try:
             primary.acknowledged(link, frame)
         except StreamError as error:
@@ -835,11 +822,7 @@ class Leader(Role):
         if link not in primary.links:
             primary.followers.received(link, frame)
             return
-        primary.heard(link)
-        if isinstance(frame, fr.Holdings):
-            primary.holdings(link, frame)
-        else:
-            primary.holdings_done(link)
+        primary.held_told(link, frame)
         self._go_on()
 
     def link_lost(self, lost: fx.LinkLost) -> None:
@@ -874,26 +857,23 @@ class Leader(Role):
 
     def peers_answered(self, answered: fx.PeersAnswered) -> None:
         """What the others know."""
-        self._heard(self._recorder.peers_answered(answered))
+        self._go_on_unless(self._recorder.peers_answered(answered))
 
     def record_read(self, read: fx.RecordRead) -> None:
         """What the coordinator holds."""
-        self._heard(self._recorder.record_read(read))
+        self._go_on_unless(self._recorder.record_read(read))
 
     def record_written(self, written: fx.RecordWritten) -> None:
         """What the coordinator holds now."""
-        self._heard(self._recorder.record_written(written))
+        self._go_on_unless(self._recorder.record_written(written))
 
-    def _heard(self, deposed: Deposed | None) -> None:
+    def _go_on_unless(self, deposed: Deposed | None) -> None:
+        """If somebody else leads, confirm nothing more."""
         if deposed is None:
             self._go_on()
         else:
-            self._deposed(deposed)
-
-    def _deposed(self, deposed: Deposed) -> None:
-        """Somebody else leads: confirm nothing more."""
-        self._ctx.note("warning", f"stepping down: {deposed.reason}")
-        self._step_back(deposed.reason)
+            self._ctx.note("warning", f"stepping down: {deposed.reason}")
+            self._step_back(deposed.reason)
 
     def _step_back(self, reason: str) -> None:
         parts = self._parts
@@ -915,7 +895,7 @@ class Leader(Role):
         """A candidate wants to take over."""
         primary = self.primary
         if question.generation > primary.generation:
-            self._deposed(Deposed(f"{question.asker} knows generation {question.generation}"))
+            self._go_on_unless(Deposed(f"{question.asker} knows generation {question.generation}"))
             return Refusal("this broker has just stepped down")
         if question.asker not in primary.in_sync:
             return Refusal(f"{question.asker} is not in sync: {', '.join(primary.in_sync.members)} are")
@@ -929,7 +909,7 @@ class Leader(Role):
         """Of two in one generation, which a coordinator would have prevented, one remains."""
         own = self.primary.generation, question.asker
         if own < (question.generation, self._ctx.settings.name):
-            self._deposed(Deposed(f"{question.asker} is primary of generation {question.generation}"))
+            self._go_on_unless(Deposed(f"{question.asker} is primary of generation {question.generation}"))
             self._parts.role.primary_announced(question)
 
     # --- requests
@@ -1086,7 +1066,7 @@ TABLE: Final[dict[type, Row]] = {
     fx.Ticked: Row("tick", "tick", "tick", "tick"),
     fx.TurnEnded: Row("ignore", "ignore", "ignore", "turn_ended"),
     fx.Persisted: Row("persisted", "persisted", "as_standby", "persisted"),
-    fx.CheckpointPersisted: Row("checkpoint_persisted", "checkpoint_persisted", "as_standby", "checkpoint_persisted"),
+    fx.CheckpointPersisted: Row("persisted", "persisted", "as_standby", "persisted"),
     fx.StoreFailed: Row("lose_store", "lose_store", "lose_store", "lose_store"),
     fx.LinkOpened: Row("greet", "ignore", "as_standby", "ignore"),
     fx.LinkLost: Row("link_lost", "link_lost", "link_lost", "link_lost"),
