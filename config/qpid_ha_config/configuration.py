@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from qpid_ha_config.errors import ConfigError, ForbiddenConfig, SettingsError, UnreadableConfig
-from qpid_ha_config.settings import TABLE, canonical_key, find
+from qpid_ha_config.settings import SECRETS, TABLE, canonical_key, find
 
 COMMAND_LINE = "command line"
 _LARGEST_FILE_BYTES = 1024 * 1024
@@ -168,6 +168,11 @@ def _flatten(loader: _StrictLoader, section: yaml.MappingNode, prefix: str) -> I
             value = loader.construct_object(node, deep=True)
         except ValueError as error:  # 2026-99-99 looks like a date to YAML
             problem = f"it looks like a date or a number but is none ({error})"
+            raise ConfigError(f"{loader.name}:{node.start_mark.line + 1}", key, problem) from None
+        except yaml.MarkedYAMLError:
+            if canonical_key(key) not in SECRETS:
+                raise
+            problem = "it is not text: put it in quotes"  # the library's error would show a part of it
             raise ConfigError(f"{loader.name}:{node.start_mark.line + 1}", key, problem) from None
         if key not in _SECTIONS or value not in (None, {}):
             yield key, value, name.start_mark.line + 1

@@ -7,7 +7,7 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from qpid_ha_broker.model.queue_arguments import Replicate
+from qpid_ha_broker.model.queue_arguments import Replicate, parse_level
 from qpid_ha_config import coordinator
 from qpid_ha_config.addresses import parse_listeners, parse_peers, show_addresses
 from qpid_ha_config.errors import SettingsError, shown
@@ -172,13 +172,6 @@ def _parse_queue_arguments(value: object) -> Mapping[str, QueueArgument]:
     return MappingProxyType(dict(value))
 
 
-def _parse_level(value: object) -> Replicate:
-    text = value.strip().lower() if isinstance(value, str) else ""
-    if text not in (*Replicate, "all"):
-        raise ValueError
-    return Replicate.MESSAGES if text == "all" else Replicate(text)
-
-
 def _parse_rules(value: object) -> tuple[ReplicationRule, ...]:
     if isinstance(value, str):
         return tuple(_rule(part) for part in value.split(",") if value.strip())
@@ -202,12 +195,9 @@ def _rule(item: object) -> ReplicationRule:
     if not isinstance(item["pattern"], str) or not item["pattern"]:
         raise ValueError(f"{item['pattern']!r:.80} is no pattern; give text such as tmp.*")
     try:
-        return ReplicationRule(item["pattern"], _parse_level(item["replicate"]))
-    except ValueError:
-        levels = ", ".join(Replicate)
-        raise ValueError(
-            f"{item['replicate']!r:.80} is no level; known: {levels}, and all, which is messages"
-        ) from None
+        return ReplicationRule(item["pattern"], parse_level(item["replicate"]))
+    except ValueError as error:
+        raise ValueError(f"{item['replicate']!r:.80} is not {error}") from None
 
 
 BOOLEAN = Kind("true or false", parse_boolean)
@@ -229,7 +219,7 @@ COORDINATOR = Kind(coordinator.EXPECTED, coordinator.CoordinatorUrl.parse, str)
 MECHANISM = choice(*MECHANISMS)
 MECHANISM_LIST = choices(*MECHANISMS)
 TLS_VERSION_LIST = choices(*TLS_VERSIONS)
-LEVEL = Kind(f"one of {', '.join(Replicate)}, or all, which is messages", _parse_level, str)
+LEVEL = Kind("a level", parse_level, str)
 RULES = Kind(
     "a list of {pattern: tmp.*, replicate: none}, or text such as tmp.*=none,log.*=configuration",
     _parse_rules,

@@ -51,6 +51,14 @@ def parse_duration_s(value: object) -> float:
     return number * _SECONDS[unit]
 
 
+def parse_timeout_s(value: object) -> float:
+    """A duration above 0, in seconds. Raises ValueError."""
+    duration_s = parse_duration_s(value)
+    if duration_s <= 0:
+        raise ValueError("it must be more than 0")
+    return duration_s
+
+
 def parse_size_bytes(value: object) -> int:
     """Bytes from `100MiB`, `64KiB`, `1GB`, or a bare number of bytes. Raises ValueError."""
     number, unit = _split(value)

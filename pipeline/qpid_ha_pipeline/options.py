@@ -12,6 +12,8 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final, TypeVar
 
+from qpid_ha_config.scalars import parse_boolean, parse_count
+
 from .errors import PipelineError
 
 
@@ -148,9 +150,12 @@ def number_in(name: str, options: Mapping[str, str], least: int) -> int | None:
     text = options.get(name)
     if text is None:
         return None
-    if not text.isdecimal() or int(text) < least:
-        raise PipelineError(f"{name}: expected a number from {least} up, found {text!r}")
-    return int(text)
+    try:
+        if (number := parse_count(text)) >= least:
+            return number
+    except ValueError:
+        pass
+    raise PipelineError(f"{name}: expected a number from {least} up, found {text!r}")
 
 
 def words_in(text: str) -> tuple[str, ...]:
@@ -173,6 +178,7 @@ def _whole(name: str, text: str) -> int:
 
 def truth_in(name: str, text: str) -> bool:
     """Raises PipelineError for what is neither true nor false."""
-    if text.lower() not in ("true", "false"):
-        raise PipelineError(f"{name}: expected true or false, found {text!r}")
-    return text.lower() == "true"
+    try:
+        return parse_boolean(text)
+    except ValueError:
+        raise PipelineError(f"{name}: expected true or false, found {text!r}") from None

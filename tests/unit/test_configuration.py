@@ -156,6 +156,7 @@ def test_a_mistake_is_shown_with_its_line(tmp_path: Path, text: str, line: int) 
         "ha.brokers-url: [b, 'amqp://me:se/cret@a']",
         "ha.public-url: me:secret@amqp://a",
         "ha.password: [secret]",
+        "ha: {username: a, password: !secret }",
         "ha: {username: a, password: secret, passwrd: secret}",
     ],
 )

@@ -42,7 +42,12 @@ def test_without_any_parameter_there_is_a_default_for_each() -> None:
     found = read_parameters({})
     assert found.config == "/etc/qpid-ha/qpid-ha.yaml"
     assert found.user == "qpid-ha"
-    assert (found.start_timeout, found.stop_timeout, found.promote_timeout, found.hang_timeout) == (60, 30, 20, 3)
+    assert (found.start_timeout_s, found.stop_timeout_s, found.promote_timeout_s, found.hang_timeout_s) == (
+        60,
+        30,
+        20,
+        3,
+    )
     assert (found.max_lag, found.watch) == (10_000, True)
     assert {found.binary, found.data_dir, found.control_socket, found.log_file, found.virtual_ip} == {""}
 
@@ -53,7 +58,7 @@ def test_what_is_set_to_nothing_is_not_set() -> None:
 
 def test_times_have_units_and_without_one_are_seconds() -> None:
     found = read_parameters(given(start_timeout="2min", stop_timeout="500ms", hang_timeout="7"))
-    assert (found.start_timeout, found.stop_timeout, found.hang_timeout) == (120, 0.5, 7)
+    assert (found.start_timeout_s, found.stop_timeout_s, found.hang_timeout_s) == (120, 0.5, 7)
 
 
 @pytest.mark.parametrize(

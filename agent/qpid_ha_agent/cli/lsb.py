@@ -27,7 +27,7 @@ from qpid_ha_agent.started_by import StartedBy, StartedByFile
 from qpid_ha_broker.ha.states import State
 from qpid_ha_config.defaults import CONFIG_FILE
 from qpid_ha_config.errors import ConfigError, ForbiddenConfig
-from qpid_ha_config.scalars import parse_duration_s
+from qpid_ha_config.scalars import parse_timeout_s
 
 KINDS = {"service": "qpidd", "primary": "qpidd-primary"}
 """What each is called by people: the name of its script."""
@@ -395,9 +395,6 @@ def _duration_s(environment: Mapping[str, str], name: str, default: str) -> floa
     variable = f"QPID_HA_{name.upper()}_TIMEOUT"
     text = environment.get(variable) or default
     try:
-        duration_s = parse_duration_s(text)
+        return parse_timeout_s(text)
     except ValueError as error:
         raise Unfit(Code.NOT_CONFIGURED, f"{variable}={text}: {error}") from None
-    if duration_s <= 0:
-        raise Unfit(Code.NOT_CONFIGURED, f"{variable}={text}: it must be more than 0")
-    return duration_s

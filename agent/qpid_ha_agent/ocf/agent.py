@@ -276,7 +276,7 @@ class OcfAgent:
 
     def _silent(self, sight: Sight) -> Code:
         was_promoted = self._is_promoted_to_pacemaker
-        if not was_promoted and is_starting(self._control_socket, self._parameters.start_timeout):
+        if not was_promoted and is_starting(self._control_socket, self._parameters.start_timeout_s):
             self._inform("the broker is being started")
             return Code.SUCCESS
         return self._no(
@@ -308,7 +308,7 @@ class OcfAgent:
     def _look_closer(self, code: Code) -> Code:
         from qpid_ha_agent.ocf.deeper import closer_look
 
-        problem = closer_look(self._control_socket, self._parameters.hang_timeout, with_peers=self._level() >= 20)
+        problem = closer_look(self._control_socket, self._parameters.hang_timeout_s, with_peers=self._level() >= 20)
         if not problem:
             return code
         return self._no(Code.FAILED_PROMOTED if code is Code.RUNNING_PROMOTED else Code.ERR_GENERIC, problem)
@@ -333,7 +333,7 @@ class OcfAgent:
 
     def _refuse(self, why: str, company: Collection[str]) -> None:
         if not company:  # nobody was waited for
-            company = await_company(self._control_socket, 0, self._parameters.hang_timeout)
+            company = await_company(self._control_socket, 0, self._parameters.hang_timeout_s)
         self._tell(lambda: self._scores.refuse(why, company))
 
     def _cause(self, what_was_done: str) -> str:
@@ -451,7 +451,7 @@ class OcfAgent:
         if not self._parameters.watch or f"{META}timeout" not in self._environment:
             return
         try:
-            start_watch(self._memory, self._control_socket, self._parameters.hang_timeout)
+            start_watch(self._memory, self._control_socket, self._parameters.hang_timeout_s)
         except OSError as error:
             self._inform(f"nobody watches the broker but the monitors: {error}")
 
@@ -488,11 +488,11 @@ class OcfAgent:
 
     def _limit_s(self, name: str) -> float:
         """Of an action with a parameter. Raises Invalid when Pacemaker gives it no time at all."""
-        return self._shortest(name, self._patience.limit(getattr(self._parameters, name)))
+        return self._shortest(name, self._patience.limit(getattr(self._parameters, f"{name}_s")))
 
     def _hasty_limit_s(self, name: str) -> float:
         """Of an action that must succeed whatever time it is given: a failure of it means fencing."""
-        return self._shortest(name, self._patience.hasty_limit(getattr(self._parameters, name)))
+        return self._shortest(name, self._patience.hasty_limit(getattr(self._parameters, f"{name}_s")))
 
     def _shortest(self, name: str, limit: Limit) -> float:
         if limit.shortened_by_s:
@@ -505,7 +505,7 @@ class OcfAgent:
 
     def _look(self) -> Sight:
         """One look at the broker. Raises Invalid when it is not known where it would be."""
-        return look(self._control_socket, self._patience.look_s(self._parameters.hang_timeout))
+        return look(self._control_socket, self._patience.look_s(self._parameters.hang_timeout_s))
 
     def _level(self) -> int:
         told = self._environment.get("OCF_CHECK_LEVEL", "0")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from qpid_ha_config.defaults import CONFIG_FILE
-from qpid_ha_config.scalars import parse_boolean, parse_count, parse_duration_s
+from qpid_ha_config.scalars import parse_boolean, parse_count, parse_timeout_s
 
 PREFIX = "OCF_RESKEY_"
 Value = TypeVar("Value")
@@ -116,10 +116,10 @@ class Parameters:
     log_file: str
     virtual_ip: str
     virtual_ip_nic: str
-    start_timeout: float
-    stop_timeout: float
-    promote_timeout: float
-    hang_timeout: float
+    start_timeout_s: float
+    stop_timeout_s: float
+    promote_timeout_s: float
+    hang_timeout_s: float
     max_lag: int
     watch: bool
 
@@ -139,10 +139,10 @@ def read_parameters(environment: Mapping[str, str] = os.environ) -> Parameters:
         log_file=texts["log_file"],
         virtual_ip=texts["virtual_ip"],
         virtual_ip_nic=texts["virtual_ip_nic"],
-        start_timeout=_duration(texts, "start_timeout"),
-        stop_timeout=_duration(texts, "stop_timeout"),
-        promote_timeout=_duration(texts, "promote_timeout"),
-        hang_timeout=_duration(texts, "hang_timeout"),
+        start_timeout_s=_duration(texts, "start_timeout"),
+        stop_timeout_s=_duration(texts, "stop_timeout"),
+        promote_timeout_s=_duration(texts, "promote_timeout"),
+        hang_timeout_s=_duration(texts, "hang_timeout"),
         max_lag=_read(texts, "max_lag", parse_count, "a number of messages, 0 or more"),
         watch=_read(texts, "watch", parse_boolean, "true or false"),
     )
@@ -161,7 +161,7 @@ def without_wrong_ones(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _duration(texts: Mapping[str, str], name: str) -> float:
-    return _read(texts, name, _positive_duration, "a time above 0, such as 20s or 500ms")
+    return _read(texts, name, parse_timeout_s, "a time above 0, such as 20s or 500ms")
 
 
 def _read(texts: Mapping[str, str], name: str, read: Callable[[str], Value], expected: str) -> Value:
@@ -169,10 +169,3 @@ def _read(texts: Mapping[str, str], name: str, read: Callable[[str], Value], exp
         return read(texts[name])
     except ValueError:
         raise ParameterError(name, f"{texts[name]!r} is not {expected}") from None
-
-
-def _positive_duration(text: str) -> float:
-    duration_s = parse_duration_s(text)
-    if duration_s <= 0:
-        raise ValueError
-    return duration_s

@@ -183,8 +183,9 @@ def _policy(value: Scalar) -> FullPolicy:
         raise ValueError("reject, ring or self-destruct") from None
 
 
-def _replicate(value: Scalar) -> Replicate:
-    text = value.lower() if isinstance(value, str) else ""
+def parse_level(value: object) -> Replicate:
+    """`all` is what `messages` was called in qpid. Raises ValueError with what there is."""
+    text = value.strip().lower() if isinstance(value, str) else ""
     try:
         return Replicate.MESSAGES if text == "all" else Replicate(text)
     except ValueError:
@@ -213,6 +214,6 @@ _CONVERTERS = {
     "auto_delete_delay_s": _seconds,
     "durable": _flag,
     "subscription": _text,
-    "replicate": _replicate,
+    "replicate": parse_level,
     "store_error": _store_error,
 }

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qpid_ha_config.scalars import parse_duration_s
+from qpid_ha_config.scalars import parse_timeout_s
 from qpid_ha_pipeline.amqp.brokers import Cluster, find_login, read_brokers
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.options import number_in, truth_in, words_in
@@ -113,7 +113,7 @@ def _duration(name: str, options: Mapping[str, str]) -> float | None:
     if name not in options:
         return None
     try:
-        return parse_duration_s(options[name])
+        return parse_timeout_s(options[name])
     except ValueError as error:
         raise PipelineError(f"{name}: {error}") from None
 
