@@ -11,8 +11,13 @@ from typing import Any, Final
 from lab.cluster_view import ClusterView, read_view
 from lab.machines import Lab, MachineError
 from lab.plan import VIRTUAL_ADDRESS
+from qpid_ha_agent.control import ControlClient, ControlFailure
 
 _GLANCE_S: Final = 0.1
+_ANSWER_LIMIT_S: Final = 3.0
+_ADMIN: Final = ("qpid-ha", "--timeout", f"{_ANSWER_LIMIT_S:g}", "--format", "json")
+_COMMANDS: Final = {"status": ["status"], "query": ["query"], "queues": ["queue", "list"], "history": ["history"]}
+"""Of the admin tool, for a method of the control socket."""
 _CRM_MON: Final = ("crm_mon", "--one-shot", "--output-as=xml", "--fence-history=3")
 """3: all of the history. `stonith_admin --history` tells one of each kind, and that need not be the last."""
 CLONE: Final = "broker-clone"
@@ -78,12 +83,25 @@ class Cluster:
             return any(entry.get("local") == address for link in shown for entry in link.get("addr_info", ()))
         return False
 
+    def ask(self, machine: str, method: str, **params: object) -> Any:
+        """What that machine's broker answers on its control socket, as `qpid-ha --format json` would print it.
+        Raises MachineError.
+
+        Asked from this host where it can be: a process for each question is half of all that a lab computes.
+        """
+        socket = self.lab.control_socket(machine)
+        if socket is None:
+            return json.loads(self.lab.output(machine, *_ADMIN, *_COMMANDS[method]))
+        try:
+            with ControlClient(socket, _ANSWER_LIMIT_S) as client:
+                return client.call(method, **params)
+        except ControlFailure as problem:
+            raise MachineError(f"{machine}: {problem}") from problem
+
     def broker(self, machine: str) -> dict[str, Any]:
-        """What `qpid-ha query` says on that machine; {"state": "down"} when its broker does not answer."""
-        with suppress(MachineError, ValueError):
-            facts = json.loads(self.lab.output(machine, "qpid-ha", "--timeout", "3", "--format", "json", "query"))
-            if isinstance(facts, dict):
-                return facts
+        """What its broker says in answer to `query`; {"state": "down"} when it does not answer."""
+        with suppress(MachineError):
+            return dict(self.ask(machine, "query"))
         return {"state": "down"}
 
     def states(self) -> dict[str, str]:
@@ -93,13 +111,12 @@ class Cluster:
     def state(self, machine: str) -> str:
         """One broker's own word."""
         with suppress(MachineError):
-            return self.lab.run(machine, "qpid-ha", "--timeout", "3", "status", check=False).stdout.strip() or "down"
+            return str(self.ask(machine, "status")["state"])
         return "down"
 
     def queue_depths(self, machine: str) -> dict[str, int]:
         """How many messages each queue of that machine's broker holds. Raises MachineError."""
-        listed = json.loads(self.lab.output(machine, "qpid-ha", "--timeout", "3", "--format", "json", "queue", "list"))
-        return {str(queue["name"]): int(queue["messages"]) for queue in listed}
+        return {str(queue["name"]): int(queue["messages"]) for queue in self.ask(machine, "queues", action="list")}
 
     # --- waiting
 
@@ -134,22 +151,26 @@ class Cluster:
         return self.primary()
 
     def _only_promoted(self, nodes: Sequence[str]) -> bool:
+        """Pacemaker is asked last, because that takes a process."""
+        leading = [node for node in nodes or self.lab.plan.members if self.state(node) == "primary"]
+        if not leading:
+            return False
         promoted = self.view().promoted()
-        return len(promoted) == 1 and (not nodes or promoted[0] in nodes) and self.state(promoted[0]) == "primary"
+        return len(promoted) == 1 and promoted[0] in leading
 
     def wait_well(self, timeout_s: float = 90.0) -> float:
         """Until one node is promoted, every other member is unpromoted and ready, and the address is in its place."""
         return self.wait(self.is_well, "one primary with its address, all others ready", timeout_s)
 
     def is_well(self) -> bool:
-        """See `wait_well`."""
+        """See `wait_well`. What takes a process is asked last."""
+        states = {node: self.state(node) for node in self.lab.plan.members}
+        primaries = [node for node, state in states.items() if state == "primary"]
+        backups = sorted(node for node, state in states.items() if state == "ready")
+        if len(primaries) != 1 or len(primaries + backups) != len(states):
+            return False
         view = self.view()
-        promoted, unpromoted = view.promoted(), view.unpromoted()
-        if len(promoted) != 1 or sorted(promoted + unpromoted) != sorted(self.lab.plan.members):
-            return False
-        if self.holders() != promoted:
-            return False
-        return all(self.state(node) == ("primary" if node in promoted else "ready") for node in self.lab.plan.members)
+        return view.promoted() == primaries and view.unpromoted() == backups and self.holders() == primaries
 
     # --- what an administrator does
 

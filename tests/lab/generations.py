@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Final
 
@@ -21,10 +20,8 @@ def record(cluster: Cluster, node: str) -> Record:
 
 
 def history(cluster: Cluster, node: str) -> list[dict[str, Any]]:
-    """The generations that this node's broker knows, the oldest first. Raises MachineError, ValueError."""
-    told = cluster.lab.output(node, "qpid-ha", "--timeout", "3", "--format", "json", "history")
-    generations: list[dict[str, Any]] = json.loads(told)
-    return generations
+    """The generations that this node's broker knows, the oldest first. Raises MachineError."""
+    return list(cluster.ask(node, "history"))
 
 
 def _told_to_all(generations: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

@@ -64,6 +64,11 @@ class Lab(ABC):
     def log(self, machine: str, path: str) -> str:
         """A file of a machine, also of one that is off, where that can be had; empty if there is none."""
 
+    def control_socket(self, machine: str) -> Path | None:
+        """Where this host reaches the control socket of the machine's broker; None where only a command in the
+        machine does. Raises MachineError when the machine is off."""
+        return None
+
     # --- the network
 
     def partition(self, *groups: Sequence[str]) -> None:

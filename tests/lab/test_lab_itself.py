@@ -15,6 +15,8 @@ import pytest
 
 from lab import audits
 from lab.cluster import Cluster
+from lab.generations import history
+from lab.load import Load
 from lab.machines import Lab, MachineError
 from lab.netns.control import SwitchClient
 from lab.netns.namespace_lab import STATE_VARIABLE
@@ -153,6 +155,24 @@ def test_fencing_pulls_the_plug(cluster: Cluster) -> None:
     backup, other = cluster.backups()
     cluster.lab.output(other, "stonith_admin", "--fence", backup, "--timeout", "20", timeout_s=40)
     assert not cluster.lab.is_on(backup)
+
+
+def test_the_admin_tool_in_a_machine_says_what_its_broker_says_from_outside(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said() -> list[object]:
+        nodes = cluster.lab.plan.members
+        depths = [cluster.queue_depths(node) for node in nodes]
+        facts = [[cluster.broker(node)[name] for name in ("name", "state", "last_lsn")] for node in nodes]
+        return [cluster.states(), facts, depths, [history(cluster, node) for node in nodes]]
+
+    with Load(cluster.lab) as load:
+        load.wait_confirmed(1)
+        load.finish()
+    wait_until(lambda: not complaints(cluster))
+    from_outside = said()
+    monkeypatch.setattr(cluster.lab, "control_socket", lambda _machine: None)
+    assert said() == from_outside
 
 
 # --- its audits

@@ -129,6 +129,10 @@ class NamespaceLab(Lab):
         """See Lab."""
         self.switch.ask("heal")
 
+    def control_socket(self, machine: str) -> Path | None:
+        """See Lab. A socket's path leads to it from every network namespace."""
+        return Path("/proc", str(self.switch.init_pid(machine)), "root", "run", "qpid-ha", f"{machine}.sock")
+
     def log(self, machine: str, path: str) -> str:
         """See Lab."""
         if self.is_on(machine):

@@ -21,6 +21,8 @@ from lab.netns.places import IN_MACHINE, SERVICES, Places
 from lab.plan import Plan
 
 _GLANCE_S = 0.02
+_IDLE_GLANCE_S = 0.1
+"""Of a machine on which nothing of init's own runs: the client."""
 _RUN_DIRECTORIES = (("crm", "hacluster", "haclient", 0o750), ("resource-agents", "root", "root", 0o1755))
 """What tmpfiles.d makes in /run where there is a systemd."""
 
@@ -116,7 +118,7 @@ def _reap() -> None:
     try:
         os.wait()
     except ChildProcessError:
-        time.sleep(_GLANCE_S)
+        time.sleep(_IDLE_GLANCE_S)
 
 
 if __name__ == "__main__":
