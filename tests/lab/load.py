@@ -132,6 +132,11 @@ class Load:
         """How many messages the cluster has confirmed."""
         return int(self.ask("report")["confirmed"])
 
+    def unanswered(self) -> int:
+        """How many messages were sent, and are not confirmed."""
+        report = self.ask("report")
+        return int(report["sent"]) - int(report["confirmed"])
+
     def wait_confirmed(self, count: int = 1, timeout_s: float = 30.0) -> float:
         """Until so many more are confirmed; the seconds that took. Raises LoadProblem."""
         wanted = self.confirmed() + count

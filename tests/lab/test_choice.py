@@ -61,12 +61,6 @@ def refusals(cluster: Cluster, node: str) -> str:
     return " ".join(action.reason for action in failed if action.node == node and "promote" in action.operation)
 
 
-def unanswered(load: Load) -> int:
-    """What was sent, and not confirmed."""
-    report = load.ask("report")
-    return int(report["sent"]) - int(report["confirmed"])
-
-
 @pytest.mark.explains(BROKER_DIED, MADE_WAY)
 def test_a_preferred_node_that_was_dropped_from_the_in_sync_set_makes_way(cluster: Cluster, load: Load) -> None:
     primary = cluster.primary()
@@ -94,7 +88,7 @@ def test_a_preferred_node_that_lags_makes_way_when_no_lag_is_allowed(cluster: Cl
     with preferred(cluster, lagging), parameter(cluster, "max_lag", "0"):
         cluster.wait_well()
         with silenced(cluster, lagging):
-            cluster.wait(lambda: unanswered(load) > BEHIND, "the lagging one lacks something, and is still in sync")
+            cluster.wait(lambda: load.unanswered() > BEHIND, "the lagging one lacks something, and is still in sync")
 
             killed_at_s = cluster.kill_broker(primary)
 
@@ -115,7 +109,7 @@ def test_nobody_makes_way_for_a_dead_primary_that_was_restarted_with_more_than_w
     with parameter(cluster, "max_lag", "0"), parameter(cluster, "watch", "false"):
         cluster.wait_well()
         with silenced(cluster, backups[0]), silenced(cluster, backups[1]):
-            cluster.wait(lambda: unanswered(load) > BEHIND, "the primary has what both backups lack")
+            cluster.wait(lambda: load.unanswered() > BEHIND, "the primary has what both backups lack")
 
             killed_at_s = cluster.kill_broker(primary)
 

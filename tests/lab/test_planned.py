@@ -107,7 +107,7 @@ def test_a_planned_move_is_refused_by_a_target_that_lacks_what_the_old_primary_h
     load.wait_confirmed(100)
 
     with silenced(cluster, target):
-        cluster.wait(lambda: unanswered(load) > BEHIND, "the target lacks something")
+        cluster.wait(lambda: load.unanswered() > BEHIND, "the target lacks something")
         cluster.move(target)
         cluster.wait(lambda: "handed over at" in refusal(cluster, target), f"{target} refuses, and crm_mon says why")
 
@@ -115,12 +115,6 @@ def test_a_planned_move_is_refused_by_a_target_that_lacks_what_the_old_primary_h
     cluster.wait_well()
     cluster.unmove()
     load.wait_confirmed(100)
-
-
-def unanswered(load: Load) -> int:
-    """What was sent, and not confirmed."""
-    report = load.ask("report")
-    return int(report["sent"]) - int(report["confirmed"])
 
 
 def refusal(cluster: Cluster, node: str) -> str:

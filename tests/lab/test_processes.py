@@ -9,6 +9,8 @@ from lab.load import Load
 from lab.on_node import Node
 
 BROKER_DIED = "broker_monitor.* on n[123]: not running|broker_asyncmon.* on n[123]: error"
+BEHIND = 40
+"""Messages that a primary owes an answer for: as many as come in 0.2 s."""
 
 
 @pytest.mark.explains(BROKER_DIED)
@@ -67,7 +69,7 @@ def test_a_primary_that_pauses_for_a_moment_stays_primary(cluster: Cluster, load
     load.wait_confirmed(100)
 
     cluster.freeze_broker(primary.name)
-    cluster.wait(lambda: load.confirmed() == load.confirmed(), "nothing is confirmed")
+    cluster.wait(lambda: load.unanswered() > BEHIND, "nothing is confirmed")
     thawed_at_s = cluster.thaw_broker(primary.name)
 
     load.wait_confirmed(100)

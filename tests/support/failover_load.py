@@ -15,6 +15,12 @@ __all__ = ["Audit", "FailoverLoad"]
 _GLANCE_S = 0.005
 
 
+class BurstPublisher(Publisher):
+    """Sends what is due all at once: one message at a time takes brokers three times as much of a shared processor."""
+
+    burst_s = 0.02
+
+
 class FailoverLoad:
     """`with FailoverLoad(cluster.urls) as load:` publishes and consumes until `finish`, which gives the account.
 
@@ -32,7 +38,7 @@ class FailoverLoad:
         durable: bool = False,
     ) -> None:
         self.ledger = Ledger()
-        self.publisher = Publisher(urls, queue, self.ledger, rate=rate, size=size, durable=durable)
+        self.publisher = BurstPublisher(urls, queue, self.ledger, rate=rate, size=size, durable=durable)
         self.consumer: Consumer = self.make_consumer(urls, queue)
         self._consumes = consume
 
