@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from blocking_client import BlockingClient
 from qpid_ha_pipeline.session import session
 from running_broker import RunningBroker
 from written_journal import WrittenJournal
+
+# A JVM lives here for seconds: compiling its code as well as can be takes longer than it gains. Every `java` reads it.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(scope="session")
