@@ -23,26 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write down what the stories in tests/golden say now")
 
 
-def _worker_group(node_id: str) -> str:
-    """Who shares something that is expensive to make runs in one process: a lab, Spark, the fixtures of a module."""
-    file = node_id.partition("::")[0]
-    match file.split("/"):
-        case [*_, "lab", "test_rgmanager.py"]:
-            return file  # it has a cluster of its own in any case
-        case [*_, "lab", _]:
-            return "lab"
-        case [*_, "pipeline", _]:
-            return "Spark"
-    return file
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """The largest groups begin first, because they take longest."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-        def _split_scope(self, nodeid: str) -> str:
-            return _worker_group(nodeid)
+    """See worker_groups.py."""
+    from worker_groups import GroupScheduling
 
     return GroupScheduling(config, log)

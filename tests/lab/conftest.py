@@ -1,4 +1,4 @@
-"""One lab per test run, put in order for each test; after each test the audits.
+"""One lab per process of the test run, put in order for each test; after each test the audits.
 
 A test asks for `cluster` (well, with resources), `empty_cluster` (formed, without), and `load` (clients on the fourth
 host). `@pytest.mark.explains("broker_monitor")` tells which failed actions are the test's own doing, as patterns;
@@ -61,9 +61,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line(f"tests/lab needs a real Corosync and Pacemaker cluster: {reason}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def keeper(request: pytest.FixtureRequest) -> Iterator[Stage | VagrantStage]:
-    """The lab of this run, and its caretaker."""
+    """The lab of this process, and its caretaker. It ends with the last test that needs it: an idle one still works."""
     in_namespaces = request.config.getoption("--lab") == "netns"
     if problem := what_is_missing() if in_namespaces else vagrant_lab.what_is_missing():
         request.config.stash[_SKIPPED] = problem
@@ -75,7 +75,7 @@ def keeper(request: pytest.FixtureRequest) -> Iterator[Stage | VagrantStage]:
     keeper.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stage(keeper: Stage | VagrantStage) -> Stage:
     """The lab in namespaces, which makes clusters on empty disks."""
     if not isinstance(keeper, Stage):

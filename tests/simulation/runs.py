@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
 from simulation.cluster import Outcome, run
 from simulation.plan import draw_plan
+
+
+def jobs_of_a_test() -> int:
+    """How many processes a test may use: one where pytest-xdist has other tests for the other processors."""
+    return 1 if "PYTEST_XDIST_WORKER" in os.environ else os.cpu_count() or 1
 
 
 def run_seed(seed: int) -> Outcome:

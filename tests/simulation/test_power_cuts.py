@@ -5,8 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ProcessPoolExecutor
 
 from simulation.power_cuts import SCENARIO, count_operations, cuts_of, problem_of
-
-PROCESSES = 2
+from simulation.runs import jobs_of_a_test
 
 
 def test_the_power_may_go_at_every_write() -> None:
@@ -17,7 +16,7 @@ def test_the_power_may_go_at_every_write() -> None:
         assert part in text, "the scenario has lost some of what it was made for"
 
     cuts = list(cuts_of(counts))
-    with ProcessPoolExecutor(PROCESSES) as pool:
+    with ProcessPoolExecutor(jobs_of_a_test()) as pool:
         problems = pool.map(problem_of, cuts, chunksize=16)
         found = {cut: problem for cut, problem in zip(cuts, problems, strict=True) if problem}
 

@@ -6,17 +6,16 @@ from dataclasses import replace
 
 from simulation.cluster import run
 from simulation.plan import DAMAGE, Kind, Plan, draw_plan
-from simulation.runs import run_seeds
+from simulation.runs import jobs_of_a_test, run_seeds
 from simulation.shrink import shrink
 
 CLUSTERS = 500
-PROCESSES = 2
 EXCUSED = 0.005
 """Of all that was confirmed."""
 
 
 def test_five_hundred_clusters_keep_their_promises() -> None:
-    outcomes = list(run_seeds(range(CLUSTERS), PROCESSES))
+    outcomes = list(run_seeds(range(CLUSTERS), jobs_of_a_test()))
 
     problems = {each.plan.seed: each.problem for each in outcomes if each.problem}
     assert problems == {}, "replay: ./dev simulate --seed S --trace"

@@ -1,0 +1,69 @@
+"""Which tests share a process of pytest-xdist, and which process gets which of these groups next.
+
+Who shares something that is expensive to make runs in one process: a lab, Spark, the fixtures of a module. A lab waits
+for its clusters half of the time, so two of them run beside one process that computes; the longest groups begin first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from xdist.scheduler import LoadScopeScheduling
+
+SPARK: Final = "Spark"
+LABS: Final = 2
+"""Processes that make a lab each; at least one makes none."""
+EXPECTED_S: Final[Mapping[str, float]] = {
+    SPARK: 330,
+    "tests/integration/test_failover.py": 150,
+    "tests/integration/test_bench.py": 90,
+    "tests/simulation/test_simulation.py": 90,
+    "tests/simulation/test_power_cuts.py": 70,
+    "tests/lab/test_blackouts.py": 180,
+    "tests/lab/test_rgmanager.py": 140,
+    "tests/lab/test_processes.py": 100,
+    "tests/lab/test_coordinator.py": 80,
+    "tests/lab/test_disks.py": 60,
+}
+"""Of the longest groups, from `./dev test --durations=0`. Only the order matters, so nobody has to keep it exact."""
+_LAB_TEST_S: Final = 12.0
+_TEST_S: Final = 0.1
+
+
+def group_of(node_id: str) -> str:
+    """The name of the group: a path, or Spark."""
+    file = node_id.partition("::")[0]
+    return SPARK if "tests/pipeline/" in f"/{file}" else file
+
+
+def takes_a_lab(group: str) -> bool:
+    """Does its process need one? Any process that has made one for another group will do."""
+    return "tests/lab/" in f"/{group}"
+
+
+def expected_s(group: str, tests: int) -> float:
+    """How long it takes, roughly."""
+    return EXPECTED_S.get(group, tests * (_LAB_TEST_S if takes_a_lab(group) else _TEST_S))
+
+
+def next_group(waiting: Mapping[str, Sequence[str]], *, has_lab: bool) -> str:
+    """The longest of those that suit the process, else of all. `waiting`: the tests of each group, at least one."""
+
+    def longest(groups: Iterable[str]) -> str:
+        return max(groups, key=lambda group: expected_s(group, len(waiting[group])), default="")
+
+    return longest(group for group in waiting if takes_a_lab(group) == has_lab) or longest(waiting)
+
+
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """A process gets another group when it has begun the last but one test of those that it has."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        with_lab = self.nodes[: max(1, min(LABS, len(self.nodes) - 1))]
+        waiting = {group: list(tests) for group, tests in self.workqueue.items()}
+        self.workqueue.move_to_end(next_group(waiting, has_lab=node in with_lab), last=False)
+        super()._assign_work_unit(node)

@@ -1,0 +1,90 @@
+"""Who runs what when the tests run in several processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from worker_groups import EXPECTED_S, SPARK, GroupScheduling, group_of, takes_a_lab
+
+ROOT = Path(__file__).parents[2]
+UNIT = [f"tests/unit/test_{name}.py::test_{number}" for name in "abc" for number in range(3)]
+SPARKS = [f"tests/pipeline/test_{name}.py::test_{number}" for name in "ab" for number in range(3)]
+LAB = [f"tests/lab/test_{name}.py::test_{number}" for name in "abcde" for number in range(3)]
+
+
+class Worker:
+    """A process of pytest-xdist: it runs what it was sent, one test each turn, but the last one only when more comes
+    or nothing more will."""
+
+    def __init__(self, name: str) -> None:
+        self.gateway = SimpleNamespace(id=name)
+        self.shutting_down = False
+        self.sent: list[int] = []
+        self.done: list[int] = []
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.sent += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+    @property
+    def upcoming(self) -> int | None:
+        waiting = self.sent[len(self.done) :]
+        return waiting[0] if len(waiting) > 1 or (waiting and self.shutting_down) else None
+
+
+def run(tests: list[str], processes: int) -> dict[str, list[str]]:
+    """What each process ran, in order."""
+    workers = [Worker(f"gw{number}") for number in range(processes)]
+    options = SimpleNamespace(loadscopereorder=True, tx=processes * ["popen"])
+    scheduling = GroupScheduling(SimpleNamespace(getvalue=lambda name: getattr(options, name), option=options))
+    for worker in workers:
+        scheduling.add_node(worker)
+        scheduling.add_node_collection(worker, tests)
+    scheduling.schedule()
+    while any(worker.upcoming is not None for worker in workers):
+        for worker in workers:
+            if (index := worker.upcoming) is not None:
+                worker.done.append(index)
+                scheduling.mark_test_complete(worker, index)
+    return {worker.gateway.id: [tests[index] for index in worker.done] for worker in workers}
+
+
+def groups(tests: list[str]) -> list[str]:
+    """In the order in which they began."""
+    return list(dict.fromkeys(map(group_of, tests)))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 4, 8])
+def test_every_test_runs_once_and_groups_stay_together(processes: int) -> None:
+    ran = run([*UNIT, *SPARKS, *LAB], processes)
+
+    assert sorted(test for tests in ran.values() for test in tests) == sorted([*UNIT, *SPARKS, *LAB])
+    began = Counter(group for tests in ran.values() for group in groups(tests))
+    assert set(began.values()) == {1}, "each group is in one process"
+    assert all([group_of(test) for test in tests] == sorted(map(group_of, tests), key=groups(tests).index)
+               for tests in ran.values())  # fmt: skip
+
+
+def test_of_three_processes_two_begin_with_the_labs_and_one_with_the_longest_of_the_rest() -> None:
+    ran = run([*UNIT, *LAB, *SPARKS], 3)
+
+    assert [takes_a_lab(groups(tests)[0]) for tests in ran.values()] == [True, True, False]
+    assert groups(ran["gw2"])[0] == SPARK
+
+
+def test_who_has_a_lab_takes_the_groups_that_need_one_first() -> None:
+    ran = run([*UNIT, *SPARKS, *LAB], 3)
+
+    for name in ("gw0", "gw1"):
+        needs = [takes_a_lab(group) for group in groups(ran[name])]
+        assert needs == sorted(needs, reverse=True)
+
+
+def test_the_groups_whose_duration_is_known_exist() -> None:
+    assert [group for group in EXPECTED_S if group != SPARK and not (ROOT / group).is_file()] == []
