@@ -10,10 +10,7 @@ from itertools import islice
 import pytest
 
 from qpid_ha_broker.ha import verdict
-from qpid_ha_broker.store import reading
-from qpid_ha_broker.store.blocks import FileHeader
-from qpid_ha_broker.store.files import File
-from qpid_ha_broker.store.reading import BlockReader, Witnesses, classify
+from qpid_ha_broker.store.reading import BlockReader, Verdict, Witnesses
 from simulation.cluster import run
 from simulation.plan import PRIMARY, Fault, Kind, Plan, draw_plan
 from simulation.planted import found_by
@@ -63,13 +60,12 @@ def test_leading_from_stores_that_are_older_than_the_record_is_found(monkeypatch
 
 
 def test_taking_a_segment_that_was_cut_short_for_a_torn_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def classify_without_its_length(
-        file: File, header: FileHeader, reader: BlockReader, witnesses: Witnesses
-    ) -> reading.Verdict:
-        blind = witnesses._replace(synced_bytes=0, is_last=False)
-        return classify(file, header, reader, blind)
+    judge = BlockReader.verdict
 
-    monkeypatch.setattr(reading, "classify", classify_without_its_length)
+    def judge_without_its_length(self: BlockReader, witnesses: Witnesses) -> Verdict:
+        return judge(self, witnesses._replace(synced_bytes=0, is_last=False))
+
+    monkeypatch.setattr(BlockReader, "verdict", judge_without_its_length)
 
     problem = found_by(monkeypatch, with_faults(*FROZEN_BACKUP_AND_A_STORE_CUT_SHORT, has_store=True)).problem
     assert "has it" in problem or "whose settlement was confirmed" in problem

@@ -10,7 +10,7 @@ from qpid_ha_broker.store.blocks import Block, BlockKind
 from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.journal import ClosedSegment, Identity, Journal, StatusFile
 from qpid_ha_broker.store.layout import segment_numbers, segment_path
-from qpid_ha_broker.store.reading import Verdict, classify, read_blocks, read_header, witnesses_of
+from qpid_ha_broker.store.reading import BlockReader, Verdict, read_header, witnesses_of
 from qpid_ha_broker.store.status import read_status
 
 IDENTITY = Identity("cluster", "alpha", "default")
@@ -69,16 +69,16 @@ def read_journal(disk: Disk) -> Read:
     for number in numbers:
         file = disk.open(segment_path(number))
         assert headers[number].number == number
-        reader = read_blocks(file, headers[number])
+        reader = BlockReader(file, headers[number])
         blocks += [block for block in reader if block.kind is BlockKind.EVENTS]
         is_last = number == numbers[-1]
         witnesses = witnesses_of(number, read_status(disk), headers.get(number + 1), is_last=is_last)
-        verdicts.append(classify(file, headers[number], reader, witnesses))
+        verdicts.append(reader.verdict(witnesses))
     return Read(blocks, verdicts, number)
 
 
 def last_block(disk: Disk) -> Block:
     """The last of the journal, a MARK or an END too."""
     file = disk.open(segment_path(segment_numbers(disk)[-1]))
-    *_, last = read_blocks(file, read_header(file))
+    *_, last = BlockReader(file, read_header(file))
     return last

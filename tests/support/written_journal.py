@@ -15,7 +15,7 @@ from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.journal import Identity, Journal
-from qpid_ha_broker.store.reading import read_blocks, read_header
+from qpid_ha_broker.store.reading import BlockReader, read_header
 from qpid_ha_broker.store.snapshot import SnapshotEnd, SnapshotWriter
 from qpid_ha_broker.store.status import STATUS_FILE, Status
 
@@ -127,7 +127,7 @@ def blocks_of(journal: WrittenJournal, number: int) -> list[tuple[int, int]]:
     """Offset and end of each block."""
     file = LocalDisk(journal.directory).open(f"journal/{number:020d}.log")
     try:
-        return [(block.offset, block.end) for block in read_blocks(file, read_header(file))]
+        return [(block.offset, block.end) for block in BlockReader(file, read_header(file))]
     finally:
         file.close()
 

@@ -32,12 +32,11 @@ from qpid_ha_broker.store.blocks import (
 from qpid_ha_broker.store.errors import BlockError, NewerFormat
 from qpid_ha_broker.store.reading import (
     NO_WITNESSES,
+    BlockReader,
     Ending,
     Witnesses,
-    classify,
     end_data,
     end_facts,
-    read_blocks,
     read_header,
 )
 from simulated_disk import SimulatedDisk
@@ -198,9 +197,9 @@ def verdict_of(image: bytes | bytearray, witnesses: Witnesses = NO_WITNESSES) ->
     disk.put("file", bytes(image))
     file = disk.open("file")
     header = read_header(file)
-    reader = read_blocks(file, header)
+    reader = BlockReader(file, header)
     data = [block.data for block in reader]
-    verdict = classify(file, header, reader, witnesses)
+    verdict = reader.verdict(witnesses)
     assert verdict.offset == reader.end
     return data, verdict.ending, verdict.offset
 
@@ -216,8 +215,8 @@ def test_a_reader_of_headers_sees_the_same_blocks_without_their_data() -> None:
     disk = SimulatedDisk(Random(0))
     disk.put("file", file_of((b"a" * 10, b"b" * 70_000), (b"", b"c"), size=100_000))
     file = disk.open("file")
-    whole = list(read_blocks(file, read_header(file)))
-    headers = list(read_blocks(file, read_header(file), headers_only=True))
+    whole = list(BlockReader(file, read_header(file)))
+    headers = list(BlockReader(file, read_header(file), headers_only=True))
     assert headers == [block._replace(data=b"") for block in whole]
     assert len(headers) == 4
 
@@ -227,7 +226,7 @@ def test_reading_ends_at_a_limit() -> None:
     disk.put("file", file_of((b"a",), (b"b",)))
     file = disk.open("file")
     limit = len(file_of((b"a",)))
-    assert [block.data for block in read_blocks(file, read_header(file), limit=limit)] == [b"a"]
+    assert [block.data for block in BlockReader(file, read_header(file), limit=limit)] == [b"a"]
 
 
 def test_the_last_group_may_be_torn_but_no_other() -> None:
@@ -268,15 +267,13 @@ def test_what_was_written_since_the_end_was_read_is_no_damage() -> None:
     disk = SimulatedDisk(Random(0))
     disk.put("file", before.ljust(len(image), b"\0"))
     file = disk.open("file")
-    reader = read_blocks(file, read_header(file))
+    reader = BlockReader(file, read_header(file))
     assert [block.data for block in reader] == [b"a"]
-    disk.put("file", bytes(image))
-    written = disk.open("file")
-    assert classify(written, read_header(written), reader)[:2] == (Ending.CLEAN, len(before))
+    disk.open("file", writable=True).write(0, bytes(image))
+    assert reader.verdict()[:2] == (Ending.CLEAN, len(before))
     image[len(before)] ^= 1
-    disk.put("file", bytes(image))
-    spoiled = disk.open("file")
-    assert classify(spoiled, read_header(spoiled), reader)[:2] == (Ending.DAMAGED, len(before))
+    disk.open("file", writable=True).write(0, bytes(image))
+    assert reader.verdict()[:2] == (Ending.DAMAGED, len(before))
 
 
 def test_blocks_of_the_file_that_was_there_before_are_not_read() -> None:
@@ -293,11 +290,11 @@ def test_nothing_is_read_behind_the_end_block() -> None:
     disk = SimulatedDisk(Random(0))
     disk.put("file", closed + encode_block(7, BlockKind.MARK, 9, 9, 9, 0, 512))
     file = disk.open("file")
-    reader = read_blocks(file, read_header(file))
+    reader = BlockReader(file, read_header(file))
     last = list(reader)[-1]
     assert end_facts(last) == {"last_lsn": 9}
     assert (reader.closed, reader.end) == (True, len(closed))
-    assert classify(file, read_header(file), reader).ending is Ending.CLEAN
+    assert reader.verdict().ending is Ending.CLEAN
 
 
 # --- the page that others write a reader from ------------------------------------------------------------------------

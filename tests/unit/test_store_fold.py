@@ -14,7 +14,7 @@ from qpid_ha_broker.store.blocks import BlockKind
 from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.fold import Folded, FoldError, fold
 from qpid_ha_broker.store.layout import segment_path
-from qpid_ha_broker.store.reading import read_blocks, read_header
+from qpid_ha_broker.store.reading import BlockReader, read_header
 from simulated_disk import SimulatedDisk
 
 
@@ -184,7 +184,7 @@ def content(disk: Disk, path: str) -> bytes:
 
 def records_of(disk: Disk, path: str):  # type: ignore[no-untyped-def]
     file = disk.open(path)
-    blocks = list(read_blocks(file, read_header(file)))
+    blocks = list(BlockReader(file, read_header(file)))
     return [record for block in blocks[:-1] for record in decode(block.data).records]
 
 

@@ -15,7 +15,7 @@ from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, B
 from qpid_ha_broker.store.errors import JournalDead, StoreError
 from qpid_ha_broker.store.journal import ClosedSegment, tied
 from qpid_ha_broker.store.layout import SPARE, segment_numbers, segment_path, snapshot_numbers, snapshot_path
-from qpid_ha_broker.store.reading import Ending, end_facts, read_blocks, read_header
+from qpid_ha_broker.store.reading import BlockReader, Ending, end_facts, read_header
 from simulated_disk import SimulatedDisk
 
 # --- keeping ---------------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_a_journal_that_ends_in_order_says_so_and_takes_nothing_more() -> None:
     number, length = journal.end()
     after = disk.after_power_cut()
     file = after.open(segment_path(number))
-    reader = read_blocks(file, read_header(file))
+    reader = BlockReader(file, read_header(file))
     blocks = list(reader)
     assert [block.kind for block in blocks] == [BlockKind.EVENTS, BlockKind.END]
     assert end_facts(blocks[-1]) == {"last_lsn": 1, "local_lsn": LOCAL_BASE - 1, "committed_lsn": 0}

@@ -13,7 +13,7 @@ from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.layout import snapshot_numbers
-from qpid_ha_broker.store.reading import read_blocks, read_header
+from qpid_ha_broker.store.reading import BlockReader, read_header
 from qpid_ha_broker.store.snapshot import BLOCK_BYTES, SnapshotEnd, SnapshotWriter, read_end
 from simulated_disk import PowerCut, SimulatedDisk
 
@@ -37,7 +37,7 @@ def test_what_was_added_is_there_in_blocks_of_a_mebibyte_with_the_last_words() -
     write(disk)
     file = disk.open("snapshots/00000000000000000007.snap")
     assert read_header(file) == HEADER
-    blocks = list(read_blocks(file, HEADER))
+    blocks = list(BlockReader(file, HEADER))
     assert [block.kind for block in blocks] == [BlockKind.EVENTS, BlockKind.EVENTS, BlockKind.END]
     assert b"".join(block.data for block in blocks[:2]) == b"".join(records(20))
     assert all(block.length <= BLOCK_BYTES for block in blocks)
@@ -55,7 +55,7 @@ def test_a_power_cut_at_any_write_leaves_a_whole_snapshot_or_none() -> None:
         after = cut.after_power_cut()
         if snapshot_numbers(after):
             file = after.open("snapshots/00000000000000000007.snap")
-            reader = read_blocks(file, read_header(file))
+            reader = BlockReader(file, read_header(file))
             assert sum(block.kind is BlockKind.EVENTS for block in reader) == 2
             assert reader.closed
         again = SnapshotWriter(after, HEADER)

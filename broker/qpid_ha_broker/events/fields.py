@@ -13,7 +13,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
-from .layout import ID
+from .layout import BODIES, ID
 from .types import Arguments, DequeueReason, Event, Scalar
 
 MAX_TEXT_BYTES: Final = 0xFFFF
@@ -31,6 +31,8 @@ MAX_ARGUMENT_INTEGER: Final = 2**64 - 1
 
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
+_BYTES: Final = {name: struct.calcsize("<" + form) for body in BODIES.values() for name, form in body.fields.items()}
+"""Of the fields that are integers; the LSN is not among them and has 8."""
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -161,8 +163,7 @@ def _wrong(name: str, value: object) -> str | None:
             return next((wrong for each in _as_tuple(value) if (wrong := _wrong_text(each))), None)
         case "arguments":
             return _refusal(value)
-    bits = {"priority": 8, "parts": 32, "kept": 32}.get(name, 64)
-    return _wrong_integer(value, 2**bits - 1)
+    return _wrong_integer(value, 256 ** _BYTES.get(name, 8) - 1)
 
 
 def _as_tuple(value: object) -> tuple[object, ...]:

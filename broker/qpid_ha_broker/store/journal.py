@@ -17,7 +17,7 @@ from .blocks import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, BlockKind, Buffer, Fi
 from .errors import JournalDead, StoreError
 from .files import FULL, Disk, File
 from .layout import SEGMENTS, SNAPSHOTS, SPARE, segment_numbers, segment_path, snapshot_numbers, snapshot_path
-from .reading import read_blocks, read_header
+from .reading import BlockReader, read_header
 from .segment import END_ROOM_BYTES, Segment, SegmentEnd, Staged
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
@@ -406,7 +406,7 @@ def _settle(disk: Disk, number: int, length: int) -> None:
     file = disk.open(segment_path(number), writable=True)
     try:
         known = FILE_HEADER_BYTES
-        for block in read_blocks(file, read_header(file), headers_only=True, limit=length):
+        for block in BlockReader(file, read_header(file), headers_only=True, limit=length):
             known = max(known, block.synced)
         while known < length:
             data = file.read(known, min(_COPY_BYTES, length - known))

@@ -62,98 +62,6 @@ def end_facts(block: Block) -> dict[str, Any]:
     return facts
 
 
-class BlockReader(Iterator[Block]):
-    """The blocks of a file, in order, up to the first that is not right. Reads large pieces, front to back.
-
-    Once it has ended: `end` is where the last good block ends, `problem` what was found there instead of a block
-    (None: nothing, the blocks end), `closed` whether the last one was END. `classify` says what that means.
-    """
-
-    def __init__(self, file: File, header: FileHeader, *, headers_only: bool = False, limit: int | None = None) -> None:
-        self.end = FILE_HEADER_BYTES
-        self.problem: BlockProblem | None = None
-        self.closed = False
-        self._file = file
-        self._header = header
-        self._headers_only = headers_only
-        self._limit = limit
-        self._base = self.end
-        self._window = b""
-        self._is_over = False
-
-    @property
-    def instead(self) -> str:
-        """What was found where a block should be, for people."""
-        return self.problem.text if self.problem is not None else "expected a block, found none"
-
-    @property
-    def file_bytes(self) -> int:
-        """How long the file is."""
-        return self._file.size
-
-    def verdict(self, witnesses: Witnesses) -> Verdict:
-        """What the end at which it has arrived means."""
-        return classify(self._file, self._header, self, witnesses)
-
-    def __iter__(self) -> BlockReader:
-        return self
-
-    def __next__(self) -> Block:
-        if self._is_over or (self._limit is not None and self.end >= self._limit):
-            raise StopIteration
-        found = self._read()
-        if isinstance(found, Block):
-            self.end = found.end
-            self.closed = self._is_over = found.kind is BlockKind.END
-            return found
-        self._is_over = True
-        self.problem = found
-        raise StopIteration
-
-    def _read(self) -> Block | BlockProblem | None:
-        if self._headers_only:
-            return self._read_header_only()
-        if self.end + BLOCK_HEADER_BYTES > self._base + len(self._window):
-            self._fill(_WINDOW_BYTES)
-        found = self._look()
-        if isinstance(found, BlockProblem) and found.fault is BlockFault.SHORT:
-            header = self._look(headers_only=True)
-            if isinstance(header, Block) and header.end <= self._file.size:
-                self._fill(max(_WINDOW_BYTES, header.end - header.offset))
-                return self._look()
-        return found
-
-    def _read_header_only(self) -> Block | BlockProblem | None:
-        if self.end + BLOCK_HEADER_BYTES > self._base + len(self._window):
-            self._fill(_HEADERS_WINDOW_BYTES)
-        found = self._look(headers_only=True)
-        if isinstance(found, Block) and found.end > self._file.size:
-            return BlockProblem(BlockFault.SHORT, found.offset, f"expected {found.length} bytes of data, found fewer")
-        return found
-
-    def _look(self, *, headers_only: bool = False) -> Block | BlockProblem | None:
-        at, number = self.end - self._base, self._header.number
-        return read_block(self._window, at, number, base=self._base, headers_only=headers_only)
-
-    def _fill(self, length: int) -> None:
-        self._base = self.end
-        self._window = self._file.read(self.end, length)
-
-
-def read_blocks(file: File, header: FileHeader, *, headers_only: bool = False, limit: int | None = None) -> BlockReader:
-    """The blocks of `file`. `headers_only`: without their data, which is then not checked. `limit`: end there."""
-    return BlockReader(file, header, headers_only=headers_only, limit=limit)
-
-
-@contextmanager
-def open_blocks(
-    disk: Disk, path: str, header: FileHeader | None = None, *, headers_only: bool = False, limit: int | None = None
-) -> Iterator[BlockReader]:
-    """`read_blocks` of the file at `path`, whose header is read first unless it is known. Raises as `read_header`."""
-    with closing(disk.open(path)) as file:
-        yield BlockReader(file, header or read_header(file), headers_only=headers_only, limit=limit)
-
-
 class Ending(StrEnum):
     """What the end of a segment's blocks means."""
 
@@ -201,38 +109,120 @@ def witnesses_of(number: int, status: Status | None, following: FileHeader | Non
 NO_WITNESSES: Final = Witnesses()
 
 
-def classify(file: File, header: FileHeader, reader: BlockReader, witnesses: Witnesses = NO_WITNESSES) -> Verdict:
-    """What the end at which `reader` has arrived means."""
-    at = reader.end
-    what = reader.instead
-    if witnesses.previous_bytes > at:
-        text = f"{what}; the next segment says that {witnesses.previous_bytes} bytes were written"
-        return Verdict(Ending.DAMAGED, at, text)
-    if max(witnesses.clean_bytes, witnesses.synced_bytes) > at:
-        text = f"{what}; STATUS says that {max(witnesses.clean_bytes, witnesses.synced_bytes)} bytes were written"
-        return Verdict(Ending.DAMAGED, at, text)
-    # Format 1 does not say how long it was, but behind its last block there were always the zeros of one more header.
-    room_bytes, size = header.room_bytes or at + BLOCK_HEADER_BYTES, file.size
-    is_short = reader.problem is not None and reader.problem.fault is BlockFault.SHORT
-    if witnesses.is_last and (size < room_bytes or is_short):
-        text = f"{what}; the file was cut off: it has {size} bytes, and was made with more"
-        return Verdict(Ending.DAMAGED, at, text)
-    if reader.closed:
-        return Verdict(Ending.CLEAN, at, "closed in order")
-    witness = _later_witness(file, header, at)
-    if witness is not None:
-        if _is_whole_by_now(file, header, at):
-            return Verdict(Ending.CLEAN, at, "the blocks ended when they were read; more have come since")
-        text = f"{what}; the block at offset {witness.offset} says that {witness.synced} bytes were on disk"
-        return Verdict(Ending.DAMAGED, at, text)
-    if reader.problem is not None:
-        return Verdict(Ending.TORN, at, what)
-    return Verdict(Ending.CLEAN, at, "the blocks end")
+class BlockReader(Iterator[Block]):
+    """The blocks of a file, in order, up to the first that is not right. Reads large pieces, front to back.
+
+    Once it has ended: `end` is where the last good block ends, `problem` what was found there instead of a block
+    (None: nothing, the blocks end), `closed` whether the last one was END. `verdict` says what that means.
+    With `headers_only` the data are not read, and not checked; with `limit` it ends there.
+    """
+
+    def __init__(self, file: File, header: FileHeader, *, headers_only: bool = False, limit: int | None = None) -> None:
+        self.end = FILE_HEADER_BYTES
+        self.problem: BlockProblem | None = None
+        self.closed = False
+        self._file = file
+        self._header = header
+        self._headers_only = headers_only
+        self._limit = limit
+        self._base = self.end
+        self._window = b""
+        self._is_over = False
+
+    @property
+    def instead(self) -> str:
+        """What was found where a block should be, for people."""
+        return self.problem.text if self.problem is not None else "expected a block, found none"
+
+    @property
+    def file_bytes(self) -> int:
+        """How long the file is."""
+        return self._file.size
+
+    def __iter__(self) -> BlockReader:
+        return self
+
+    def __next__(self) -> Block:
+        if self._is_over or (self._limit is not None and self.end >= self._limit):
+            raise StopIteration
+        found = self._read()
+        if isinstance(found, Block):
+            self.end = found.end
+            self.closed = self._is_over = found.kind is BlockKind.END
+            return found
+        self._is_over = True
+        self.problem = found
+        raise StopIteration
+
+    def _read(self) -> Block | BlockProblem | None:
+        if self._headers_only:
+            return self._read_header_only()
+        if self.end + BLOCK_HEADER_BYTES > self._base + len(self._window):
+            self._fill(_WINDOW_BYTES)
+        found = self._look()
+        if isinstance(found, BlockProblem) and found.fault is BlockFault.SHORT:
+            header = self._look(headers_only=True)
+            if isinstance(header, Block) and header.end <= self._file.size:
+                self._fill(max(_WINDOW_BYTES, header.end - header.offset))
+                return self._look()
+        return found
+
+    def _read_header_only(self) -> Block | BlockProblem | None:
+        if self.end + BLOCK_HEADER_BYTES > self._base + len(self._window):
+            self._fill(_HEADERS_WINDOW_BYTES)
+        found = self._look(headers_only=True)
+        if isinstance(found, Block) and found.end > self._file.size:
+            return BlockProblem(BlockFault.SHORT, found.offset, f"expected {found.length} bytes of data, found fewer")
+        return found
+
+    def _look(self, *, headers_only: bool = False) -> Block | BlockProblem | None:
+        at, number = self.end - self._base, self._header.number
+        return read_block(self._window, at, number, base=self._base, headers_only=headers_only)
+
+    def _fill(self, length: int) -> None:
+        self._base = self.end
+        self._window = self._file.read(self.end, length)
+
+    def verdict(self, witnesses: Witnesses = NO_WITNESSES) -> Verdict:
+        """What the end at which it has arrived means."""
+        file, header, at, what = self._file, self._header, self.end, self.instead
+        if witnesses.previous_bytes > at:
+            text = f"{what}; the next segment says that {witnesses.previous_bytes} bytes were written"
+            return Verdict(Ending.DAMAGED, at, text)
+        if max(witnesses.clean_bytes, witnesses.synced_bytes) > at:
+            text = f"{what}; STATUS says that {max(witnesses.clean_bytes, witnesses.synced_bytes)} bytes were written"
+            return Verdict(Ending.DAMAGED, at, text)
+        # Format 1 does not say how long it was, but behind its last block were always the zeros of one more header.
+        room_bytes, size = header.room_bytes or at + BLOCK_HEADER_BYTES, file.size
+        is_short = self.problem is not None and self.problem.fault is BlockFault.SHORT
+        if witnesses.is_last and (size < room_bytes or is_short):
+            text = f"{what}; the file was cut off: it has {size} bytes, and was made with more"
+            return Verdict(Ending.DAMAGED, at, text)
+        if self.closed:
+            return Verdict(Ending.CLEAN, at, "closed in order")
+        witness = _later_witness(file, header, at)
+        if witness is not None:
+            if _is_whole_by_now(file, header, at):
+                return Verdict(Ending.CLEAN, at, "the blocks ended when they were read; more have come since")
+            text = f"{what}; the block at offset {witness.offset} says that {witness.synced} bytes were on disk"
+            return Verdict(Ending.DAMAGED, at, text)
+        if self.problem is not None:
+            return Verdict(Ending.TORN, at, what)
+        return Verdict(Ending.CLEAN, at, "the blocks end")
+
+
+@contextmanager
+def open_blocks(
+    disk: Disk, path: str, header: FileHeader | None = None, *, headers_only: bool = False, limit: int | None = None
+) -> Iterator[BlockReader]:
+    """The blocks of the file at `path`, whose header is read first unless it is known. Raises as `header_of`."""
+    with closing(disk.open(path)) as file:
+        yield BlockReader(file, header or read_header(file), headers_only=headers_only, limit=limit)
 
 
 def _is_whole_by_now(file: File, header: FileHeader, at: int) -> bool:
     """A reader beside a running broker may have read the end just before it was written."""
-    again = read_blocks(file, header)
+    again = BlockReader(file, header)
     again.end = at
     return next(again, None) is not None
 

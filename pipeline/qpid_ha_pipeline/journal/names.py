@@ -16,7 +16,7 @@ from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
-from qpid_ha_broker.store.reading import header_of, open_blocks, read_blocks
+from qpid_ha_broker.store.reading import BlockReader, header_of, open_blocks
 
 from .stores import Directory
 from .survey import TakenBack, limit_at
@@ -90,7 +90,7 @@ class QueueNames:
     def _record(self, header: FileHeader, lsn: int) -> Record | None:
         """The record with that number, if this segment has it and it counts."""
         with suppress(FileNotFoundError), closing(self._disk.open(segment_path(header.number))) as file:
-            for block in read_blocks(file, header, headers_only=True):
+            for block in BlockReader(file, header, headers_only=True):
                 if block.kind is BlockKind.EVENTS and block.first_lsn <= lsn <= block.last_lsn:
                     if lsn < LOCAL_BASE and lsn > limit_at(self._taken_back, header.number, block.offset):
                         continue

@@ -20,7 +20,7 @@ from qpid_ha_broker.store.blocks import (
 )
 from qpid_ha_broker.store.files import File
 from qpid_ha_broker.store.layout import segment_path
-from qpid_ha_broker.store.reading import Ending, header_of, read_blocks, read_header
+from qpid_ha_broker.store.reading import BlockReader, Ending, header_of, read_header
 from qpid_ha_broker.store.survey import NO_LIMIT
 from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
 
@@ -152,7 +152,7 @@ class Scan:
     def _behind(self, file: File, at: int) -> int:
         """There is no good block at `at`: where the next one is. What is bad at the end nobody was promised."""
         segment, end = self.part.segment, self.part.end
-        reader = read_blocks(file, segment.header, limit=end)
+        reader = BlockReader(file, segment.header, limit=end)
         reader.end = at
         for block in reader:  # it has become whole by now
             return at if block.offset == at else end
