@@ -108,7 +108,7 @@ class Agent:
         self._is_shut_out = self._is_asked = False
         self._refusal: str | None = None
         self._deaths = 0
-        self._died_at_s = self._pause_until_s = self.promoted_s = 0.0
+        self._died_at_s = self._pause_until_s = 0.0
 
     # --- looking
 
@@ -230,7 +230,7 @@ class Agent:
                     self._pause()
                 self._lock.release(self)
             case Action.PROMOTE:
-                self.promoted_s, cause = now_s, f"{CAUSE}{self.node.name}"
+                cause = f"{CAUSE}{self.node.name}"
                 self._ask(action, lambda number: PromoteAsked(number, cause=cause, failover=True))
             case Action.DEMOTE:
                 self._check_right(action)
@@ -298,7 +298,7 @@ class Agents:
         self._agents = [Agent(schedule, draw, trace, node, self._lock, register) for node in nodes]
         self.is_careful = False
         self.last_in_sync: dict[str, int] = {}
-        self._handed_over_to, self._handed_over_s = "", 0.0
+        self._handed_over_to = ""
         self._could_lead_since_s: float | None = None
         self._missing_since_s: float | None = None
         schedule.after(0.2, self._look)
@@ -313,13 +313,14 @@ class Agents:
     def handed_over(self, reason: str) -> None:
         """A primary has left the command to another one."""
         self._handed_over_to = reason.removeprefix("handed over to ").partition(":")[0]
-        self._handed_over_s = self._schedule.now_s
 
     def became_primary(self, node: Node, cause: str) -> None:
-        """Raises Violation for an agent that had a primary hand over to its own broker."""
+        """Raises Violation for an agent that had a primary hand over to its own broker.
+
+        What an operator's promotion asked of a primary that slept is done when it wakes, and may help an agent's.
+        """
         is_from_working = self._handed_over_to == node.name
-        is_because_of_agent = self._agents[node.index].promoted_s < self._handed_over_s
-        if cause.startswith(CAUSE) and is_from_working and is_because_of_agent:
+        if cause.startswith(CAUSE) and is_from_working and node.step_down_cause.startswith(CAUSE):
             raise Violation(f"{cause} promoted it, and a primary that worked had to hand over")
 
     def _look(self) -> None:

@@ -90,7 +90,7 @@ class Cluster:
         )  # fmt: skip
         operator = Operator(
             self.nodes, plan.has_store, lambda: self.ledger.has_promises, lambda: self.faults.damage.has_struck,
-            self._note_force, self._force_settled,
+            self._note_force, self._force_settled, self._set_stranger_aside,
         )  # fmt: skip
         self.manager = self._make_manager(operator)
         shop = Shop(self.schedule, self._draw("clients"), self.ledger, self.nodes, plan.transient, bool(plan.producers))
@@ -203,6 +203,10 @@ class Cluster:
             raise Violation(f"{node.name} stops for good: {reason}")
         self.faults.damage.set_aside(node, reason)
         self.faults.start_later(node, self._restarts.choice(RESTARTED_AFTER_S))
+
+    def _set_stranger_aside(self, node: Node) -> None:
+        node.kill(is_silent=False, cause="an operator stops it")
+        self.ended_for_good(node, "it is of another cluster")
 
     def _note_force(self, node: Node) -> None:
         self.forced += 1

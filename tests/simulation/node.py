@@ -11,8 +11,9 @@ from typing import NamedTuple, Protocol
 
 from member_harness import MemberHarness, StoreRequest
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.frames import Batch, CaughtUp, Chunk, Frame, Resync, Welcome
+from qpid_ha_broker.ha.frames import Batch, CaughtUp, Chunk, Frame, Resync, Topic, Welcome
 from qpid_ha_broker.ha.replica import Restored
+from qpid_ha_broker.ha.roles import Candidate
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.queue import Consumer
@@ -149,6 +150,8 @@ class Node(MemberHarness):
         self.answers: dict[int, Callable[[bool, str], None]] = {}
         self.sessions: list[Session] = []
         self.stopped_because = ""
+        self.step_down_cause = ""
+        """Why it was promoted when it asked a primary to step down last."""
         self._inbox: deque[tuple[fx.Input | Callable[[], None], Delivery | None]] = deque()
         self._last_link = 0
         self._last_request = 0
@@ -397,6 +400,8 @@ class Node(MemberHarness):
         self._world.network.close(self, link, reason)
 
     def ask_peers(self, asked: fx.Ask) -> None:
+        if asked.question.topic is Topic.STEP_DOWN and isinstance(self.member.role, Candidate):
+            self.step_down_cause = self.member.role.promotion.cause
         self._world.network.ask(self, asked)
 
     def read_record(self, number: int) -> None:

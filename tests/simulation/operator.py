@@ -26,12 +26,15 @@ class Operator:
         is_damaged: Callable[[], bool],
         given_up: Callable[[Node], None],
         settled: Callable[[Node], None],
+        set_aside: Callable[[Node], None],
     ) -> None:
         self._nodes = nodes
         self._has_store = has_store
         self._has_promises = has_promises
         self._is_damaged = is_damaged
         self._given_up = given_up
+        self._set_aside = set_aside
+        """For a store that is of another cluster; Raises Violation where none was put back."""
         self.settled = settled
         """To be called when the promotion of whomever `choose` chose was answered."""
         self._have_all_refused = False
@@ -79,8 +82,17 @@ class Operator:
         if not self._is_damaged():
             raise Violation(f"nobody may lead, though all stores are back: {refusals}")
         best = _best(candidates)
+        strangers = [node for node in candidates if _cluster_of(node) not in ("", _cluster_of(best))]
+        for node in strangers:
+            self._set_aside(node)
+        if strangers:
+            return None
         self._given_up(best)
         return best
+
+
+def _cluster_of(node: Node) -> str:
+    return node.member.status.cluster
 
 
 def _best(nodes: list[Node]) -> Node:
