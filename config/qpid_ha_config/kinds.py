@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from types import MappingProxyType
@@ -24,6 +25,7 @@ from qpid_ha_config.scalars import (
 QueueArgument = str | int | float | bool
 HIDDEN = "********"
 """What is shown for a secret."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 AUTO = -1
 """The number for a size that the broker chooses."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -150,6 +152,13 @@ def _parse_text(value: object) -> str:
     return value
 
 
+def _parse_name(value: object) -> str:
+    """What may be part of a file's name."""
+    if not _NAME.fullmatch(name := _parse_text(value)):
+        raise ValueError
+    return name
+
+
 def _parse_secret(value: object) -> str:
     """Also with characters that no terminal shows."""
     if not isinstance(value, str):
@@ -202,6 +211,7 @@ def _rule(item: object) -> ReplicationRule:
 
 BOOLEAN = Kind("true or false", parse_boolean)
 TEXT = Kind("text", _parse_text)
+NAME = Kind("a text of 1 to 64 letters, digits and . _ -, the first a letter or digit", _parse_name)
 SECRET = Kind("text", _parse_secret)
 PATH = Kind("a path", parse_path, str)
 SIZE_OR_AUTO = Kind(

@@ -9,7 +9,6 @@ broker runs. The names of fields have units. Relations between fields are checke
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -22,7 +21,7 @@ from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate, chec
 from qpid_ha_config import defaults
 from qpid_ha_config.addresses import Address, show_addresses
 from qpid_ha_config.coordinator import CoordinatorUrl
-from qpid_ha_config.errors import SettingsError, nearest, shown
+from qpid_ha_config.errors import SettingsError, nearest
 from qpid_ha_config.kinds import (
     AUTO,
     BOOLEAN,
@@ -32,6 +31,7 @@ from qpid_ha_config.kinds import (
     LOG_LEVELS,
     MECHANISM,
     MECHANISM_LIST,
+    NAME,
     PATH,
     PEERS,
     QUEUE_ARGUMENTS,
@@ -56,7 +56,6 @@ LARGEST_MESSAGE_BYTES: Final = 127 * MIB
 """A message has to fit into a record of the log (128 MiB), with the names of the queues that it joins."""
 PRODUCERS_MAX: Final = 100_000
 """So that all of them fit into one frame to a backup."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _LONGEST_SOCKET_PATH = 107
 """Bytes that a Unix socket's address holds on Linux, without the final zero."""
 
@@ -179,7 +178,7 @@ _ALIASES: Final = {"ha.link-heartbeat-interval": "link-heartbeat-interval", "ha.
 class BrokerSettings:
     """One broker's settings. Raises SettingsError when fields do not go together."""
 
-    name: str = setting("name", TEXT, defaults.broker_name)
+    name: str = setting("name", NAME, defaults.broker_name)
     data_dir: Path | None = setting("data-dir", PATH)
     listen: tuple[Address, ...] = setting("listen", LISTENERS, (Address("amqp", "127.0.0.1", 5672),))
     control_socket: Path = setting("control-socket", PATH, Path())
@@ -343,8 +342,6 @@ def read_password_file(path: Path) -> str:
 
 
 def _check_names(settings: BrokerSettings) -> None:
-    if not _NAME.fullmatch(settings.name):
-        raise SettingsError("name", f"{shown(settings.name)} is not 1 to 64 of letters, digits and . _ -")
     length = len(bytes(settings.control_socket))
     if length > _LONGEST_SOCKET_PATH:
         problem = f"the path has {length} bytes, a Unix socket takes {_LONGEST_SOCKET_PATH}; choose a shorter one"

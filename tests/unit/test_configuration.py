@@ -89,6 +89,14 @@ def test_no_coordinator_is_none_in_any_case_of_letters(tmp_path: Path, text: str
     assert read_configured(path, {}).coordinator == load_settings(path, {}, {}).ha.coordinator == CoordinatorUrl()
 
 
+@pytest.mark.parametrize("name", ["a/b", "../b", "-a", "17", "''", "2026-01-31"])
+def test_a_name_that_could_not_be_a_file_is_refused_by_both(tmp_path: Path, name: str) -> None:
+    path = file_of(tmp_path, f"{MEMBER}name: {name}\n")
+    with pytest.raises(ConfigError) as refused:
+        read_configured(path, {})
+    assert str(refused.value) == of_broker(path)
+
+
 TWICE = [
     "name: a\nname: b\n",
     "ha: {coordinator: none}\nha.coordinator: file:/shared\n",
