@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,8 +36,7 @@ def read_configured(config: Path, changes: Mapping[str, object]) -> Configured:
     return Configured(name, socket, written.get("ha.coordinator"))
 
 
-@dataclass(frozen=True)
-class Service:
+class Service(NamedTuple):
     """What it takes to start a broker, to find it again, and to talk with it."""
 
     config: Path

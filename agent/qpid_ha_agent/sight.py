@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from qpid_ha_agent.broker_process import BrokerProcess, find_pid
 from qpid_ha_agent.control import ControlClient, ControlFailure, Forbidden, Refused, TimedOut, Unreachable
@@ -27,13 +28,12 @@ class Life(StrEnum):
     GONE = "gone"
 
 
-@dataclass(frozen=True)
-class Sight:
+class Sight(NamedTuple):
     """One look. `status` is what the broker answered; `how` says what was asked, for people."""
 
     life: Life
     how: str
-    status: Mapping[str, object] = field(default_factory=dict)
+    status: Mapping[str, object] = MappingProxyType({})
 
     @property
     def state(self) -> State | None:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,9 +132,9 @@ def test_a_program_that_hides_what_it_was_started_with_is_silent_rather_than_dea
 @pytest.mark.parametrize("missing", ["config", "program", "user"])
 def test_what_is_missing_on_this_machine_is_named(broker: ScriptedBroker, missing: str) -> None:
     service = {
-        "config": replace(broker.service, config=Path("/no/such/config.yaml")),
-        "program": replace(broker.service, binary=("/no/such/qpidd",)),
-        "user": replace(broker.service, user="no-such-user"),
+        "config": broker.service._replace(config=Path("/no/such/config.yaml")),
+        "program": broker.service._replace(binary=("/no/such/qpidd",)),
+        "user": broker.service._replace(user="no-such-user"),
     }[missing]
     found = failure(lambda: actions.start(service, TIMEOUT_S))
     assert found.trouble is Trouble.MACHINE
@@ -145,7 +144,7 @@ def test_what_is_missing_on_this_machine_is_named(broker: ScriptedBroker, missin
 def test_directories_that_are_missing_are_made(broker: ScriptedBroker) -> None:
     """/run is empty after a restart of the machine."""
     socket_path, log_file = broker.directory / "run" / "a.sock", broker.directory / "log" / "a.log"
-    service = replace(broker.service, control_socket=socket_path, log_file=log_file)
+    service = broker.service._replace(control_socket=socket_path, log_file=log_file)
     try:
         actions.start(service, TIMEOUT_S)
         assert log_file.exists()
@@ -228,7 +227,7 @@ def test_a_process_id_in_a_file_is_never_believed(broker: ScriptedBroker) -> Non
 
 
 def test_a_process_of_another_socket_is_another_broker(running: ScriptedBroker) -> None:
-    neighbour = replace(running.service, control_socket=running.control_socket.with_name("aa.sock"))
+    neighbour = running.service._replace(control_socket=running.control_socket.with_name("aa.sock"))
     assert actions.stop(neighbour, TIMEOUT_S) == "it was not running"
     assert running.pid
 

@@ -11,9 +11,10 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
 
 DIRECTORY = Path("/run/qpid-ha-agent")
 """Not below the broker's own /run/qpid-ha: its user could put links there, and we are root."""
@@ -28,9 +29,11 @@ def state_directory(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(environment.get(DIRECTORY_VARIABLE) or DIRECTORY)
 
 
-@dataclass
-class Memory:
-    """The fields, with what they are before anything was written."""
+class Memory(SimpleNamespace):
+    """The fields, with what they are before anything was written.
+
+    No dataclass: to import what makes one costs a monitor as much as a tenth of all else that it does.
+    """
 
     control_socket: str = ""
     stops: int = 0
@@ -58,7 +61,7 @@ class Memory:
     """Why the broker would not be promoted when that was tried last, until there is a primary."""
     refused_at_s: float = 0.0
     """When that was, by the clock that starts with the machine; 0: never, or it is worth another attempt."""
-    refused_among: list[str] = field(default_factory=list)
+    refused_among: Sequence[str] = ()
     """The brokers that answered then, as far as is known: one more attempt among them would be the same."""
     score_told_at_s: float = 0.0
     """By the clock that starts with the machine."""
@@ -69,8 +72,11 @@ class Memory:
     hindered_since_s: float = 0.0
     """By the same clock; 0: it is not."""
 
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**{**_NEW, "refused_among": [], **values})
+
     @property
-    def standing_refusal(self) -> list[str] | None:
+    def standing_refusal(self) -> Sequence[str] | None:
         """Who answered when it was refused, while that matters and is known, else None."""
         return (self.refused_among or None) if self.refused_at_s else None
 
@@ -78,6 +84,9 @@ class Memory:
     def is_held_back(self) -> bool:
         """The broker was refused so recently that it would be again, even if it was restarted or demoted since."""
         return bool(self.refused_at_s) and time.monotonic() - self.refused_at_s < HELD_BACK_S
+
+
+_NEW: Final = {name: getattr(Memory, name) for name in Memory.__annotations__}
 
 
 class MemoryFile:
@@ -96,17 +105,14 @@ class MemoryFile:
             return Memory()
         if not isinstance(found, dict):
             return Memory()
-        values = asdict(Memory())
-        for each in fields(Memory):
-            if isinstance(found.get(each.name), type(values[each.name])):
-                values[each.name] = found[each.name]
-        return Memory(**values)
+        kinds = {name: list if isinstance(value, tuple) else type(value) for name, value in _NEW.items()}
+        return Memory(**{name: found[name] for name, kind in kinds.items() if isinstance(found.get(name), kind)})
 
     def write(self, memory: Memory) -> None:
         """Raises OSError."""
         self._make_directory()
         temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(asdict(memory)), encoding="utf-8")
+        temporary.write_text(json.dumps(vars(memory)), encoding="utf-8")
         temporary.replace(self._path)
 
     @contextlib.contextmanager
@@ -114,9 +120,9 @@ class MemoryFile:
         """Read it, change it in the block, and it is written when something is different. Raises OSError."""
         with self._alone():
             memory = self.read()
-            before = asdict(memory)
+            before = dict(vars(memory))
             yield memory
-            if asdict(memory) != before:
+            if vars(memory) != before:
                 self.write(memory)
 
     @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from qpid_ha_config.defaults import CONFIG_FILE
@@ -104,8 +103,7 @@ TABLE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Parameters:
+class Parameters(NamedTuple):
     """The values, read and checked as far as they can be without looking at the machine."""
 
     config: str
