@@ -149,26 +149,40 @@ _ARGUMENTS: Final[_Spelling] = (write_arguments, read_arguments)
 def _row(kind: RecordKind, event: type[Event], /, **rest: _Spelling) -> _Row:
     """Of an event whose fields are those that `BODIES` has for it, and `rest` after them, in that order."""
     layout = BODIES[kind]
+    pack, unpack, size = layout.pack, layout.unpack_from, layout.size
     truths = [(number, name) for number, (name, form) in enumerate(layout.fields.items()) if form == "?"]
+    names = (*layout.fields, *rest)
+    places = [names.index(name) for name in event._fields]
 
     def write(given: Any) -> Pieces:
-        pieces = [layout.pack(*[getattr(given, name) for name in layout.fields])]
+        pieces = [pack(*[getattr(given, name) for name in layout.fields])]
         pieces += [write_field(getattr(given, name)) for name, (write_field, _) in rest.items()]
         return b"".join(pieces), _NO_PAYLOAD
 
-    def read(body: memoryview) -> Event:
-        values, at = list(layout.unpack_from(body)), layout.size
+    def numbers(body: memoryview) -> list[Any]:
+        values = list(unpack(body))
         for number, name in truths:
             if values[number] > 1:
                 raise ValueError(f"{name}: expected 0 or 1, found {values[number]}")
             values[number] = values[number] == 1
+        return values
+
+    def read(body: memoryview) -> Event:
+        values, at = numbers(body), size
         for _, read_field in rest.values():
             value, at = read_field(body, at)
             values.append(value)
         expect_end(body, at)
-        return event(**dict(zip((*layout.fields, *rest), values, strict=True)))
+        return event(*[values[place] for place in places])
 
-    return _Row(kind, event, write, read)
+    def write_numbers(given: Any) -> Pieces:
+        return pack(*given), _NO_PAYLOAD
+
+    def read_numbers(body: memoryview) -> Event:
+        expect_end(body, size)
+        return event(*numbers(body))
+
+    return _Row(kind, event, write, read) if rest else _Row(kind, event, write_numbers, read_numbers)
 
 
 _TABLE: Final = (
