@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError, BrokerProcessForbidden, run_to_its_end
-from qpid_ha_agent.control import ControlClient, ControlFailure, Refused, call_with_cause
+from qpid_ha_agent.control import ControlClient, ControlFailure, RequestRefused, call_with_cause
 from qpid_ha_agent.service import Service
 from qpid_ha_agent.sight import Life, Sight, await_answer, look
 
@@ -150,7 +150,7 @@ def _ask(service: Service, method: str, timeout_s: float, cause: str, **params: 
     try:
         with ControlClient(service.control_socket, timeout_s) as client:
             status = call_with_cause(client, method, cause, **params)
-    except Refused as refusal:
+    except RequestRefused as refusal:
         raise ActionFailed(Trouble.REFUSED, refusal.message) from None
     except ControlFailure as failure:
         raise ActionFailed(Trouble.FAILED, str(failure)) from None

@@ -15,7 +15,7 @@ from qpid_ha_config.defaults import find_file, socket_directories
 from qpid_ha_config.errors import ConfigError, UnreadableConfig
 
 if TYPE_CHECKING:
-    from qpid_ha_config.configuration import Configuration
+    from qpid_ha_config.configuration import WrittenSettings
 
 
 class AddressError(Exception):
@@ -71,7 +71,7 @@ def _by_name(name: str, environment: Mapping[str, str]) -> Path:
     raise Unreachable(f"no broker named {name} in {_listed(socket_directories(environment))}")
 
 
-def read_config(environment: Mapping[str, str]) -> Configuration | None:
+def read_config(environment: Mapping[str, str]) -> WrittenSettings | None:
     """The configuration of this machine's broker, as it is written; None if there is none, or not for our eyes.
 
     Raises ConfigError.
@@ -79,10 +79,10 @@ def read_config(environment: Mapping[str, str]) -> Configuration | None:
     path = find_file(None, environment)
     if path is None:
         return None
-    from qpid_ha_config.configuration import Configuration  # takes longer to import than a ping takes
+    from qpid_ha_config.configuration import WrittenSettings  # takes longer to import than a ping takes
 
     with suppress(UnreadableConfig):
-        return Configuration.read(path)
+        return WrittenSettings.read(path)
     return None
 
 

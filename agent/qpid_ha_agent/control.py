@@ -37,7 +37,7 @@ class TimedOut(Unreachable):
     """The broker is there, or its socket is, but no answer came in time."""
 
 
-class Refused(ControlFailure):
+class RequestRefused(ControlFailure):
     """The broker answered that it will not; `message` says what to do."""
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
@@ -50,7 +50,7 @@ class Refused(ControlFailure):
 class ControlClient:
     """One connection, made at the first call. Each call as a whole takes `timeout_s` at most.
 
-    After a failure other than `Refused` the connection is dropped, and the next call makes a new one.
+    After a failure other than `RequestRefused` the connection is dropped, and the next call makes a new one.
     """
 
     def __init__(self, path: str | os.PathLike[str], timeout_s: float = 10.0) -> None:
@@ -171,25 +171,25 @@ def call_with_cause(client: Client, method: str, cause: str, **params: object) -
     """
     try:
         return client.call(method, cause=cause, **params)
-    except Refused as refusal:
+    except RequestRefused as refusal:
         if refusal.code != INVALID_PARAMS:
             raise
         return client.call(method, **params)
 
 
-class NotAllowed(Refused):
+class NotAllowed(RequestRefused):
     """The broker answered that it takes nothing from us as who we are."""
 
     def __init__(self, message: str) -> None:
         super().__init__(NOT_ALLOWED, message)
 
 
-def refusal_of(error: dict[str, object]) -> Refused:
+def refusal_of(error: dict[str, object]) -> RequestRefused:
     """What a JSON-RPC error comes to."""
     code, message = error.get("code", 0), str(error.get("message", "refused"))
     if code == NOT_ALLOWED:
         return NotAllowed(message)
-    return Refused(code if isinstance(code, int) else 0, message, error.get("data"))
+    return RequestRefused(code if isinstance(code, int) else 0, message, error.get("data"))
 
 
 def _decode(line: bytes) -> dict[str, object] | None:

@@ -24,8 +24,8 @@ from qpid_ha_agent.control import ControlFailure
 from qpid_ha_agent.demo_cluster import ClusterFailed, LocalCluster
 from qpid_ha_agent.demo_failover import Failover, fail_over
 from qpid_ha_agent.demo_history import write_history
-from qpid_ha_agent.demo_ledger import Audit, Ledger
-from qpid_ha_agent.demo_load import Consumer, Publisher
+from qpid_ha_agent.demo_ledger import Ledger, LedgerAudit
+from qpid_ha_agent.demo_load import DemoConsumer, DemoPublisher
 from qpid_ha_agent.demo_stage import LiveTable, Stage
 
 QUEUE = "orders"
@@ -46,8 +46,8 @@ class Demo:
         self._stage = stage
         self._cluster = cluster
         self.ledger = Ledger()
-        self._publisher = Publisher(cluster.urls, QUEUE, self.ledger, rate=rate, durable=durable)
-        self._consumer = Consumer(cluster.urls, QUEUE, self.ledger)
+        self._publisher = DemoPublisher(cluster.urls, QUEUE, self.ledger, rate=rate, durable=durable)
+        self._consumer = DemoConsumer(cluster.urls, QUEUE, self.ledger)
         self._table = LiveTable(cluster, self.ledger)
         self._shown_at_s = 0.0
 
@@ -79,7 +79,7 @@ class Demo:
             self._settle()
         return failovers
 
-    def audit(self) -> Audit:
+    def audit(self) -> LedgerAudit:
         """The account of all that was sent so far."""
         return self.ledger.audit()
 

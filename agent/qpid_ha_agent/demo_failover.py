@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from qpid_ha_agent.demo_cluster import ClusterFailed, LocalBroker, LocalCluster
-from qpid_ha_agent.demo_load import Publisher
+from qpid_ha_agent.demo_load import DemoPublisher
 
 _GLANCE_S = 0.002
 _HAS_THE_LOCK = b"we have the lock"
@@ -36,7 +36,7 @@ class Failover(NamedTuple):
         return self.detection_s + self.promotion_s + self.client_recovery_s
 
 
-def fail_over(cluster: LocalCluster, publisher: Publisher, meanwhile: Callable[[], object]) -> Failover:
+def fail_over(cluster: LocalCluster, publisher: DemoPublisher, meanwhile: Callable[[], object]) -> Failover:
     """Kill the primary, wait until all is well again; `meanwhile` is called all the time. Raises ClusterFailed."""
     killed = cluster.primary()
     if killed is None:
@@ -98,7 +98,7 @@ def _wait_promoted(
     return found[0], at_s
 
 
-def _wait_confirmed(publisher: Publisher, killed_at_s: float) -> float:
+def _wait_confirmed(publisher: DemoPublisher, killed_at_s: float) -> float:
     deadline = time.monotonic() + _RECOVERY_TIMEOUT_S
     while time.monotonic() < deadline:
         for attached_at_s, confirmed_at_s in list(publisher.recoveries):

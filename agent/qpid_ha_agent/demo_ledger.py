@@ -48,10 +48,10 @@ class Ledger:
         # A snapshot, because the publisher's thread goes on writing; `list` of a dict is one step of the interpreter.
         return sum(number not in self.arrived for number in list(self.confirmed_at_s))
 
-    def audit(self) -> Audit:
+    def audit(self) -> LedgerAudit:
         """The account, to be drawn up when both sides are done."""
         copies = _copies(self.arrivals)
-        return Audit(
+        return LedgerAudit(
             sent=self.sent,
             confirmed=len(self.confirmed_at_s),
             refused=len(self.refused),
@@ -65,7 +65,7 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class Audit:
+class LedgerAudit:
     """What the books say. `received` counts each message once."""
 
     sent: int
@@ -87,13 +87,13 @@ class Audit:
         return not (self.lost or self.duplicates_unmarked or self.out_of_order)
 
 
-class _Copies(NamedTuple):
+class _DeliveredCopies(NamedTuple):
     marked: int
     sent_again: int
     unmarked: tuple[int, ...]
 
 
-def _copies(arrivals: Iterable[Arrival]) -> _Copies:
+def _copies(arrivals: Iterable[Arrival]) -> _DeliveredCopies:
     seen: set[int] = set()
     warned: set[int] = set()
     marked = sent_again = 0
@@ -109,7 +109,7 @@ def _copies(arrivals: Iterable[Arrival]) -> _Copies:
             sent_again += 1
         else:
             unmarked.append(arrival.number)
-    return _Copies(marked, sent_again, tuple(unmarked))
+    return _DeliveredCopies(marked, sent_again, tuple(unmarked))
 
 
 def _out_of_order(arrivals: Iterable[Arrival], refused: set[int]) -> tuple[int, ...]:

@@ -167,7 +167,7 @@ class FailoverClient(MessagingHandler):
             self._connect_at_s = time.monotonic() + self._addresses.pause_s()
 
 
-class Publisher(FailoverClient):
+class DemoPublisher(FailoverClient):
     """Sends numbered messages at a steady pace, and again what was not confirmed when a connection broke."""
 
     burst_s = 0.0
@@ -273,7 +273,7 @@ class Publisher(FailoverClient):
         self.on_rejected(event)
 
 
-class Consumer(FailoverClient):
+class DemoConsumer(FailoverClient):
     """Accepts whatever comes, and writes it down."""
 
     def __init__(self, urls: Sequence[str], queue: str, ledger: Ledger, **options: Any) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from qpid_ha_agent.control import ControlFailure
 from qpid_ha_agent.demo_cluster import Facts, LocalCluster
 from qpid_ha_agent.demo_failover import Failover
-from qpid_ha_agent.demo_ledger import Audit, Ledger
+from qpid_ha_agent.demo_ledger import Ledger, LedgerAudit
 
 WIDTH_IN_A_FILE = 100
 _STYLES = {"primary": "bold green", "ready": "green", "catchup": "yellow", "connecting": "yellow", "down": "bold red"}
@@ -116,7 +116,7 @@ class Stage:
             f"generation {failover.generation}, all ready again after {failover.whole_again_s:.1f} s",
         )
 
-    def show_report(self, failovers: Sequence[Failover], audit: Audit) -> None:
+    def show_report(self, failovers: Sequence[Failover], audit: LedgerAudit) -> None:
         """The times of each failover, and the account."""
         self.console.print(_times(failovers))
         self.console.print(_account(audit))
@@ -155,7 +155,7 @@ def _times(failovers: Sequence[Failover]) -> Table:
     return table
 
 
-def _account(audit: Audit) -> Table:
+def _account(audit: LedgerAudit) -> Table:
     table = Table(title="Messages", title_style="bold", min_width=72)
     table.add_column("")
     table.add_column("", justify="right")

@@ -30,7 +30,7 @@ class DiscardedError(Exception):
     """A file or a broker with which this cannot be done; the text says why."""
 
 
-class Discarded(NamedTuple):
+class DiscardedMessage(NamedTuple):
     """One message, as its publisher sent it."""
 
     queue: str
@@ -43,7 +43,7 @@ class DiscardedFile(NamedTuple):
 
     path: Path
     queue: str
-    messages: tuple[Discarded, ...]
+    messages: tuple[DiscardedMessage, ...]
     problem: str
 
     @property
@@ -82,12 +82,12 @@ def read_discarded(path: Path) -> DiscardedFile:
         if isinstance(record.event, QueueDeclared):
             queue = record.event.name
         elif isinstance(record.event, Enqueued):
-            messages.append(Discarded(queue, record.lsn, record.event.payload))
+            messages.append(DiscardedMessage(queue, record.lsn, record.event.payload))
     text = "" if problem is None else f"offset {problem.offset}: {problem.text}"
     return DiscardedFile(path, queue, tuple(messages), text)
 
 
-def as_document(message: Discarded, *, raw: bool) -> dict[str, Any]:
+def as_document(message: DiscardedMessage, *, raw: bool) -> dict[str, Any]:
     """For a line of JSON: the body, in base64 if it is no text; with `raw` the whole AMQP message, in base64."""
     document: dict[str, Any] = {"queue": message.queue, "id": message.id}
     if raw:

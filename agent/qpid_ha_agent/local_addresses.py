@@ -63,7 +63,7 @@ class LocalAddress(NamedTuple):
         return bool(self.flags & _PERMANENT)
 
 
-class Link(NamedTuple):
+class NetworkInterface(NamedTuple):
     """An interface as it is now. `mac` is empty where frames have no Ethernet addresses, or nobody asks for any."""
 
     nic: str
@@ -98,13 +98,13 @@ def direct_route_nic(address: Address) -> str:
     return ""
 
 
-def link(nic: str) -> Link:
+def link(nic: str) -> NetworkInterface:
     """Raises OSError when there is no such interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         flags = int.from_bytes(_interface_fact(asking, nic, _GET_FLAGS)[:2], sys.byteorder)
         kind, mac = _hardware_address(asking, nic)
     speaks_ethernet = kind == _ETHERNET and not flags & _NO_ARP
-    return Link(nic, bool(flags & _UP), bool(flags & _RUNNING), mac if speaks_ethernet else b"")
+    return NetworkInterface(nic, bool(flags & _UP), bool(flags & _RUNNING), mac if speaks_ethernet else b"")
 
 
 def own_macs() -> frozenset[bytes]:

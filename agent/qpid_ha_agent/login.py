@@ -13,7 +13,7 @@ from typing import NamedTuple
 from qpid_ha_agent.broker_address import AddressError, read_config
 from qpid_ha_agent.control import Forbidden
 from qpid_ha_config.addresses import Address
-from qpid_ha_config.configuration import Configuration
+from qpid_ha_config.configuration import WrittenSettings
 from qpid_ha_config.settings import read_password_file
 
 HOW_TO_LOG_IN = (
@@ -87,7 +87,7 @@ def _read_password(path: Path) -> str:
         raise AddressError(f"cannot read the password in {path}: {error}") from None
 
 
-def _find_listed(broker: Address, config: Configuration, resolve: Resolve) -> Address | None:
+def _find_listed(broker: Address, config: WrittenSettings, resolve: Resolve) -> Address | None:
     """The listed broker that is meant. A password is not for whoever is asked by a wrong name."""
     listed: list[Address] = [*config.get("ha.brokers-url"), *config.get("ha.public-url")]
     same_port = [there for there in listed if there.port == broker.port]

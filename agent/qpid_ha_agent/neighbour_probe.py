@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from ipaddress import IPv4Address, IPv6Address
 
-from qpid_ha_agent.local_addresses import Link
+from qpid_ha_agent.local_addresses import NetworkInterface
 from qpid_ha_agent.neighbour_frames import (
     ADVERTISEMENT,
     ALL_NODES,
@@ -37,7 +37,7 @@ _LONGEST = 2048
 
 
 def first_claim(
-    link: Link, address: IPv4Address | IPv6Address, wait_s: float, ignored_macs: frozenset[bytes]
+    link: NetworkInterface, address: IPv4Address | IPv6Address, wait_s: float, ignored_macs: frozenset[bytes]
 ) -> bytes | None:
     """The MAC of the first who claims `address` after we asked; None when for `wait_s` nobody else did.
 
@@ -61,7 +61,9 @@ def first_claim(
     return None
 
 
-def announce_to_neighbours(link: Link, address: IPv4Address | IPv6Address, count: int, pause_s: float) -> None:
+def announce_to_neighbours(
+    link: NetworkInterface, address: IPv4Address | IPv6Address, count: int, pause_s: float
+) -> None:
     """`count` times a gratuitous ARP of each form, or an unsolicited neighbour advertisement. Raises OSError."""
     if isinstance(address, IPv4Address):
         frames: tuple[bytes, ...] = arp_announcements(link.mac, address)
@@ -80,7 +82,7 @@ def announce_to_neighbours(link: Link, address: IPv4Address | IPv6Address, count
 _Question = tuple[Callable[[], object], Callable[[], Claim | None], socket.socket]
 
 
-def _arp_question(stack: ExitStack, link: Link, address: IPv4Address) -> _Question:
+def _arp_question(stack: ExitStack, link: NetworkInterface, address: IPv4Address) -> _Question:
     # Without a protocol until it is bound: nothing of other interfaces comes in.
     both = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM))
     both.bind((link.nic, _ETH_ARP))
@@ -92,7 +94,7 @@ def _arp_question(stack: ExitStack, link: Link, address: IPv4Address) -> _Questi
     return ask, lambda: read_arp(both.recv(_LONGEST)), both
 
 
-def _solicitation_question(stack: ExitStack, link: Link, address: IPv6Address) -> _Question:
+def _solicitation_question(stack: ExitStack, link: NetworkInterface, address: IPv6Address) -> _Question:
     sender = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM))
     receiver = stack.enter_context(_advertisements(link.nic))
     group, packet = solicitation(address)

@@ -17,7 +17,7 @@ import proton
 import proton.utils
 
 from qpid_ha_agent.broker_address import AddressError
-from qpid_ha_agent.control import NotAllowed, Refused, TimedOut, Unreachable, refusal_of
+from qpid_ha_agent.control import NotAllowed, RequestRefused, TimedOut, Unreachable, refusal_of
 from qpid_ha_agent.login import HOW_TO_LOG_IN, Login
 from qpid_ha_config.addresses import Address
 
@@ -63,7 +63,7 @@ class RemoteControlClient:
 
     def stream(self, method: str, **params: object) -> Iterator[object]:
         """Not through AMQP: always raises Refused."""
-        raise Refused(NOT_HERE, f"{method} is told on the machine of the broker only; run this there")
+        raise RequestRefused(NOT_HERE, f"{method} is told on the machine of the broker only; run this there")
 
     def _exchange(self, request: str) -> proton.Message:
         """The answer comes to a link of its own: a backup makes no temporary queue for it."""
@@ -114,7 +114,7 @@ class RemoteControlClient:
         if status != OK:
             text = f"{self.broker}: {properties.get('statusDescription', 'refused')}"
             if status != UNAUTHORIZED:
-                raise Refused(NOT_HERE, text)
+                raise RequestRefused(NOT_HERE, text)
             raise NotAllowed(text if self._login.user else f"{text} ({HOW_TO_LOG_IN})")
         try:
             reply = json.loads(str(message.body))

@@ -21,13 +21,13 @@ from typing import NamedTuple
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
 from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.broker_view import BrokerView
-from qpid_ha_agent.control import ControlFailure, Refused
+from qpid_ha_agent.control import ControlFailure, RequestRefused
 from qpid_ha_agent.decision import Action, Decision, Known, Limits, LockView, decide
 from qpid_ha_agent.lock import PrimaryLock
 from qpid_ha_agent.tenure import LeaseWatch, Refusals, Tenure
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.file import FileCoordinator, Lock
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.states import State
 
 log = logging.getLogger("agent")
@@ -62,7 +62,7 @@ class RunSettings:
 class Coordination(NamedTuple):
     """What the coordinator told in one look."""
 
-    record: Record
+    record: ClusterRecord
     renewal: str
     """What whoever has the lock wrote last."""
 
@@ -80,7 +80,7 @@ class Runner:
         """The lock was tried, and another one had it."""
         self._coordinator = FileCoordinator(settings.directory)
         self._lease_watch = LeaseWatch(2 * settings.poll_interval_s)
-        self._record: Record | None = None
+        self._record: ClusterRecord | None = None
         """As it was read last; None: never yet."""
         self._record_lost_at_s: float | None = None
         """Since when it cannot be read."""
@@ -324,7 +324,7 @@ class Runner:
         try:
             await self._talk.request(method, REQUEST_TIMEOUT_S, **params)
         except ControlFailure as failure:
-            reason = failure.message if isinstance(failure, Refused) else str(failure)
+            reason = failure.message if isinstance(failure, RequestRefused) else str(failure)
             self._say(Decision(Action.WAIT, f"{method} failed: {reason}"))
             if method == "promote":
                 self._pauses = self._refusals.pauses(reason)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 DEFAULT_LOG_DIRECTORY = Path("/var/log/qpid-ha")
 
 
-class Configured(NamedTuple):
+class ConfiguredBroker(NamedTuple):
     """What an agent reads of a broker's configuration: as little as it needs; the broker checks the rest."""
 
     name: str
@@ -21,19 +21,19 @@ class Configured(NamedTuple):
     coordinator: CoordinatorUrl
 
 
-def read_configured(config: Path, changes: Mapping[str, object]) -> Configured:
+def read_configured(config: Path, changes: Mapping[str, object]) -> ConfiguredBroker:
     """From the file, and from `changes` by dotted key, which beat it. Raises ConfigError."""
-    from qpid_ha_config.configuration import Configuration  # a monitor needs this module, and seldom that one
+    from qpid_ha_config.configuration import WrittenSettings  # a monitor needs this module, and seldom that one
     from qpid_ha_config.defaults import control_socket
     from qpid_ha_config.errors import SettingsError
 
-    written = Configuration.of_flags(changes).over(Configuration.read(config))
+    written = WrittenSettings.of_flags(changes).over(WrittenSettings.read(config))
     if not written.get("ha.cluster"):
         with written.blamed():
             raise SettingsError("ha.cluster", "it is not true: there is nothing to elect, start qpidd itself")
     name = written.get("name")
     socket = written.get("control-socket") if written.has("control-socket") else control_socket(name)
-    return Configured(name, socket, written.get("ha.coordinator"))
+    return ConfiguredBroker(name, socket, written.get("ha.coordinator"))
 
 
 class Service(NamedTuple):

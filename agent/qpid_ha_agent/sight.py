@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from qpid_ha_agent.broker_process import BrokerProcess, find_pid
-from qpid_ha_agent.control import ControlClient, ControlFailure, Forbidden, Refused, TimedOut, Unreachable
+from qpid_ha_agent.control import ControlClient, ControlFailure, Forbidden, RequestRefused, TimedOut, Unreachable
 from qpid_ha_broker.ha.states import State
 from qpid_ha_config.scalars import format_progress
 
@@ -77,7 +77,7 @@ def look(control_socket: Path, timeout_s: float) -> Sight:
     try:
         with ControlClient(control_socket, timeout_s) as client:
             status = client.call("status")
-    except (TimedOut, Forbidden, Refused) as problem:
+    except (TimedOut, Forbidden, RequestRefused) as problem:
         return Sight(Life.SILENT, str(problem))
     except Unreachable as problem:
         return _look_around(control_socket, str(problem))

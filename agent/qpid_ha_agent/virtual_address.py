@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 
-from qpid_ha_agent.local_addresses import Link, LocalAddress, direct_route_nic, held_addresses, link
+from qpid_ha_agent.local_addresses import LocalAddress, NetworkInterface, direct_route_nic, held_addresses, link
 
 LOOPBACK = "lo"
 
@@ -69,7 +69,7 @@ def nics_of_network(address: VirtualAddress, here: Sequence[LocalAddress]) -> li
     return sorted({other.nic for other in others if other.interface.network.prefixlen == longest})
 
 
-def ready_link(address: VirtualAddress, here: Sequence[LocalAddress]) -> Link:
+def ready_link(address: VirtualAddress, here: Sequence[LocalAddress]) -> NetworkInterface:
     """The link where it belongs. Raises AddressProblem when there is none, or it cannot carry anything.
 
     An interface that is down was put down by somebody: it is not ours to put up.

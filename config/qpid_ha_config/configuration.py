@@ -28,7 +28,7 @@ class _Written(NamedTuple):
     """The file with the line, or the command line."""
 
 
-class Configuration:
+class WrittenSettings:
     """Settings as they were written. What is wrong with one is a ConfigError that says where it stands."""
 
     def __init__(self, source: Path | str, written: Mapping[str, _Written]) -> None:
@@ -36,13 +36,13 @@ class Configuration:
         self._written = written
 
     @classmethod
-    def of_flags(cls, flags: Mapping[str, object]) -> Configuration:
+    def of_flags(cls, flags: Mapping[str, object]) -> WrittenSettings:
         """What a command line says, by dotted key."""
         written = {canonical_key(key): _Written(value, COMMAND_LINE) for key, value in flags.items()}
         return cls(COMMAND_LINE, written)
 
     @classmethod
-    def read(cls, path: Path) -> Configuration:
+    def read(cls, path: Path) -> WrittenSettings:
         """What a file says. Raises ConfigError for what is not YAML, and for a key that is there twice."""
         written: dict[str, _Written] = {}
         for key, value, line in _settings_in(path, _read_text(path)):
@@ -51,9 +51,9 @@ class Configuration:
             written[canonical_key(key)] = _Written(value, f"{path}:{line}")
         return cls(path, written)
 
-    def over(self, other: Configuration) -> Configuration:
+    def over(self, other: WrittenSettings) -> WrittenSettings:
         """Both; what is in this one counts."""
-        return Configuration(other.source, {**other._written, **self._written})
+        return WrittenSettings(other.source, {**other._written, **self._written})
 
     @property
     def values(self) -> dict[str, object]:

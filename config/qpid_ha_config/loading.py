@@ -13,7 +13,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from qpid_ha_config.configuration import COMMAND_LINE, Configuration
+from qpid_ha_config.configuration import COMMAND_LINE, WrittenSettings
 from qpid_ha_config.defaults import find_file
 from qpid_ha_config.errors import ConfigError, SettingsError
 from qpid_ha_config.settings import SECRETS, BrokerSettings, TlsSettings
@@ -25,7 +25,7 @@ def load_settings(
     environment: Mapping[str, str] = os.environ,
 ) -> BrokerSettings:
     """The settings from flags (by dotted key), the file that `find_file` finds and the defaults. Raises ConfigError."""
-    configuration = Configuration.of_flags(flags or {})
+    configuration = WrittenSettings.of_flags(flags or {})
     for key in SECRETS:
         if configuration.has(key):
             problem = "every user of this machine can read a command line: put it into a file of mode 0600"
@@ -33,7 +33,7 @@ def load_settings(
     configuration.check_each()
     path = find_file(config_file, environment)
     if path is not None:
-        file = Configuration.read(path)
+        file = WrittenSettings.read(path)
         for key in SECRETS:
             if file.has(key):
                 with file.blamed():

@@ -290,7 +290,7 @@ class BrokerSettings:
         return possible
 
 
-class Row(NamedTuple):
+class SettingRow(NamedTuple):
     """Where the value of a setting is: `name` is the field of `section` (empty: of `BrokerSettings`)."""
 
     section: str
@@ -300,15 +300,15 @@ class Row(NamedTuple):
     """A value, or a function that makes it."""
 
 
-def _rows() -> Iterable[Row]:
+def _rows() -> Iterable[SettingRow]:
     for section, owner in (("", BrokerSettings), *_SECTIONS.items()):
         for item in fields(owner):
             if "setting" in item.metadata:
                 default = item.default_factory if item.default is MISSING else item.default
-                yield Row(section, item.name, item.metadata["setting"], default)
+                yield SettingRow(section, item.name, item.metadata["setting"], default)
 
 
-TABLE: Final[Mapping[str, Row]] = MappingProxyType({row.setting.key: row for row in _rows()})
+TABLE: Final[Mapping[str, SettingRow]] = MappingProxyType({row.setting.key: row for row in _rows()})
 """Every setting, by its dotted key."""
 SECRETS: Final = tuple(key for key, row in TABLE.items() if row.setting.secret)
 """The keys whose value nobody but the broker may see."""
@@ -319,7 +319,7 @@ def canonical_key(key: str) -> str:
     return _ALIASES.get(key, key)
 
 
-def find(key: str) -> Row:
+def find(key: str) -> SettingRow:
     """Raises SettingsError for a key that does not exist, with the nearest one."""
     found = TABLE.get(canonical_key(key))
     if found is None:

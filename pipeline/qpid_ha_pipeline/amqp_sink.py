@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from .amqp.encoding import Encoder, check_written_schema
 from .amqp.options import WriteOptions
-from .amqp.primary import Primary
+from .amqp.primary import PrimaryConnection
 from .amqp.publishing import DEDUPLICATION, Publisher, chunks_of
 from .errors import PipelineError
 
@@ -36,7 +36,7 @@ class _Writer:
         check_written_schema(schema, has_target=bool(options.target))
         self._options = options
         self._is_numbered = is_numbered
-        with Primary(options.cluster) as primary:
+        with PrimaryConnection(options.cluster) as primary:
             offered = Publisher(primary, options.target or None, together=False).check().offered
         if options.exactly_once and DEDUPLICATION not in offered:
             raise PipelineError(
@@ -46,7 +46,7 @@ class _Writer:
 
     def _send(self, batches: Iterator[pa.RecordBatch], encoder: Encoder) -> Written:
         rows = 0
-        with Primary(self._options.cluster) as primary:
+        with PrimaryConnection(self._options.cluster) as primary:
             publisher = Publisher(primary, self._options.target or None, together=self._is_numbered)
             for chunk in chunks_of(message for batch in batches for message in encoder.messages(batch)):
                 publisher.deliver(chunk)

@@ -12,22 +12,22 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from .amqp.browsing import LiveQueue, Place, PlaceLost
+from .amqp.browsing import LiveQueue, PlaceLost, QueuePlace
 from .amqp.options import ReadOptions
-from .amqp.primary import Primary
+from .amqp.primary import PrimaryConnection
 from .amqp.queues import NoSuchQueue, QueueFacts
 from .amqp.rows import batch_of, check_live_schema
 from .errors import PipelineError, told_plainly
 
 Offsets = dict[str, dict[str, Any]]
-"""What Spark keeps: for each queue a `Place`."""
+"""What Spark keeps: for each queue a `QueuePlace`."""
 
 
 class Span(NamedTuple):
     """Messages of a queue behind `begin` and up to the id `end`."""
 
     queue: str
-    begin: Place
+    begin: QueuePlace
     end: int
 
 
@@ -46,7 +46,7 @@ class _LiveReader:
         check_live_schema(schema)
         self._options = options
         self._schema = schema
-        self._primary: Primary | None = None
+        self._primary: PrimaryConnection | None = None
         self._queues: dict[str, LiveQueue] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class _LiveReader:
 
     def _queue(self, name: str) -> LiveQueue:
         if self._primary is None:
-            self._primary = Primary(self._options.cluster)
+            self._primary = PrimaryConnection(self._options.cluster)
         if name not in self._queues:
             self._queues[name] = LiveQueue(self._primary, name)
         return self._queues[name]
@@ -75,7 +75,7 @@ class _LiveReader:
         except NoSuchQueue:
             raise _no_queue(name) from None
 
-    def _places(self, asked: str | dict[str, int]) -> dict[str, Place]:
+    def _places(self, asked: str | dict[str, int]) -> dict[str, QueuePlace]:
         """As `startingOffsets` or `endingOffsets` say; a queue that is not named begins at its head."""
         places = {}
         for name in self._options.queues:
@@ -84,7 +84,7 @@ class _LiveReader:
                 message_id = asked.get(name, 0)
             else:
                 message_id = facts.newest_message if asked == "latest" else 0
-            places[name] = Place.at(facts, message_id)
+            places[name] = QueuePlace.at(facts, message_id)
         return places
 
     def _split(self, spans: Sequence[Span]) -> list[Spans]:
@@ -108,7 +108,7 @@ class _LiveReader:
         arrow = to_arrow_schema(self._schema, timezone="UTC")
         if not isinstance(partition, Spans):
             return  # Spark's stand-in for no partitions at all
-        with Primary(self._options.cluster) as primary:
+        with PrimaryConnection(self._options.cluster) as primary:
             for queue, begin, end in partition.spans:
                 try:
                     for chunk in LiveQueue(primary, queue).between(begin, end):
@@ -150,8 +150,8 @@ class AmqpStreamReader(_LiveReader, DataSourceStreamReader, SupportsTriggerAvail
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._target: dict[str, Place] | None = None
-        self._newest: dict[str, Place] = {}
+        self._target: dict[str, QueuePlace] | None = None
+        self._newest: dict[str, QueuePlace] = {}
 
     @told_plainly
     def initialOffset(self) -> Offsets:
@@ -175,7 +175,7 @@ class AmqpStreamReader(_LiveReader, DataSourceStreamReader, SupportsTriggerAvail
                 self._shorten(begins, ends, limit.max_rows)
             return _offsets(ends)
 
-    def _shorten(self, begins: dict[str, Place], ends: dict[str, Place], max_rows: int) -> None:
+    def _shorten(self, begins: dict[str, QueuePlace], ends: dict[str, QueuePlace], max_rows: int) -> None:
         """Every row has an id of its own, so a range of ids has at most so many rows."""
         waiting = [name for name, begin in begins.items() if ends[name].message_id > begin.message_id]
         for name in waiting:
@@ -184,10 +184,10 @@ class AmqpStreamReader(_LiveReader, DataSourceStreamReader, SupportsTriggerAvail
                 most = first + max(max_rows // len(waiting), 1) - 1
                 ends[name] = ends[name]._replace(message_id=min(ends[name].message_id, most))
 
-    def _begin(self, name: str, start: Offsets) -> Place:
+    def _begin(self, name: str, start: Offsets) -> QueuePlace:
         if name not in start:  # added to the option `queue` since: from its head
-            return Place.at(self._facts(name), 0)
-        place = Place(**start[name])
+            return QueuePlace.at(self._facts(name), 0)
+        place = QueuePlace(**start[name])
         try:
             self._queue(name).facts_for(place)
         except (PlaceLost, NoSuchQueue) as error:
@@ -195,14 +195,14 @@ class AmqpStreamReader(_LiveReader, DataSourceStreamReader, SupportsTriggerAvail
             return self._anew(name, place)
         return place
 
-    def _anew(self, name: str, place: Place) -> Place:
+    def _anew(self, name: str, place: QueuePlace) -> QueuePlace:
         """The head of whatever has that name now."""
         try:
-            return Place.at(self._queue(name).facts(), 0)
+            return QueuePlace.at(self._queue(name).facts(), 0)
         except NoSuchQueue:
             return place
 
-    def _end(self, name: str, begin: Place) -> Place:
+    def _end(self, name: str, begin: QueuePlace) -> QueuePlace:
         try:
             facts = self._queue(name).facts()
         except NoSuchQueue as error:
@@ -228,8 +228,8 @@ class AmqpStreamReader(_LiveReader, DataSourceStreamReader, SupportsTriggerAvail
         """What lies between two offsets."""
         spans = []
         for name, kept in end.items():
-            until = Place(**kept)
-            begin = Place(**start[name]) if name in start else until._replace(message_id=0)
+            until = QueuePlace(**kept)
+            begin = QueuePlace(**start[name]) if name in start else until._replace(message_id=0)
             if begin.queue_id != until.queue_id:  # it was lost, and failOnDataLoss is off
                 begin = until._replace(message_id=0)
             if begin.message_id < until.message_id:
@@ -242,7 +242,7 @@ class AmqpStreamReader(_LiveReader, DataSourceStreamReader, SupportsTriggerAvail
         return self._read(partition)
 
 
-def _offsets(places: dict[str, Place]) -> Offsets:
+def _offsets(places: dict[str, QueuePlace]) -> Offsets:
     return {name: place._asdict() for name, place in places.items()}
 
 

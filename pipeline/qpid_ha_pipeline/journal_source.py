@@ -11,10 +11,10 @@ from pyspark.sql.types import StructType
 
 from .errors import PipelineError, rows_told_plainly, told_plainly
 from .journal.batches import read_group
-from .journal.filters import Filters, asked_for
+from .journal.filters import RowFilters, asked_for
 from .journal.part import JournalPart, generations_of, grouped, part_of
 from .journal.stores import find
-from .journal.survey import Store, look
+from .journal.survey import SurveyedStore, look
 from .journal_stream import JournalStreamReader
 from .options import Isolation, JournalOptions
 from .schema import check_schema, full_schema, schema_of
@@ -57,7 +57,7 @@ class JournalTableReader(DataSourceReader):
         check_schema(schema)
         self._options = options
         self._schema = schema
-        self._filters = Filters()
+        self._filters = RowFilters()
         self._filters.take(asked_for(options))
 
     @told_plainly
@@ -66,7 +66,7 @@ class JournalTableReader(DataSourceReader):
         parts = [part for store in look_at_all(self._options) for part in self._parts(store)]
         return grouped(parts, self._options.partition_bytes)
 
-    def _parts(self, store: Store) -> Iterator[JournalPart]:
+    def _parts(self, store: SurveyedStore) -> Iterator[JournalPart]:
         if self._options.isolation is Isolation.COMMITTED:
             most: int | None = store.committed_lsn
         else:
@@ -101,7 +101,7 @@ class PushingJournalReader(JournalTableReader):
         return self._filters.take(filters)
 
 
-def damages_part(store: Store) -> JournalPart:
+def damages_part(store: SurveyedStore) -> JournalPart:
     """Reads nothing: tells of what the driver has found."""
     segment = store.segments[0]
     return JournalPart(
@@ -110,7 +110,7 @@ def damages_part(store: Store) -> JournalPart:
     )  # fmt: skip
 
 
-def look_at_all(options: JournalOptions) -> list[Store]:
+def look_at_all(options: JournalOptions) -> list[SurveyedStore]:
     """All stores that the options name. Raises PipelineError, also for stores that do not belong together."""
     stores = [
         look(directory, is_permissive=options.is_permissive, piece_bytes=options.partition_bytes)
@@ -121,7 +121,7 @@ def look_at_all(options: JournalOptions) -> list[Store]:
     return stores
 
 
-def check_one_cluster(stores: Sequence[Store]) -> None:
+def check_one_cluster(stores: Sequence[SurveyedStore]) -> None:
     """Rows of two clusters in one table are rarely meant: their LSNs and queues have nothing to do with each other."""
     known = [store for store in stores if store.cluster]
     for store in known[1:]:

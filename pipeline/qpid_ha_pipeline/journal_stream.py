@@ -23,12 +23,12 @@ from qpid_ha_broker.store.layout import segment_numbers
 
 from .errors import PipelineError, rows_told_plainly, told_plainly
 from .journal.batches import read_group
-from .journal.filters import Filters, asked_for
+from .journal.filters import RowFilters, asked_for
 from .journal.part import JournalPart, grouped, part_of
 from .journal.positions import (
     NOWHERE,
-    Place,
-    Step,
+    JournalPlace,
+    JournalStep,
     first_place,
     look_from,
     pieces_between,
@@ -37,12 +37,12 @@ from .journal.positions import (
     why_lost,
 )
 from .journal.stores import Directory, find
-from .journal.survey import Known, Store, Wanted
+from .journal.survey import Known, SurveyedStore, Wanted
 from .options import Isolation, JournalOptions
 from .schema import check_schema
 
 Offsets = dict[str, dict[str, int]]
-"""What Spark keeps: for each store, by its path, a `Place`."""
+"""What Spark keeps: for each store, by its path, a `JournalPlace`."""
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -54,9 +54,9 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise PipelineError("mode=permissive: only for a batch: a stream must not go on past what it may yet read")
         self._options = options
         self._schema = schema
-        self._filters = Filters()
+        self._filters = RowFilters()
         self._filters.take(asked_for(options))
-        self._target: dict[str, Place] | None = None
+        self._target: dict[str, JournalPlace] | None = None
         self._known: dict[str, Known] = {}
         """By store: segments that were looked at before."""
 
@@ -111,25 +111,25 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the journals go, for the query's progress."""
         return _offsets({each.path: self._end_of(each) for each in self._directories()})
 
-    def _end_of(self, directory: Directory) -> Place:
+    def _end_of(self, directory: Directory) -> JournalPlace:
         """Seldom before the last segment: so that is looked at first."""
         for number in reversed(segment_numbers(directory.disk)):
-            begin = Place(number, FILE_HEADER_BYTES, 0, 0)
+            begin = JournalPlace(number, FILE_HEADER_BYTES, 0, 0)
             found = self._frontier(look_from(directory, begin), begin)
             if found != begin:
                 return found
         return first_place(look_from(directory, NOWHERE))
 
-    def _frontier(self, store: Store, begin: Place) -> Place:
+    def _frontier(self, store: SurveyedStore, begin: JournalPlace) -> JournalPlace:
         place = begin
         for step in self._steps(store, begin):
             place = step.place
         return place
 
-    def _steps(self, store: Store, begin: Place) -> Iterator[Step]:
+    def _steps(self, store: SurveyedStore, begin: JournalPlace) -> Iterator[JournalStep]:
         return steps(store, begin, only_committed=self._options.isolation is not Isolation.ALL)
 
-    def _way(self, directory: Directory, begin: Place, wanted: Wanted) -> list[Step]:
+    def _way(self, directory: Directory, begin: JournalPlace, wanted: Wanted) -> list[JournalStep]:
         store, begin = self._look(directory, begin, wanted)
         target = self._target.get(directory.path) if self._target is not None else None
         return [
@@ -138,7 +138,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if target is None or (step.place.segment, step.place.offset) <= (target.segment, target.offset)
         ]
 
-    def _look(self, directory: Directory, begin: Place, wanted: Wanted) -> tuple[Store, Place]:
+    def _look(self, directory: Directory, begin: JournalPlace, wanted: Wanted) -> tuple[SurveyedStore, JournalPlace]:
         """What is behind `begin`; where that is gone, either an error or what is left."""
         known = self._known.setdefault(directory.path, {})
         store = look_from(directory, begin, wanted=wanted, known=known)
@@ -165,7 +165,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 parts += self._parts(directory, begin, until)
         return grouped(parts, self._options.partition_bytes)
 
-    def _parts(self, directory: Directory, begin: Place, end: Place) -> Iterator[JournalPart]:
+    def _parts(self, directory: Directory, begin: JournalPlace, end: JournalPlace) -> Iterator[JournalPart]:
         store, begin = self._look(directory, begin, lambda number, _events, _bytes: number <= end.segment)
         most = store.committed_lsn if self._options.isolation is not Isolation.ALL else None
         for segment, piece in pieces_between(store, begin, end, self._options.partition_bytes):
@@ -183,17 +183,17 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return find(self._options.paths, self._options.set)
 
 
-def _offsets(places: Mapping[str, Place]) -> Offsets:
+def _offsets(places: Mapping[str, JournalPlace]) -> Offsets:
     return {path: place.to_json() for path, place in places.items()}
 
 
-def _place(offsets: Offsets, directory: Directory) -> Place:
+def _place(offsets: Offsets, directory: Directory) -> JournalPlace:
     """A store that has come since is read from its beginning."""
     found = offsets.get(directory.path)
-    return NOWHERE if found is None else Place.from_json(found)
+    return NOWHERE if found is None else JournalPlace.from_json(found)
 
 
-def _size(step: Step, limit: ReadLimit) -> int:
+def _size(step: JournalStep, limit: ReadLimit) -> int:
     return step.bytes if isinstance(limit, ReadMaxBytes) else step.events
 
 
@@ -217,7 +217,7 @@ def _share(limit: ReadLimit, here: int, total: int) -> int | None:
     return most if total <= most else most * here // total
 
 
-def _asked_places(given: str, stores: Mapping[str, Store]) -> dict[str, Place]:
+def _asked_places(given: str, stores: Mapping[str, SurveyedStore]) -> dict[str, JournalPlace]:
     """`{"BROKER or PATH": {"generation": G, "lsn": N}, ...}`; what is not named is read from its beginning."""
     expected = 'expected earliest, latest, or JSON such as {"node1": {"generation": 2, "lsn": 1017}}'
     try:
@@ -233,7 +233,7 @@ def _asked_places(given: str, stores: Mapping[str, Store]) -> dict[str, Place]:
         if asked is None:
             places[path] = first_place(store)
         elif "segment" in asked:
-            places[path] = Place.from_json(asked)
+            places[path] = JournalPlace.from_json(asked)
         else:
             places[path] = _after(store, asked, expected)
     if document:
@@ -241,7 +241,7 @@ def _asked_places(given: str, stores: Mapping[str, Store]) -> dict[str, Place]:
     return places
 
 
-def _after(store: Store, asked: Mapping[str, Any], expected: str) -> Place:
+def _after(store: SurveyedStore, asked: Mapping[str, Any], expected: str) -> JournalPlace:
     lsn = asked.get("lsn")
     if type(lsn) is not int or lsn < 0:
         raise PipelineError(f"startingOffsets: {expected}, found {dict(asked)!r}")

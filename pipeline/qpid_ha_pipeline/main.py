@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 NO, FAILED = 1, 3
 
 
-class Failure(click.ClickException):
+class JobFailure(click.ClickException):
     """Told on one line."""
 
     exit_code = FAILED
@@ -219,9 +219,9 @@ def _job(title: str, master: str) -> Iterator[SparkSession]:
         with watched(spark, title, console):
             yield spark
     except PipelineError as error:
-        raise Failure(error.reason) from None
+        raise JobFailure(error.reason) from None
     except PySparkException as error:
-        raise Failure(reason_of(error) or str(error).splitlines()[0]) from None
+        raise JobFailure(reason_of(error) or str(error).splitlines()[0]) from None
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from bench.load_client import BenchError, LoadConnection, Publisher
 from bench.replication import fresh_cluster, port_of
 from bench.scenario import Scenario
 from bench.throughput import message, publish
-from failover_load import Audit, FailoverLoad
+from failover_load import FailoverLoad, LedgerAudit
 from qpid_ha_agent.demo_cluster import ClusterFailed
 from running_cluster import RunningCluster
 
@@ -35,7 +35,7 @@ GLANCE_S = 0.2
 class Verdict(NamedTuple):
     """What came of it. Gaps are between two confirmations of the load, in seconds."""
 
-    audit: Audit
+    audit: LedgerAudit
     kills: int
     promotions: int
     """Generations after the first: one for each kill, and one for each primary that fell for another reason."""

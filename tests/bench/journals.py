@@ -17,7 +17,7 @@ from bench.store import MB, disk_directory
 from bench.store_filling import begin_journal, fill_journal
 from qpid_ha_broker.amqp.sections import MessageSections
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record, encode_all
+from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.store.blocks import BlockKind
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.journal import SEGMENT_BYTES
@@ -65,7 +65,7 @@ def fill(directory: Path, total_bytes: int, size: int) -> tuple[int, int]:
     directory.mkdir(parents=True)
     payloads = [_message(size - size // 4 + number * size // 1000) for number in range(500)]
     journal = begin_journal(LocalDisk(directory), 0, SEGMENT_BYTES, generation=1)
-    records = [Record(number + 1, ev.QueueDeclared(f"queue-{number}", {}), False) for number in range(QUEUES)]
+    records = [LogRecord(number + 1, ev.QueueDeclared(f"queue-{number}", {}), False) for number in range(QUEUES)]
     written = turn = wanted = 0
     lsn = QUEUES
     while written < total_bytes:
@@ -79,7 +79,7 @@ def fill(directory: Path, total_bytes: int, size: int) -> tuple[int, int]:
         for _ in range(TURN):
             lsn += 1
             queue = lsn * 7919 // 13 % QUEUES + 1
-            records.append(Record(lsn, ev.Enqueued((queue,), payloads[lsn * 31 % 500], True, 4, 0, ""), False))
+            records.append(LogRecord(lsn, ev.Enqueued((queue,), payloads[lsn * 31 % 500], True, 4, 0, ""), False))
         wanted += sum(record.event.queues == (4,) for record in records if isinstance(record.event, ev.Enqueued))
     wanted -= sum(record.event.queues == (4,) for record in records if isinstance(record.event, ev.Enqueued))
     journal.end()

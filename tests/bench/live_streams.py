@@ -17,8 +17,8 @@ from bench.scenario import Measure, Scenario, fresh_broker
 from bench.throughput import QUEUE, message, publish
 from bench.usage import Usage
 from qpid_ha_pipeline.amqp.brokers import Cluster, read_brokers
-from qpid_ha_pipeline.amqp.browsing import LiveQueue, Place
-from qpid_ha_pipeline.amqp.primary import Primary
+from qpid_ha_pipeline.amqp.browsing import LiveQueue, QueuePlace
+from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from running_broker import RunningBroker
 
 if TYPE_CHECKING:
@@ -159,10 +159,10 @@ def measure_client(scenario: Scenario) -> Iterator[Measurement]:
     with fresh_broker() as broker:
         with LoadConnection(broker.port) as connection:
             publish(Publisher(connection, QUEUE), message(SIZE), scenario.messages)
-        with Primary(Cluster(read_brokers(broker.url)[0])) as primary, Usage(broker.pid) as usage:
+        with PrimaryConnection(Cluster(read_brokers(broker.url)[0])) as primary, Usage(broker.pid) as usage:
             queue = LiveQueue(primary, QUEUE)
             facts = queue.facts()
-            count = sum(len(chunk.ids) for chunk in queue.between(Place.at(facts, 0), facts.newest_message))
+            count = sum(len(chunk.ids) for chunk in queue.between(QueuePlace.at(facts, 0), facts.newest_message))
         if count != scenario.messages:
             raise BenchError(f"{count} messages were read, of {scenario.messages}")
     rate = count / usage.elapsed_s

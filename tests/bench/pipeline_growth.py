@@ -22,7 +22,7 @@ from written_journal import WrittenJournal, amqp
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from qpid_ha_pipeline.journal.survey import Store
+    from qpid_ha_pipeline.journal.survey import SurveyedStore
 
 CORES: Final = 2
 QUEUES: Final = 10
@@ -72,7 +72,7 @@ def make_fleet(directory: Path, messages: int) -> Fleet:
     return Fleet(paths, str(directory / "history.json"), messages, length)
 
 
-def _looked_at(store: WrittenJournal) -> Store:
+def _looked_at(store: WrittenJournal) -> SurveyedStore:
     from qpid_ha_pipeline.journal.stores import Directory
     from qpid_ha_pipeline.journal.survey import look
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.throughput import QUEUE, message
 from qpid_ha_broker.amqp.sections import MessageSections
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record, encode_all
+from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.resource_set import ResourceSet
@@ -71,14 +71,14 @@ def fill_journal(
     event = ev.Enqueued((queue,), message(size, durable=True), True, 4, 0, "")
     lsn, queued, taken, owed = batch.last_lsn, list[int](), 0, 0.0
     for turn in range(max(1, events // TURN)):
-        records, first = list[Record](), lsn + 1
+        records, first = list[LogRecord](), lsn + 1
         while len(records) < TURN:
             lsn += 1
             if owed >= 1.0:
-                records.append(Record(lsn, ev.Dequeued(queue, (queued[taken],), ev.DequeueReason.CONSUMED), False))
+                records.append(LogRecord(lsn, ev.Dequeued(queue, (queued[taken],), ev.DequeueReason.CONSUMED), False))
                 taken, owed = taken + 1, owed - 1.0
             else:
-                records.append(Record(lsn, event, False))
+                records.append(LogRecord(lsn, event, False))
                 queued.append(lsn)
                 owed += consumed
         journal.stage(BlockKind.EVENTS, first, lsn, first - 1, 0, encode_all(records))
@@ -96,7 +96,7 @@ def fill_snapshot(directory: Path, messages: int, size: int = 100) -> None:
     last = first + messages - 1
     header = FileHeader("snapshot", *IDENTITY, 1, 0, last + 1, LOCAL_BASE + 1, _now_ms(), 0, False)
     writer = SnapshotWriter(disk, header)
-    writer.add(encode_all(Record(*each, False) for each in configuration_events(resources.state, last, LOCAL_BASE)))
+    writer.add(encode_all(LogRecord(*each, False) for each in configuration_events(resources.state, last, LOCAL_BASE)))
     for records in _messages(queue, first, last, message(size, durable=True)):
         writer.add(records)
     writer.finish(SnapshotEnd(last, LOCAL_BASE, last, LOCAL_BASE, messages, 0))
@@ -106,4 +106,4 @@ def fill_snapshot(directory: Path, messages: int, size: int = 100) -> None:
 def _messages(queue: int, first: int, last: int, payload: bytes) -> Iterator[bytes]:
     event = ev.Enqueued((queue,), payload, True, 4, 0, "")
     for at in range(first, last + 1, TURN):
-        yield encode_all(Record(lsn, event, False) for lsn in range(at, min(at + TURN, last + 1)))
+        yield encode_all(LogRecord(lsn, event, False) for lsn in range(at, min(at + TURN, last + 1)))

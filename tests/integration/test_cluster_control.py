@@ -12,7 +12,7 @@ from proton import ConnectionException, Message
 
 from blocking_client import BlockingClient, Management
 from cluster_in_process import InProcessCluster, eventually, told
-from qpid_ha_agent.control import Refused
+from qpid_ha_agent.control import RequestRefused
 from qpid_ha_broker.ha.states import State
 
 
@@ -122,9 +122,9 @@ def test_the_primary_hands_over_to_the_backup_that_was_named(tmp_path: Path) -> 
             await cluster.reach("c", State.PRIMARY)
             await cluster.reach("a", State.READY)
             assert messages(cluster, "c", "q") == 1
-            with pytest.raises(Refused, match="ask the primary"):
+            with pytest.raises(RequestRefused, match="ask the primary"):
                 await cluster.ask("a", "switchover")
-            with pytest.raises(Refused, match="nobody is not ready"):
+            with pytest.raises(RequestRefused, match="nobody is not ready"):
                 await cluster.ask("c", "switchover", to="nobody")
 
     told(story)
@@ -139,7 +139,7 @@ def test_demote_sends_clients_away_and_nobody_is_primary_until_one_is_promoted(t
             assert demoted["state"] == "connecting"
             with pytest.raises(ConnectionException, match="aborted"):
                 await asyncio.to_thread(client.send, "q", "too late")
-            with pytest.raises(Refused, match="only a primary"):
+            with pytest.raises(RequestRefused, match="only a primary"):
                 await cluster.ask("a", "demote")
             assert (await cluster.ask("a", "promote"))["state"] == "primary"
             await cluster.reach("b", State.READY)
@@ -172,10 +172,10 @@ def test_clients_that_read_refusals_learn_who_is_primary_or_that_nobody_is(tmp_p
 def test_a_backup_changes_nothing_and_names_the_primary(tmp_path: Path) -> None:
     async def story() -> None:
         async with InProcessCluster(tmp_path, "a", "b") as cluster:
-            with pytest.raises(Refused, match="promote a broker"):
+            with pytest.raises(RequestRefused, match="promote a broker"):
                 await cluster.ask("b", "queues", action="create", name="q")
             await cluster.form("a")
-            with pytest.raises(Refused, match="ask a at amqp://") as refused:
+            with pytest.raises(RequestRefused, match="ask a at amqp://") as refused:
                 await cluster.ask("b", "queues", action="create", name="q")
             assert refused.value.data["reason"] == "not-primary"  # type: ignore[index]
             await cluster.ask("a", "queues", action="create", name="q")
@@ -251,7 +251,7 @@ def test_bad_parameters_are_named(tmp_path: Path) -> None:
                 "events": {"since": 1},
             }
             for method, params in bad.items():
-                with pytest.raises(Refused) as refused:
+                with pytest.raises(RequestRefused) as refused:
                     await cluster.ask("a", method, **params)
                 assert refused.value.code == -32602
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from qpid_ha_agent.control import ControlClient, Refused, TimedOut, Unreachable
+from qpid_ha_agent.control import ControlClient, RequestRefused, TimedOut, Unreachable
 from qpid_ha_broker.server.control import ControlError, ControlLimits, ControlServer
 from qpid_ha_broker.server.control_socket import PeerCredentials
 from qpid_ha_broker.server.data_directory import lock_data_directory
@@ -119,14 +119,14 @@ def test_the_client_gets_results_refusals_and_bugs_apart(tmp_path: Path, run: Ca
         with client:
             assert client.call("echo", name="q", n=[1, "\n", "é"]) == {"name": "q", "n": [1, "\n", "é"]}
             assert client.call("echo_later", a=1) == {"a": 1}
-            with pytest.raises(Refused, match="purge it first") as refused:
+            with pytest.raises(RequestRefused, match="purge it first") as refused:
                 client.call("refuse")
             assert (refused.value.code, refused.value.data) == (-32000, {"messages": 3})
             for buggy in ("fail", "nothing_json_knows"):
-                with pytest.raises(Refused, match="bug") as bug:
+                with pytest.raises(RequestRefused, match="bug") as bug:
                     client.call(buggy)
                 assert bug.value.code == -32603
-            with pytest.raises(Refused, match="did you mean echo") as unknown:
+            with pytest.raises(RequestRefused, match="did you mean echo") as unknown:
                 client.call("ecko")
             assert (unknown.value.code, unknown.value.data) == (-32601, {"methods": sorted(METHODS)})
             assert client.call("echo") == {}
@@ -203,7 +203,7 @@ def test_one_connection_too_many_is_told_so_and_the_others_go_on(tmp_path: Path)
         for reader, writer in held:
             writer.write(request("echo"))
             await reader.readline()
-        with pytest.raises(Refused, match="2 control connections"):
+        with pytest.raises(RequestRefused, match="2 control connections"):
             await asyncio.to_thread(ControlClient(server.path).call, "echo")
         held[0][1].write(request("echo", 2))
         assert json.loads(await held[0][0].readline())["id"] == 2

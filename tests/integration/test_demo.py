@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from failover_load import FailoverLoad
-from qpid_ha_agent.demo_ledger import Arrival, Audit, Ledger
+from qpid_ha_agent.demo_ledger import Arrival, Ledger, LedgerAudit
 from running_broker import RunningBroker
 
 
@@ -56,7 +56,7 @@ def arrivals(*copies: tuple[int, str]) -> list[Arrival]:
     return [Arrival(number, 0.0, "m" in marks, "a" in marks) for number, marks in copies]
 
 
-def audit(confirmed: int, *copies: tuple[int, str], refused: int | None = None) -> Audit:
+def audit(confirmed: int, *copies: tuple[int, str], refused: int | None = None) -> LedgerAudit:
     ledger = Ledger(sent=confirmed)
     for number in range(confirmed):
         ledger.confirm(number, 0.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from failover_load import FailoverLoad
-from qpid_ha_agent.control import Refused
+from qpid_ha_agent.control import RequestRefused
 from qpid_ha_agent.demo_cluster import LocalBroker
 from running_cluster import RunningCluster
 
@@ -103,7 +103,7 @@ def test_a_change_that_was_not_certain_when_the_primary_was_demoted_is_not_said_
             made = caller.submit(cluster.broker(0).ask, "queues", timeout_s=20.0, action="create", name="q")
             wait_until_listed(cluster.broker(0), "q")
             cluster.demote(0)
-            with pytest.raises(Refused, match="stopped being primary"):
+            with pytest.raises(RequestRefused, match="stopped being primary"):
                 made.result(timeout=20)
 
 
@@ -134,7 +134,7 @@ def test_after_all_were_killed_one_that_is_started_alone_is_not_promoted(tmp_pat
         for broker in cluster.brokers:
             cluster.kill(broker)
         cluster.restart(1)
-        with pytest.raises(Refused, match="holds no data"):
+        with pytest.raises(RequestRefused, match="holds no data"):
             cluster.promote(1)
         assert cluster.state(1) == "connecting"
 
@@ -153,7 +153,7 @@ def test_a_primary_whose_cluster_could_not_be_shut_down_in_order_serves_clients_
             load.wait_confirmed(MESSAGES_BETWEEN)
             with cluster.paused(1):
                 cluster.wait_until(lambda: owes_an_answer(cluster), "the backup owes an answer")
-                with pytest.raises(Refused, match="came level"):
+                with pytest.raises(RequestRefused, match="came level"):
                     cluster.broker(0).ask("shutdown", timeout_s=20.0, cluster=True)
             cluster.wait_whole()
             load.wait_confirmed(MESSAGES_BETWEEN)

@@ -15,7 +15,7 @@ from proton import ConnectionException, Message, symbol
 
 from blocking_client import BlockingClient
 from cluster_in_process import free_ports
-from qpid_ha_agent.control import ControlClient, ControlFailure, Refused
+from qpid_ha_agent.control import ControlClient, ControlFailure, RequestRefused
 from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
 from qpid_ha_broker.ha.states import State
 from running_agent import wait_until
@@ -95,7 +95,9 @@ def test_a_loading_broker_says_how_far_it_is_and_serves_all_it_kept_afterwards(b
     wait_until(lambda: broker.ask("status")["store_bytes"] > 0, broker.log.read_text)
     assert broker.ask("ping") == {"pong": True, "name": "test"}
     assert broker.ask("query")["state"] == "loading"
-    with pytest.raises(Refused, match=r"is loading its store \(0% of \d+ MB\), and queues has to wait") as refused:
+    with pytest.raises(
+        RequestRefused, match=r"is loading its store \(0% of \d+ MB\), and queues has to wait"
+    ) as refused:
         broker.ask("queues")
     assert isinstance(refused.value.data, dict)
     assert refused.value.data.items() <= {"reason": "loading", **broker.ask("status")}.items()
@@ -128,7 +130,7 @@ def test_a_loading_broker_ends_at_once_and_its_store_is_as_it_was(
 
 def test_a_loading_broker_can_be_told_to_end_through_its_control_socket(broker: LoadingBroker) -> None:
     broker.start(State.LOADING)
-    with pytest.raises(Refused, match="leave --cluster out"):
+    with pytest.raises(RequestRefused, match="leave --cluster out"):
         broker.ask("shutdown", cluster=True)
     assert broker.ask("shutdown") == {"name": "test", "text": "test ends"}
     assert broker.process is not None
@@ -162,7 +164,7 @@ def test_a_loading_broker_of_a_cluster_is_nobody_yet_to_the_others(tmp_path: Pat
     try:
         (row,) = broker.ask("status", all=True)
         assert (row["name"], row["state"], row["lsn"], row["members"]) == ("test", "loading", 0, [])
-        with pytest.raises(Refused, match="promote has to wait"):
+        with pytest.raises(RequestRefused, match="promote has to wait"):
             broker.ask("promote")
         broker.hold.unlink()
         broker.reach(State.CONNECTING)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import confirms_early
-from failover_load import Audit, FailoverLoad
-from qpid_ha_agent.control import Refused
+from failover_load import FailoverLoad, LedgerAudit
+from qpid_ha_agent.control import RequestRefused
 from qpid_ha_agent.demo_cluster import LocalBroker
 from running_cluster import RunningCluster
 from severable_links import SeverableAddress
@@ -43,14 +43,14 @@ def promote_the_other(cluster: RunningCluster) -> None:
     def is_promoted() -> bool:
         try:
             cluster.promote(1)
-        except Refused:
+        except RequestRefused:
             return False
         return True
 
     cluster.wait_until(is_promoted, "broker2 is promoted")
 
 
-def die_with_a_silent_link(tmp_path: Path) -> Audit:
+def die_with_a_silent_link(tmp_path: Path) -> LedgerAudit:
     """Links go through addresses of the test. What the primary sends after they fell silent, it sends to nobody."""
     with ExitStack() as stack:
         addresses = [stack.enter_context(SeverableAddress()) for _ in range(2)]
@@ -72,7 +72,7 @@ def die_with_a_silent_link(tmp_path: Path) -> Audit:
             return load.finish(timeout_s=5.0)
 
 
-def die_with_a_frozen_backup(tmp_path: Path) -> Audit:
+def die_with_a_frozen_backup(tmp_path: Path) -> LedgerAudit:
     """The backup reads what the kernel holds for it once it goes on; what did not fit there went with the primary."""
     size = 100_000
     with RunningCluster(tmp_path, count=2, settings={"ha": {"backup-timeout": "60s"}}) as cluster:
@@ -88,7 +88,7 @@ def die_with_a_frozen_backup(tmp_path: Path) -> Audit:
 
 @pytest.mark.parametrize("die", [die_with_a_silent_link, die_with_a_frozen_backup])
 def test_what_a_primary_had_only_sent_when_it_died_was_not_confirmed(
-    die: Callable[[Path], Audit], tmp_path: Path
+    die: Callable[[Path], LedgerAudit], tmp_path: Path
 ) -> None:
     audit = die(tmp_path)
     assert audit.confirmed >= CONFIRMED

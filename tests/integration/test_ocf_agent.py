@@ -21,14 +21,14 @@ import fake_qpidd
 from ocf_resource import IN_SYNC, LOST, PRIMARY, Outcome, Resource, resource_here, says_first
 from qpid_ha_agent import actions
 from qpid_ha_agent.ocf.agent import LAST_CHANCE_S, OcfAgent
-from qpid_ha_agent.ocf.codes import Code
+from qpid_ha_agent.ocf.codes import OcfCode
 from qpid_ha_agent.ocf.memory import DIRECTORY_VARIABLE, Memory, MemoryFile
 from qpid_ha_agent.ocf.parameters import read_parameters
 from qpid_ha_agent.pacemaker import attributes, scores
 from qpid_ha_agent.pacemaker.one_watch import lock_of
 from qpid_ha_agent.sight import Sight, look
 from qpid_ha_broker.coordination.file import encode_record
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 from scripted_pacemaker import NODE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the agent wants to be root, as Pacemaker's agents are")
@@ -44,33 +44,33 @@ def resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
 
 
 def test_a_backup_is_started_watched_stopped_and_each_can_be_repeated(resource: Resource) -> None:
-    assert resource.do("monitor").code is Code.NOT_RUNNING
+    assert resource.do("monitor").code is OcfCode.NOT_RUNNING
     resource.broker.says(**IN_SYNC)
     for _ in range(2):
-        assert resource.do("start").code is Code.SUCCESS
-    assert resource.do("monitor") == Outcome(Code.SUCCESS, "", "")
+        assert resource.do("start").code is OcfCode.SUCCESS
+    assert resource.do("monitor") == Outcome(OcfCode.SUCCESS, "", "")
     assert resource.pacemaker.score() == "500"
 
     for _ in range(2):
-        assert resource.do("stop").code is Code.SUCCESS
+        assert resource.do("stop").code is OcfCode.SUCCESS
         assert resource.pacemaker.score() == ""
-    assert resource.do("monitor").code is Code.NOT_RUNNING
+    assert resource.do("monitor").code is OcfCode.NOT_RUNNING
 
 
 def test_a_primary_is_promoted_and_demoted_and_says_where_it_handed_over(resource: Resource) -> None:
     resource.up(**LOST)
     resource.broker.says(**PRIMARY)  # it is so by the time it is asked
-    assert resource.promote().code is Code.SUCCESS
-    assert resource.do("monitor").code is Code.RUNNING_PROMOTED
+    assert resource.promote().code is OcfCode.SUCCESS
+    assert resource.do("monitor").code is OcfCode.RUNNING_PROMOTED
     assert resource.pacemaker.score() == "1000"
 
     resource.broker.says(**IN_SYNC)
-    assert resource.do("demote").code is Code.SUCCESS
-    assert resource.do("notify", notify_type="pre", notify_operation="promote").code is Code.SUCCESS
+    assert resource.do("demote").code is OcfCode.SUCCESS
+    assert resource.do("notify", notify_type="pre", notify_operation="promote").code is OcfCode.SUCCESS
     assert resource.pacemaker.position() == "3:7:100:ready:in-sync 3:100"
 
     resource.broker.says(**PRIMARY)
-    assert resource.promote().code is Code.SUCCESS
+    assert resource.promote().code is OcfCode.SUCCESS
     assert resource.memory.read().handed_over == ""
 
 
@@ -78,7 +78,7 @@ def test_a_status_that_a_person_asks_for_tells_pacemaker_nothing(resource: Resou
     resource.up(**IN_SYNC)
     resource.broker.says(**LOST)  # worth another score
     del resource.environment["OCF_RESOURCE_INSTANCE"]
-    assert resource.do("status").code is Code.SUCCESS
+    assert resource.do("status").code is OcfCode.SUCCESS
     assert resource.pacemaker.calls("crm_attribute") == []
 
 
@@ -120,7 +120,7 @@ def test_who_is_primary_no_more_against_pacemakers_will_says_so_at_once(resource
     resource.up(**PRIMARY)
     assert resource.pacemaker.score() == "1000"
     resource.broker.says(**IN_SYNC)
-    assert resource.do("monitor").code is Code.SUCCESS
+    assert resource.do("monitor").code is OcfCode.SUCCESS
     assert resource.pacemaker.score() == "1000", "in a planned move the next one is being promoted now"
     resource.do("monitor", role="Promoted")
     assert resource.pacemaker.score() == "500"
@@ -138,8 +138,8 @@ def test_who_was_left_out_by_the_record_is_no_candidate_and_a_move_to_it_costs_n
     resource: Resource, members: list[str], epoch: int, score: str
 ) -> None:
     resource.broker.says(**LOST)
-    resource.broker.record.write_bytes(encode_record(Record("uuid", 3, "n2", epoch, tuple(members))))
-    assert resource.do("start").code is Code.SUCCESS
+    resource.broker.record.write_bytes(encode_record(ClusterRecord("uuid", 3, "n2", epoch, tuple(members))))
+    assert resource.do("start").code is OcfCode.SUCCESS
     assert resource.pacemaker.score() == score
 
 
@@ -158,11 +158,11 @@ def test_after_a_stop_or_fencing_elsewhere_the_primary_does_not_wait_for_that_ba
 def test_nobody_but_the_primary_is_told_and_one_that_cannot_be_told_is_no_failure(resource: Resource) -> None:
     after = {"notify_type": "post", "notify_operation": "stop", "notify_stop_uname": "n3"}
     resource.up(**IN_SYNC)
-    assert resource.do("notify", **after).code is Code.SUCCESS
+    assert resource.do("notify", **after).code is OcfCode.SUCCESS
     assert resource.broker.asked("drop") == []
     resource.broker.says(**PRIMARY | {"no_such_method": "drop"})
     found = resource.do("notify", **after)
-    assert (found.code, "was not told that n3 is gone: no such method" in found.log) == (Code.SUCCESS, True)
+    assert (found.code, "was not told that n3 is gone: no such method" in found.log) == (OcfCode.SUCCESS, True)
 
 
 def test_only_what_precedes_a_promotion_is_published(resource: Resource) -> None:
@@ -170,14 +170,14 @@ def test_only_what_precedes_a_promotion_is_published(resource: Resource) -> None
     for when in ("pre", "post"):
         for what in ("start", "stop", "promote", "demote"):
             if (when, what) != ("pre", "promote"):
-                assert resource.do("notify", notify_type=when, notify_operation=what).code is Code.SUCCESS
+                assert resource.do("notify", notify_type=when, notify_operation=what).code is OcfCode.SUCCESS
     assert resource.pacemaker.calls("attrd_updater") == []
 
-    assert resource.do("notify", notify_type="pre", notify_operation="promote").code is Code.SUCCESS
+    assert resource.do("notify", notify_type="pre", notify_operation="promote").code is OcfCode.SUCCESS
     assert resource.pacemaker.position().split() == ["3:7:100:ready:in-sync"]
 
     resource.broker.send(signal.SIGKILL)
-    assert resource.do("notify", notify_type="pre", notify_operation="promote").code is Code.SUCCESS
+    assert resource.do("notify", notify_type="pre", notify_operation="promote").code is OcfCode.SUCCESS
     assert resource.pacemaker.position() == ""
 
 
@@ -197,7 +197,7 @@ def test_a_primary_with_too_few_replicas_is_degraded_and_must_not_be_restarted_f
     resource.up(**IN_SYNC)
     resource.broker.says(**PRIMARY | {"members": [NODE], "min_in_sync": 2})
     found = resource.do("monitor")
-    assert (found.code, says_first(found, "1 of ha.min-in-sync=2")) == (Code.DEGRADED_PROMOTED, True)
+    assert (found.code, says_first(found, "1 of ha.min-in-sync=2")) == (OcfCode.DEGRADED_PROMOTED, True)
 
 
 def test_a_broker_that_is_gone_is_a_failure_with_its_last_words_only_where_one_was_started(resource: Resource) -> None:
@@ -205,7 +205,7 @@ def test_a_broker_that_is_gone_is_a_failure_with_its_last_words_only_where_one_w
     resource.broker.send(signal.SIGKILL)
     resource.broker.await_end()
     found = resource.do("monitor")
-    assert (found.code, found.reason) == (Code.NOT_RUNNING, "the broker's process is gone")
+    assert (found.code, found.reason) == (OcfCode.NOT_RUNNING, "the broker's process is gone")
     with resource.broker.log_file.open("a", encoding="utf-8") as log:
         log.write("qpidd: the store in /d cannot be loaded: it is damaged\n")
     assert says_first(resource.do("monitor"), "is gone: the store in /d cannot be loaded: it is damaged")
@@ -213,9 +213,9 @@ def test_a_broker_that_is_gone_is_a_failure_with_its_last_words_only_where_one_w
         memory.failure = "its process 7 ended"
     assert resource.do("monitor").reason == "its process 7 ended"
 
-    assert resource.do("stop").code is Code.SUCCESS
+    assert resource.do("stop").code is OcfCode.SUCCESS
     found = resource.do("monitor")
-    assert (found.code, found.reason) == (Code.NOT_RUNNING, "")
+    assert (found.code, found.reason) == (OcfCode.NOT_RUNNING, "")
 
 
 @pytest.mark.parametrize("trouble", ["fail", "hang"])
@@ -227,30 +227,30 @@ def test_a_cluster_that_cannot_be_told_does_not_change_what_a_monitor_says(
     getattr(resource.pacemaker, trouble)()
     resource.broker.says(**PRIMARY)  # there is something to tell
     found = resource.do("monitor")
-    assert found.code is Code.RUNNING_PROMOTED
+    assert found.code is OcfCode.RUNNING_PROMOTED
     assert "crm_attribute" in found.log
-    assert resource.do("monitor").code is Code.RUNNING_PROMOTED
-    assert resource.do("stop").code is Code.SUCCESS
-    assert resource.do("monitor").code is Code.NOT_RUNNING
+    assert resource.do("monitor").code is OcfCode.RUNNING_PROMOTED
+    assert resource.do("stop").code is OcfCode.SUCCESS
+    assert resource.do("monitor").code is OcfCode.NOT_RUNNING
 
 
 def test_a_state_directory_that_cannot_be_written_does_not_change_it_either(resource: Resource) -> None:
     resource.up(**IN_SYNC)
     resource.environment[DIRECTORY_VARIABLE] = "/proc/no-such-place"
     resource.set(watch="true")
-    assert resource.do("monitor").code is Code.SUCCESS
-    assert resource.do("stop").code is Code.SUCCESS
+    assert resource.do("monitor").code is OcfCode.SUCCESS
+    assert resource.do("stop").code is OcfCode.SUCCESS
     assert not resource.broker.pid
 
 
 def test_at_level_10_it_also_knocks_at_the_amqp_port(resource: Resource) -> None:
     """The scripted broker does not tell where it listens."""
     resource.up(**IN_SYNC)
-    assert resource.do("monitor", CHECK_LEVEL="0").code is Code.SUCCESS
+    assert resource.do("monitor", CHECK_LEVEL="0").code is OcfCode.SUCCESS
     found = resource.do("monitor", CHECK_LEVEL="10")
-    assert (found.code, bool(found.reason)) == (Code.ERR_GENERIC, True)
+    assert (found.code, bool(found.reason)) == (OcfCode.ERR_GENERIC, True)
     resource.broker.says(**PRIMARY)
-    assert resource.do("monitor", CHECK_LEVEL="20").code is Code.FAILED_PROMOTED
+    assert resource.do("monitor", CHECK_LEVEL="20").code is OcfCode.FAILED_PROMOTED
 
 
 # --- bad input
@@ -259,29 +259,29 @@ def test_at_level_10_it_also_knocks_at_the_amqp_port(resource: Resource) -> None
 @pytest.mark.parametrize(
     ("parameters", "code", "words"),
     [
-        ({"max_lag": "many"}, Code.ERR_CONFIGURED, ["max_lag", "'many'"]),
-        ({"start_timeout": "soon"}, Code.ERR_CONFIGURED, ["start_timeout", "'soon'"]),
-        ({"config": "x.yaml"}, Code.ERR_CONFIGURED, ["config", "absolute"]),
-        ({"virtual_ip": "10.0.0.300/24"}, Code.ERR_CONFIGURED, ["virtual_ip", "10.0.0.300"]),
-        ({"virtual_ip_nic": "eth0"}, Code.ERR_CONFIGURED, ["virtual_ip_nic"]),
-        ({"config": "/no/such.yaml"}, Code.ERR_ARGS, ["config", "/no/such.yaml"]),
-        ({"config": "/proc/self"}, Code.ERR_ARGS, ["config", "/proc/self"]),
-        ({"config": "/etc/passwd"}, Code.ERR_ARGS, ["config", "/etc/passwd"]),
-        ({"user": "no-such-user"}, Code.ERR_ARGS, ["user", "no-such-user"]),
-        ({"binary": "/no/such/qpidd"}, Code.ERR_INSTALLED, ["binary", "/no/such/qpidd"]),
+        ({"max_lag": "many"}, OcfCode.ERR_CONFIGURED, ["max_lag", "'many'"]),
+        ({"start_timeout": "soon"}, OcfCode.ERR_CONFIGURED, ["start_timeout", "'soon'"]),
+        ({"config": "x.yaml"}, OcfCode.ERR_CONFIGURED, ["config", "absolute"]),
+        ({"virtual_ip": "10.0.0.300/24"}, OcfCode.ERR_CONFIGURED, ["virtual_ip", "10.0.0.300"]),
+        ({"virtual_ip_nic": "eth0"}, OcfCode.ERR_CONFIGURED, ["virtual_ip_nic"]),
+        ({"config": "/no/such.yaml"}, OcfCode.ERR_ARGS, ["config", "/no/such.yaml"]),
+        ({"config": "/proc/self"}, OcfCode.ERR_ARGS, ["config", "/proc/self"]),
+        ({"config": "/etc/passwd"}, OcfCode.ERR_ARGS, ["config", "/etc/passwd"]),
+        ({"user": "no-such-user"}, OcfCode.ERR_ARGS, ["user", "no-such-user"]),
+        ({"binary": "/no/such/qpidd"}, OcfCode.ERR_INSTALLED, ["binary", "/no/such/qpidd"]),
     ],
 )  # fmt: skip
 def test_a_wrong_parameter_fails_a_start_and_never_a_stop(
-    resource: Resource, parameters: dict[str, str], code: Code, words: list[str]
+    resource: Resource, parameters: dict[str, str], code: OcfCode, words: list[str]
 ) -> None:
     """A stop that fails is a reason to fence the machine; and what was never started does not run."""
     resource.set(**parameters)
     for action in ("start", "validate-all"):
         found = resource.do(action, CHECK_LEVEL="10")
         assert (found.code, says_first(found, *words)) == (code, True), found
-    assert resource.do("monitor").code is Code.NOT_RUNNING
-    assert resource.do("demote").code is Code.SUCCESS
-    assert resource.do("stop").code is Code.SUCCESS
+    assert resource.do("monitor").code is OcfCode.NOT_RUNNING
+    assert resource.do("demote").code is OcfCode.SUCCESS
+    assert resource.do("stop").code is OcfCode.SUCCESS
 
 
 @pytest.mark.parametrize("parameters", [{"config": "/no/such.yaml"}, {"max_lag": "many"}, {"virtual_ip": "x"}])
@@ -290,24 +290,24 @@ def test_a_broker_that_runs_is_seen_and_stopped_whatever_is_set_by_now(
 ) -> None:
     resource.up(**IN_SYNC)
     resource.set(**parameters)
-    assert resource.do("monitor").code is Code.SUCCESS
-    assert resource.do("demote").code is Code.SUCCESS
-    assert resource.do("stop").code is Code.SUCCESS
+    assert resource.do("monitor").code is OcfCode.SUCCESS
+    assert resource.do("demote").code is OcfCode.SUCCESS
+    assert resource.do("stop").code is OcfCode.SUCCESS
     assert not resource.broker.pid
 
 
 def test_at_level_0_only_what_is_wrong_everywhere_is_found(resource: Resource) -> None:
     resource.set(config="/no/such.yaml", user="no-such-user")
-    assert resource.do("validate-all").code is Code.SUCCESS
-    assert resource.do("validate-all", CHECK_LEVEL="10").code is Code.ERR_ARGS
+    assert resource.do("validate-all").code is OcfCode.SUCCESS
+    assert resource.do("validate-all", CHECK_LEVEL="10").code is OcfCode.ERR_ARGS
 
 
 def test_at_level_10_the_broker_is_asked_whether_it_would_start(resource: Resource) -> None:
     refuses = resource.broker.script("refuses", 'echo "qpidd: $2: lisen: no such key"; test "$5" != --check')
     resource.set(binary=refuses)
     found = resource.do("validate-all", CHECK_LEVEL="10")
-    assert (found.code, "lisen: no such key" in found.reason) == (Code.ERR_ARGS, True)
-    assert resource.do("validate-all").code is Code.SUCCESS
+    assert (found.code, "lisen: no such key" in found.reason) == (OcfCode.ERR_ARGS, True)
+    assert resource.do("validate-all").code is OcfCode.SUCCESS
 
 
 def test_a_node_without_pacemakers_tools_is_told_what_to_install(
@@ -315,17 +315,17 @@ def test_a_node_without_pacemakers_tools_is_told_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", str(resource.broker.directory))
     found = resource.do("validate-all", CHECK_LEVEL="10")
-    assert (found.code, says_first(found, "crm_attribute", "install")) == (Code.ERR_INSTALLED, True)
+    assert (found.code, says_first(found, "crm_attribute", "install")) == (OcfCode.ERR_INSTALLED, True)
 
 
 def test_an_action_with_too_little_time_says_so_before_it_is_killed(resource: Resource) -> None:
     found = resource.do("start", timeout="1000")
-    assert (found.code, says_first(found, "1000 ms", "too short")) == (Code.ERR_GENERIC, True)
+    assert (found.code, says_first(found, "1000 ms", "too short")) == (OcfCode.ERR_GENERIC, True)
 
     resource.broker.script("qpidd", f'exec {sys.executable} -c "import time; time.sleep(600)" "$@"')
     began_s = time.monotonic()
     found = resource.do("start", timeout="1500")
-    assert found.code is Code.ERR_GENERIC
+    assert found.code is OcfCode.ERR_GENERIC
     assert says_first(found, "did not answer within 0.5 s")
     assert time.monotonic() - began_s < 10, "not start_timeout, which is a minute"
 
@@ -333,8 +333,8 @@ def test_an_action_with_too_little_time_says_so_before_it_is_killed(resource: Re
 def test_a_stale_socket_is_no_broker(resource: Resource) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(resource.broker.control_socket))
-    assert resource.do("monitor").code is Code.NOT_RUNNING
-    assert resource.do("start").code is Code.SUCCESS
+    assert resource.do("monitor").code is OcfCode.NOT_RUNNING
+    assert resource.do("start").code is OcfCode.SUCCESS
 
 
 def test_a_socket_that_never_answers_is_a_failure_within_the_limit(resource: Resource) -> None:
@@ -343,15 +343,15 @@ def test_a_socket_that_never_answers_is_a_failure_within_the_limit(resource: Res
         mute.listen()
         resource.set(hang_timeout="300ms")
         found = resource.do("monitor")
-        assert (found.code, says_first(found, "silent", "no answer")) == (Code.ERR_GENERIC, True)
-        assert resource.promote(NODE).code is Code.ERR_GENERIC
+        assert (found.code, says_first(found, "silent", "no answer")) == (OcfCode.ERR_GENERIC, True)
+        assert resource.promote(NODE).code is OcfCode.ERR_GENERIC
 
 
 def test_a_broker_that_ends_at_once_is_quoted(resource: Resource) -> None:
     words = "data-dir: /d is in use by another broker (pid 7); stop it"
     resource.broker.script("qpidd", f'echo "qpidd: {words}" >&2; exit 1')
     found = resource.do("start")
-    assert (found.code, found.reason) == (Code.ERR_GENERIC, f"broker ended: {words}")
+    assert (found.code, found.reason) == (OcfCode.ERR_GENERIC, f"broker ended: {words}")
 
 
 # --- a broker that takes long to listen, or to load its store
@@ -370,7 +370,7 @@ def listening_late(resource: Resource) -> None:
 def test_a_start_waits_until_the_broker_listens(resource: Resource) -> None:
     listening_late(resource)
     began_s = time.monotonic()
-    assert resource.do("start").code is Code.SUCCESS
+    assert resource.do("start").code is OcfCode.SUCCESS
     assert time.monotonic() - began_s >= LISTENS_AFTER_S
     assert resource.pacemaker.score() == "200"
 
@@ -378,13 +378,13 @@ def test_a_start_waits_until_the_broker_listens(resource: Resource) -> None:
 def test_a_start_does_not_wait_for_a_store_that_takes_long_to_load(resource: Resource) -> None:
     resource.broker.says(**LOADING)
 
-    assert resource.do("start").code is Code.SUCCESS
+    assert resource.do("start").code is OcfCode.SUCCESS
 
     assert resource.pacemaker.score() == "-INFINITY", "nobody waits for it, and nobody promotes it"
     found = resource.do("monitor")
-    assert (found.code, found.reason) == (Code.SUCCESS, "")
+    assert (found.code, found.reason) == (OcfCode.SUCCESS, "")
     assert "is loading its store: 40% of 900 MB" in found.log
-    assert resource.do("monitor", CHECK_LEVEL="20").code is not Code.NOT_RUNNING
+    assert resource.do("monitor", CHECK_LEVEL="20").code is not OcfCode.NOT_RUNNING
 
 
 def test_a_start_that_ends_with_the_load_tells_the_score_at_once(
@@ -394,7 +394,7 @@ def test_a_start_that_ends_with_the_load_tells_the_score_at_once(
     resource.broker.says(**LOADING)
     loaded = threading.Timer(0.2, resource.broker.says, kwargs=LOST)
     loaded.start()
-    assert resource.do("start").code is Code.SUCCESS
+    assert resource.do("start").code is OcfCode.SUCCESS
     assert resource.pacemaker.score() == "200"
 
 
@@ -408,7 +408,7 @@ def test_a_store_that_cannot_be_loaded_is_a_failed_start_when_that_shows_soon(
         "qpidd", f'{sys.executable} {fake_qpidd.__file__} "$@" & sleep 1; kill $!; echo "qpidd: {words}" >&2; exit 1'
     )
     found = resource.do("start")
-    assert (found.code, found.reason) == (Code.ERR_GENERIC, f"broker ended: {words}")
+    assert (found.code, found.reason) == (OcfCode.ERR_GENERIC, f"broker ended: {words}")
 
 
 @pytest.mark.parametrize("told", [{}, {"chosen": True}], ids=["", "chosen of all stores"])
@@ -419,12 +419,12 @@ def test_a_loading_broker_is_out_of_the_question_and_says_so(resource: Resource,
 
     found = resource.promote(NODE)
 
-    assert found.code is Code.ERR_GENERIC
+    assert found.code is OcfCode.ERR_GENERIC
     assert says_first(found, "still loading its store: 40% of 900 MB")
     assert resource.pacemaker.score() == "-INFINITY"
-    assert resource.do("notify", notify_type="pre", notify_operation="promote").code is Code.SUCCESS
+    assert resource.do("notify", notify_type="pre", notify_operation="promote").code is OcfCode.SUCCESS
     assert resource.pacemaker.position() == "", "with nothing to compare, it is nobody's rival"
-    assert resource.do("demote").code is Code.SUCCESS
+    assert resource.do("demote").code is OcfCode.SUCCESS
 
 
 def test_the_broker_that_has_loaded_is_worth_something_as_soon_as_the_watch_sees_it(resource: Resource) -> None:
@@ -443,15 +443,15 @@ def test_a_broker_that_does_not_listen_yet_is_no_failure_to_a_probe_and_one_that
     starting.start()
     while not resource.broker.pid:
         time.sleep(0.01)
-    assert resource.do("monitor", interval="0").code is Code.SUCCESS
-    assert resource.do("monitor", interval="0", role="Promoted").code is Code.FAILED_PROMOTED
-    assert resource.promote(NODE).code is Code.ERR_GENERIC
+    assert resource.do("monitor", interval="0").code is OcfCode.SUCCESS
+    assert resource.do("monitor", interval="0", role="Promoted").code is OcfCode.FAILED_PROMOTED
+    assert resource.promote(NODE).code is OcfCode.ERR_GENERIC
     assert resource.pacemaker.score() == "", "nobody knows what it is worth"
     resource.set(start_timeout="10ms")
-    assert resource.do("monitor", interval="0").code is Code.ERR_GENERIC
+    assert resource.do("monitor", interval="0").code is OcfCode.ERR_GENERIC
     starting.join()
-    assert resource.do("monitor", interval="0").code is Code.SUCCESS
-    assert resource.do("stop").code is Code.SUCCESS
+    assert resource.do("monitor", interval="0").code is OcfCode.SUCCESS
+    assert resource.do("stop").code is OcfCode.SUCCESS
     assert resource.broker.pid == 0
 
 
@@ -464,8 +464,8 @@ def test_what_an_action_left_for_the_next_may_be_damaged(resource: Resource) -> 
     for damaged in ("", "[]", "{", '{"score": 5, "stops": "x", "control_socket": null}'):
         path.write_text(damaged, encoding="utf-8")
         assert resource.memory.read() == Memory()
-        assert resource.do("monitor").code is Code.SUCCESS
-    assert resource.do("stop").code is Code.SUCCESS
+        assert resource.do("monitor").code is OcfCode.SUCCESS
+    assert resource.do("stop").code is OcfCode.SUCCESS
 
 
 def test_of_two_that_change_the_memory_neither_undoes_the_other(tmp_path: Path) -> None:
@@ -488,10 +488,10 @@ def test_of_two_that_change_the_memory_neither_undoes_the_other(tmp_path: Path) 
 
 
 def test_a_reload_with_a_wrong_parameter_says_so_and_restarts_nothing(resource: Resource) -> None:
-    assert resource.do("reload-agent").code is Code.SUCCESS
+    assert resource.do("reload-agent").code is OcfCode.SUCCESS
     resource.set(hang_timeout="soon")
     found = resource.do("reload-agent")
-    assert (found.code, says_first(found, "hang_timeout", "soon")) == (Code.SUCCESS, True)
+    assert (found.code, says_first(found, "hang_timeout", "soon")) == (OcfCode.SUCCESS, True)
 
 
 def test_what_the_watcher_waited_for_in_vain_is_not_waited_for_again(
@@ -508,15 +508,15 @@ def test_what_the_watcher_waited_for_in_vain_is_not_waited_for_again(
     with resource.memory.changed() as memory:
         memory.is_hanging = True
     resource.broker.send(signal.SIGSTOP)
-    assert resource.do("demote").code is Code.SUCCESS
+    assert resource.do("demote").code is OcfCode.SUCCESS
     assert waited_s == [LAST_CHANCE_S]
-    assert resource.do("monitor").code is Code.NOT_RUNNING
+    assert resource.do("monitor").code is OcfCode.NOT_RUNNING
 
 
 def test_a_stop_in_no_time_kills_rather_than_fail(resource: Resource) -> None:
     resource.up(**IN_SYNC)
-    assert resource.do("stop", timeout="900").code is Code.SUCCESS
-    assert resource.do("monitor").code is Code.NOT_RUNNING
+    assert resource.do("stop", timeout="900").code is OcfCode.SUCCESS
+    assert resource.do("monitor").code is OcfCode.NOT_RUNNING
 
 
 def test_a_monitor_imports_little(resource: Resource) -> None:

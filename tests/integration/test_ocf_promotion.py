@@ -11,7 +11,7 @@ import pytest
 from ocf_resource import IN_SYNC, LOST, Resource, resource_here, says_first
 from qpid_ha_agent.ocf import agent as agent_module
 from qpid_ha_agent.ocf import memory as memory_module
-from qpid_ha_agent.ocf.codes import Code
+from qpid_ha_agent.ocf.codes import OcfCode
 from qpid_ha_agent.pacemaker import attributes, scores
 from qpid_ha_agent.pacemaker import hindrance as hindrance_module
 from scripted_broker import ScriptedBroker
@@ -33,10 +33,10 @@ def test_a_candidate_makes_way_for_a_better_one_and_raises_its_score(resource: R
     resource.up(**LOST)
     resource.pacemaker.publish("n2", "3:8:90:connecting:in-sync ")
     found = resource.promote(NODE, "n2")
-    assert found.code is Code.ERR_GENERIC
+    assert found.code is OcfCode.ERR_GENERIC
     assert says_first(found, "n2 is the better choice", "epoch 8")
     assert int(resource.pacemaker.score("n2")) > int(resource.pacemaker.score())
-    assert resource.do("monitor").code is Code.SUCCESS
+    assert resource.do("monitor").code is OcfCode.SUCCESS
 
 
 def test_what_a_node_published_that_is_gone_does_not_count(resource: Resource) -> None:
@@ -45,14 +45,14 @@ def test_what_a_node_published_that_is_gone_does_not_count(resource: Resource) -
     resource.broker.says(**LOST)
     found = resource.promote(NODE, "n3")
     assert "promoting this broker" in found.log
-    assert found.code is Code.SUCCESS
+    assert found.code is OcfCode.SUCCESS
 
 
 def test_a_move_is_refused_while_the_old_primary_has_more(resource: Resource) -> None:
     resource.up(**IN_SYNC)
     resource.pacemaker.publish("n2", "3:7:101:ready:in-sync 3:101")
     found = resource.promote(NODE, "n2")
-    assert found.code is Code.ERR_GENERIC
+    assert found.code is OcfCode.ERR_GENERIC
     assert says_first(found, "n2", "handed over at 101")
 
 
@@ -60,9 +60,9 @@ def test_a_lag_within_max_lag_does_not_count(resource: Resource) -> None:
     resource.up(**LOST)
     resource.pacemaker.publish("n2", "3:7:105:connecting:in-sync ")
     resource.set(max_lag="5")
-    assert resource.promote(NODE, "n2").code is Code.SUCCESS
+    assert resource.promote(NODE, "n2").code is OcfCode.SUCCESS
     resource.set(max_lag="4")
-    assert resource.promote(NODE, "n2").code is Code.ERR_GENERIC
+    assert resource.promote(NODE, "n2").code is OcfCode.ERR_GENERIC
 
 
 def test_after_a_crash_of_everybody_only_the_furthest_store_may_lead(resource: Resource) -> None:
@@ -70,10 +70,10 @@ def test_after_a_crash_of_everybody_only_the_furthest_store_may_lead(resource: R
     resource.up(**LOST | {"restored": "dirty"})
     resource.pacemaker.publish("n2", "3:7:101:connecting:in-sync:restored")
     found = resource.promote(NODE, "n2")
-    assert (found.code, resource.pacemaker.score("n2")) == (Code.ERR_GENERIC, "800")
+    assert (found.code, resource.pacemaker.score("n2")) == (OcfCode.ERR_GENERIC, "800")
     assert says_first(found, "n2", "at 101")
     resource.pacemaker.publish("n2", "3:7:100:connecting:in-sync:restored")
-    assert resource.promote(NODE, "n2").code is Code.SUCCESS
+    assert resource.promote(NODE, "n2").code is OcfCode.SUCCESS
 
 
 def test_a_refused_broker_is_held_back_whatever_pacemaker_makes_of_it_and_nobody_makes_way_for_it(
@@ -105,7 +105,7 @@ def test_who_has_to_ask_the_others_waits_until_those_that_run_answer(
 ) -> None:
     """Pacemaker has started them just before. A refusal would restart this one, and the next be refused for that."""
     resource.up(**status | {"others": {"n2": 3, "n3": 5}})
-    assert resource.promote(NODE, "n2", notify_start_uname="n3").code is Code.SUCCESS
+    assert resource.promote(NODE, "n2", notify_start_uname="n3").code is OcfCode.SUCCESS
 
 
 def test_one_that_runs_and_does_not_answer_is_waited_for_a_while_and_one_that_is_stopped_is_not(
@@ -138,13 +138,13 @@ def test_the_store_that_was_chosen_leads_whatever_others_hold(resource: Resource
     resource.up(**LOST | {"restored": "dirty", "chosen": True})
     assert resource.pacemaker.score() == "800"
     resource.pacemaker.publish("n2", "3:7:101:connecting:in-sync")
-    assert resource.promote(NODE, "n2").code is Code.SUCCESS
+    assert resource.promote(NODE, "n2").code is OcfCode.SUCCESS
 
 
 def test_garbage_that_was_published_is_passed_over(resource: Resource) -> None:
     resource.up(**LOST)
     resource.pacemaker.publish("n2", "²:1:2:ready:in-sync ²:9")
-    assert resource.promote(NODE, "n2").code is Code.SUCCESS
+    assert resource.promote(NODE, "n2").code is OcfCode.SUCCESS
 
 
 @pytest.mark.parametrize("trouble", ["fail", "hang"])
@@ -155,7 +155,7 @@ def test_nobody_is_promoted_while_the_others_cannot_be_heard(
     resource.up(**LOST)
     getattr(resource.pacemaker, trouble)()
     found = resource.promote(NODE, "n2")
-    assert (found.code, says_first(found, "attrd_updater")) == (Code.ERR_GENERIC, True)
+    assert (found.code, says_first(found, "attrd_updater")) == (OcfCode.ERR_GENERIC, True)
 
 
 def test_a_refused_promotion_gives_the_brokers_sentence_and_is_not_tried_again_at_once(
@@ -165,29 +165,29 @@ def test_a_refused_promotion_gives_the_brokers_sentence_and_is_not_tried_again_a
         refused = Resource(broker, resource.pacemaker, resource._capfd)
         refused.up(**LOST)
         found = refused.promote(NODE)
-        assert (found.code, found.reason) == (Code.ERR_GENERIC, "n2 has what this broker lacks: start it")
+        assert (found.code, found.reason) == (OcfCode.ERR_GENERIC, "n2 has what this broker lacks: start it")
         assert resource.pacemaker.score() == "-INFINITY"
 
-        assert refused.do("demote").code is Code.SUCCESS, "Pacemaker clears up"
+        assert refused.do("demote").code is OcfCode.SUCCESS, "Pacemaker clears up"
         refused.do("monitor")
         assert resource.pacemaker.score() == "200"
         assert published(refused) == "3:7:100:connecting:in-sync ", "it was not primary, and handed nothing over"
 
 
 def test_where_there_is_no_broker_a_promotion_says_so_and_a_demotion_has_nothing_to_do(resource: Resource) -> None:
-    assert resource.promote(NODE).code is Code.NOT_RUNNING
-    assert resource.do("demote").code is Code.SUCCESS
+    assert resource.promote(NODE).code is OcfCode.NOT_RUNNING
+    assert resource.do("demote").code is OcfCode.SUCCESS
 
 
 def test_an_operator_can_force_a_promotion_once(resource: Resource) -> None:
     resource.up(**LOST | {"members": ["n2"]})
     resource.pacemaker.publish("n2", "3:7:900:connecting:in-sync ")
-    assert resource.promote(NODE, "n2").code is Code.ERR_GENERIC
+    assert resource.promote(NODE, "n2").code is OcfCode.ERR_GENERIC
     with resource.memory.changed() as memory:
         memory.is_forced = True
     resource.do("monitor")
     assert resource.pacemaker.score() == "800"
-    assert resource.promote(NODE, "n2").code is Code.SUCCESS
+    assert resource.promote(NODE, "n2").code is OcfCode.SUCCESS
     assert not resource.memory.read().is_forced
 
 

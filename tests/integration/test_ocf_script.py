@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qpid_ha_agent.ocf.codes import Code
+from qpid_ha_agent.ocf.codes import OcfCode
 from qpid_ha_agent.ocf.metadata import metadata
 
 SCRIPT = Path(__file__).parents[2] / "ocf" / "qpid-ha"
@@ -33,7 +33,7 @@ def test_a_node_where_nothing_is_installed_is_no_reason_to_fence_it(action: str,
 
 def test_an_action_that_there_is_not_is_called_unimplemented() -> None:
     for action in ("reload", "migrate_to", "", "--help"):
-        assert script(action).returncode == Code.ERR_UNIMPLEMENTED
+        assert script(action).returncode == OcfCode.ERR_UNIMPLEMENTED
 
 
 @pytest.mark.parametrize(("when", "operation"), [("pre", "promote"), ("post", "stop")])

@@ -9,7 +9,7 @@ import pytest
 from proton import Delivery, Message
 
 from blocking_client import BlockingClient
-from qpid_ha_agent.control import Refused
+from qpid_ha_agent.control import RequestRefused
 from running_cluster import RunningCluster
 
 
@@ -54,7 +54,7 @@ def test_one_that_slept_and_was_left_out_does_not_lead_because_the_shared_direct
                 path.unlink()
         cluster.wait_state(2, "connecting")
 
-        with pytest.raises(Refused, match="record is empty, but the log of broker3 knows generation 1"):
+        with pytest.raises(RequestRefused, match="record is empty, but the log of broker3 knows generation 1"):
             cluster.promote(2)
 
         cluster.promote(2, force=True)  # what an operator does who knows what that costs
@@ -80,7 +80,7 @@ def test_stores_that_were_put_back_from_a_copy_are_not_led_from_when_the_record_
         start_all(cluster)
 
         for broker in cluster.brokers:
-            with pytest.raises(Refused, match=r"record says generation 2, .* no store here goes further"):
+            with pytest.raises(RequestRefused, match=r"record says generation 2, .* no store here goes further"):
                 cluster.promote(broker)
 
         cluster.promote(1, force=True)

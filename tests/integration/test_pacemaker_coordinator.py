@@ -22,13 +22,13 @@ from qpid_ha_broker.coordination.choice import make_coordinator
 from qpid_ha_broker.coordination.cib_record import DamagedRecord, decode, encode, read_answer
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.pacemaker import PacemakerCoordinator
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.errors import ConfigError
 
-EMPTY = Record()
-FIRST = Record("c1", 1, "a", 1, ("a", "b"))
-SECOND = Record("c1", 2, "b", 2, ("b",))
+EMPTY = ClusterRecord()
+FIRST = ClusterRecord("c1", 1, "a", 1, ("a", "b"))
+SECOND = ClusterRecord("c1", 2, "b", 2, ("b",))
 CIB = """\
 <cib validate-with="pacemaker-3.8" crm_feature_set="3.16.1"
      admin_epoch="0" epoch="7" num_updates="3" have-quorum="{quorum}">
@@ -51,7 +51,7 @@ CIB = """\
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 records = st.builds(
-    Record,
+    ClusterRecord,
     names,
     st.integers(0, 2**62),
     names,
@@ -64,13 +64,13 @@ records = st.builds(
 
 
 def test_an_operator_can_read_it() -> None:
-    record = Record("c1", 3, "node1", 5, ("node1", "node2"))
+    record = ClusterRecord("c1", 3, "node1", 5, ("node1", "node2"))
 
     assert encode(record) == "1;cluster=c1;generation=3;primary=node1;epoch=5;members=node1,node2"
 
 
 @given(records)
-def test_every_record_comes_back_and_fits_into_xml_and_xpath(record: Record) -> None:
+def test_every_record_comes_back_and_fits_into_xml_and_xpath(record: ClusterRecord) -> None:
     value = encode(record)
 
     assert decode(value) == record
@@ -81,7 +81,7 @@ def test_every_record_comes_back_and_fits_into_xml_and_xpath(record: Record) -> 
 def test_a_record_without_members_is_not_one_with_a_nameless_member() -> None:
     assert decode(encode(EMPTY)) == EMPTY
     with pytest.raises(ValueError, match="without a name"):
-        encode(Record("c1", 1, "a", 1, ("",)))
+        encode(ClusterRecord("c1", 1, "a", 1, ("",)))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_write_that_nobody_else_shows_to_have_is_not_confirmed(
         PacemakerCoordinator().compare_and_set(EMPTY, FIRST)
 
 
-def copies_of_three(records: dict[str, Record]) -> str:
+def copies_of_three(records: dict[str, ClusterRecord]) -> str:
     """A tool for which every write is done, and each node's copy says what is given; the own one is a's."""
     cases = "".join(f'*"--node {node}"*) v="{encode(record)}";;\n' for node, record in records.items())
     return f"""case "$*" in *--modify*) exit 0;; esac
@@ -383,7 +383,7 @@ def test_the_expected_record_must_be_there(cib: Path) -> None:
 
 
 def test_odd_names_are_replaced_like_others(cib: Path) -> None:
-    odd = Record("c;1", 1, "a\"]'<&>", 1, ("a,b", "ä ö", "%3B", "="))
+    odd = ClusterRecord("c;1", 1, "a\"]'<&>", 1, ("a,b", "ä ö", "%3B", "="))
     coordinator = PacemakerCoordinator()
 
     assert coordinator.compare_and_set(EMPTY, odd) == (True, odd)
@@ -478,7 +478,7 @@ def test_a_damaged_record_is_an_error_that_says_what_to_do(cib: Path) -> None:
 def test_a_watch_reports_the_next_record_and_ends(cib: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pacemaker, "WATCH_INTERVAL_S", 0.02)
     coordinator = PacemakerCoordinator()
-    seen: list[Record] = []
+    seen: list[ClusterRecord] = []
     end = coordinator.watch(seen.append)
     try:
         generation = 1

@@ -13,7 +13,7 @@ import proton
 import pytest
 
 from blocking_client import Management
-from qpid_ha_agent.control import Refused, Unreachable
+from qpid_ha_agent.control import RequestRefused, Unreachable
 from qpid_ha_agent.remote_control import RemoteControlClient
 from qpid_ha_config.addresses import Address
 from running_broker import RunningBroker
@@ -72,7 +72,7 @@ def test_one_connection_carries_many_calls_of_any_size(broker: RunningBroker) ->
         listed = client.call("queues")
         assert isinstance(listed, list)
         assert {f"queue-{number}" for number in range(200)} <= {row["name"] for row in listed}
-        with pytest.raises(Refused, match="queue-7"):
+        with pytest.raises(RequestRefused, match="queue-7"):
             client.call("queues", action="create", name="queue-7", arguments={})
 
 

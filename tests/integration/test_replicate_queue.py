@@ -14,7 +14,7 @@ from proton.utils import LinkDetached
 
 from blocking_client import BlockingClient, Outcome
 from cluster_in_process import InProcessCluster, eventually, free_ports, told
-from qpid_ha_agent.control import ControlClient, Refused
+from qpid_ha_agent.control import ControlClient, RequestRefused
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_config.settings import BrokerSettings
@@ -120,15 +120,15 @@ def test_a_copy_is_browsed_but_neither_filled_nor_emptied_until_it_is_stopped(tm
             assert await asyncio.to_thread(browse, far.url) == ["1", "2"]
             with pytest.raises(LinkDetached, match="qpid-ha replicate --stop orders"):
                 await asyncio.to_thread(receive, far.url, 1)
-            with pytest.raises(Refused, match="--stop orders"):
+            with pytest.raises(RequestRefused, match="--stop orders"):
                 await far.ask("queues", action="purge", name="orders")
-            with pytest.raises(Refused, match="already replicated from"):
+            with pytest.raises(RequestRefused, match="already replicated from"):
                 await far.ask("replicate", queue="orders", address=cluster.url("b"))
             assert "normal queue" in (await far.ask("replicate", queue="orders", stop=True))["text"]
             await asyncio.to_thread(send, cluster.url("a"), "not copied")
             await asyncio.to_thread(send, far.url, "3")
             assert await asyncio.to_thread(receive, far.url, 3) == ["1", "2", "3"]
-            with pytest.raises(Refused, match="no copy"):
+            with pytest.raises(RequestRefused, match="no copy"):
                 await far.ask("replicate", queue="orders", stop=True)
 
     told(story)
@@ -146,9 +146,9 @@ def test_what_cannot_be_copied_is_refused_with_the_reason(tmp_path: Path) -> Non
                 ({"queue": "orders"}, "address is"),
                 ({"queue": ""}, "name of a queue"),
             ):
-                with pytest.raises(Refused, match=text):
+                with pytest.raises(RequestRefused, match=text):
                     await far.ask("replicate", **params)
-            with pytest.raises(Refused, match="backup"):
+            with pytest.raises(RequestRefused, match="backup"):
                 await cluster.ask("b", "replicate", queue="x", address=far.url)
             assert await far.ask("replicate") == []
 
@@ -187,7 +187,7 @@ def test_a_standalone_broker_copies_only_where_its_configuration_says_so(tmp_pat
         far = Elsewhere(tmp_path, **{"ha.queue-replication": False})
         await far.broker.start()
         try:
-            with pytest.raises(Refused, match=r"ha\.queue-replication"):
+            with pytest.raises(RequestRefused, match=r"ha\.queue-replication"):
                 await far.ask("replicate", queue="orders", address="amqp://127.0.0.1:1")
         finally:
             await far.broker.stop()

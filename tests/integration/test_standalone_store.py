@@ -21,7 +21,7 @@ from proton import Message
 
 from blocking_client import BlockingClient
 from cluster_in_process import InProcessCluster, eventually, free_ports, told
-from qpid_ha_agent.control import ControlClient, Refused
+from qpid_ha_agent.control import ControlClient, RequestRefused
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.store.checking import check
@@ -249,7 +249,7 @@ def test_what_needs_other_brokers_is_refused_with_what_to_do(
 ) -> None:
     async def story() -> None:
         async with standalone(tmp_path, None) as node1:
-            with pytest.raises(Refused, match="in no cluster: set"):
+            with pytest.raises(RequestRefused, match="in no cluster: set"):
                 await node1.ask(method, **params)
             assert (await node1.ask("status"))["state"] == State.STANDALONE
 
@@ -263,7 +263,7 @@ def test_all_of_its_cluster_is_itself(tmp_path: Path) -> None:
             assert (row["name"], row["state"], row["in_sync"]) == ("node1", "standalone", True)
             (facts,) = await node1.ask("query", all=True)
             assert (facts["name"], facts["exchanges"]) == ("node1", 4)
-            with pytest.raises(Refused, match="leave --cluster out"):
+            with pytest.raises(RequestRefused, match="leave --cluster out"):
                 await node1.ask("shutdown", cluster=True)
 
     told(story)

@@ -18,9 +18,9 @@ import yaml
 from proton import Message
 
 from blocking_client import BlockingClient, bodies
-from qpid_ha_agent.control import Refused
+from qpid_ha_agent.control import RequestRefused
 from qpid_ha_broker.coordination.file import FileCoordinator
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.server.discarded import DiscardedMessages
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.layout import segment_path
@@ -168,7 +168,7 @@ def test_best_and_recover_ask_the_coordinator_that_this_machine_is_configured_wi
 ) -> None:
     (tmp_path / "none.yaml").write_text(f"ha: {{coordinator: 'file:{tmp_path}'}}\n")
     cluster = json.loads(run("list", stores[0], "--format", "json").stdout)[0]["cluster"]
-    FileCoordinator(tmp_path).compare_and_set(Record(), Record(cluster, 3, "node1", 9, MEMBERS))
+    FileCoordinator(tmp_path).compare_and_set(ClusterRecord(), ClusterRecord(cluster, 3, "node1", 9, MEMBERS))
 
     found = run("best", *stores)
 
@@ -383,7 +383,7 @@ def test_a_cluster_goes_on_with_the_marked_store_when_one_is_lost_for_good(run: 
         assert (verdict["verdict"], verdict["missing"]) == ("admin", [cluster.broker(0).name])
         for index in (1, 2):
             cluster.restart(index)
-        with pytest.raises(Refused, match="cannot be asked"):
+        with pytest.raises(RequestRefused, match="cannot be asked"):
             cluster.promote(1)
         for index in (1, 2):
             cluster.kill(index)

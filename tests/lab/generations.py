@@ -7,16 +7,16 @@ from typing import Any, Final
 
 from lab.cluster import Cluster, NotInTime
 from qpid_ha_broker.coordination.cib_record import decode
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 
 _QUERY: Final = ("crm_attribute", "--type", "crm_config", "--set-name", "qpid-ha", "--name", "record", "--query")
 _VALUE: Final = re.compile(r"value=(\S+)")
 
 
-def record(cluster: Cluster, node: str) -> Record:
+def record(cluster: Cluster, node: str) -> ClusterRecord:
     """What that node's copy of the CIB says; an empty one when it says nothing. Raises MachineError."""
     found = _VALUE.search(cluster.lab.run(node, *_QUERY, check=False, timeout_s=10).stdout)
-    return decode(found[1]) if found else Record()
+    return decode(found[1]) if found else ClusterRecord()
 
 
 def history(cluster: Cluster, node: str) -> list[dict[str, Any]]:
@@ -29,11 +29,11 @@ def _told_to_all(generations: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [(each["generation"], each["primary"], each["first_lsn"]) for each in generations]
 
 
-def wait_agreed(cluster: Cluster, *members: str) -> Record:
+def wait_agreed(cluster: Cluster, *members: str) -> ClusterRecord:
     """Until all nodes that are on have one record, with these members in sync (default: all of the plan), and one
     history that ends with the record's generation and primary; that record. Raises NotInTime."""
     wanted = tuple(sorted(members or cluster.lab.plan.members))
-    records: dict[str, Record] = {}
+    records: dict[str, ClusterRecord] = {}
     histories: dict[str, list[tuple[Any, ...]]] = {}
 
     def have_agreed() -> bool:

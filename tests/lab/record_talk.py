@@ -19,7 +19,7 @@ from typing import Any
 
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.pacemaker import PacemakerCoordinator
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 
 ROUND_S = 0.5
 PAUSE_S = 0.2
@@ -30,7 +30,7 @@ class Talk:
 
     def __init__(self) -> None:
         self._coordinator = PacemakerCoordinator()
-        self._known = Record()
+        self._known = ClusterRecord()
 
     def read(self) -> dict[str, Any]:
         """Remember it, too."""
@@ -39,7 +39,7 @@ class Talk:
     def set(self, wanted: list[Any]) -> dict[str, Any]:
         """Compare and set."""
         cluster, generation, primary, epoch, members = wanted
-        record = Record(cluster, generation, primary, epoch, tuple(members))
+        record = ClusterRecord(cluster, generation, primary, epoch, tuple(members))
         return self._timed(lambda: self._coordinator.compare_and_set(self._known, record))
 
     def insist(self, wanted: list[Any], seconds: float) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Talk:
             spent["in-sync set"].append(self.set([cluster, generation + 1, primary, epoch + 1, members])["ms"])
         return spent
 
-    def _timed(self, call: Callable[[], tuple[bool, Record]]) -> dict[str, Any]:
+    def _timed(self, call: Callable[[], tuple[bool, ClusterRecord]]) -> dict[str, Any]:
         began_s = time.monotonic()
         try:
             done, record = call()

@@ -16,7 +16,7 @@ from lab.cluster import Cluster
 from lab.generations import history, record, wait_agreed
 from lab.load import Load
 from lab.plan import AMQP_PORT, SERVICE_URL
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 
 Cut = Callable[[Cluster, str], None]
 REST_LIMIT_S = 120.0
@@ -140,7 +140,7 @@ def others(cluster: Cluster, node: str) -> list[str]:
     return [member for member in cluster.lab.plan.members if member != node]
 
 
-def check_one_failover(cluster: Cluster, before: Record, successor: str) -> None:
+def check_one_failover(cluster: Cluster, before: ClusterRecord, successor: str) -> None:
     """The record and every history tell of it, and of no other."""
     after = wait_agreed(cluster)
     assert (after.cluster, after.primary) == (before.cluster, successor)

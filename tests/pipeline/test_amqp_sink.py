@@ -16,7 +16,7 @@ from blocking_client import BlockingClient, Management
 from live_query import cluster_of, numbers
 from qpid_ha_pipeline.amqp.encoding import PRODUCER, SEQUENCE, Encoder, check_written_schema
 from qpid_ha_pipeline.amqp.options import WriteOptions
-from qpid_ha_pipeline.amqp.primary import Primary
+from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.amqp.publishing import Publisher
 from qpid_ha_pipeline.amqp_sink import AmqpWriter
 from qpid_ha_pipeline.errors import PipelineError
@@ -115,7 +115,7 @@ def test_exactly_once_takes_a_broker_that_remembers_producers(spark: SparkSessio
 
 
 def test_rows_go_where_their_column_says(broker: RunningBroker, client: BlockingClient) -> None:
-    with Primary(cluster_of(broker.url)) as primary:
+    with PrimaryConnection(cluster_of(broker.url)) as primary:
         Publisher(primary, None, together=False).deliver(messages({"value": ["a", "b"], "to": ["here", "there"]}))
     assert [message.body for message in client.consume("here")] == ["a"]
     assert [message.body for message in client.consume("there")] == ["b"]
@@ -125,7 +125,7 @@ def test_a_routing_key_leads_through_an_exchange(broker: RunningBroker, client: 
     management = Management(client)
     management.create_queue("red", {})
     management.bind("amq.direct", "red", "red")
-    with Primary(cluster_of(broker.url)) as primary:
+    with PrimaryConnection(cluster_of(broker.url)) as primary:
         Publisher(primary, "amq.direct", together=False).deliver(
             messages({"value": ["a", "b"], "key": ["red", "blue"]})
         )
@@ -134,7 +134,7 @@ def test_a_routing_key_leads_through_an_exchange(broker: RunningBroker, client: 
 
 def test_a_full_queue_is_waited_for_and_in_the_end_told(broker: RunningBroker, client: BlockingClient) -> None:
     Management(client).create_queue("small", {"qpid.max_count": 5})
-    with Primary(cluster_of(broker.url, 0.5)) as primary:
+    with PrimaryConnection(cluster_of(broker.url, 0.5)) as primary:
         publisher = Publisher(primary, "small", together=False)
         with pytest.raises(PipelineError, match=r"were refused for 0\.5 s: .*queue small is full"):
             publisher.deliver(messages({"value": numbers(8)}))
@@ -145,7 +145,7 @@ def test_a_full_queue_is_waited_for_and_in_the_end_told(broker: RunningBroker, c
 def test_every_row_arrives_when_the_primary_dies_while_they_are_sent(tmp_path: Path) -> None:
     with RunningCluster(tmp_path) as cluster:
         cluster.form(0)
-        with Primary(cluster_of(",".join(cluster.urls))) as primary:
+        with PrimaryConnection(cluster_of(",".join(cluster.urls))) as primary:
             publisher = Publisher(primary, "q", together=False)
             publisher.deliver(messages({"value": ["first"]}))
 
@@ -170,7 +170,7 @@ def test_what_a_producer_sends_again_is_queued_once(broker: RunningBroker, clien
     management, producer = Management(client), uuid.uuid4().hex
     management.create_queue(queue, {"qpid.max_count": 20} if ends == "refused" else {})
     rows = messages({"value": numbers(30)}, Encoder(producer))
-    with Primary(cluster_of(broker.url, 0.3)) as primary:
+    with PrimaryConnection(cluster_of(broker.url, 0.3)) as primary:
         publisher = Publisher(primary, queue, together=True)
         publisher.deliver(rows[:10])
         if ends == "refused":  # a part of a list is never taken: what was refused can be sent again under its number

@@ -14,7 +14,7 @@ import pytest
 from doc_blocks import DOCS
 from journal_rows import expected_rows, read_rows, signed
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.layout import RecordKind
 from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_pipeline.journal.records import find_in_blocks, find_records
@@ -33,7 +33,7 @@ class RandomJournal:
     def __init__(self, journal: WrittenJournal, seed: int) -> None:
         self.journal = journal
         self.random = Random(seed)
-        self.records: list[Record] = []
+        self.records: list[LogRecord] = []
         self.names: dict[int, str] = {}
 
     def write(self, turns: int) -> None:
@@ -57,7 +57,7 @@ class RandomJournal:
                 self.names[lsn] = event.name
             if isinstance(event, ev.Enqueued) and not event.durable and not unit:
                 continue  # no journal keeps it
-            self.records.append(Record(lsn, event, unit and event not in closing))
+            self.records.append(LogRecord(lsn, event, unit and event not in closing))
 
     def _event(self) -> ev.Event:
         random = self.random

@@ -15,8 +15,8 @@ from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.decision import Action, Known, Limits, LockView, decide
 from qpid_ha_agent.runner import HAND_OVER_PAUSE_S, OVERSLEPT_S, PAUSE_S, RETRY_S, STEPS_AT_ONCE
 from qpid_ha_agent.tenure import LeaseWatch, Tenure
-from qpid_ha_broker.ha.effects import DemoteAsked, PromoteAsked, Record, SwitchoverAsked
-from qpid_ha_broker.ha.frames import Store
+from qpid_ha_broker.ha.effects import ClusterRecord, DemoteAsked, PromoteAsked, SwitchoverAsked
+from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.states import State
 from simulation.node import Node, Violation
 from simulation.operator import Operator
@@ -103,7 +103,7 @@ class Agent:
         self._view = BrokerView(self._schedule.now_s)
         self._tenure = Tenure()
         self._lease_watch = LeaseWatch(2 * POLL_S)
-        self._record: Record | None = None
+        self._record: ClusterRecord | None = None
         self._record_lost_at_s: float | None = None
         self._is_shut_out = self._is_asked = False
         self._refusal: str | None = None
@@ -358,7 +358,7 @@ class Agents:
             and node.name in node.member.status.members
             and node.member.status.generation == record.generation
             and node.member.answer().complete
-            and node.member.status.store is Store.MEMORY
+            and node.member.status.store is StoreOrigin.MEMORY
             for node in self._nodes
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from qpid_ha_broker.model.state import State as Content
+from qpid_ha_broker.model.state import SetState as Content
 
 UNIT_SIZES = 4
 _PAYLOAD = re.compile(rb"<[^<>]{7,60}>")

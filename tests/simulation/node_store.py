@@ -22,7 +22,7 @@ from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.server.restored import restored_from
 from qpid_ha_broker.server.store import Store, StoreListener
 from qpid_ha_broker.server.store_base import BaseDump
-from qpid_ha_broker.server.store_writer import Job, Piece
+from qpid_ha_broker.server.store_writer import Job, JournalPiece
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import FULL
 from qpid_ha_broker.store.fold import FoldError, fold
@@ -108,13 +108,13 @@ class SimulatedWriter:
         self._listener = listener
         self._machine = machine
         self._process = process
-        self._items: deque[Piece | Job] = deque()
+        self._items: deque[JournalPiece | Job] = deque()
         self._news: list[Callable[[], None]] = []
         self._ticket = 0
         self._has_failed = False
         self.is_busy = False
 
-    def append(self, piece: Piece) -> None:
+    def append(self, piece: JournalPiece) -> None:
         self._items.append(piece)
         self._go_on()
 
@@ -165,7 +165,7 @@ class SimulatedWriter:
     def _write(self) -> None:
         while self._items:
             item = self._items[0]
-            if isinstance(item, Piece):
+            if isinstance(item, JournalPiece):
                 self._journal.stage(*item[1:])
                 self._ticket = item.ticket
             else:

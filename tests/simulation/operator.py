@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from qpid_ha_broker.ha.effects import PromoteAsked
-from qpid_ha_broker.ha.frames import Position, Store
+from qpid_ha_broker.ha.frames import LogPosition, StoreOrigin
 from qpid_ha_broker.ha.states import State
 from simulation.node import Node, Violation
 
@@ -99,13 +99,13 @@ def _best(nodes: list[Node]) -> Node:
     """One with data that does not say that it lacks messages; among those the highest generation, then the highest
     position, then one that was not restarted."""
 
-    def rank(node: Node) -> tuple[bool, bool, Position, bool]:
+    def rank(node: Node) -> tuple[bool, bool, LogPosition, bool]:
         member = node.member
         return (
             bool(member.status.generation),
             member.answer().complete,
             member.position,
-            member.status.store is Store.MEMORY,
+            member.status.store is StoreOrigin.MEMORY,
         )
 
     return max(nodes, key=rank)

@@ -7,7 +7,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable
 
-from qpid_ha_broker.ha.effects import Record, RecordRead, RecordWritten
+from qpid_ha_broker.ha.effects import ClusterRecord, RecordRead, RecordWritten
 from simulation.virtual_time import Schedule
 
 LIMIT_S = 2.0
@@ -23,7 +23,7 @@ class Register:
     def __init__(self, schedule: Schedule, draw: random.Random) -> None:
         self._schedule = schedule
         self._draw = draw
-        self.record = Record()
+        self.record = ClusterRecord()
         self.history = [self.record]
         self._written_s = [0.0]
         self.is_down = False
@@ -42,7 +42,9 @@ class Register:
 
         self._schedule.after(self._delay_s(), arrived)
 
-    def write(self, number: int, expected: Record, wanted: Record, reply: Callable[[RecordWritten], None]) -> None:
+    def write(
+        self, number: int, expected: ClusterRecord, wanted: ClusterRecord, reply: Callable[[RecordWritten], None]
+    ) -> None:
         def compare_and_set() -> bool:
             is_as_expected = self.record == expected
             if is_as_expected:
@@ -69,7 +71,7 @@ class Register:
 
         self._schedule.after(self._delay_s(), arrived)
 
-    def _set(self, record: Record) -> None:
+    def _set(self, record: ClusterRecord) -> None:
         self.record = record
         self.history.append(record)
         self._written_s.append(self._schedule.now_s)
@@ -79,7 +81,7 @@ class Register:
     def lose(self) -> None:
         """Somebody has deleted the record."""
         self.is_outdated = True
-        self._set(Record())
+        self._set(ClusterRecord())
 
     def put_back(self, at_s: float) -> float:
         """Somebody has put the record of that time back; returns when that was written."""
@@ -88,7 +90,7 @@ class Register:
         self._set(self.history[index])
         return self._written_s[index]
 
-    def at(self, at_s: float) -> Record:
+    def at(self, at_s: float) -> ClusterRecord:
         """What it held at that time."""
         return self.history[self._index_at(at_s)]
 

@@ -7,12 +7,12 @@ import random
 
 from qpid_ha_broker.ha.effects import (
     Ask,
+    ClusterRecord,
     FrameReceived,
     Input,
     LinkLost,
     LinkOpened,
     PeersAnswered,
-    Record,
     RecordWritten,
 )
 from qpid_ha_broker.ha.frames import Heartbeat, Question, Topic
@@ -153,7 +153,7 @@ def test_the_register_takes_one_of_two_writers() -> None:
     register = Register(schedule, random.Random(1))
     answers: list[object] = []
     for name in ("n0", "n1"):
-        register.write(1, Record(), Record("c", 1, name, 1, (name,)), answers.append)
+        register.write(1, ClusterRecord(), ClusterRecord("c", 1, name, 1, (name,)), answers.append)
 
     schedule.run_until(2 * LIMIT_S)
 
@@ -161,10 +161,10 @@ def test_the_register_takes_one_of_two_writers() -> None:
     assert len(answers) == 2
 
 
-RECORD = Record("c", 1, "n0", 1, ("n0",))
+RECORD = ClusterRecord("c", 1, "n0", 1, ("n0",))
 
 
-def written(register: Register, schedule: Schedule, expected: Record, wanted: Record) -> RecordWritten:
+def written(register: Register, schedule: Schedule, expected: ClusterRecord, wanted: ClusterRecord) -> RecordWritten:
     """The answer to one write."""
     answers: list[RecordWritten] = []
     register.write(1, expected, wanted, answers.append)
@@ -175,7 +175,7 @@ def written(register: Register, schedule: Schedule, expected: Record, wanted: Re
 def test_a_record_that_is_put_back_is_that_of_then() -> None:
     schedule = Schedule()
     register = Register(schedule, random.Random(2))
-    assert written(register, schedule, Record(), RECORD).written
+    assert written(register, schedule, ClusterRecord(), RECORD).written
     now_s, newer = schedule.now_s, RECORD._replace(epoch=2)
     assert written(register, schedule, RECORD, newer).written
 
@@ -185,7 +185,7 @@ def test_a_record_that_is_put_back_is_that_of_then() -> None:
     assert 0 < since_s < now_s
     assert register.next_written_s(schedule.now_s) == math.inf
     register.lose()
-    assert register.record == Record()
+    assert register.record == ClusterRecord()
 
 
 def test_a_late_write_takes_effect_after_its_failure_was_told_unless_somebody_was_faster() -> None:
@@ -193,13 +193,13 @@ def test_a_late_write_takes_effect_after_its_failure_was_told_unless_somebody_wa
     register = Register(schedule, random.Random(2))
     register.writes_late = True
     answers: list[RecordWritten] = []
-    register.write(1, Record(), RECORD, answers.append)
-    register.write(2, Record(), RECORD._replace(primary="n1"), answers.append)
+    register.write(1, ClusterRecord(), RECORD, answers.append)
+    register.write(2, ClusterRecord(), RECORD._replace(primary="n1"), answers.append)
     while not answers:
         schedule.run_until(schedule.now_s + 0.05)
 
     assert answers[0].record is None
-    assert register.record == Record()
+    assert register.record == ClusterRecord()
     schedule.run_until(20.0)
     assert register.record.primary in ("n0", "n1")
     assert len(register.history) == 2

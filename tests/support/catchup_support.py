@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from model_support import PLENTY, Core, bodies, replicated_picture
-from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.ha.browser import Browsers, objects_frame
 from qpid_ha_broker.ha.catchup import CatchUp
@@ -29,7 +29,7 @@ class Pair:
             self.backup.resources.follow(record)
         self.common_lsn = self.primary.log.last_lsn
 
-    def written(self) -> list[Record]:
+    def written(self) -> list[LogRecord]:
         """What the primary wrote since the last call."""
         seen = len(self.primary.records)
         self.primary.read()

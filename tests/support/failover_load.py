@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from qpid_ha_agent.demo_ledger import Audit, Ledger
-from qpid_ha_agent.demo_load import Consumer, Publisher
+from qpid_ha_agent.demo_ledger import Ledger, LedgerAudit
+from qpid_ha_agent.demo_load import DemoConsumer, DemoPublisher
 
-__all__ = ["Audit", "FailoverLoad"]
+__all__ = ["FailoverLoad", "LedgerAudit"]
 
 _GLANCE_S = 0.005
 
 
-class BurstPublisher(Publisher):
+class BurstPublisher(DemoPublisher):
     """Sends what is due all at once: one message at a time takes brokers three times as much of a shared processor."""
 
     burst_s = 0.02
@@ -39,12 +39,12 @@ class FailoverLoad:
     ) -> None:
         self.ledger = Ledger()
         self.publisher = BurstPublisher(urls, queue, self.ledger, rate=rate, size=size, durable=durable)
-        self.consumer: Consumer = self.make_consumer(urls, queue)
+        self.consumer: DemoConsumer = self.make_consumer(urls, queue)
         self._consumes = consume
 
-    def make_consumer(self, urls: Sequence[str], queue: str) -> Consumer:
+    def make_consumer(self, urls: Sequence[str], queue: str) -> DemoConsumer:
         """One that writes down what arrives."""
-        return Consumer(urls, queue, self.ledger)
+        return DemoConsumer(urls, queue, self.ledger)
 
     def __enter__(self) -> Self:
         self.publisher.start()
@@ -87,7 +87,7 @@ class FailoverLoad:
             time.sleep(_GLANCE_S)
         raise TimeoutError(f"no publisher was served again for {timeout_s:g} s")
 
-    def finish(self, timeout_s: float = 30.0) -> Audit:
+    def finish(self, timeout_s: float = 30.0) -> LedgerAudit:
         """Publish no more, have all that was sent confirmed and all that was confirmed consumed; the account.
 
         What has not come when nothing moves for `timeout_s` is lost, and the account says so.

@@ -195,7 +195,7 @@ class Story:
             case ["mute" | "heard" as state]:
                 cluster.answers_get_lost = state == "mute"
             case ["loses", "the", "record"]:
-                cluster.record = fx.Record()
+                cluster.record = fx.ClusterRecord()
             case ["has", "record", number, "again"]:
                 cluster.record = cluster.records[int(number)]
             case _:
@@ -261,7 +261,7 @@ class Expectation:
                 serving = [node.name for node in cluster.all_traced() if node.serves]
                 return " ".join(brokers), " ".join(serving) or "nobody"
             case ["record", "empty"]:
-                return fx.Record(), cluster.record
+                return fx.ClusterRecord(), cluster.record
             case ["record", "in", "sync", *members]:
                 return tuple(members), cluster.record.members if cluster.record is not None else ()
             case [name, "in", "sync", *members]:

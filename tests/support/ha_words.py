@@ -16,10 +16,10 @@ from qpid_ha_broker.ha import frames as fr
 
 RESYNC = {fr.Resync.TAIL: "the tail of the stream follows", fr.Resync.DIFF: "compare"}
 STORES = {
-    fr.Store.MEMORY: "",
-    fr.Store.DIRTY: ", from a store that was not closed in order",
-    fr.Store.CLEAN: ", from a store that was closed in order",
-    fr.Store.FAILED: ", its store has failed",
+    fr.StoreOrigin.MEMORY: "",
+    fr.StoreOrigin.DIRTY: ", from a store that was not closed in order",
+    fr.StoreOrigin.CLEAN: ", from a store that was closed in order",
+    fr.StoreOrigin.FAILED: ", its store has failed",
 }
 PLAIN_EVENTS: dict[type, str] = {
     ev.QueueDeclared: "queue declared",
@@ -56,7 +56,7 @@ def lsns(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}..{last}"
 
 
-def record_words(record: fx.Record | None) -> str:
+def record_words(record: fx.ClusterRecord | None) -> str:
     """What a coordinator holds; None: it was not heard."""
     if record is None:
         return "cannot be reached"
@@ -97,7 +97,7 @@ def frame_words(frame: fr.Frame) -> str:
     match frame:
         case fr.Hello() | fr.Welcome() | fr.Refused() | fr.TakeOver() | fr.Shutdown():
             return _greeting_words(frame)
-        case fr.Batch(_, first, last, committed, _):
+        case fr.Append(_, first, last, committed, _):
             return f"log {lsns(first, last)}, committed {committed}"
         case fr.Ack(_, lsn, chunks):
             return f"holds up to {lsn}{f', chunks taken in {chunks}' if chunks else ''}"

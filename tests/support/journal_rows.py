@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.bodies import WRITERS
-from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.layout import RecordKind
 from qpid_ha_pipeline.journal_source import PushingJournalReader
 from qpid_ha_pipeline.options import JournalOptions
@@ -39,7 +39,7 @@ def read_rows(path: Path | str, *columns: str, filters: list[Filter] | None = No
     return rows
 
 
-def expected_rows(records: list[Record], names: dict[int, str]) -> Iterator[tuple[Any, ...]]:
+def expected_rows(records: list[LogRecord], names: dict[int, str]) -> Iterator[tuple[Any, ...]]:
     """LSN, event, queue, queue_id, message_id, reason, in_transaction."""
     for lsn, event, part in records:
         kind = RecordKind(WRITERS[type(event)][0]).name.lower()

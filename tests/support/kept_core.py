@@ -7,7 +7,7 @@ from contextlib import suppress
 from random import Random
 
 from model_support import NOW_MS, WITNESS, Core, TextReader, message
-from qpid_ha_broker.events.codec import Record, decode, encode_all
+from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
 from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.events.types import GenerationStarted, InSyncChanged, Scalar
 from qpid_ha_broker.model.errors import ModelError
@@ -16,7 +16,7 @@ from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.queue import Consumer, Queue
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.state import SetState
 from qpid_ha_broker.model.transaction import Message, Publish, Transaction
 from qpid_ha_broker.server.store_status import StoreStatus
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
@@ -74,7 +74,7 @@ class KeptCore(Core):
         self._stage(records)
         self.journal.flush()
 
-    def _stage(self, records: list[Record]) -> None:
+    def _stage(self, records: list[LogRecord]) -> None:
         if not records:
             return
         first, last = records[0].lsn, records[-1].lsn
@@ -224,7 +224,7 @@ def recovered(disk: Disk, *, apply_all: bool = True) -> tuple[ResourceSet, Recov
     return resources, facts
 
 
-def durable_picture(state: State) -> dict[str, object]:
+def durable_picture(state: SetState) -> dict[str, object]:
     """All of a state that a restart must bring back."""
     return {
         "queues": {queue.name: _queue_picture(queue) for queue in state.queues.values()},

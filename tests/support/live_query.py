@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from qpid_ha_pipeline.amqp.brokers import Cluster, read_brokers
 from qpid_ha_pipeline.amqp.options import ReadOptions
-from qpid_ha_pipeline.amqp.primary import Primary
+from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.amqp.publishing import Publisher
 from qpid_ha_pipeline.amqp.rows import live_schema
 from qpid_ha_pipeline.amqp_stream import AmqpStreamReader, Offsets
@@ -61,7 +61,7 @@ def cluster_of(url: str, timeout_s: float = 20.0) -> Cluster:
 
 def publish(url: str, queue: str, *texts: str, size: int = 0) -> None:
     """Come back when all are confirmed. `size`: pad the text to so many characters."""
-    with Primary(cluster_of(url)) as primary:
+    with PrimaryConnection(cluster_of(url)) as primary:
         sender = Publisher(primary, queue, together=False)
         for start in range(0, len(texts), 1000):
             sender.deliver([_encoded(text, size) for text in texts[start : start + 1000]])

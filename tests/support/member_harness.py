@@ -129,7 +129,7 @@ class MemberHarness:
     def read_record(self, number: int) -> None:
         """See `ReadRecord`."""
 
-    def write_record(self, number: int, expected: fx.Record, wanted: fx.Record) -> None:
+    def write_record(self, number: int, expected: fx.ClusterRecord, wanted: fx.ClusterRecord) -> None:
         """See `WriteRecord`."""
 
     def give_to_store(self, request: StoreRequest) -> None:

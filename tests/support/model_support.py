@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.types import Event, Scalar
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.exchanges import Binding, Exchange
@@ -14,7 +14,7 @@ from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.replication import is_local, is_local_binding
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, State
+from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, SetState
 from qpid_ha_broker.model.transaction import Message, Publish, Transaction
 
 NOW_MS = 1_700_000_000_000
@@ -56,7 +56,7 @@ def wants(text: str) -> Accepts:
     return lambda event: text in body(event.payload)
 
 
-def read_batch(log: Log) -> list[Record]:
+def read_batch(log: Log) -> list[LogRecord]:
     """What a witness reads from the next batch; empty when there is none."""
     batch = log.take_batch()
     if batch is None:
@@ -78,7 +78,7 @@ class Core:
         self.log = self.resources.log
         self.state = self.resources.state
         self.now_ms = NOW_MS
-        self.records: list[Record] = []
+        self.records: list[LogRecord] = []
         self._inboxes: dict[Consumer, list[Entry]] = {}
         if witness:
             self.log.add_witness(WITNESS)
@@ -194,7 +194,7 @@ class Core:
         self.records += records
         return [record.event for record in records]
 
-    def replayed(self) -> State:
+    def replayed(self) -> SetState:
         """The state that follows from everything written so far."""
         return self.followed().state
 
@@ -229,12 +229,12 @@ def transaction_of(*publishes: tuple[Queue | Exchange, str | Message]) -> Transa
     return transaction
 
 
-def picture(state: State) -> dict[str, object]:
+def picture(state: SetState) -> dict[str, object]:
     """All that two states must agree on, in a form that shows the difference."""
     return _picture(state, list(state.queues.values()), list(state.exchanges.values()), state.memory_bytes)
 
 
-def replicated_picture(state: State) -> dict[str, object]:
+def replicated_picture(state: SetState) -> dict[str, object]:
     """What of a primary's state its backups must hold."""
     queues = [queue for queue in state.queues.values() if not is_local(queue)]
     exchanges = [exchange for exchange in state.exchanges.values() if not is_local(exchange)]
@@ -243,7 +243,7 @@ def replicated_picture(state: State) -> dict[str, object]:
     return _picture(state, queues, exchanges, memory)
 
 
-def _picture(state: State, queues: list[Queue], exchanges: list[Exchange], memory: int) -> dict[str, object]:
+def _picture(state: SetState, queues: list[Queue], exchanges: list[Exchange], memory: int) -> dict[str, object]:
     def shared(exchange: Exchange) -> list[Binding]:
         ends = [(binding, state.queues_by_id[binding.queue]) for binding in exchange.bindings()]
         return [binding for binding, queue in ends if not is_local_binding(exchange, queue, binding.arguments)]

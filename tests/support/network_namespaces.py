@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from qpid_ha_agent.local_addresses import Link, link
+from qpid_ha_agent.local_addresses import NetworkInterface, link
 from running_agent import wait_until
 
 _CLONE_NEWNET = 0x40000000
@@ -63,7 +63,7 @@ class Machine:
         self.ip("link", "set", nic, "up")
         other.ip("link", "set", other_nic, "up")
 
-    def link(self, nic: str) -> Link:
+    def link(self, nic: str) -> NetworkInterface:
         """As it is now."""
         with self.inside():
             return link(nic)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from qpid_ha_agent.ocf.codes import Code
+from qpid_ha_agent.ocf.codes import OcfCode
 from qpid_ha_agent.ocf.main import run_action
 from qpid_ha_agent.ocf.memory import DIRECTORY_VARIABLE, MemoryFile
 from scripted_broker import ScriptedBroker
@@ -26,7 +26,7 @@ PRIMARY = IN_SYNC | {"state": "primary", "primary": NODE}
 
 
 class Outcome(NamedTuple):
-    code: Code
+    code: OcfCode
     reason: str
     log: str
 
@@ -72,7 +72,7 @@ class Resource:
     def up(self, **status: object) -> None:
         """It runs, and says `status` of itself."""
         self.broker.says(**status)
-        assert self.do("start").code is Code.SUCCESS
+        assert self.do("start").code is OcfCode.SUCCESS
         self.pacemaker.forget_calls()
 
 

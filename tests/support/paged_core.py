@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from model_support import Core, message
-from qpid_ha_broker.events.codec import Record, encode_all
+from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.paged import BodyDamaged, PagedMessage, read_back
 from qpid_ha_broker.model.paging import Ordered, Paging, Tally
@@ -42,7 +42,7 @@ class PagedCore(Core):
         self.journal.roll()
         return segment_path(number)
 
-    def write(self, records: list[Record]) -> None:
+    def write(self, records: list[LogRecord]) -> None:
         """Have `records` in the journal, in blocks of a few."""
         for start in range(0, len(records), 100):
             some = records[start : start + 100]

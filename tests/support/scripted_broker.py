@@ -16,7 +16,7 @@ import fake_qpidd
 from qpid_ha_agent.broker_process import find_pid
 from qpid_ha_agent.service import Service
 from qpid_ha_broker.coordination.file import RECORD_FILE, encode_record
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 from running_agent import wait_until
 
 
@@ -60,7 +60,7 @@ class ScriptedBroker:
         """From now on, of itself. What in-sync set its log knows was recorded before."""
         generation, members = status.get("generation", 1), status.get("members", ["a", "b"])
         if isinstance(generation, int) and generation and isinstance(members, list):
-            self.record.write_bytes(encode_record(Record("uuid", generation, "a", 1, tuple(members))))
+            self.record.write_bytes(encode_record(ClusterRecord("uuid", generation, "a", 1, tuple(members))))
         temporary = self.directory / "told.tmp"
         temporary.write_text(json.dumps(status), encoding="utf-8")
         temporary.replace(self.directory / f"{self.name}.json")

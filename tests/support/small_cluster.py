@@ -127,7 +127,7 @@ class Node(MemberHarness):
         record = self.cluster.record if self.cluster.record_is_reachable else None
         self.feed(fx.RecordRead(number, record, "" if record else "unreachable"))
 
-    def write_record(self, number: int, expected: fx.Record, wanted: fx.Record) -> None:
+    def write_record(self, number: int, expected: fx.ClusterRecord, wanted: fx.ClusterRecord) -> None:
         self.cluster.write_record(self, number, expected, wanted)
 
     def note_state(self, change: fx.StateChanged) -> None:
@@ -199,7 +199,7 @@ class SmallCluster:
     def __init__(self, *names: str, **settings: float) -> None:
         self.now_s = 1000.0
         self.nodes: dict[str, Node] = {}
-        self.record: fx.Record | None = fx.Record() if settings.get("has_coordinator") else None
+        self.record: fx.ClusterRecord | None = fx.ClusterRecord() if settings.get("has_coordinator") else None
         self.record_is_reachable = True
         self.record_answers: deque[tuple[Node, fx.RecordWritten]] | None = None
         """A queue in the way of the coordinator's answers to writes; None: they come at once."""
@@ -418,7 +418,7 @@ class SmallCluster:
             if (name, number) in self._rounds and self.now_s >= deadline_s:
                 self._close_round(self.nodes[name], number)
 
-    def write_record(self, node: Node, number: int, expected: fx.Record, wanted: fx.Record) -> None:
+    def write_record(self, node: Node, number: int, expected: fx.ClusterRecord, wanted: fx.ClusterRecord) -> None:
         """Compare and set."""
         if not self.record_is_reachable:
             node.feed(fx.RecordWritten(number, False, None, "unreachable"))

@@ -16,10 +16,10 @@ from typing import Any, Self
 from proton import Link
 from proton.reactor import LinkOption
 
-from failover_load import Audit, FailoverLoad
+from failover_load import FailoverLoad, LedgerAudit
 from qpid_ha_agent.demo_cluster import ClusterFailed
 from qpid_ha_agent.demo_ledger import Ledger
-from qpid_ha_agent.demo_load import Consumer
+from qpid_ha_agent.demo_load import DemoConsumer
 from running_cluster import RunningCluster
 
 SERVED_TIMEOUT_S = 60.0
@@ -36,7 +36,7 @@ class _SettlesSecond(LinkOption):
         link.rcv_settle_mode = Link.RCV_SECOND
 
 
-class ToldConsumer(Consumer):
+class ToldConsumer(DemoConsumer):
     """Accepts whatever comes, and writes down which messages it was told are gone for good; those must not come again.
 
     Messages are known by their correlation-id, which each sending has for itself: a number that its publisher sent
@@ -78,7 +78,7 @@ class DurableLoad(FailoverLoad):
         self.told_consumer: ToldConsumer | None = None
         super().__init__(urls, queue, rate=rate, consume=consume, durable=True)
 
-    def make_consumer(self, urls: Sequence[str], queue: str) -> Consumer:
+    def make_consumer(self, urls: Sequence[str], queue: str) -> DemoConsumer:
         """One that settles second."""
         self.told_consumer = ToldConsumer(urls, queue, self.ledger)
         return self.told_consumer
@@ -100,7 +100,7 @@ class Account:
 
     served_s: tuple[float, ...]
     """Of each round: from the restart to the first confirmation."""
-    audits: tuple[Audit, ...]
+    audits: tuple[LedgerAudit, ...]
     told: int
     came_back: tuple[str, ...]
 

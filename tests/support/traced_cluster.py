@@ -245,7 +245,7 @@ class TracedCluster(SmallCluster):
         """What is on its way from one broker to another, on channels that are slow just now; with the receiver."""
         self.answers_get_lost = False
         """Of the coordinator: it takes what is written, and nobody hears that."""
-        self.records: list[fx.Record] = []
+        self.records: list[fx.ClusterRecord] = []
         """All that the coordinator ever held."""
         self.triggers: list[tuple[str, Callable[[], None]]] = []
         """What happens as soon as a line contains a text."""
@@ -545,7 +545,7 @@ class TracedCluster(SmallCluster):
 
     # --- the coordinator
 
-    def write_record(self, node: Node, number: int, expected: fx.Record, wanted: fx.Record) -> None:
+    def write_record(self, node: Node, number: int, expected: fx.ClusterRecord, wanted: fx.ClusterRecord) -> None:
         """And note what the record was."""
         if self.record is not None and (not self.records or self.records[-1] != self.record):
             self.records.append(self.record)

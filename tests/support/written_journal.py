@@ -9,7 +9,7 @@ from typing import Any
 import proton
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record, encode, encode_all
+from qpid_ha_broker.events.codec import LogRecord, encode, encode_all
 from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
@@ -111,13 +111,13 @@ class WrittenJournal:
         """The path of one."""
         return self.directory / "journal" / f"{number:020d}.log"
 
-    def _records(self, last: int, events: Sequence[ev.Event], unit: bool) -> list[Record]:
-        records = [Record(last + place, event, unit) for place, event in enumerate(events, start=1)]
+    def _records(self, last: int, events: Sequence[ev.Event], unit: bool) -> list[LogRecord]:
+        records = [LogRecord(last + place, event, unit) for place, event in enumerate(events, start=1)]
         if unit:
-            records.append(Record(last + len(events) + 1, ev.TransactionCommitted(len(events)), False))
+            records.append(LogRecord(last + len(events) + 1, ev.TransactionCommitted(len(events)), False))
         return records
 
-    def _stage(self, first: int, records: list[Record]) -> None:
+    def _stage(self, first: int, records: list[LogRecord]) -> None:
         data, left_out = durable_only(encode_all(records))
         self.journal.stage(BlockKind.EVENTS, first, records[-1].lsn, self.committed, left_out, data)
         self.journal.flush()

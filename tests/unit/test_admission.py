@@ -6,7 +6,14 @@ import random
 
 import pytest
 
-from qpid_ha_broker.server.admission import SILENT_S, TALKING_MAX_S, TALKING_S, Admission, AdmissionLimits, Refusal
+from qpid_ha_broker.server.admission import (
+    SILENT_S,
+    TALKING_MAX_S,
+    TALKING_S,
+    Admission,
+    AdmissionLimits,
+    AdmissionRefusal,
+)
 from qpid_ha_broker.server.descriptors import Descriptors
 
 LIMITS = AdmissionLimits(clients=3, clients_per_address=2, unopened=4, marked=1)
@@ -73,9 +80,9 @@ def test_clients_are_limited_in_all_and_by_address_and_brokers_apart_from_them(a
     arrive(admission, "10.0.0.1", "a1", "a2", "a3", "broker", "admin")
     arrive(admission, "10.0.0.2", "b1", "b2")
     said = {key: admission.opened(key, is_marked=False) for key in ("a1", "a2", "a3", "b1", "b2")}
-    assert said == {"a1": None, "a2": None, "a3": Refusal.ADDRESS, "b1": None, "b2": Refusal.CLIENTS}
+    assert said == {"a1": None, "a2": None, "a3": AdmissionRefusal.ADDRESS, "b1": None, "b2": AdmissionRefusal.CLIENTS}
     assert admission.opened("broker", is_marked=True) is None
-    assert admission.opened("admin", is_marked=True) is Refusal.MARKED
+    assert admission.opened("admin", is_marked=True) is AdmissionRefusal.MARKED
     admission.gone("a1")
     assert admission.opened("a3", is_marked=False) is None
 

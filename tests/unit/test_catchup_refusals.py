@@ -9,7 +9,7 @@ import pytest
 from catchup_support import GENERATION, Pair, pair_with
 from model_support import Core, picture
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record, encode
+from qpid_ha_broker.events.codec import LogRecord, encode
 from qpid_ha_broker.ha.browser import objects_frame
 from qpid_ha_broker.ha.catchup import CatchUp, CatchUpError
 from qpid_ha_broker.ha.frames import Chunk
@@ -118,4 +118,4 @@ def test_a_stream_that_takes_what_a_chunk_should_have_brought_does_not_fit() -> 
     pair.step()
     pair.written()
     with pytest.raises(ReplayError):
-        pair.catch_up.follow(Record(99, ev.Dequeued(queue.id, (50,), ev.DequeueReason.CONSUMED), False))
+        pair.catch_up.follow(LogRecord(99, ev.Dequeued(queue.id, (50,), ev.DequeueReason.CONSUMED), False))

@@ -6,7 +6,7 @@ import errno
 from dataclasses import replace
 
 from qpid_ha_broker.ha.effects import ShutdownAsked
-from qpid_ha_broker.ha.frames import Store
+from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.transaction import Message
 from simulation.cluster import Cluster
@@ -64,13 +64,13 @@ def test_a_restarted_backup_says_where_its_messages_come_from_until_it_is_level(
         node.kill(is_silent=False)
     backup.start()
 
-    assert (backup.member.answer().store, backup.member.status.generation) == (Store.DIRTY, generation)
+    assert (backup.member.answer().store, backup.member.status.generation) == (StoreOrigin.DIRTY, generation)
 
     for node in cluster.nodes:
         if node is not backup:
             node.start()
     wait(cluster, 10.0)
-    assert backup.member.answer().store is Store.MEMORY
+    assert backup.member.answer().store is StoreOrigin.MEMORY
 
 
 def test_a_full_disk_stops_confirmations_until_there_is_room() -> None:
@@ -109,14 +109,14 @@ def test_a_cluster_that_was_shut_down_in_order_says_so_when_it_starts_again() ->
     answers: list[bool] = []
     primary = primary_of(cluster)
     primary.ask_for(lambda request: ShutdownAsked(request, "u-1"), lambda done, text: answers.append(done))
-    stores: set[Store] = set()
+    stores: set[StoreOrigin] = set()
     for _ in range(200):
         wait(cluster, 0.01)
         stores |= {node.member.answer().store for node in cluster.nodes if node.is_up and node.process == 2}
 
     assert answers == [True]
-    assert Store.CLEAN in stores
-    assert Store.DIRTY not in stores
+    assert StoreOrigin.CLEAN in stores
+    assert StoreOrigin.DIRTY not in stores
 
 
 def test_what_is_in_no_store_is_lost_only_with_all_who_held_it() -> None:

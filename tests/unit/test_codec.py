@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qpid_ha_broker.events import types
-from qpid_ha_broker.events.codec import MAX_RECORD_BYTES, Fault, Record, decode, encode
+from qpid_ha_broker.events.codec import MAX_RECORD_BYTES, Fault, LogRecord, decode, encode
 from qpid_ha_broker.events.fields import MAX_ARGUMENTS_BYTES
 from qpid_ha_broker.events.layout import HEADER_BYTES, RecordKind
 from qpid_ha_broker.events.types import (
@@ -53,7 +53,7 @@ def vectors() -> list[dict[str, Any]]:
 VECTORS = [pytest.param(vector, id=vector["name"]) for vector in vectors()]
 
 
-def record_of(vector: dict[str, Any]) -> Record:
+def record_of(vector: dict[str, Any]) -> LogRecord:
     fields = dict(vector["fields"])
     for name in {"ids", "queues", "members"} & fields.keys():
         fields[name] = tuple(fields[name])
@@ -61,16 +61,16 @@ def record_of(vector: dict[str, Any]) -> Record:
         fields[name] = bytes.fromhex(fields[name])
     if "reason" in fields:
         fields["reason"] = DequeueReason[fields["reason"]]
-    return Record(vector["lsn"], getattr(types, vector["event"])(**fields), vector["part"])
+    return LogRecord(vector["lsn"], getattr(types, vector["event"])(**fields), vector["part"])
 
 
-def exactly(record: Record) -> str:
+def exactly(record: LogRecord) -> str:
     """Equal text means equal values of equal types: as tuples, `QueueDeleted(1)` equals `ExchangeDeleted(1)`."""
     event = record.event
     arguments = getattr(event, "arguments", None)
     if arguments is not None:
         event = event._replace(arguments=dict(sorted(arguments.items())))  # type: ignore[call-arg]  # just looked
-    return repr(Record(record.lsn, event, record.part))
+    return repr(LogRecord(record.lsn, event, record.part))
 
 
 @pytest.mark.parametrize("vector", VECTORS)
@@ -118,13 +118,13 @@ EVENTS = st.one_of(
     st.builds(TransactionCommitted, U32),
     st.builds(TransientsLost, U64),
 )
-RECORDS = st.builds(Record, U64, EVENTS, st.booleans()).filter(
+RECORDS = st.builds(LogRecord, U64, EVENTS, st.booleans()).filter(
     lambda record: not (record.part and isinstance(record.event, TransactionCommitted))
 )
 
 
 @given(st.lists(RECORDS, max_size=4))
-def test_every_log_comes_back_as_it_went(log: list[Record]) -> None:
+def test_every_log_comes_back_as_it_went(log: list[LogRecord]) -> None:
     data = b"".join(encode(*record) for record in log)
     records, consumed, problem = decode(data)
     assert [exactly(record) for record in records] == [exactly(record) for record in log]
@@ -235,7 +235,7 @@ def test_a_record_cut_short_anywhere_says_so_and_waits_for_the_rest(vector: dict
 def test_a_stream_in_pieces_of_any_size_gives_every_record_once(piece: int) -> None:
     log = [record_of(vector) for vector in vectors()]
     stream = b"".join(encode(*record) for record in log)
-    waiting, seen = bytearray(), list[Record]()
+    waiting, seen = bytearray(), list[LogRecord]()
     for start in range(0, len(stream), piece):
         waiting += stream[start : start + piece]
         records, consumed, problem = decode(waiting)

@@ -10,7 +10,7 @@ from qpid_ha_agent.broker_address import find_socket, read_config
 from qpid_ha_agent.login import find_login
 from qpid_ha_agent.service import read_configured
 from qpid_ha_config.addresses import Address
-from qpid_ha_config.configuration import Configuration
+from qpid_ha_config.configuration import WrittenSettings
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.errors import ConfigError
 from qpid_ha_config.loading import load_settings
@@ -48,7 +48,7 @@ def of_broker(path: Path) -> BrokerSettings | str:
 def of_agent(path: Path, key: str) -> tuple[object, str]:
     """One setting, as agent and tools read it, or the refusal."""
     try:
-        return Configuration.read(path).get(key), ""
+        return WrittenSettings.read(path).get(key), ""
     except ConfigError as error:
         return None, str(error)
 

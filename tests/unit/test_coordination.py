@@ -15,12 +15,12 @@ from qpid_ha_broker.coordination.choice import make_coordinator
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.file import FileCoordinator, Lock, holder_of
 from qpid_ha_broker.coordination.none import NoCoordinator
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 
-EMPTY = Record()
-FIRST = Record("c1", 1, "a", 1, ("a", "b"))
-SECOND = Record("c1", 2, "b", 2, ("b",))
+EMPTY = ClusterRecord()
+FIRST = ClusterRecord("c1", 1, "a", 1, ("a", "b"))
+SECOND = ClusterRecord("c1", 2, "b", 2, ("b",))
 
 
 # --- the record
@@ -119,7 +119,7 @@ def test_a_writer_that_is_stuck_with_the_lock_is_named(tmp_path: Path, monkeypat
 
 
 def test_a_watcher_hears_of_a_new_record(tmp_path: Path) -> None:
-    heard: queue.Queue[Record] = queue.Queue()
+    heard: queue.Queue[ClusterRecord] = queue.Queue()
     stop = FileCoordinator(tmp_path).watch(heard.put)
 
     FileCoordinator(tmp_path).compare_and_set(EMPTY, FIRST)

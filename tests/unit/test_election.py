@@ -14,15 +14,15 @@ from qpid_ha_agent.pacemaker.election import (
     Go,
     HandedOver,
     MakeWay,
-    Position,
+    NodePosition,
     compare,
     reason_of,
     score_of,
 )
 from qpid_ha_agent.pacemaker.scores import position_of
 from qpid_ha_agent.sight import Life, Sight
-from qpid_ha_broker.ha.effects import Record
-from qpid_ha_broker.ha.frames import Answer, Store
+from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.frames import Answer, StoreOrigin
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.ha.verdict import Accept, PromotionEvidence, judge
 
@@ -31,13 +31,13 @@ EVERY_BROKER = list(itertools.product([*State, None], *[[False, True]] * 4))
 
 def at(
     lsn: int = 100, generation: int = 3, epoch: int = 7, *, in_sync: bool = True, restored: bool = False
-) -> Position:
+) -> NodePosition:
     """A backup that lost its primary."""
-    return Position(generation, epoch, lsn, "connecting", in_sync, restored)
+    return NodePosition(generation, epoch, lsn, "connecting", in_sync, restored)
 
 
 def verdict(
-    own: Position, others: dict[str, Position], handed_over: HandedOver | None = None, max_lag: int = 10
+    own: NodePosition, others: dict[str, NodePosition], handed_over: HandedOver | None = None, max_lag: int = 10
 ) -> Go | MakeWay:
     """What b does."""
     return compare("b", own, others, handed_over, max_lag)
@@ -97,7 +97,9 @@ def test_the_furthest_goes_on() -> None:
     ],
     ids=["generation before epoch", "epoch before position", "position"],
 )
-def test_a_newer_generation_beats_an_epoch_and_an_epoch_beats_a_position(own: Position, other: Position) -> None:
+def test_a_newer_generation_beats_an_epoch_and_an_epoch_beats_a_position(
+    own: NodePosition, other: NodePosition
+) -> None:
     found = verdict(own, {"a": other})
     assert isinstance(found, MakeWay)
     assert found.node == "a"
@@ -146,7 +148,7 @@ def test_nobody_makes_way_for_a_dead_primary_that_was_restarted_though_its_store
 
 
 @pytest.mark.parametrize("own", [at(epoch=6), at(in_sync=False)], ids=["it was dropped", "it catches up"])
-def test_who_has_to_make_way_does_so_for_one_that_was_not_restarted(own: Position) -> None:
+def test_who_has_to_make_way_does_so_for_one_that_was_not_restarted(own: NodePosition) -> None:
     others = {"a": at(103, restored=True), "c": at(100)}
     found = verdict(own, others)
     assert isinstance(found, MakeWay)
@@ -186,8 +188,8 @@ def test_the_end_of_an_older_generation_says_nothing_about_this_one() -> None:
 
 
 def test_a_position_reads_back_as_it_was_published() -> None:
-    for position in (at(), at(in_sync=False), at(restored=True), Position(0, 0, 0, "catchup", False)):
-        assert Position.read(str(position)) == position
+    for position in (at(), at(in_sync=False), at(restored=True), NodePosition(0, 0, 0, "catchup", False)):
+        assert NodePosition.read(str(position)) == position
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def test_a_position_reads_back_as_it_was_published() -> None:
      "3:7:²:ready:in-sync", "3:7:100:ready:maybe", f"3:7:{'9' * 5000}:ready:in-sync", "3:7:100:re ady:in-sync"],
 )  # fmt: skip
 def test_what_is_no_position_is_read_as_none(text: str) -> None:
-    assert Position.read(text) is None
+    assert NodePosition.read(text) is None
 
 
 def test_where_a_primary_handed_over_reads_back() -> None:
@@ -212,7 +214,7 @@ def test_what_is_no_hand_over_is_read_as_none(text: str) -> None:
 def test_a_broker_that_catches_up_publishes_that_it_is_behind_although_its_log_says_in_sync() -> None:
     """The log is of the time before it was away."""
     status = {"name": "b", "state": "ready", "generation": 3, "epoch": 7, "lsn": 100, "members": ["a", "b"]}
-    assert position_of(Sight(Life.ANSWERS, "", status)) == Position(3, 7, 100, "ready", True)
+    assert position_of(Sight(Life.ANSWERS, "", status)) == NodePosition(3, 7, 100, "ready", True)
     assert not position_of(Sight(Life.ANSWERS, "", {**status, "state": "catchup"})).is_in_sync
     assert not position_of(Sight(Life.ANSWERS, "", {**status, "members": ["a", "c"]})).is_in_sync
 
@@ -243,7 +245,7 @@ def test_whom_the_election_sends_ahead_the_verdict_accepts_and_nobody_else(
         name: at(lsn, epoch=epoch, restored=restored) for name, (epoch, lsn, restored) in zip(names, three, strict=True)
     }
     answers = {name: answer_of(name, names, position) for name, position in positions.items()}
-    record = Record("uuid", 3, "z", max(epoch for epoch, _, _ in three), names)
+    record = ClusterRecord("uuid", 3, "z", max(epoch for epoch, _, _ in three), names)
     for name in names:
         others = {other: position for other, position in positions.items() if other != name}
         elected = compare(name, positions[name], others, None, max_lag=1000)
@@ -255,9 +257,9 @@ def test_whom_the_election_sends_ahead_the_verdict_accepts_and_nobody_else(
         assert isinstance(elected, Go) == isinstance(judged, Accept), (name, elected, judged)
 
 
-def answer_of(name: str, members: tuple[str, ...], position: Position) -> Answer:
+def answer_of(name: str, members: tuple[str, ...], position: NodePosition) -> Answer:
     """What that broker tells the others."""
-    store = Store.DIRTY if position.is_restored else Store.MEMORY
+    store = StoreOrigin.DIRTY if position.is_restored else StoreOrigin.MEMORY
     generation, epoch, lsn = position[:3]
     return Answer(
         1, name, f"{name}-1", "uuid", "connecting", generation, epoch, members, members, lsn, True, 0, "", True, "", 1,

@@ -8,7 +8,7 @@ import pytest
 
 from model_support import NOW_MS, Core, TextReader, bodies, message, picture, replicated_picture, transaction_of
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.model.errors import InUse, NotEnoughReplicas, NotPrimary
 from qpid_ha_broker.model.queue import Consumer
 from qpid_ha_broker.model.resource_set import ResourceSet
@@ -61,7 +61,7 @@ def test_a_unit_that_was_cut_off_is_forgotten_and_what_comes_in_its_place_counts
         backup.follow(record)
     backup.drop_open_unit()
     event = ev.Enqueued(queue.ids, message("c").payload, False, 4, 0, "")
-    backup.follow(Record(queue.id + 1, event, False))
+    backup.follow(LogRecord(queue.id + 1, event, False))
     assert bodies(backup.state.queues["q"].entries()) == ["c"]
     assert backup.applied_lsn == queue.id + 1
 
@@ -69,7 +69,7 @@ def test_a_unit_that_was_cut_off_is_forgotten_and_what_comes_in_its_place_counts
 def test_an_event_that_does_not_fit_is_named_with_its_place() -> None:
     backup = ResourceSet("default", TextReader())
     with pytest.raises(ReplayError, match="LSN 7: Enqueued"):
-        backup.follow(Record(7, ev.Enqueued((3,), b"", False, 4, 0, ""), False))
+        backup.follow(LogRecord(7, ev.Enqueued((3,), b"", False, 4, 0, ""), False))
 
 
 def test_generations_and_the_in_sync_set_are_part_of_the_state() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qpid_ha_broker.ha import frames as fr
-from qpid_ha_broker.ha.frame_codec import MAX_FRAME_BYTES, Kind, decode, encode
+from qpid_ha_broker.ha.frame_codec import MAX_FRAME_BYTES, FrameKind, decode, encode
 from qpid_ha_broker.ha.frames import Frame, FrameError, GenerationEntry
 from qpid_ha_broker.ha.states import State
 
@@ -48,7 +48,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
         fr.Welcome, TEXT, TEXT, U64, HISTORY, U64, st.sampled_from(fr.Resync), TEXT, st.floats(0, 1e6, allow_nan=False)
     ),
     st.builds(fr.Refused, st.sampled_from(fr.RefusalCode), TEXT, TEXT),
-    st.builds(fr.Batch, U64, U64, U64, U64, DATA),
+    st.builds(fr.Append, U64, U64, U64, U64, DATA),
     st.builds(fr.Ack, U64, U64, U64),
     st.builds(fr.Heartbeat, U64, U64, U64),
     st.builds(fr.Holdings, U64, ascending_ranges()),
@@ -64,7 +64,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
     st.builds(
         fr.Answer,
         *(U64, TEXT, TEXT, TEXT, st.sampled_from([state.value for state in State]), U64, U64, NAMES, NAMES, U64),
-        *(st.booleans(), U64, TEXT, st.booleans(), TEXT, st.integers(0, 2**32 - 1), st.sampled_from(fr.Store)),
+        *(st.booleans(), U64, TEXT, st.booleans(), TEXT, st.integers(0, 2**32 - 1), st.sampled_from(fr.StoreOrigin)),
     ),
     st.builds(fr.Follow, st.integers(0, 2**32 - 1), TEXT, TEXT, TEXT, HISTORY, U64),
     st.builds(fr.Followed, TEXT, TEXT, U64, HISTORY, U64, U64, ARGUMENTS, st.floats(0, 1e6, allow_nan=False)),
@@ -103,7 +103,7 @@ def test_the_agreed_bytes_are_read_and_written(vector: dict[str, Any]) -> None:
 
 def test_every_kind_of_frame_has_agreed_bytes() -> None:
     assert {type(frame_of(vector)) for vector in vectors()} == set(get_args(Frame))
-    assert {example[0] for example in EXAMPLES} == set(Kind)
+    assert {example[0] for example in EXAMPLES} == set(FrameKind)
 
 
 def test_the_manual_names_every_kind_with_its_number() -> None:
@@ -177,8 +177,8 @@ def sealed(kind: int, head: bytes, data: bytes = b"") -> bytes:
     return sizes + struct.pack("<I", crc32(sizes + head)) + head + data
 
 
-@given(st.sampled_from(list(Kind)), st.binary(max_size=200), DATA)
-def test_a_well_sealed_head_of_noise_is_a_frame_or_an_error(kind: Kind, head: bytes, data: bytes) -> None:
+@given(st.sampled_from(list(FrameKind)), st.binary(max_size=200), DATA)
+def test_a_well_sealed_head_of_noise_is_a_frame_or_an_error(kind: FrameKind, head: bytes, data: bytes) -> None:
     try:
         frame = decode(sealed(kind, head, data))
     except FrameError:
@@ -215,28 +215,28 @@ WELCOME = next(vector["fields"] for vector in vectors() if vector["type"] == "We
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [
-        pytest.param(Kind.HELLO, {**HELLO, "more": 1}, id="a field too many"),
-        pytest.param(Kind.HELLO, {name: HELLO[name] for name in list(HELLO)[1:]}, id="a field too few"),
-        pytest.param(Kind.HELLO, {**HELLO, "name": "x" * 65}, id="a long name"),
-        pytest.param(Kind.HELLO, {**HELLO, "name": "\ud800"}, id="half of a character"),
-        pytest.param(Kind.HELLO, {**HELLO, "last_lsn": 2**64}, id="a number of 65 bits"),
-        pytest.param(Kind.HELLO, {**HELLO, "last_lsn": -1}, id="below zero"),
-        pytest.param(Kind.HELLO, {**HELLO, "last_lsn": True}, id="true for 1"),
-        pytest.param(Kind.HELLO, {**HELLO, "last_lsn": 1.0}, id="a double for an integer"),
-        pytest.param(Kind.HELLO, {**HELLO, "complete": 1}, id="1 for true"),
-        pytest.param(Kind.HELLO, {**HELLO, "history": [[1, "a", 1, 0]]}, id="four in a line of history"),
-        pytest.param(Kind.HELLO, {**HELLO, "history": [[1, "a", 1]] * 100_001}, id="a history without end"),
-        pytest.param(Kind.ANSWER, {**ANSWER, "state": "president"}, id="no state"),
-        pytest.param(Kind.ANSWER, {**ANSWER, "members": "bc"}, id="text for a list"),
-        pytest.param(Kind.ANSWER, {**ANSWER, "members": ["b"] * 1001}, id="too many members"),
-        pytest.param(Kind.WELCOME, {**WELCOME, "resync": ["tail"]}, id="a list for a word"),
-        pytest.param(Kind.WELCOME, {**WELCOME, "link_timeout_s": float("nan")}, id="no number"),
-        pytest.param(Kind.WELCOME, {**WELCOME, "link_timeout_s": 1e9}, id="a time-out of 30 years"),
-        pytest.param(Kind.WELCOME, {**WELCOME, "clients_url": "x" * 2001}, id="a long address"),
-        pytest.param(Kind.WELCOME, [], id="no object"),
+        pytest.param(FrameKind.HELLO, {**HELLO, "more": 1}, id="a field too many"),
+        pytest.param(FrameKind.HELLO, {name: HELLO[name] for name in list(HELLO)[1:]}, id="a field too few"),
+        pytest.param(FrameKind.HELLO, {**HELLO, "name": "x" * 65}, id="a long name"),
+        pytest.param(FrameKind.HELLO, {**HELLO, "name": "\ud800"}, id="half of a character"),
+        pytest.param(FrameKind.HELLO, {**HELLO, "last_lsn": 2**64}, id="a number of 65 bits"),
+        pytest.param(FrameKind.HELLO, {**HELLO, "last_lsn": -1}, id="below zero"),
+        pytest.param(FrameKind.HELLO, {**HELLO, "last_lsn": True}, id="true for 1"),
+        pytest.param(FrameKind.HELLO, {**HELLO, "last_lsn": 1.0}, id="a double for an integer"),
+        pytest.param(FrameKind.HELLO, {**HELLO, "complete": 1}, id="1 for true"),
+        pytest.param(FrameKind.HELLO, {**HELLO, "history": [[1, "a", 1, 0]]}, id="four in a line of history"),
+        pytest.param(FrameKind.HELLO, {**HELLO, "history": [[1, "a", 1]] * 100_001}, id="a history without end"),
+        pytest.param(FrameKind.ANSWER, {**ANSWER, "state": "president"}, id="no state"),
+        pytest.param(FrameKind.ANSWER, {**ANSWER, "members": "bc"}, id="text for a list"),
+        pytest.param(FrameKind.ANSWER, {**ANSWER, "members": ["b"] * 1001}, id="too many members"),
+        pytest.param(FrameKind.WELCOME, {**WELCOME, "resync": ["tail"]}, id="a list for a word"),
+        pytest.param(FrameKind.WELCOME, {**WELCOME, "link_timeout_s": float("nan")}, id="no number"),
+        pytest.param(FrameKind.WELCOME, {**WELCOME, "link_timeout_s": 1e9}, id="a time-out of 30 years"),
+        pytest.param(FrameKind.WELCOME, {**WELCOME, "clients_url": "x" * 2001}, id="a long address"),
+        pytest.param(FrameKind.WELCOME, [], id="no object"),
     ],
 )
-def test_a_field_that_makes_no_sense_is_refused(kind: Kind, fields: object) -> None:
+def test_a_field_that_makes_no_sense_is_refused(kind: FrameKind, fields: object) -> None:
     with pytest.raises(FrameError):
         decode(sealed(kind, json.dumps(fields).encode()))
 
@@ -253,7 +253,7 @@ def test_a_field_that_makes_no_sense_is_refused(kind: Kind, fields: object) -> N
 )
 def test_json_that_is_a_trap_is_refused(head: bytes) -> None:
     with pytest.raises(FrameError):
-        decode(sealed(Kind.TAKE_OVER, head))
+        decode(sealed(FrameKind.TAKE_OVER, head))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_json_that_is_a_trap_is_refused(head: bytes) -> None:
 )
 def test_ranges_that_do_not_ascend_are_refused(flat: tuple[int, ...]) -> None:
     with pytest.raises(FrameError):
-        decode(sealed(Kind.HOLDINGS, struct.pack(f"<Q{len(flat)}Q", 1, *flat)))
+        decode(sealed(FrameKind.HOLDINGS, struct.pack(f"<Q{len(flat)}Q", 1, *flat)))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[vector["name"] for vector in vectors()])
@@ -277,7 +277,7 @@ def test_a_head_with_a_byte_too_many_is_refused(example: bytes) -> None:
 
 def test_data_where_there_is_none_is_refused() -> None:
     with pytest.raises(FrameError, match="data"):
-        decode(sealed(Kind.ACK, struct.pack("<QQQ", 1, 2, 3), b"records"))
+        decode(sealed(FrameKind.ACK, struct.pack("<QQQ", 1, 2, 3), b"records"))
 
 
 def test_a_kind_of_another_release_is_named() -> None:
@@ -290,7 +290,7 @@ def test_a_kind_of_another_release_is_named() -> None:
     [
         fr.Ack(-1, 0, 0),
         fr.Ack(0, 2**64, 0),
-        fr.Batch(1, 1, 1, 1, b"x" * MAX_FRAME_BYTES),
+        fr.Append(1, 1, 1, 1, b"x" * MAX_FRAME_BYTES),
         fr.Holdings(1, ((3, 2),)),
         fr.Refused(fr.RefusalCode.PROTOCOL, "x" * 2001, ""),
         fr.TakeOver(1.5),  # type: ignore[arg-type]

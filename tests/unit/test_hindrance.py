@@ -12,9 +12,9 @@ from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
 from qpid_ha_agent.pacemaker.election import NEVER
 from qpid_ha_agent.pacemaker.hindrance import LOADING, TOLD_AFTER_S, Hindrance
 from qpid_ha_agent.sight import Life, Sight
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 
-RECORD = Record("c", 2, "n2", 6, ("n1", "n2"))
+RECORD = ClusterRecord("c", 2, "n2", 6, ("n1", "n2"))
 
 
 class Notes(ClusterAttributes):
@@ -35,7 +35,7 @@ class Node:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.notes = Notes()
         self.now_s = 1000.0
-        self.record: Record | None = RECORD
+        self.record: ClusterRecord | None = RECORD
         self.generation = 0
         self._memory = MemoryFile("broker", directory)
         self._hindrance = Hindrance(self.notes, self._memory, lambda: self.record)
@@ -120,7 +120,7 @@ def test_a_broker_that_loads_its_store_says_so_and_nothing_of_what_it_lacks(node
 
 
 def test_a_record_that_was_lost_is_named_with_the_command(node: Node) -> None:
-    node.record = Record()
+    node.record = ClusterRecord()
     node.generation = 3
     told = [text for after_s in (0.0, TOLD_AFTER_S) for text in node.monitor(NEVER, lsn=10, after_s=after_s)]
 

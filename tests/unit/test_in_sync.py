@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from qpid_ha_broker.ha.in_sync import Change, InSyncSet
+from qpid_ha_broker.ha.in_sync import InSyncChange, InSyncSet
 
 
 def three_brokers(min_in_sync: int = 1) -> InSyncSet:
-    return InSyncSet("a", Change(5, ("a", "b", "c")), committed_lsn=0, min_in_sync=min_in_sync)
+    return InSyncSet("a", InSyncChange(5, ("a", "b", "c")), committed_lsn=0, min_in_sync=min_in_sync)
 
 
 def test_nothing_is_committed_before_the_slowest_member_has_it() -> None:
@@ -44,9 +44,9 @@ def test_a_departure_counts_only_when_it_is_in_the_log_of_all_who_stay_and_filed
 
 
 def test_who_joins_counts_at_once_and_what_was_committed_stays_so() -> None:
-    in_sync = InSyncSet("a", Change(1, ("a",)), committed_lsn=0, min_in_sync=1)
+    in_sync = InSyncSet("a", InSyncChange(1, ("a",)), committed_lsn=0, min_in_sync=1)
     in_sync.acknowledge("a", 10)
-    assert in_sync.join("b", 8) == Change(2, ("a", "b"))
+    assert in_sync.join("b", 8) == InSyncChange(2, ("a", "b"))
     assert in_sync.committed_lsn == 10
     in_sync.acknowledge("a", 12)
     assert in_sync.committed_lsn == 10
@@ -121,4 +121,4 @@ def test_the_primary_cannot_leave() -> None:
 
 def test_a_set_without_its_primary_cannot_be() -> None:
     with pytest.raises(ValueError, match="a is not in its own"):
-        InSyncSet("a", Change(1, ("b",)), 0, 1)
+        InSyncSet("a", InSyncChange(1, ("b",)), 0, 1)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_support import NOW_MS, WITNESS, Core, read_batch, transaction_of
-from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.types import Enqueued, Event, QueueDeleted, TransactionCommitted
 from qpid_ha_broker.model.log import Log
 
@@ -123,9 +123,9 @@ def test_a_unit_is_its_parts_and_what_closes_it() -> None:
     events = [event_of(7), event_of(8)]
     assert log.append_unit(events) == [2, 3]
     assert read_batch(log)[1:] == [
-        Record(2, events[0], True),
-        Record(3, events[1], True),
-        Record(4, TransactionCommitted(2), False),
+        LogRecord(2, events[0], True),
+        LogRecord(3, events[1], True),
+        LogRecord(4, TransactionCommitted(2), False),
     ]
 
 
@@ -145,16 +145,18 @@ steps = st.lists(
 def test_a_batch_holds_exactly_what_was_written_and_committed_never_goes_back(steps: list[tuple[str, int]]) -> None:
     log = log_with("always")
     seen: dict[str, int] = {"always": 0}
-    written: list[Record] = []
-    read: list[Record] = []
+    written: list[LogRecord] = []
+    read: list[LogRecord] = []
     committed = 0
     for number, (kind, argument) in enumerate(steps):
         name = f"w{argument}"
         if kind == "write":
-            written += [Record(log.append(event_of(number)), event_of(number), False) for _ in range(argument)]
+            written += [LogRecord(log.append(event_of(number)), event_of(number), False) for _ in range(argument)]
         elif kind == "unit":
-            written += [Record(lsn, event_of(number), True) for lsn in log.append_unit([event_of(number)] * argument)]
-            written.append(Record(log.last_lsn, TransactionCommitted(argument), False))
+            written += [
+                LogRecord(lsn, event_of(number), True) for lsn in log.append_unit([event_of(number)] * argument)
+            ]
+            written.append(LogRecord(log.last_lsn, TransactionCommitted(argument), False))
         elif kind == "take":
             read += read_batch(log)
         elif kind == "acknowledge":
@@ -230,7 +232,7 @@ def test_what_a_witness_reads_is_what_was_written_byte_by_byte() -> None:
     assert batch is not None
     declared, enqueued = decode(batch.data).records
     assert declared.lsn == queue.id
-    assert enqueued == Record(lsn, Enqueued((queue.id,), ";;ä".encode(), False, 4, 0, ""), False)
+    assert enqueued == LogRecord(lsn, Enqueued((queue.id,), ";;ä".encode(), False, 4, 0, ""), False)
 
 
 def test_a_log_that_was_reset_goes_on_from_there_and_owes_nobody_what_it_had() -> None:

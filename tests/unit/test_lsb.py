@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from control_broker import ControlBroker, answering
-from qpid_ha_agent.cli.lsb import Code, Status, run_action
+from qpid_ha_agent.cli.lsb import LsbCode, LsbStatus, run_action
 from qpid_ha_broker.server.control import REFUSED, ControlError
 
 WHY = "this broker holds no data, and amqp://c:5672 cannot be asked for any: start all brokers"
@@ -60,33 +60,33 @@ def start_primary(broker: StartingBroker, patience: str = "15s") -> int:
 
 def test_a_first_start_waits_until_the_last_broker_has_come(tmp_path: Path) -> None:
     broker = StartingBroker(tmp_path, refusals=2, others=(MISSING, MISSING, EMPTY))
-    assert start_primary(broker) == Code.DONE
+    assert start_primary(broker) == LsbCode.DONE
     assert broker.promotions == 3
 
 
 def test_one_that_came_between_the_refusal_and_the_look_is_waited_for_as_well(tmp_path: Path) -> None:
     """The refusal was about a broker that answers by the time somebody looks who is missing."""
     broker = StartingBroker(tmp_path, refusals=1, others=(EMPTY,))
-    assert start_primary(broker) == Code.DONE
+    assert start_primary(broker) == LsbCode.DONE
     assert broker.promotions == 2
 
 
 def test_a_refusal_when_everybody_has_come_is_final(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broker = StartingBroker(tmp_path, refusals=9, others=(MISSING, EMPTY))
-    assert start_primary(broker) == Code.FAILED
+    assert start_primary(broker) == LsbCode.FAILED
     assert broker.promotions == 3
     assert WHY in capsys.readouterr().err
 
 
 def test_a_cluster_that_has_lived_is_not_waited_for(tmp_path: Path) -> None:
     broker = StartingBroker(tmp_path, refusals=9, others=(LED,))
-    assert start_primary(broker) == Code.FAILED
+    assert start_primary(broker) == LsbCode.FAILED
     assert broker.promotions == 1
 
 
 def test_who_never_comes_is_waited_for_as_long_as_configured(tmp_path: Path) -> None:
     broker = StartingBroker(tmp_path, refusals=99, others=(MISSING,))
-    assert start_primary(broker, patience="2s") == Code.FAILED
+    assert start_primary(broker, patience="2s") == LsbCode.FAILED
     assert 1 < broker.promotions < 99
 
 
@@ -124,5 +124,5 @@ def test_whoever_may_not_administer_the_broker_is_told_so(kind: str, action: str
             Path(broker.path).chmod(0o600)
             with as_nobody():
                 code = run_action(kind, action, environment | {"QPID_HA_HANG_TIMEOUT": "200ms"})
-    assert code == (Status.UNKNOWN if action == "status" else Code.NOT_ALLOWED)
+    assert code == (LsbStatus.UNKNOWN if action == "status" else LsbCode.NOT_ALLOWED)
     assert broker.asked == []

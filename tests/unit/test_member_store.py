@@ -12,7 +12,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.model.log import Batch
-from qpid_ha_broker.model.queue_arguments import StoreError as Policy
+from qpid_ha_broker.model.queue_arguments import StoreErrorPolicy as Policy
 from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.store.errors import StoreError
 

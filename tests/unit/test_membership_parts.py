@@ -14,7 +14,7 @@ from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.none import NoCoordinator
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared
-from qpid_ha_broker.ha.effects import Input, ReadRecord, Record, RecordRead, RecordWritten, WriteRecord
+from qpid_ha_broker.ha.effects import ClusterRecord, Input, ReadRecord, RecordRead, RecordWritten, WriteRecord
 from qpid_ha_broker.server import record_requests
 from qpid_ha_broker.server.cluster_events import QUEUE_LENGTH, ClusterEvents
 from qpid_ha_broker.server.discarded import DiscardedMessages
@@ -57,7 +57,7 @@ def test_a_directory_that_cannot_be_written_is_an_error_and_not_the_end(
 
 
 class Unwilling(NoCoordinator):
-    def read(self) -> Record:
+    def read(self) -> ClusterRecord:
         raise CoordinatorError("the directory is gone")
 
 
@@ -65,7 +65,7 @@ class Hanging(NoCoordinator):
     def __init__(self) -> None:
         self.release = threading.Event()
 
-    def compare_and_set(self, expected: Record, wanted: Record) -> tuple[bool, Record]:
+    def compare_and_set(self, expected: ClusterRecord, wanted: ClusterRecord) -> tuple[bool, ClusterRecord]:
         self.release.wait(10)
         return True, wanted
 
@@ -73,17 +73,17 @@ class Hanging(NoCoordinator):
 async def answers(requests: RecordRequests, fed: asyncio.Queue[Input]) -> tuple[Input, Input]:
     requests.read(ReadRecord(1))
     first = await fed.get()
-    requests.write(WriteRecord(2, Record(), Record("c", 1, "a", 1, ("a",))))
+    requests.write(WriteRecord(2, ClusterRecord(), ClusterRecord("c", 1, "a", 1, ("a",))))
     return first, await fed.get()
 
 
 def test_every_request_to_a_coordinator_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = Record("c", 1, "a", 1, ("a",))
+    wanted = ClusterRecord("c", 1, "a", 1, ("a",))
 
     async def story() -> None:
         fed: asyncio.Queue[Input] = asyncio.Queue()
         read, written = await answers(RecordRequests(NoCoordinator(), fed.put_nowait), fed)
-        assert (read, written) == (RecordRead(1, Record()), RecordWritten(2, True, wanted))
+        assert (read, written) == (RecordRead(1, ClusterRecord()), RecordWritten(2, True, wanted))
         read, written = await answers(RecordRequests(Unwilling(), fed.put_nowait), fed)
         assert read == RecordRead(1, None, "the directory is gone")
         hanging = Hanging()
@@ -104,7 +104,7 @@ def test_a_coordinator_that_hangs_is_asked_again_and_again_by_a_few_threads(
         requests = RecordRequests(hanging, fed.put_nowait)
         monkeypatch.setattr(record_requests, "LIMIT_S", 0.01)
         for number in range(20):
-            requests.write(WriteRecord(number, Record(), Record("c", 1, "a", 1, ("a",))))
+            requests.write(WriteRecord(number, ClusterRecord(), ClusterRecord("c", 1, "a", 1, ("a",))))
             assert await fed.get() == RecordWritten(number, False, None, "the coordinator gave no answer within 0.01 s")
         waiting = set(threading.enumerate()) - before
         assert len(waiting) == record_requests.HANGING_AT_MOST
@@ -112,7 +112,7 @@ def test_a_coordinator_that_hangs_is_asked_again_and_again_by_a_few_threads(
         for thread in waiting:
             thread.join()
         requests.read(ReadRecord(20))
-        assert await fed.get() == RecordRead(20, Record())
+        assert await fed.get() == RecordRead(20, ClusterRecord())
 
     asyncio.run(story())
     assert caplog.text.count("the coordinator gave no answer") == 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.states import State
 from small_cluster import SmallCluster, three
 
 PATROL_S = 12.0
 """By then a primary has looked at the record."""
-EMPTY = Record()
+EMPTY = ClusterRecord()
 
 
 def one_was_dropped_while_it_was_stopped() -> SmallCluster:
@@ -152,7 +152,7 @@ def test_a_candidate_that_died_between_its_record_and_its_first_event_stops_nobo
     cluster = three(has_coordinator=True)
     cluster.kill("a")
     cluster.kill("b")
-    cluster.record = Record(cluster["c"].member.status.cluster, 2, "b", 4, ("b", "c"))
+    cluster.record = ClusterRecord(cluster["c"].member.status.cluster, 2, "b", 4, ("b", "c"))
     cluster.settle()
 
     assert cluster.promote("c").done
@@ -225,7 +225,7 @@ def test_a_departure_counts_no_more_once_the_record_went_back_until_the_backup_i
     cluster = three(has_coordinator=True)
     cluster["a"].declare("orders")
     cluster.settle()
-    cluster.record = EMPTY if is_empty else Record(cluster["a"].member.status.cluster, 1, "a", 1, ("a",))
+    cluster.record = EMPTY if is_empty else ClusterRecord(cluster["a"].member.status.cluster, 1, "a", 1, ("a",))
     cluster.cut("a", "c")
     cluster.cut("b", "c")
     cluster.disconnect("a", "c")
@@ -265,7 +265,7 @@ def test_or_until_an_operator_says_that_nobody_else_leads() -> None:
 
 def test_a_record_of_another_cluster_is_never_replaced() -> None:
     cluster = three(has_coordinator=True)
-    foreign = Record("another cluster", 1, "a", 9, ("a",))
+    foreign = ClusterRecord("another cluster", 1, "a", 9, ("a",))
     cluster.record = foreign
     cluster.kill("c")
     cluster.wait(PATROL_S)

@@ -10,7 +10,7 @@ import pytest
 
 from model_support import bodies, message
 from paged_core import PagedCore, paged
-from qpid_ha_broker.events.codec import Record, encode_all
+from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.model.paged import BodyDamaged
 from qpid_ha_broker.model.queue import Consumer, Queue
 from qpid_ha_broker.server import pager as pager_module
@@ -162,7 +162,7 @@ def snapshot_of(core: PagedCore, queue: Queue, number: int) -> None:
     writer = SnapshotWriter(core.disk, header)
     entries = list(queue.entries())
     for start in reversed(range(0, len(entries), 500)):
-        writer.add(encode_all([Record(entry.id, entry.content(), False) for entry in entries[start : start + 500]]))
+        writer.add(encode_all([LogRecord(entry.id, entry.content(), False) for entry in entries[start : start + 500]]))
     writer.finish(SnapshotEnd(core.log.last_lsn, 1 << 63, core.log.last_lsn, 1 << 63, len(entries), 0))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from model_support import PLENTY, Core, bodies, message, qpid, transaction_of, wants
 from paged_core import PagedCore, filled, numbers, paged, resident
-from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.types import QueueDeclared
 from qpid_ha_broker.ha.browser import ReplicatingBrowser
 from qpid_ha_broker.model.errors import QueueFull
@@ -327,7 +327,7 @@ def test_a_restart_may_leave_payloads_on_disk() -> None:
     records = next(after.bodies.pieces(name)).records[queue.id]
     for lsn, offset in zip(records.lsns, records.offsets, strict=True):
         event = PagedMessage(lsn, Shape(queue.ids, True, 4, 0, "", len(";;0")), after.bodies.file(name), offset)
-        after.state.replay(Record(lsn, event, False))  # type: ignore[arg-type]
+        after.state.replay(LogRecord(lsn, event, False))  # type: ignore[arg-type]
     there = after.state.queues["q"]
     assert (there.count, there.size, there.paged) == (10, 30, 30)
     assert after.state.memory_bytes == 10 * MESSAGE_OVERHEAD

@@ -10,7 +10,7 @@ import pytest
 
 from model_support import bodies, body, message
 from paged_core import PagedCore, filled, numbers, paged
-from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.paged import BodyDamaged, PagedMessage, Shapes, read_back
 from qpid_ha_broker.model.queue import Queue
@@ -22,7 +22,7 @@ def test_messages_move_to_the_file_that_replaces_theirs() -> None:
     core = PagedCore()
     queue = filled(core)
     old = core.bodies.names
-    core.write([Record(entry.id, entry.content(), False) for entry in queue.entries()])
+    core.write([LogRecord(entry.id, entry.content(), False) for entry in queue.entries()])
     new = core.close_file()
     tally = core.page_out(new, outdated=tuple(old))
     assert tally.moved == queue.paged
@@ -45,7 +45,7 @@ def test_a_record_that_was_taken_back_never_stands_for_its_successor() -> None:
     core = PagedCore()
     queue = core.queue("q")
     core.publish(queue, message("1", durable=True), message("2", durable=True))
-    void = [Record(entry.id, entry.content()._replace(payload=b";;X"), False) for entry in queue.entries()]
+    void = [LogRecord(entry.id, entry.content()._replace(payload=b";;X"), False) for entry in queue.entries()]
     core.write(void)
     core.journal.roll()
     core.page_out()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from model_support import NOW_MS, Core, bodies, message, transaction_of
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.model import level_change
 from qpid_ha_broker.model.errors import InUse, InvalidArgument
 from qpid_ha_broker.model.log import LOCAL_BASE
@@ -137,8 +137,8 @@ def test_a_replicated_object_takes_its_name_from_a_local_one() -> None:
     core = Core()
     queue, exchange = core.queue("q", replicate="none"), core.exchange("e", replicate="none")
     core.publish(queue, "a")
-    core.resources.follow(Record(1, ev.QueueDeclared("e", {}), False))
-    core.resources.follow(Record(2, ev.ExchangeDeclared("q", "fanout", {}), False))
+    core.resources.follow(LogRecord(1, ev.QueueDeclared("e", {}), False))
+    core.resources.follow(LogRecord(2, ev.ExchangeDeclared("q", "fanout", {}), False))
     assert (list(core.state.queues), list(core.state.exchanges)) == (["e"], ["q"])
     assert queue.deleted
     assert core.resources.deleted_queues == [queue]

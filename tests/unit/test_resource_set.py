@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from model_support import Core, TextReader, bodies, message
-from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.types import (
     Dequeued,
     DequeueReason,
@@ -21,7 +21,7 @@ from qpid_ha_broker.events.types import (
 from qpid_ha_broker.model import resource_set
 from qpid_ha_broker.model.errors import NotFound
 from qpid_ha_broker.model.resource_set import ResourceSet
-from qpid_ha_broker.model.state import ReplayError, State
+from qpid_ha_broker.model.state import ReplayError, SetState
 
 
 def test_a_message_for_many_queues_is_one_event_and_has_one_id() -> None:
@@ -128,7 +128,7 @@ def test_many_messages_leave_with_several_events_so_that_each_fits_a_record(monk
 
 
 def test_the_same_commands_write_the_same_log() -> None:
-    def written() -> list[Record]:
+    def written() -> list[LogRecord]:
         core = Core(log_acquisitions=True)
         queues = [core.queue(str(n), message_ttl_ms=1000) for n in range(30)]
         for queue in queues:
@@ -145,10 +145,10 @@ def test_the_same_commands_write_the_same_log() -> None:
 # --- replay
 
 
-def replay(events: Sequence[tuple[Event, bool]]) -> State:
-    state = State()
+def replay(events: Sequence[tuple[Event, bool]]) -> SetState:
+    state = SetState()
     for lsn, (event, part) in enumerate(events, start=1):
-        state.replay(Record(lsn, event, part))
+        state.replay(LogRecord(lsn, event, part))
     return state
 
 

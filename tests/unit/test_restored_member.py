@@ -8,7 +8,7 @@ import pytest
 
 from member_harness import MemberHarness
 from model_support import NOW_MS, TextReader
-from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.types import (
     Dequeued,
     DequeueReason,
@@ -20,7 +20,7 @@ from qpid_ha_broker.events.types import (
 )
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
-from qpid_ha_broker.ha.frames import Store
+from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Held, Restored
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -34,15 +34,19 @@ ALONE = InSyncChanged(2, ("a",))
 
 
 def member(
-    *held: Event, store: Store = Store.DIRTY, settings: MemberSettings = SETTINGS, promised: int = 0, to: str = "",
+    *held: Event,
+    store: StoreOrigin = StoreOrigin.DIRTY,
+    settings: MemberSettings = SETTINGS,
+    promised: int = 0,
+    to: str = "",
     left_out: int = 0,
-) -> Member:  # fmt: skip
+) -> Member:
     """One whose log goes up to LSN 2 for certain: all three were in sync. `left_out`: messages after `held`."""
     resources = ResourceSet("default", TextReader())
     for event in (BEGAN, ALL):
         resources.write(event)
     resources.log.reset(2)
-    records = [Record(lsn, event, False) for lsn, event in enumerate(held, start=3)]
+    records = [LogRecord(lsn, event, False) for lsn, event in enumerate(held, start=3)]
     end = 2 + len(records) + left_out
     batches = (Held(end, records),) if end > 2 else ()
     restored = Restored(store, batches, lost_transient=left_out, promised=promised, promised_to=to)
@@ -67,8 +71,8 @@ def test_but_what_that_generation_changed_later_may_not_have_been_agreed_on() ->
     assert found.status.members == ("a", "c")
 
 
-@pytest.mark.parametrize("store", [Store.MEMORY, Store.CLEAN])
-def test_without_a_crash_the_newest_set_is_the_one(store: Store) -> None:
+@pytest.mark.parametrize("store", [StoreOrigin.MEMORY, StoreOrigin.CLEAN])
+def test_without_a_crash_the_newest_set_is_the_one(store: StoreOrigin) -> None:
     assert member(ALONE, store=store).status.members == ("a",)
 
 
@@ -95,7 +99,7 @@ def test_a_part_of_what_a_store_left_out_may_be_taken_back(common: int) -> None:
     assert waking.member.position.lsn == common
 
 
-def with_held(records: list[Record], lost_transient: int) -> Member:
+def with_held(records: list[LogRecord], lost_transient: int) -> Member:
     """As `member`, of a log with gaps, where the store left something out."""
     resources = ResourceSet("default", TextReader())
     for event in (BEGAN, ALL):
@@ -103,15 +107,19 @@ def with_held(records: list[Record], lost_transient: int) -> Member:
     resources.log.reset(2)
     held = (Held(records[-1].lsn, records),)
     return Member(
-        SETTINGS, resources, lambda: 0.5, lambda: NOW_MS, Restored(Store.DIRTY, held, lost_transient=lost_transient)
+        SETTINGS,
+        resources,
+        lambda: 0.5,
+        lambda: NOW_MS,
+        Restored(StoreOrigin.DIRTY, held, lost_transient=lost_transient),
     )
 
 
 QUEUE = 3
 LOST_BEFORE_AND_AFTER = [
-    Record(QUEUE, QueueDeclared("q", {}), False),
-    Record(5, TransientsLost(5), False),
-    Record(7, Dequeued(QUEUE, (6,), DequeueReason.CONSUMED), False),
+    LogRecord(QUEUE, QueueDeclared("q", {}), False),
+    LogRecord(5, TransientsLost(5), False),
+    LogRecord(7, Dequeued(QUEUE, (6,), DequeueReason.CONSUMED), False),
 ]
 """Messages 4 and 6 were not durable."""
 
@@ -134,9 +142,11 @@ def test_messages_that_were_lost_later_than_others_were_given_up_are_still_misse
     assert waking.says_of_itself() == (is_complete, lost_transient > 0)
 
 
-@pytest.mark.parametrize(("store", "limit_s"), [(Store.DIRTY, 1.0), (Store.CLEAN, 0.2), (Store.MEMORY, 0.2)])
+@pytest.mark.parametrize(
+    ("store", "limit_s"), [(StoreOrigin.DIRTY, 1.0), (StoreOrigin.CLEAN, 0.2), (StoreOrigin.MEMORY, 0.2)]
+)
 def test_beside_a_coordinator_the_others_are_waited_for_only_if_their_stores_count(
-    store: Store, limit_s: float
+    store: StoreOrigin, limit_s: float
 ) -> None:
     """They may have been started a moment ago; no record says how far their stores go."""
     waking = member(store=store, settings=COORDINATED)
@@ -146,8 +156,8 @@ def test_beside_a_coordinator_the_others_are_waited_for_only_if_their_stores_cou
 
 
 COORDINATED = replace(SETTINGS, has_coordinator=True)
-LED_BY_B = fx.Record("uuid", 1, "b", 1, ("a", "b", "c"))
-LED_BY_A = fx.Record("uuid", 2, "a", 2, ("a",))
+LED_BY_B = fx.ClusterRecord("uuid", 1, "b", 1, ("a", "b", "c"))
+LED_BY_A = fx.ClusterRecord("uuid", 2, "a", 2, ("a",))
 
 
 class Waking(MemberHarness):
@@ -210,7 +220,7 @@ class Waking(MemberHarness):
         assert self._hello is not None
         return self._hello.complete, self._hello.lacks_transient
 
-    def read(self, record: fx.Record | None) -> None:
+    def read(self, record: fx.ClusterRecord | None) -> None:
         """The coordinator answers; None: it cannot be reached."""
         assert self.asked
         self.apply(fx.RecordRead(self.asked, record, "" if record else "unreachable"))

@@ -62,7 +62,7 @@ def test_every_action_is_on_the_page(kind: str) -> None:
     assert "|".join(actions) in (ROOT / "rgmanager" / lsb.KINDS[kind]).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("code", [*lsb.Code, *lsb.Status])
+@pytest.mark.parametrize("code", [*lsb.LsbCode, *lsb.LsbStatus])
 def test_every_exit_code_is_on_the_page(code: int) -> None:
     assert f"\n| {int(code)} | " in PAGE
 

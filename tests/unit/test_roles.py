@@ -21,7 +21,7 @@ from qpid_ha_broker.ha.roles import (
     Leader,
     MemberParts,
     Role,
-    Row,
+    RoleRow,
     UnexpectedInput,
 )
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -56,7 +56,7 @@ def test_each_cell_names_a_method_of_its_role(column: str) -> None:
 
 
 def test_each_role_has_a_column() -> None:
-    assert tuple(ROLES) == Row._fields
+    assert tuple(ROLES) == RoleRow._fields
 
 
 def test_an_input_without_a_row_is_a_bug_that_shows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_so_is_one_that_cannot_happen_in_a_role() -> None:
 
 
 SETTINGS = MemberSettings("a", "a-1", ("a:5672", "b:5672"))
-MEMORY = fr.Store.MEMORY
+MEMORY = fr.StoreOrigin.MEMORY
 
 
 def test_who_is_refused_goes_on_as_the_standby_that_it_was() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record, decode, encode, encode_all
+from qpid_ha_broker.events.codec import LogRecord, decode, encode, encode_all
 from qpid_ha_broker.events.layout import (
     BODIES,
     HEADER,
@@ -22,14 +22,14 @@ from qpid_ha_broker.events.layout import (
     word_of,
 )
 from qpid_ha_broker.events.scan import RecordError, durable_only, offset_after, queues_at, scan, scan_plain
-from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.state import SetState
 from qpid_ha_broker.store.bodies import records_in
 from qpid_ha_broker.store.evidence import Evidence
 from qpid_ha_broker.store.fold import Gatherer, Sieve
 from qpid_ha_broker.store.loader import Loader
 
 QUEUES = (1, 2, 3)
-DECLARED = [Record(queue, ev.QueueDeclared(f"queue-{queue}", {}), False) for queue in QUEUES]
+DECLARED = [LogRecord(queue, ev.QueueDeclared(f"queue-{queue}", {}), False) for queue in QUEUES]
 SOME_QUEUES = st.lists(st.sampled_from(QUEUES), min_size=1, max_size=3, unique=True).map(tuple)
 MESSAGES = st.builds(
     ev.Enqueued, SOME_QUEUES, st.binary(max_size=40), st.booleans(), st.integers(0, 9),
@@ -46,7 +46,7 @@ UNITS = st.lists(MESSAGES | REMOVALS, min_size=1, max_size=3).map(
 SINGLE = (MESSAGES | MESSAGES | REMOVALS | OTHERS).map(lambda event: [(event, False)])
 LOGS = st.lists(SINGLE | SINGLE | UNITS, max_size=12).map(
     lambda groups: [
-        Record(lsn, event, part) for lsn, (event, part) in enumerate([pair for group in groups for pair in group], 4)
+        LogRecord(lsn, event, part) for lsn, (event, part) in enumerate([pair for group in groups for pair in group], 4)
     ]
 )
 
@@ -88,7 +88,7 @@ def test_each_kind_has_a_layout_that_begins_behind_the_header() -> None:
 
 
 @given(LOGS)
-def test_a_scan_finds_the_records_that_decoding_finds(log: list[Record]) -> None:
+def test_a_scan_finds_the_records_that_decoding_finds(log: list[LogRecord]) -> None:
     data = encode_all(log)
     at = 0
     for record, (lsn, _, flags, body_at, end) in zip(log, scan(data), strict=True):
@@ -99,7 +99,7 @@ def test_a_scan_finds_the_records_that_decoding_finds(log: list[Record]) -> None
 
 
 @given(LOGS)
-def test_the_plain_scan_finds_what_the_scan_does(log: list[Record]) -> None:
+def test_the_plain_scan_finds_what_the_scan_does(log: list[LogRecord]) -> None:
     data = encode_all(log)
     for record, (lsn, kind, flags, body_at, end), fields in zip(log, scan(data), scan_plain(data), strict=True):
         size, _, plain_lsn, word, durable, priority, expires, _, queue = fields
@@ -117,7 +117,7 @@ def test_the_plain_scan_has_nothing_of_a_record_that_ends_before_its_first_queue
 
 
 @given(LOGS)
-def test_what_is_left_out_of_a_journal_is_what_a_scan_finds_to_be_transient(log: list[Record]) -> None:
+def test_what_is_left_out_of_a_journal_is_what_a_scan_finds_to_be_transient(log: list[LogRecord]) -> None:
     data, left_out = durable_only(encode_all(log))
     transient = [
         record.event.queues
@@ -131,7 +131,7 @@ def test_what_is_left_out_of_a_journal_is_what_a_scan_finds_to_be_transient(log:
 
 
 @given(LOGS, st.integers(0, 40))
-def test_a_log_is_cut_behind_an_lsn(log: list[Record], lsn: int) -> None:
+def test_a_log_is_cut_behind_an_lsn(log: list[LogRecord], lsn: int) -> None:
     data = encode_all(log)
     at = offset_after(data, lsn)
     assert decode(data[:at]).records == [record for record in log if record.lsn <= lsn]
@@ -151,15 +151,15 @@ def test_a_scan_says_where_a_size_cannot_be(size: int, text: str) -> None:
 # --- and those that also take in what they find
 
 
-def slowly(loader: Loader, log: list[Record]) -> None:
+def slowly(loader: Loader, log: list[LogRecord]) -> None:
     for record in log:
         loader.apply(record)
     loader.end_block(0)
 
 
 @given(LOGS)
-def test_a_loader_takes_a_block_as_it_would_take_its_records(log: list[Record]) -> None:
-    fast, slow = Loader(State()), Loader(State())
+def test_a_loader_takes_a_block_as_it_would_take_its_records(log: list[LogRecord]) -> None:
+    fast, slow = Loader(SetState()), Loader(SetState())
     for loader in (fast, slow):
         slowly(loader, DECLARED)
     fast.load(encode_all(log))
@@ -169,8 +169,8 @@ def test_a_loader_takes_a_block_as_it_would_take_its_records(log: list[Record]) 
 
 
 @given(LOGS)
-def test_a_fold_gathers_and_lets_through_what_the_records_say(log: list[Record]) -> None:
-    fast, slow, loaded = Gatherer(State()), Gatherer(State()), Loader(State())
+def test_a_fold_gathers_and_lets_through_what_the_records_say(log: list[LogRecord]) -> None:
+    fast, slow, loaded = Gatherer(SetState()), Gatherer(SetState()), Loader(SetState())
     for loader in (fast, slow, loaded):
         slowly(loader, DECLARED)
     data = encode_all(log)
@@ -191,14 +191,14 @@ def test_a_fold_gathers_and_lets_through_what_the_records_say(log: list[Record])
 
 
 @given(LOGS)
-def test_payloads_and_evidence_are_found_where_the_records_are(log: list[Record]) -> None:
+def test_payloads_and_evidence_are_found_where_the_records_are(log: list[LogRecord]) -> None:
     data, evidence = encode_all(log), Evidence()
     evidence.read(data)
     durable = [record for record in log if isinstance(record.event, ev.Enqueued) and record.event.durable]
     (found,) = records_in(data, 0)
     places = {(queue, lsn) for queue, records in found.items() for lsn in records.lsns}
     assert places == {(queue, record.lsn) for record in durable for queue in record.event.queues}  # type: ignore[union-attr]
-    loader = Loader(State())
+    loader = Loader(SetState())
     slowly(loader, [*DECLARED, *log])
     if not any(record.part for record in log):
         lasting = {(queue, lsn) for queue, lsns in loader.messages().items() for lsn in lsns}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model import sequence
-from qpid_ha_broker.model.sequence import Block, Cursor, Entry, Holder, MessageSequence
+from qpid_ha_broker.model.sequence import Cursor, Entry, Holder, MessageSequence, SequenceBlock
 
 SOMEBODY = Holder()
 
@@ -39,9 +39,9 @@ def release(entry: Entry, *cursors: Cursor) -> None:
         cursor.rewind(entry)
 
 
-def blocks_of(messages: MessageSequence) -> list[Block]:
-    found: list[Block] = []
-    block: Block | None = messages.start()[0]
+def blocks_of(messages: MessageSequence) -> list[SequenceBlock]:
+    found: list[SequenceBlock] = []
+    block: SequenceBlock | None = messages.start()[0]
     while block is not None:
         found.append(block)
         block = block.next

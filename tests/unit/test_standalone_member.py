@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from model_support import NOW_MS, TextReader, message
-from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.types import ExchangeDeclared, GenerationStarted, InSyncChanged, QueueDeclared
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.frames import Store
+from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Held, Restored
 from qpid_ha_broker.ha.roles import NEEDS_CLUSTER, STANDALONE_REFUSAL
@@ -39,7 +39,7 @@ class Alone:
         self.resources = ResourceSet("default", TextReader())
         for event in log:
             self.resources.write(event)
-        restored = Restored(Store.DIRTY, held) if log else None
+        restored = Restored(StoreOrigin.DIRTY, held) if log else None
         self.member = Member(settings, self.resources, lambda: 0.5, lambda: NOW_MS, restored)
         self.began = self.feed(fx.Started())
 
@@ -125,7 +125,7 @@ def test_the_log_of_a_cluster_is_gone_on_with_as_it_is() -> None:
 
 
 def test_what_nobody_may_have_confirmed_counts_because_there_is_nobody_to_say_otherwise() -> None:
-    held = (Held(3, [Record(3, QueueDeclared("q", {}), False)]),)
+    held = (Held(3, [LogRecord(3, QueueDeclared("q", {}), False)]),)
     alone = Alone(WITH_STORE, *FROM_A_CLUSTER, held=held)
     assert list(alone.resources.state.queues) == ["q"]
     assert alone.resources.log.last_lsn == 3 + 4  # the standard exchanges

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.frames import GenerationEntry
 from qpid_ha_broker.store.best import Admin, Doubt, Equal, Standing, Verdict, Winner, best, choose
 from qpid_ha_broker.store.facts import FactsError, Integrity, StoreFacts
@@ -169,8 +169,8 @@ def test_an_operator_may_choose_any_store_that_can_be_loaded_and_no_other() -> N
     assert choose(stores, "nobody", "an operator said so") is None
 
 
-def recorded(generation: int, epoch: int, primary: str = "a") -> Record:
-    return Record(named("All members")[0].cluster, generation, primary, epoch, ("a", "b", "c"))
+def recorded(generation: int, epoch: int, primary: str = "a") -> ClusterRecord:
+    return ClusterRecord(named("All members")[0].cluster, generation, primary, epoch, ("a", "b", "c"))
 
 
 def test_stores_that_are_older_than_the_coordinators_record_are_no_winners() -> None:
@@ -196,7 +196,7 @@ def test_a_recorded_primary_that_died_before_its_first_event_is_no_reason_to_dou
 
 def test_a_record_that_was_lost_makes_the_promotion_one_by_force() -> None:
     stores = named("All members")
-    found = best(stores, Record())
+    found = best(stores, ClusterRecord())
     assert isinstance(found, Winner)
     assert found.next_commands[-1] == "qpid-ha promote --force -b amqp://a:5672"
     assert "The coordinator's record is empty" in found.text

@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 from descriptors import open_files
-from qpid_ha_broker.events.codec import Record, encode_all
+from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.types import Acquired, Dequeued, DequeueReason, Enqueued, Event, QueueDeclared
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.paged import PagedMessage, Shapes, read_back
-from qpid_ha_broker.model.paging import PART_SEAL, Piece
+from qpid_ha_broker.model.paging import PART_SEAL, BodyPiece
 from qpid_ha_broker.store import bodies as module
 from qpid_ha_broker.store.blocks import BlockKind
 from qpid_ha_broker.store.bodies import Bodies
@@ -27,7 +27,7 @@ def event(text: str, *queues: int, durable: bool = True, key: str = "") -> Enque
     return Enqueued(queues or (5,), text.encode(), durable, 4, 0, key)
 
 
-def segment(disk: Disk, *blocks: list[Record], number: int = 1) -> str:
+def segment(disk: Disk, *blocks: list[LogRecord], number: int = 1) -> str:
     """A closed segment with these blocks; its path."""
     journal = Journal.begin(
         disk, Identity("cluster", "broker", "default"), number, generation=1, first_lsn=1,
@@ -41,8 +41,8 @@ def segment(disk: Disk, *blocks: list[Record], number: int = 1) -> str:
     return segment_path(number)
 
 
-def records(*events: Event, first: int = 1, part: bool = False) -> list[Record]:
-    return [Record(lsn, each, part) for lsn, each in enumerate(events, start=first)]
+def records(*events: Event, first: int = 1, part: bool = False) -> list[LogRecord]:
+    return [LogRecord(lsn, each, part) for lsn, each in enumerate(events, start=first)]
 
 
 def found(bodies: Bodies, name: str) -> dict[int, list[tuple[int, str]]]:
@@ -54,7 +54,7 @@ def found(bodies: Bodies, name: str) -> dict[int, list[tuple[int, str]]]:
     return result
 
 
-def texts(piece: Piece, queue: int) -> list[str]:
+def texts(piece: BodyPiece, queue: int) -> list[str]:
     each, got = piece.records[queue], []
     for lsn, offset in zip(each.lsns, each.offsets, strict=True):
         head = piece.source.read(offset, 4)

@@ -16,7 +16,7 @@ import pytest
 
 from kept_core import IDENTITY, KeptCore, copied, durable_picture, recovered
 from model_support import message
-from qpid_ha_broker.events.codec import Record, encode_all
+from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.types import QueueDeclared
 from qpid_ha_broker.server.store_status import StoreStatus
 from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, BlockKind, decode_header, encode_header
@@ -300,7 +300,7 @@ def test_before_a_copy_is_whole_nothing_behind_it_counts() -> None:
     before = durable_picture(core.state)
     last = core.log.last_lsn
     core.journal.roll(needs_base=True, last_lsn=last + 500)
-    far = encode_all([Record(last + 501, QueueDeclared("far away", {}), False)])
+    far = encode_all([LogRecord(last + 501, QueueDeclared("far away", {}), False)])
     core.journal.stage(BlockKind.EVENTS, last + 501, last + 501, last, 0, far)
     core.journal.roll()
     core.status.change(role="catchup")
@@ -357,7 +357,7 @@ def test_a_store_of_format_1_is_read_and_goes_on_in_format_2(written: Written) -
         first_local_lsn=facts.local_lsn + 1, previous_bytes=facts.previous_bytes, clock=lambda: 0,
         segment_bytes=1 << 16, status=status,
     )  # fmt: skip
-    more = encode_all([Record(facts.journal_lsn + 1, QueueDeclared("more", {}), False)])
+    more = encode_all([LogRecord(facts.journal_lsn + 1, QueueDeclared("more", {}), False)])
     journal.stage(BlockKind.EVENTS, facts.journal_lsn + 1, facts.journal_lsn + 1, facts.journal_lsn + 1, 0, more)
     journal.flush()
     after, _ = recovered(copied(disk))

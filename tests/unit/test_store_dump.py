@@ -6,17 +6,17 @@ import pytest
 
 from kept_core import KeptCore, copied, durable_picture, recovered
 from model_support import message
-from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared, Released
 from qpid_ha_broker.store.dump import PIECE_LENGTH, Dump
 from qpid_ha_broker.store.errors import StoreDamaged
 
 
-def pieces_of(dump: Dump, max_bytes: int = 1 << 20) -> list[list[Record]]:
+def pieces_of(dump: Dump, max_bytes: int = 1 << 20) -> list[list[LogRecord]]:
     return [decode(piece).records for piece in iter(lambda: dump.next(max_bytes), None)]
 
 
-def messages_of(pieces: list[list[Record]]) -> list[list[int]]:
+def messages_of(pieces: list[list[LogRecord]]) -> list[list[int]]:
     found = [[record.lsn for record in piece if isinstance(record.event, Enqueued)] for piece in pieces]
     return [ids for ids in found if ids]
 

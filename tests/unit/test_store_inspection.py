@@ -11,7 +11,7 @@ import pytest
 from model_support import TextReader
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import DequeueReason
-from qpid_ha_broker.ha.frames import GenerationEntry, Position
+from qpid_ha_broker.ha.frames import GenerationEntry, LogPosition
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, FORMAT_VERSION
 from qpid_ha_broker.store.checking import check
@@ -41,7 +41,7 @@ def used_bytes(path: Path) -> int:
 def test_an_empty_directory_is_an_empty_store(disk: LocalDisk) -> None:
     facts = examine(disk, "here")
     assert facts.is_empty
-    assert (facts.integrity, facts.position) == (Integrity.OK, Position(0, 0))
+    assert (facts.integrity, facts.position) == (Integrity.OK, LogPosition(0, 0))
 
 
 def test_the_facts_are_what_the_log_says(disk: LocalDisk) -> None:
@@ -52,7 +52,7 @@ def test_the_facts_are_what_the_log_says(disk: LocalDisk) -> None:
     assert (facts.broker, facts.cluster, facts.set) == ("node2", CLUSTER, "default")
     assert facts.history == (GenerationEntry(1, "node1", 1),)
     assert (facts.epoch, facts.members, facts.epoch_lsn) == (2, ("node2",), 8)
-    assert (facts.position, facts.committed_lsn) == (Position(1, 8), 6)
+    assert (facts.position, facts.committed_lsn) == (LogPosition(1, 8), 6)
     assert (facts.messages, facts.transient, facts.clean) == (1, 1, "")
 
 
@@ -71,7 +71,7 @@ def test_what_was_taken_back_is_not_there(disk: LocalDisk) -> None:
     writer.write([message(), ev.GenerationStarted(2, "node1", CLUSTER, 0, False, ""), ev.InSyncChanged(2, ("node1",))])
     writer.take_back(4).write([message()]).kill()
     facts = examine(disk, "here")
-    assert (facts.position, facts.epoch, facts.messages) == (Position(1, 5), 1, 2)
+    assert (facts.position, facts.epoch, facts.messages) == (LogPosition(1, 5), 1, 2)
 
 
 def test_a_shutdown_counts_only_when_nothing_came_after_it(disk: LocalDisk) -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from kept_core import SEGMENT_BYTES, AnyCommands, KeptCore, check_transient, copied, durable_picture, recovered
 from model_support import TextReader, message, transaction_of
-from qpid_ha_broker.events.codec import Record, encode_all
+from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.types import Enqueued, TransactionCommitted
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.resource_set import ResourceSet
-from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.state import SetState
 from qpid_ha_broker.store.blocks import BlockKind, decode_header, encode_block, encode_header
 from qpid_ha_broker.store.dump import Dump
 from qpid_ha_broker.store.errors import NewerFormat, StoreDamaged
@@ -101,11 +101,11 @@ def test_what_was_taken_back_is_void_and_what_came_instead_counts() -> None:
     core.publish(queue, message("stays", durable=True))
     core.keep()
     last = core.log.last_lsn
-    lost = encode_all([Record(last + at, enqueued(queue.id, b"void %d" % at), False) for at in (1, 2, 3)])
+    lost = encode_all([LogRecord(last + at, enqueued(queue.id, b"void %d" % at), False) for at in (1, 2, 3)])
     core.journal.stage(BlockKind.EVENTS, last + 1, last + 3, last, 0, lost)
     core.journal.stage(BlockKind.TAKEN_BACK, last + 1, last + 1, last, 0, b"")
     core.journal.roll()
-    other = encode_all([Record(last + 2, enqueued(queue.id, b"instead"), False)])
+    other = encode_all([LogRecord(last + 2, enqueued(queue.id, b"instead"), False)])
     core.journal.stage(BlockKind.EVENTS, last + 2, last + 2, last + 1, 0, other)
     core.journal.flush()
     resources, facts = recovered(core.disk)
@@ -178,9 +178,9 @@ def test_what_a_good_block_holds_must_be_good_records_and_whole_units() -> None:
     queue = core.queue("q")
     core.keep()
     last = core.log.last_lsn
-    good = encode_all([Record(last + 1, enqueued(queue.id, b"body"), False)])
-    part = encode_all([Record(last + 1, enqueued(queue.id, b"body"), True)])
-    short = part + encode_all([Record(last + 2, TransactionCommitted(2), False)])
+    good = encode_all([LogRecord(last + 1, enqueued(queue.id, b"body"), False)])
+    part = encode_all([LogRecord(last + 1, enqueued(queue.id, b"body"), True)])
+    short = part + encode_all([LogRecord(last + 2, TransactionCommitted(2), False)])
     for data, text in ((good[:-1] + b"?", "CRC-32"), (short, "a unit of 2 events"), (part, "does not end")):
         other = copied(core.disk)
         path = segment_path(core.journal.number)
@@ -324,7 +324,7 @@ def test_what_follows_a_copy_that_did_not_come_to_its_end_is_dropped() -> None:
     before = durable_picture(core.state)
     number = core.journal.roll(needs_base=True)
     last = core.log.last_lsn
-    far = encode_all([Record(last + 500, enqueued(core.state.queues["q"].id, b"far away"), False)])
+    far = encode_all([LogRecord(last + 500, enqueued(core.state.queues["q"].id, b"far away"), False)])
     core.journal.stage(BlockKind.EVENTS, last + 500, last + 500, last, 0, far)
     core.journal.roll()
     disk = copied(core.disk)
@@ -363,7 +363,7 @@ def test_an_empty_directory_is_empty() -> None:
     resources, facts = recovered(SimulatedDisk(Random(1)))
     assert facts.is_empty
     assert (facts.next_number, facts.previous_bytes, facts.last_lsn, facts.local_lsn) == (1, 0, 0, LOCAL_BASE)
-    assert durable_picture(resources.state) == durable_picture(State())
+    assert durable_picture(resources.state) == durable_picture(SetState())
 
 
 def test_progress_is_told_while_much_is_read() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record, decode, encode_all
+from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
 from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.ha.replica import transient_count
 from qpid_ha_broker.model.log import LOCAL_BASE, Batch
@@ -457,9 +457,9 @@ def test_a_base_is_the_state_of_its_moment_and_counts_once_it_is_told(tmp_path: 
 # --- what goes into the journal
 
 
-def records(*durable: bool) -> list[Record]:
+def records(*durable: bool) -> list[LogRecord]:
     return [
-        Record(lsn, ev.Enqueued((1,), b"x" * lsn, is_durable, 4, 0, ""), False)
+        LogRecord(lsn, ev.Enqueued((1,), b"x" * lsn, is_durable, 4, 0, ""), False)
         for lsn, is_durable in enumerate(durable, start=1)
     ]
 
@@ -477,10 +477,10 @@ def test_only_what_is_durable_is_left(pattern: str) -> None:
 def test_parts_of_a_unit_stay_whole() -> None:
     message = ev.Enqueued((1, 2), b"x", False, 4, 0, "key")
     given = [
-        Record(1, message, True),
-        Record(2, ev.TransactionCommitted(1), False),
-        Record(3, message, False),
-        Record(4, ev.Dequeued(1, (3,), ev.DequeueReason.CONSUMED), False),
+        LogRecord(1, message, True),
+        LogRecord(2, ev.TransactionCommitted(1), False),
+        LogRecord(3, message, False),
+        LogRecord(4, ev.Dequeued(1, (3,), ev.DequeueReason.CONSUMED), False),
     ]
 
     data, left_out = durable_only(encode_all(given))

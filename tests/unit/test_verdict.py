@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpid_ha_broker.ha.effects import Record
-from qpid_ha_broker.ha.frames import Answer, Store
+from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.frames import Answer, StoreOrigin
 from qpid_ha_broker.ha.refusal import Refusal
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.ha.verdict import Accept, CommittedSet, PromotionEvidence, StepDownFirst, Verdict, judge
@@ -70,7 +70,7 @@ def test_a_broker_that_a_peer_knows_to_be_left_out_is_refused_and_told_by_whom()
 
 
 def test_a_broker_that_the_coordinator_knows_to_be_left_out_is_refused() -> None:
-    record = Record("uuid", 3, "a", 9, ("a",))
+    record = ClusterRecord("uuid", 3, "a", 9, ("a",))
     assert "the coordinator knows" in refusal(verdict(broker("b"), record=record, has_coordinator=True))
 
 
@@ -87,14 +87,14 @@ def test_a_broker_without_data_is_refused_beside_one_that_has_some() -> None:
     assert "c does" in refusal(verdict(fresh("b"), broker("c")))
 
 
-@pytest.mark.parametrize("given", [{}, {"record": Record(), "has_coordinator": True}])
+@pytest.mark.parametrize("given", [{}, {"record": ClusterRecord(), "has_coordinator": True}])
 def test_the_first_start_needs_everybody_because_an_empty_record_may_be_a_lost_one(given: dict[str, Any]) -> None:
     assert "a:5672" in refusal(verdict(fresh("b"), fresh("c"), **given))
     assert isinstance(verdict(fresh("b"), fresh("c"), unreachable=(), **given), Accept)
 
 
 def test_who_lost_the_memory_that_a_record_speaks_of_is_refused() -> None:
-    record = Record("uuid", 3, "a", 7, ("a", "b", "c"))
+    record = ClusterRecord("uuid", 3, "a", 7, ("a", "b", "c"))
     assert "--force" in refusal(verdict(fresh("b"), fresh("c"), record=record, has_coordinator=True))
 
 
@@ -112,7 +112,7 @@ def test_as_many_unreachable_brokers_as_must_be_in_sync_may_have_gone_on_alone()
     both = ("a:5672", "c:5672")
     assert "cannot be asked" in refusal(verdict(broker("b"), min_in_sync=2, unreachable=both))
     assert isinstance(verdict(broker("b"), broker("c"), min_in_sync=2), Accept)
-    record = Record("uuid", 3, "a", 7, ("a", "b", "c"))
+    record = ClusterRecord("uuid", 3, "a", 7, ("a", "b", "c"))
     decided = verdict(broker("b"), min_in_sync=2, unreachable=both, record=record, has_coordinator=True)
     assert isinstance(decided, Accept)
 
@@ -129,7 +129,7 @@ def test_force_overrides_doubt_but_neither_a_second_broker_of_that_name_nor_anot
         assert found.members == ("b",)
     assert "two brokers are called b" in refusal(verdict(broker("b"), broker("b", instance="other"), force=True))
     assert "cluster other" in refusal(verdict(broker("b"), broker("c", cluster="other"), force=True))
-    record = Record("other", 3, "a", 7, ("b",))
+    record = ClusterRecord("other", 3, "a", 7, ("b",))
     assert "cluster other" in refusal(verdict(broker("b"), record=record, has_coordinator=True, force=True))
 
 
@@ -143,7 +143,7 @@ def test_force_begins_nothing_anew_beside_a_broker_that_holds_data() -> None:
 
 def restarted(name: str, **changed: Any) -> Answer:
     """A broker that has its log from a store that nobody closed."""
-    return broker(name, store=Store.DIRTY, **changed)
+    return broker(name, store=StoreOrigin.DIRTY, **changed)
 
 
 def test_the_furthest_store_leads_once_the_whole_in_sync_set_is_back() -> None:
@@ -224,7 +224,7 @@ def test_one_that_is_being_brought_level_is_no_witness_of_what_was_confirmed() -
 
 
 def test_the_coordinators_record_counts_after_a_crash_too() -> None:
-    record = Record("uuid", 3, "a", 8, ("a", "b"))
+    record = ClusterRecord("uuid", 3, "a", 8, ("a", "b"))
     given: dict[str, Any] = {"record": record, "has_coordinator": True, "unreachable": ()}
     assert isinstance(verdict(restarted("b"), restarted("a", epoch=8, members=("a", "b")), **given), Accept)
     assert "a of the last in-sync set" in refusal(verdict(restarted("b"), restarted("c"), **given))
@@ -232,7 +232,7 @@ def test_the_coordinators_record_counts_after_a_crash_too() -> None:
 
 def test_a_newcomer_whose_own_log_does_not_say_that_it_was_in_sync_holds_nobody_up() -> None:
     """It was recorded and died before its log had that: it cannot lead, and what it alone has was not confirmed."""
-    record = Record("uuid", 3, "a", 8, ("a", "b", "c"))
+    record = ClusterRecord("uuid", 3, "a", 8, ("a", "b", "c"))
     given: dict[str, Any] = {"record": record, "has_coordinator": True, "unreachable": ()}
     newcomer = restarted("c", lsn=120, members=("a", "b"))
 
@@ -252,8 +252,8 @@ def test_an_operator_may_want_to_be_asked() -> None:
 
 
 def test_a_broker_whose_store_has_failed_does_not_lead() -> None:
-    assert "has failed" in refusal(verdict(broker("b", store=Store.FAILED), broker("c")))
-    assert isinstance(verdict(broker("b", store=Store.FAILED), broker("c"), force=True), Accept)
+    assert "has failed" in refusal(verdict(broker("b", store=StoreOrigin.FAILED), broker("c")))
+    assert isinstance(verdict(broker("b", store=StoreOrigin.FAILED), broker("c"), force=True), Accept)
 
 
 def test_a_chosen_store_need_not_wait() -> None:
@@ -261,12 +261,16 @@ def test_a_chosen_store_need_not_wait() -> None:
 
 
 def test_stores_that_were_closed_together_need_not_be_compared() -> None:
-    assert isinstance(verdict(broker("b", store=Store.CLEAN)), Accept)
+    assert isinstance(verdict(broker("b", store=StoreOrigin.CLEAN)), Accept)
 
 
 def test_the_first_primary_of_a_cluster_that_died_before_it_wrote_anything_may_try_again() -> None:
     """The coordinator names it; its store says that it wanted that generation, and holds nothing of it."""
-    given: dict[str, Any] = {"record": Record("uuid", 1, "b", 1, ("b",)), "has_coordinator": True, "unreachable": ()}
+    given: dict[str, Any] = {
+        "record": ClusterRecord("uuid", 1, "b", 1, ("b",)),
+        "has_coordinator": True,
+        "unreachable": (),
+    }
     assert isinstance(verdict(fresh("b"), fresh("a"), fresh("c"), own_claim=1, **given), Accept)
     assert "generation 1 was confirmed by b" in refusal(verdict(fresh("b"), fresh("a"), fresh("c"), **given))
     assert "generation 1 was confirmed by b" in refusal(verdict(fresh("a"), fresh("b"), own_claim=1, **given))
@@ -275,25 +279,25 @@ def test_the_first_primary_of_a_cluster_that_died_before_it_wrote_anything_may_t
 def test_a_member_that_came_back_empty_cannot_say_whether_it_had_gone_on_alone() -> None:
     text = refusal(verdict(restarted("b"), restarted("a"), fresh("c"), unreachable=()))
     assert "c of the last in-sync set cannot be asked" in text
-    given: dict[str, Any] = {"record": Record("uuid", 3, "a", 7, ("a", "b", "c")), "has_coordinator": True}
+    given: dict[str, Any] = {"record": ClusterRecord("uuid", 3, "a", 7, ("a", "b", "c")), "has_coordinator": True}
     assert isinstance(verdict(restarted("b"), restarted("a"), fresh("c"), unreachable=(), **given), Accept)
 
 
 # --- a record that was lost, or is older than what the logs know
 
 
-RECORDED = Record("uuid", 3, "a", 7, ("a", "b", "c"))
-EMPTY = Record()
+RECORDED = ClusterRecord("uuid", 3, "a", 7, ("a", "b", "c"))
+EMPTY = ClusterRecord()
 
 
-def beside(record: Record, own: Answer, *answers: Answer, **changed: Any) -> Verdict:
+def beside(record: ClusterRecord, own: Answer, *answers: Answer, **changed: Any) -> Verdict:
     """With that record, and everybody there."""
     given: dict[str, Any] = {"record": record, "has_coordinator": True, "unreachable": ()}
     return verdict(own, *answers, **{**given, **changed})
 
 
 @pytest.mark.parametrize("record", [EMPTY, RECORDED._replace(generation=2)])
-def test_a_record_that_does_not_know_a_generation_is_refused_whoever_knows_that_one(record: Record) -> None:
+def test_a_record_that_does_not_know_a_generation_is_refused_whoever_knows_that_one(record: ClusterRecord) -> None:
     assert "but the log of b knows generation 3" in refusal(beside(record, broker("b"), broker("c")))
     behind = broker("c", generation=2)
     assert "but the log of b knows generation 3" in refusal(beside(record, behind, broker("b", epoch=1)))
@@ -334,14 +338,14 @@ def test_force_begins_a_new_record_and_gives_up_no_more_than_it_must() -> None:
 # --- stores that are older than the record
 
 
-LATER = Record("uuid", 5, "a", 7, ("a", "b", "c"))
+LATER = ClusterRecord("uuid", 5, "a", 7, ("a", "b", "c"))
 
 
-@pytest.mark.parametrize("store", [Store.DIRTY, Store.CLEAN])
+@pytest.mark.parametrize("store", [StoreOrigin.DIRTY, StoreOrigin.CLEAN])
 @pytest.mark.parametrize("changed", [{}, {"is_chosen": True}])
 @pytest.mark.parametrize("record", [LATER, RECORDED._replace(epoch=8)])
 def test_stores_that_are_older_than_the_record_are_not_led_from(
-    store: Store, changed: dict[str, Any], record: Record
+    store: StoreOrigin, changed: dict[str, Any], record: ClusterRecord
 ) -> None:
     own, *others = (broker(name, store=store) for name in "bac")
     text = refusal(beside(record, own, *others, **changed))
@@ -377,7 +381,7 @@ def test_who_was_not_restarted_knows_that_nothing_was_confirmed_without_it() -> 
     assert "unlike b" in refusal(beside(LATER, restarted("c"), broker("b"), restarted("a")))
 
 
-STORES = st.sampled_from(list(Store))
+STORES = st.sampled_from(list(StoreOrigin))
 NUMBERS = st.integers(0, 4)
 
 
@@ -398,7 +402,7 @@ def test_nobody_leads_against_a_log_that_proves_the_record_old_or_from_stores_th
     own = data.draw(answers("a"))
     others = [data.draw(answers(name)) for name in data.draw(st.sets(st.sampled_from("bc")))]
     record = data.draw(
-        st.builds(Record, st.just("uuid"), NUMBERS, st.sampled_from("abc"), NUMBERS, st.just(("a", "b")))
+        st.builds(ClusterRecord, st.just("uuid"), NUMBERS, st.sampled_from("abc"), NUMBERS, st.just(("a", "b")))
     )
     unreachable = data.draw(st.sampled_from([(), ("c:5672",)]))
 
@@ -407,11 +411,11 @@ def test_nobody_leads_against_a_log_that_proves_the_record_old_or_from_stores_th
     if not isinstance(found, Refusal):
         here = (own, *others)
         assert max(each.generation for each in here) <= record.generation
-        may_be_a_copy = own.generation and own.store in (Store.DIRTY, Store.CLEAN)
+        may_be_a_copy = own.generation and own.store in (StoreOrigin.DIRTY, StoreOrigin.CLEAN)
         vouch = [
             each for each in here
             if (each.generation, each.epoch) >= (record.generation, record.epoch)
-            or (each.store is Store.MEMORY and each.generation)
+            or (each.store is StoreOrigin.MEMORY and each.generation)
             or (each.name == record.primary and each.promised >= record.generation)
         ]  # fmt: skip
         assert vouch or not may_be_a_copy

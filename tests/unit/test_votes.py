@@ -7,7 +7,7 @@ import pytest
 from model_support import NOW_MS, TextReader
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.effects import PersistVote
-from qpid_ha_broker.ha.frames import Question, Store, Topic
+from qpid_ha_broker.ha.frames import Question, StoreOrigin, Topic
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.votes import Votes
@@ -23,7 +23,7 @@ class Voter:
 
     def __init__(self, restored: Restored | None = None) -> None:
         self._ctx = MemberContext(SETTINGS, ResourceSet("default", TextReader()), lambda: 0.5, lambda: NOW_MS)
-        self.votes = Votes(self._ctx, restored or Restored(Store.MEMORY))
+        self.votes = Votes(self._ctx, restored or Restored(StoreOrigin.MEMORY))
 
     def promise(self, asker: str, generation: int, log: int = LOG) -> str:
         refusal = self.votes.vote(question(asker, generation, Topic.CLAIM), log)
@@ -35,7 +35,7 @@ class Voter:
     def restarted(self) -> Voter:
         """It dies, and begins again with what it had on disk."""
         *_, last = [each for each in self._ctx.effects if isinstance(each, PersistVote)]
-        return Voter(Restored(Store.DIRTY, promised=last.generation, promised_to=last.to))
+        return Voter(Restored(StoreOrigin.DIRTY, promised=last.generation, promised_to=last.to))
 
 
 def question(asker: str, generation: int, topic: Topic) -> Question:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, Failure, Invocation, common_options, facts_of, rows_of
+from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, CliFailure, Invocation, common_options, facts_of, rows_of
 from qpid_ha_agent.cli.output import cell, print_comparison, print_document, print_facts, print_notes, print_rows
 from qpid_ha_agent.cli.parameters import duration
 from qpid_ha_broker.ha.states import State
@@ -91,14 +91,14 @@ def _await_state(invocation: Invocation, wanted: str, wait_s: float) -> None:
     while True:
         try:
             facts = facts_of(invocation.call("status"))
-        except Failure as failure:
+        except CliFailure as failure:
             if failure.exit_code != UNREACHABLE or time.monotonic() >= deadline_s:
                 raise
         else:
             if facts.get("state") == wanted:
                 return
             if time.monotonic() >= deadline_s:
-                raise Failure(f"{facts.get('name')} is {facts.get('state')}, not {wanted}, after {wait_s:g} s", NO)
+                raise CliFailure(f"{facts.get('name')} is {facts.get('state')}, not {wanted}, after {wait_s:g} s", NO)
         time.sleep(min(WAIT_STEP_S, max(0.0, deadline_s - time.monotonic())))
 
 
@@ -112,7 +112,7 @@ def _of_all(invocation: Invocation, method: str) -> list[dict[str, Any]]:
     """Where the broker of this machine does not answer, the first of its `ha.brokers-url` that does is asked."""
     try:
         return _ask_for_all(invocation, method)
-    except Failure as failure:
+    except CliFailure as failure:
         if failure.exit_code != UNREACHABLE or invocation.broker is not None:
             raise
         return _ask_elsewhere_for_all(invocation, method, failure)
@@ -126,13 +126,13 @@ def _ask_for_all(invocation: Invocation, method: str) -> list[dict[str, Any]]:
     return rows_of(invocation.call(method, all=True))
 
 
-def _ask_elsewhere_for_all(invocation: Invocation, method: str, failure: Failure) -> list[dict[str, Any]]:
+def _ask_elsewhere_for_all(invocation: Invocation, method: str, failure: CliFailure) -> list[dict[str, Any]]:
     """`failure` is why the broker of this machine was not asked; raised if no other one answers either."""
     from qpid_ha_agent.login import listed_brokers
 
     for broker in listed_brokers(os.environ):
         elsewhere = replace(invocation, broker=str(broker), timeout_s=invocation.timeout_s or ELSEWHERE_TIMEOUT_S)
-        with suppress(Failure):
+        with suppress(CliFailure):
             rows = _ask_for_all(elsewhere, method)
             click.echo(f"{failure.message}; this is what the broker at {broker} sees", err=True)
             return rows

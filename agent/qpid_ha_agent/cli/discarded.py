@@ -16,8 +16,8 @@ from qpid_ha_agent.cli.invocation import (
     UNREACHABLE,
     USAGE,
     USUAL_TIMEOUT_S,
+    CliFailure,
     Command,
-    Failure,
     Invocation,
     common_options,
 )  # fmt: skip
@@ -94,7 +94,7 @@ def replay(
         return
     question = f"Publish {total} messages of {', '.join(sorted({each.queue for each in found}))} to {broker}?"
     if not yes and not click.confirm(question):
-        raise Failure("nothing was sent", NO)
+        raise CliFailure("nothing was sent", NO)
     sent = 0
 
     def count() -> None:
@@ -107,21 +107,21 @@ def replay(
             for file in found:
                 click.echo(f"{len(file.messages)} messages of {file.queue}: {replaying.publish(file, to, count)}")
     except Forbidden as problem:
-        raise Failure(str(problem), MAY_NOT) from None
+        raise CliFailure(str(problem), MAY_NOT) from None
     except (DiscardedError, AddressError, ConfigError) as error:
-        raise Failure(f"{sent} of {total} messages were sent: {error}", UNREACHABLE if not sent else NO) from None
+        raise CliFailure(f"{sent} of {total} messages were sent: {error}", UNREACHABLE if not sent else NO) from None
     _complain(found)
 
 
 def _broker(invocation: Invocation) -> Address:
     if not invocation.broker or ":" not in invocation.broker:
-        raise Failure("which broker? Give the AMQP address of the primary: -b amqp://[USER@]HOST:PORT", USAGE)
+        raise CliFailure("which broker? Give the AMQP address of the primary: -b amqp://[USER@]HOST:PORT", USAGE)
     try:
         broker = find_broker(invocation.broker)
     except AddressError as error:
-        raise Failure(str(error), USAGE) from None
+        raise CliFailure(str(error), USAGE) from None
     if not isinstance(broker, Address):
-        raise Failure("messages go to an AMQP address: -b amqp://[USER@]HOST:PORT", USAGE)
+        raise CliFailure("messages go to an AMQP address: -b amqp://[USER@]HOST:PORT", USAGE)
     return broker
 
 
@@ -132,7 +132,7 @@ def _read(files: tuple[Path, ...], data_dir: Path | None, queue: str | None, *, 
         paths = list(files) or discarded_paths(_data_directory(data_dir))
         return [each for each in read_all(paths, queue) if replayed or not each.is_replayed]
     except DiscardedError as error:
-        raise Failure(str(error), UNREACHABLE) from None
+        raise CliFailure(str(error), UNREACHABLE) from None
 
 
 def _data_directory(given: Path | None) -> Path:
@@ -142,9 +142,9 @@ def _data_directory(given: Path | None) -> Path:
         config = read_config(os.environ)
         configured: Path | None = None if config is None else config.get("data-dir")
     except ConfigError as error:
-        raise Failure(str(error), USAGE) from None
+        raise CliFailure(str(error), USAGE) from None
     if configured is None:
-        raise Failure("whose? Give --data-dir DIR, the data directory of the broker", USAGE)
+        raise CliFailure("whose? Give --data-dir DIR, the data directory of the broker", USAGE)
     return configured
 
 
@@ -160,4 +160,4 @@ def _complain(found: list[DiscardedFile]) -> None:
     """A file that was cut short may have held more."""
     problems = [f"{each.path}: {each.problem}" for each in found if each.problem]
     if problems:
-        raise Failure("; ".join(problems), NO)
+        raise CliFailure("; ".join(problems), NO)

@@ -20,7 +20,7 @@ from qpid_ha_agent.control import (
     ControlClient,
     Forbidden,
     NotAllowed,
-    Refused,
+    RequestRefused,
     Unreachable,
     call_with_cause,
 )
@@ -74,23 +74,23 @@ class Invocation:
         try:
             yield
         except (Forbidden, NotAllowed) as problem:
-            raise Failure(str(problem), MAY_NOT) from None
-        except Refused as refusal:
+            raise CliFailure(str(problem), MAY_NOT) from None
+        except RequestRefused as refusal:
             message = refusal.message
             if refusal.code == METHOD_NOT_FOUND:
                 message = f"this broker knows no {method}: it is standalone (ha.cluster is off), or of another version"
-            raise Failure(message, NO) from None
+            raise CliFailure(message, NO) from None
         except Unreachable as error:
-            raise Failure(str(error), UNREACHABLE) from None
+            raise CliFailure(str(error), UNREACHABLE) from None
         except (AddressError, ConfigError) as error:
-            raise Failure(str(error), USAGE) from None
+            raise CliFailure(str(error), USAGE) from None
 
 
 def _given(params: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in params.items() if value is not None}
 
 
-class Failure(click.ClickException):
+class CliFailure(click.ClickException):
     """An error that ends the program with `exit_code`, after one line on stderr."""
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -98,9 +98,9 @@ class Failure(click.ClickException):
         self.exit_code = exit_code  # type: ignore[misc]  # click declares it for the class and reads the instance's
 
 
-def unexpected(result: object) -> Failure:
+def unexpected(result: object) -> CliFailure:
     """The error for an answer that has not the shape that its method promises."""
-    return Failure(f"the broker's answer cannot be understood: {str(result)[:200]}", UNREACHABLE)
+    return CliFailure(f"the broker's answer cannot be understood: {str(result)[:200]}", UNREACHABLE)
 
 
 def facts_of(result: object) -> dict[str, Any]:

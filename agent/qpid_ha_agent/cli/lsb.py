@@ -43,7 +43,7 @@ ENOUGH_S = 1.0
 _MANAGED_SERVICE = "OCF_RESKEY_service_name"
 
 
-class Code(IntEnum):
+class LsbCode(IntEnum):
     """Of actions. rgmanager: a start that fails is stopped and tried on the next node; a stop that fails ends there,
     the service is `failed` until somebody looks: so a stop fails only if the broker may still be what it was."""
 
@@ -59,7 +59,7 @@ class Code(IntEnum):
     NOT_RUNNING = 7
 
 
-class Status(IntEnum):
+class LsbStatus(IntEnum):
     """Of status. rgmanager: anything but 0 is a failure; the service is stopped, then restarted or relocated."""
 
     RUNS = 0
@@ -71,11 +71,11 @@ class Status(IntEnum):
     """There is a process, and no answer for as long as a hang may last."""
 
 
-RUNS_NOT = (Status.DIED, Status.RUNS_NOT)
+RUNS_NOT = (LsbStatus.DIED, LsbStatus.RUNS_NOT)
 CODES = {
-    Trouble.NOT_RUNNING: Code.NOT_RUNNING,
-    Trouble.CONFIGURATION: Code.NOT_CONFIGURED,
-    Trouble.FORBIDDEN: Code.NOT_ALLOWED,
+    Trouble.NOT_RUNNING: LsbCode.NOT_RUNNING,
+    Trouble.CONFIGURATION: LsbCode.NOT_CONFIGURED,
+    Trouble.FORBIDDEN: LsbCode.NOT_ALLOWED,
 }
 """Of an action that failed; all else is FAILED."""
 
@@ -83,7 +83,7 @@ CODES = {
 class Unfit(Exception):
     """The environment does not do; the text says what to put right."""
 
-    def __init__(self, code: Code, text: str) -> None:
+    def __init__(self, code: LsbCode, text: str) -> None:
         super().__init__(text)
         self.code = code
 
@@ -94,13 +94,13 @@ def run_action(kind: str, action: str, environment: Mapping[str, str] = os.envir
     steps = script.actions()
     if action not in steps:
         listed = "|".join(steps)
-        return script.no(Code.UNIMPLEMENTED, f"there is no action {action}; usage: {KINDS[kind]} {{{listed}}}")
+        return script.no(LsbCode.UNIMPLEMENTED, f"there is no action {action}; usage: {KINDS[kind]} {{{listed}}}")
     try:
         return steps[action]()
     except Unfit as unfit:
-        return script.no(Status.UNKNOWN if action == "status" else unfit.code, str(unfit))
+        return script.no(LsbStatus.UNKNOWN if action == "status" else unfit.code, str(unfit))
     except ActionFailed as failure:
-        return script.no(CODES.get(failure.trouble, Code.FAILED), str(failure))
+        return script.no(CODES.get(failure.trouble, LsbCode.FAILED), str(failure))
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Script:
             "stop": stop,
             "status": status,
             "restart": lambda: self._restart(stop, start),
-            "try-restart": lambda: Code.DONE if status() in RUNS_NOT else self._restart(stop, start),
+            "try-restart": lambda: LsbCode.DONE if status() in RUNS_NOT else self._restart(stop, start),
             "reload": self.reload,
         }
 
@@ -173,7 +173,7 @@ class Script:
     def _startable(self) -> Service:
         service = self._configured
         if service.user and os.geteuid() not in (0, _user_id(service.user)):
-            raise Unfit(Code.NOT_ALLOWED, f"only root may start a broker as {service.user}: run this as root")
+            raise Unfit(LsbCode.NOT_ALLOWED, f"only root may start a broker as {service.user}: run this as root")
         return service
 
     def stop(self) -> int:
@@ -205,13 +205,15 @@ class Script:
         if sight.life is Life.ANSWERS:
             return self._yes(f"the broker runs ({sight.state})")
         if sight.life is Life.SILENT:
-            return self.no(Status.UNKNOWN, f"the broker does not answer: {sight.how}")
+            return self.no(LsbStatus.UNKNOWN, f"the broker does not answer: {sight.how}")
         died = self._started_by.read() is not None
-        return self.no(Status.DIED if died else Status.RUNS_NOT, f"the broker {'died' if died else 'does not run'}")
+        return self.no(
+            LsbStatus.DIED if died else LsbStatus.RUNS_NOT, f"the broker {'died' if died else 'does not run'}"
+        )
 
     def reload(self) -> int:
         """A broker has nothing that could be read anew."""
-        return self.no(Code.UNIMPLEMENTED, "reload is not possible: see `qpid-ha set`, or restart")
+        return self.no(LsbCode.UNIMPLEMENTED, "reload is not possible: see `qpid-ha set`, or restart")
 
     # --- its role
 
@@ -260,9 +262,10 @@ class Script:
         if sight.is_primary:
             return self._yes("the broker is primary")
         if sight.life is Life.SILENT:
-            return self.no(Status.UNKNOWN, f"the broker does not answer: {sight.how}")
+            return self.no(LsbStatus.UNKNOWN, f"the broker does not answer: {sight.how}")
         return self.no(
-            Status.RUNS_NOT, f"the broker is not primary: it {f'is {sight.state}' if sight.state else 'does not run'}"
+            LsbStatus.RUNS_NOT,
+            f"the broker is not primary: it {f'is {sight.state}' if sight.state else 'does not run'}",
         )
 
     # --- waiting
@@ -312,9 +315,9 @@ class Script:
         try:
             return read_service(settings.config, log_file=settings.log_file, user=settings.user)
         except ForbiddenConfig as error:
-            raise Unfit(Code.NOT_ALLOWED, f"{error}: run this as root") from None
+            raise Unfit(LsbCode.NOT_ALLOWED, f"{error}: run this as root") from None
         except ConfigError as error:
-            raise Unfit(Code.NOT_CONFIGURED, str(error)) from None
+            raise Unfit(LsbCode.NOT_CONFIGURED, str(error)) from None
 
     @cached_property
     def _started_by(self) -> StartedByFile:
@@ -338,7 +341,7 @@ class Script:
         try:
             return self._service
         except Unfit as unfit:
-            if unfit.code is Code.NOT_ALLOWED:
+            if unfit.code is LsbCode.NOT_ALLOWED:
                 raise
             self._say(str(unfit))
             return None
@@ -357,7 +360,7 @@ class Script:
 
     def _yes(self, text: str) -> int:
         print(f"{self._name}: {text}", flush=True)
-        return Code.DONE
+        return LsbCode.DONE
 
     def no(self, code: int, text: str) -> int:
         """Say why not."""
@@ -387,7 +390,7 @@ def _user_id(name: str) -> int:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
         raise Unfit(
-            Code.NOT_CONFIGURED, f"there is no user {name} on this machine: make it, or set QPID_HA_USER"
+            LsbCode.NOT_CONFIGURED, f"there is no user {name} on this machine: make it, or set QPID_HA_USER"
         ) from None
 
 
@@ -397,4 +400,4 @@ def _duration_s(environment: Mapping[str, str], name: str, default: str) -> floa
     try:
         return parse_timeout_s(text)
     except ValueError as error:
-        raise Unfit(Code.NOT_CONFIGURED, f"{variable}={text}: {error}") from None
+        raise Unfit(LsbCode.NOT_CONFIGURED, f"{variable}={text}: {error}") from None

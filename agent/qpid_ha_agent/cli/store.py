@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import click
 
 from qpid_ha_agent.cli.discarded import discarded
-from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, Failure, Invocation, common_options
+from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, CliFailure, Invocation, common_options
 from qpid_ha_agent.cli.output import cell, print_document, print_rows
 
 if TYPE_CHECKING:
-    from qpid_ha_broker.ha.effects import Record
+    from qpid_ha_broker.ha.effects import ClusterRecord
     from qpid_ha_broker.store.facts import StoreFacts
 
 LIST_COLUMNS = ("store", "broker", "state", "generation", "lsn", "epoch", "in-sync", "messages", "bytes", "written")
@@ -51,7 +51,7 @@ def list_stores(invocation: Invocation, sources: tuple[str, ...]) -> None:
     else:
         print_document([each.to_json() for each in stores], invocation.format)
     if problems:
-        raise Failure("; ".join(problems), UNREACHABLE)
+        raise CliFailure("; ".join(problems), UNREACHABLE)
 
 
 @store.command(hidden=True)
@@ -64,7 +64,7 @@ def facts(directory: str) -> None:
     try:
         click.echo(json.dumps(facts_of_directory(store_directory(directory)).to_json(), ensure_ascii=False))
     except SourceError as error:
-        raise Failure(str(error), UNREACHABLE) from None
+        raise CliFailure(str(error), UNREACHABLE) from None
 
 
 @store.command()
@@ -87,7 +87,7 @@ def check(invocation: Invocation, directories: tuple[str, ...]) -> None:
             path = store_directory(text)
             flaws = check_store(LocalDisk(path), _progress(text))
         except (SourceError, OSError) as error:
-            raise Failure(f"{text}: {error}", UNREACHABLE) from None
+            raise CliFailure(f"{text}: {error}", UNREACHABLE) from None
         rows += [
             {
                 "store": str(path),
@@ -104,7 +104,7 @@ def check(invocation: Invocation, directories: tuple[str, ...]) -> None:
         click.echo("ok")
     if any(row["what"] != Integrity.TORN for row in rows):
         damaged = " ".join(dict.fromkeys(str(row["store"]) for row in rows if row["what"] != Integrity.TORN))
-        raise Failure(f"a broker refuses this store. Once its cluster runs: qpid-ha store set-aside {damaged}", NO)
+        raise CliFailure(f"a broker refuses this store. Once its cluster runs: qpid-ha store set-aside {damaged}", NO)
 
 
 @store.command()
@@ -125,7 +125,7 @@ def best(context: click.Context, sources: tuple[str, ...]) -> None:
     for problem in problems:
         click.echo(problem, err=True)
     if not stores:
-        raise Failure("no store could be looked at", UNREACHABLE)
+        raise CliFailure("no store could be looked at", UNREACHABLE)
     verdict = judge(stores, _find_record())
     print_verdict(verdict, stores, invocation.format)
     context.exit(NO if isinstance(verdict, Admin) else 0)
@@ -143,9 +143,9 @@ def set_store_aside(directory: str) -> None:
         with locked(path):
             click.echo(f"{path} is now {set_aside(path)}")
     except StoreBusy as error:
-        raise Failure(str(error), NO) from None
+        raise CliFailure(str(error), NO) from None
     except SourceError as error:
-        raise Failure(str(error), UNREACHABLE) from None
+        raise CliFailure(str(error), UNREACHABLE) from None
 
 
 @store.command()
@@ -166,7 +166,7 @@ def recover(
     The winner has to be on this machine; others are only looked at. Without --winner it is the one that `best` finds.
     """
     if (force or position is not None) and winner is None:
-        raise Failure("--force and --position are about a --winner: name it", USAGE)
+        raise CliFailure("--force and --position are about a --winner: name it", USAGE)
     stores, problems = _find(invocation, sources)
     for problem in problems:
         click.echo(problem, err=True)
@@ -187,7 +187,7 @@ def recover(
 
 def _choose(
     stores: list[StoreFacts],
-    record: Record | None,
+    record: ClusterRecord | None,
     winner: str | None,
     position: str | None,
     force: bool,
@@ -207,19 +207,21 @@ def _choose(
         ), "safe: every member of the in-sync set is here"
     forced = choose(stores, winner, "") if winner is not None else None
     if forced is None and winner is not None:
-        raise Failure(f"none of these is a store of {winner} that a broker could load", NO)
+        raise CliFailure(f"none of these is a store of {winner} that a broker could load", NO)
     if forced is not None and position is not None:
         found = f"{forced.store.generation}:{forced.store.last_lsn}"
         if found != position:
-            raise Failure(f"the store of {winner} is at {found}, not at {position}: ask `qpid-ha store best` again", NO)
+            raise CliFailure(
+                f"the store of {winner} is at {found}, not at {position}: ask `qpid-ha store best` again", NO
+            )
         return forced.store, "found best among all stores elsewhere"
     if forced is not None and force:
         return forced.store, "an operator chose it by force"
     print_verdict(verdict, stores, format_name)
-    raise Failure("nothing was changed: these stores alone do not say that it is safe", NO)
+    raise CliFailure("nothing was changed: these stores alone do not say that it is safe", NO)
 
 
-def _find_record() -> Record | None:
+def _find_record() -> ClusterRecord | None:
     """What the coordinator says that this machine's broker is configured with; None: there is none to be asked."""
     import os
 
@@ -249,7 +251,7 @@ def _act(chosen: StoreFacts, reason: str, others: Sequence[StoreFacts], dry_run:
     from qpid_ha_broker.store.advice import choose_commands
 
     if not _is_here(chosen):
-        raise Failure(f"the store of {chosen.broker} is elsewhere: {choose_commands((chosen,), chosen)[0]}", NO)
+        raise CliFailure(f"the store of {chosen.broker} is elsewhere: {choose_commands((chosen,), chosen)[0]}", NO)
     here = [each for each in others if _is_here(each) and Path(each.where).exists()]
     would = "would be " if dry_run else ""
     try:
@@ -262,9 +264,9 @@ def _act(chosen: StoreFacts, reason: str, others: Sequence[StoreFacts], dry_run:
             if not dry_run:
                 mark_chosen(Path(chosen.where), chosen, reason)
     except StoreBusy as error:
-        raise Failure(str(error), NO) from None
+        raise CliFailure(str(error), NO) from None
     except SourceError as error:
-        raise Failure(str(error), UNREACHABLE) from None
+        raise CliFailure(str(error), UNREACHABLE) from None
     text = f"at generation {chosen.generation}, LSN {chosen.last_lsn} ({reason})"
     click.echo(f"{chosen.where} ({chosen.label}) {would or 'is '}marked as the one to begin with, {text}.")
     for each in others:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from qpid_ha_agent.cli.cluster import BACKUP_COLUMNS, STATUS_COLUMNS, status_rows
-from qpid_ha_agent.cli.invocation import NO, Failure, Invocation, common_options, rows_of
+from qpid_ha_agent.cli.invocation import NO, CliFailure, Invocation, common_options, rows_of
 from qpid_ha_agent.cli.output import cells_of, print_document, print_rows, table_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 REFRESH_S = 0.5
 
 
-class View(NamedTuple):
+class WatchView(NamedTuple):
     """What one look shows; `problem` is empty, or says why there is nothing in it."""
 
     brokers: list[dict[str, Any]]
@@ -41,15 +41,15 @@ def watch(invocation: Invocation, once: bool) -> None:
         _keep_showing(invocation)
 
 
-def look(invocation: Invocation) -> View:
+def look(invocation: Invocation) -> WatchView:
     """Ask the broker. Only a primary knows its backups: others have none to show."""
     brokers = status_rows(invocation)
     try:
-        return View(brokers, rows_of(invocation.call("backups")))
-    except Failure as failure:
+        return WatchView(brokers, rows_of(invocation.call("backups")))
+    except CliFailure as failure:
         if failure.exit_code != NO:
             raise
-        return View(brokers, [])
+        return WatchView(brokers, [])
 
 
 def _keep_showing(invocation: Invocation) -> None:
@@ -60,13 +60,13 @@ def _keep_showing(invocation: Invocation) -> None:
         while True:
             try:
                 view = look(invocation)
-            except Failure as failure:
-                view = View([], [], failure.message)
+            except CliFailure as failure:
+                view = WatchView([], [], failure.message)
             live.update(_rendered(view), refresh=True)
             time.sleep(REFRESH_S)
 
 
-def _rendered(view: View) -> RenderableType:
+def _rendered(view: WatchView) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -80,7 +80,7 @@ def _rendered(view: View) -> RenderableType:
     return Group(*parts)
 
 
-def _print(view: View, format_name: str) -> None:
+def _print(view: WatchView, format_name: str) -> None:
     if format_name != "table":
         print_document({"brokers": view.brokers, "backups": view.backups}, format_name)
         return

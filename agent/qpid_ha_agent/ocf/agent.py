@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 from qpid_ha_agent import actions
 from qpid_ha_agent.actions import ActionFailed, Trouble
 from qpid_ha_agent.control import ControlClient, ControlFailure
-from qpid_ha_agent.ocf.codes import Code, exit_reason
+from qpid_ha_agent.ocf.codes import OcfCode, exit_reason
 from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.ocf.parameters import Parameters
 from qpid_ha_agent.ocf.patience import Limit, Patience
@@ -30,7 +30,7 @@ from qpid_ha_agent.sight import Life, Sight, await_company, look
 from qpid_ha_agent.vip_action import VirtualIp, VirtualIpInUse, VirtualIpProblem
 
 if TYPE_CHECKING:
-    from qpid_ha_broker.ha.effects import Record
+    from qpid_ha_broker.ha.effects import ClusterRecord
 
 META = "OCF_RESKEY_CRM_meta_"
 PROMOTED = ("Promoted", "Master")
@@ -84,7 +84,7 @@ class OcfAgent:
 
     # --- actions
 
-    def start(self) -> Code:
+    def start(self) -> OcfCode:
         """A broker that runs as a backup, or will once it has loaded its store."""
         service = check_here(self._parameters)
         with self._memory.changed() as memory:
@@ -96,15 +96,15 @@ class OcfAgent:
         if sight.is_primary:  # somebody promoted it by hand; a start means: not yet
             sight = actions.demote(service, self._cause("started"), self._limit_s("start_timeout"))
         if sight.life is Life.GONE:
-            return self._no(Code.ERR_GENERIC, f"the broker was primary without Pacemaker, and is gone: {sight.how}")
+            return self._no(OcfCode.ERR_GENERIC, f"the broker was primary without Pacemaker, and is gone: {sight.how}")
         self._virtual_ip.take_down()
         with self._memory.changed() as memory:
             memory.is_started, memory.failure = True, ""
         self._tell(lambda: self._scores.refresh(sight, always=True))
         self.ensure_watch()
-        return Code.SUCCESS
+        return OcfCode.SUCCESS
 
-    def stop(self) -> Code:
+    def stop(self) -> OcfCode:
         """No broker, no virtual IP, no score; whatever the configuration says by now, because a stop that fails is
         a reason to fence the machine."""
         self._note_stop()
@@ -116,15 +116,15 @@ class OcfAgent:
         self._virtual_ip.take_down()
         self._tell(self._say_nothing)
         self._inform(f"the broker is stopped: {how}")
-        return Code.SUCCESS
+        return OcfCode.SUCCESS
 
-    def monitor(self) -> Code:
+    def monitor(self) -> OcfCode:
         """How it is. Level 10 also knocks at the AMQP port, level 20 also asks the other brokers."""
         try:
             sight = self._look()
         except Invalid as invalid:  # a probe: to call this a failure would have it stopped, and perhaps fenced
             self._inform(f"{invalid}; {NEVER_STARTED}")
-            return Code.NOT_RUNNING
+            return OcfCode.NOT_RUNNING
         if sight.life is Life.GONE:
             return self._gone()
         if sight.life is Life.SILENT:
@@ -132,7 +132,7 @@ class OcfAgent:
         if sight.is_loading:
             self._inform(f"the broker is loading its store: {sight.progress}")
         code = self._promoted(sight) if sight.is_primary else self._unpromoted()
-        if code in (Code.SUCCESS, Code.RUNNING_PROMOTED) and self._level() > 0:
+        if code in (OcfCode.SUCCESS, OcfCode.RUNNING_PROMOTED) and self._level() > 0:
             code = self._look_closer(code)
         if "OCF_RESOURCE_INSTANCE" not in self._environment:  # a person wants to know, of whatever resource
             return code
@@ -144,13 +144,13 @@ class OcfAgent:
         self.ensure_watch()
         return code
 
-    def promote(self) -> Code:
+    def promote(self) -> OcfCode:
         """A primary, with the virtual IP; or the sentence that says why another one shall be it."""
         self._virtual_ip.prepare()
         sight = self._look()
         if sight.is_loading:
             self._tell(lambda: self._scores.refresh(sight, always=True))
-            return self._no(Code.ERR_GENERIC, f"the broker is still loading its store: {sight.progress}")
+            return self._no(OcfCode.ERR_GENERIC, f"the broker is still loading its store: {sight.progress}")
         if sight.life is Life.ANSWERS and not sight.is_primary and not self._memory.read().is_forced:
             verdict = self._rivals.judge(sight, self._parameters.max_lag)
             if isinstance(verdict, MakeWay):
@@ -160,11 +160,11 @@ class OcfAgent:
         company = self._await_company(sight, deadline_s)
         service = self._running_service()
         if service is None:
-            return self._no(Code.NOT_RUNNING, NEVER_STARTED)
+            return self._no(OcfCode.NOT_RUNNING, NEVER_STARTED)
         try:
             self._virtual_ip.bring_up()
         except VirtualIpProblem as problem:
-            return self._no(Code.ERR_GENERIC, str(problem))
+            return self._no(OcfCode.ERR_GENERIC, str(problem))
         try:
             sight = self._promote_broker(service, deadline_s - time.monotonic())
         except ActionFailed as failure:
@@ -177,9 +177,9 @@ class OcfAgent:
             memory.is_forced, memory.handed_over, memory.refused_at_s = False, "", 0.0
         self._tell(lambda: self._scores.refresh(sight))
         self.ensure_watch()
-        return Code.SUCCESS
+        return OcfCode.SUCCESS
 
-    def demote(self) -> Code:
+    def demote(self) -> OcfCode:
         """A backup, without the virtual IP. A broker that is dead, or had to be killed, is no primary either."""
         service, limit_s = self._running_service(), self._hasty_limit_s("promote_timeout")
         try:
@@ -192,21 +192,21 @@ class OcfAgent:
         self._virtual_ip.take_down()
         if sight.life is Life.GONE:
             self._inform(f"there is no broker to demote: {sight.how}")
-            return Code.SUCCESS
+            return OcfCode.SUCCESS
         with self._memory.changed() as memory:
             if memory.may_lead:  # else Pacemaker clears up after a promotion that was refused
                 memory.may_lead = False
                 memory.handed_over = f"{sight.number('generation')}:{sight.number('lsn')}"
-        return Code.SUCCESS
+        return OcfCode.SUCCESS
 
-    def notify(self) -> Code:
+    def notify(self) -> OcfCode:
         """What the instances of the clone tell each other around what is done with one of them. Never fails."""
         about = tuple(self._environment.get(f"{META}notify_{name}") for name in ("type", "operation"))
         if about == ("pre", "promote"):
             self._publish_position()
         elif about == ("post", "stop"):
             self._drop_stopped()
-        return Code.SUCCESS
+        return OcfCode.SUCCESS
 
     def _publish_position(self) -> None:
         """Tell everybody how far this broker is. Nobody shall make way for one that has just been refused: two could
@@ -232,7 +232,7 @@ class OcfAgent:
         except ControlFailure as failure:
             self._inform(f"the primary was not told that {', '.join(stopped)} is gone: {failure}")
 
-    def validate_all(self) -> Code:
+    def validate_all(self) -> OcfCode:
         """Level 0: the parameters by themselves. Level 10: whether this node fits them, and whether the broker would
         start with its configuration; to ask before a restart."""
         if self._level() > 0:
@@ -240,12 +240,12 @@ class OcfAgent:
             try:
                 actions.check(service)
             except ActionFailed as failure:
-                return self._no(Code.ERR_ARGS, str(failure))
+                return self._no(OcfCode.ERR_ARGS, str(failure))
         else:
             check_everywhere(self._parameters)
-        return Code.SUCCESS
+        return OcfCode.SUCCESS
 
-    def reload_agent(self) -> Code:
+    def reload_agent(self) -> OcfCode:
         """Reloadable parameters are read by each action anew; only the watcher keeps them.
 
         A wrong one is said, and its default is used: a failure would make Pacemaker restart the broker.
@@ -254,7 +254,7 @@ class OcfAgent:
 
         end_watch(self._memory)
         self.ensure_watch()
-        return Code.SUCCESS
+        return OcfCode.SUCCESS
 
     # --- monitoring
 
@@ -262,62 +262,62 @@ class OcfAgent:
     def _is_promoted_to_pacemaker(self) -> bool:
         return self._environment.get(f"{META}role") in PROMOTED
 
-    def _gone(self) -> Code:
+    def _gone(self) -> OcfCode:
         """Nobody is surprised by that where nothing was started, or where it was stopped."""
         memory = self._memory.read()
         if not memory.is_started:
-            return Code.NOT_RUNNING
-        return self._no(Code.NOT_RUNNING, memory.failure or f"the broker's process is gone{self._last_words()}")
+            return OcfCode.NOT_RUNNING
+        return self._no(OcfCode.NOT_RUNNING, memory.failure or f"the broker's process is gone{self._last_words()}")
 
     def _last_words(self) -> str:
         """Of a broker that has ended by itself, as the end of a sentence; empty when it did not say why."""
         words = actions.last_words(self._log_file) if self._log_file is not None else ""
         return f": {words}" if words else ""
 
-    def _silent(self, sight: Sight) -> Code:
+    def _silent(self, sight: Sight) -> OcfCode:
         was_promoted = self._is_promoted_to_pacemaker
         if not was_promoted and is_starting(self._control_socket, self._parameters.start_timeout_s):
             self._inform("the broker is being started")
-            return Code.SUCCESS
+            return OcfCode.SUCCESS
         return self._no(
-            Code.FAILED_PROMOTED if was_promoted else Code.ERR_GENERIC, f"the broker is silent: {sight.how}"
+            OcfCode.FAILED_PROMOTED if was_promoted else OcfCode.ERR_GENERIC, f"the broker is silent: {sight.how}"
         )
 
-    def _unpromoted(self) -> Code:
+    def _unpromoted(self) -> OcfCode:
         self._virtual_ip.take_down()  # only a primary may have it
-        return Code.SUCCESS
+        return OcfCode.SUCCESS
 
-    def _promoted(self, sight: Sight) -> Code:
+    def _promoted(self, sight: Sight) -> OcfCode:
         try:
             if repaired := self._virtual_ip.repair(lambda: self._is_recorded(sight)):
                 self._inform(repaired)
         except VirtualIpInUse as problem:  # no other primary would have it either
-            return self._no(Code.DEGRADED_PROMOTED, str(problem))
+            return self._no(OcfCode.DEGRADED_PROMOTED, str(problem))
         except VirtualIpProblem as problem:
             alone = len(sight.names("members")) < 2
-            code = Code.DEGRADED_PROMOTED if alone else Code.FAILED_PROMOTED
+            code = OcfCode.DEGRADED_PROMOTED if alone else OcfCode.FAILED_PROMOTED
             return self._no(code, f"{problem}{', and no backup could take over' if alone else ''}")
         members, wanted = len(sight.names("members")), sight.number("min_in_sync")
         if members < wanted:
             return self._no(
-                Code.DEGRADED_PROMOTED,
+                OcfCode.DEGRADED_PROMOTED,
                 f"{members} of ha.min-in-sync={wanted} brokers are in sync: publishers are refused",
             )
-        return Code.RUNNING_PROMOTED
+        return OcfCode.RUNNING_PROMOTED
 
-    def _look_closer(self, code: Code) -> Code:
+    def _look_closer(self, code: OcfCode) -> OcfCode:
         from qpid_ha_agent.ocf.deeper import closer_look
 
         problem = closer_look(self._control_socket, self._parameters.hang_timeout_s, with_peers=self._level() >= 20)
         if not problem:
             return code
-        return self._no(Code.FAILED_PROMOTED if code is Code.RUNNING_PROMOTED else Code.ERR_GENERIC, problem)
+        return self._no(OcfCode.FAILED_PROMOTED if code is OcfCode.RUNNING_PROMOTED else OcfCode.ERR_GENERIC, problem)
 
     # --- promoting
 
-    def _make_way(self, rival: MakeWay) -> Code:
+    def _make_way(self, rival: MakeWay) -> OcfCode:
         self._scores.make_way(rival.node)
-        return self._no(Code.ERR_GENERIC, f"{rival.node} is the better choice: {rival.why}; its score is raised")
+        return self._no(OcfCode.ERR_GENERIC, f"{rival.node} is the better choice: {rival.why}; its score is raised")
 
     def _await_company(self, sight: Sight, deadline_s: float) -> frozenset[str]:
         """Who answers, when a promotion may depend on that. Pacemaker says which brokers run; those that it has just
@@ -362,11 +362,11 @@ class OcfAgent:
         record = self._record()
         return None if record is None else record.primary == sight.status.get("name")
 
-    def _record(self) -> Record | None:
+    def _record(self) -> ClusterRecord | None:
         """None when it cannot be read, or there is no coordinator to keep one."""
         return self._read_record(of_none=False)
 
-    def _read_record(self, *, of_none: bool = True) -> Record | None:
+    def _read_record(self, *, of_none: bool = True) -> ClusterRecord | None:
         """None when it cannot be read; the log says why. `of_none`: an empty one where there is no coordinator."""
         from qpid_ha_broker.coordination.choice import make_coordinator
         from qpid_ha_broker.coordination.coordinator import CoordinatorError
@@ -521,12 +521,12 @@ class OcfAgent:
         except (ClusterUnreachable, VirtualIpProblem, OSError) as error:
             self._inform(f"not told: {error}")
 
-    def _failed(self, failure: ActionFailed) -> Code:
-        codes = {Trouble.NOT_RUNNING: Code.NOT_RUNNING, Trouble.FORBIDDEN: Code.ERR_PERM}
-        code = codes.get(failure.trouble, Code.ERR_GENERIC)
+    def _failed(self, failure: ActionFailed) -> OcfCode:
+        codes = {Trouble.NOT_RUNNING: OcfCode.NOT_RUNNING, Trouble.FORBIDDEN: OcfCode.ERR_PERM}
+        code = codes.get(failure.trouble, OcfCode.ERR_GENERIC)
         return self._no(code, str(failure))
 
-    def _no(self, code: Code, reason: str) -> Code:
+    def _no(self, code: OcfCode, reason: str) -> OcfCode:
         exit_reason(reason)
         return code
 

@@ -10,7 +10,7 @@ import sys
 from enum import IntEnum
 
 
-class Code(IntEnum):
+class OcfCode(IntEnum):
     """One per situation; the comment under each says when we use it."""
 
     SUCCESS = 0

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from qpid_ha_agent.ocf.codes import Code, exit_reason
+from qpid_ha_agent.ocf.codes import OcfCode, exit_reason
 
 if TYPE_CHECKING:
     from qpid_ha_agent.ocf.agent import OcfAgent
@@ -23,13 +23,13 @@ WHATEVER_IS_SET = ("stop", "demote", "monitor", "status", "notify", "reload-agen
 """A wrong parameter is no reason to fence a machine whose broker could be stopped, nor to call a running one dead."""
 
 
-def run_action(action: str, environment: Mapping[str, str] = os.environ) -> Code:
+def run_action(action: str, environment: Mapping[str, str] = os.environ) -> OcfCode:
     """The outcome; the reason for a bad one is on stderr as `ocf-exit-reason:`."""
     if action == "meta-data":
         from qpid_ha_agent.ocf.metadata import metadata
 
         sys.stdout.write(metadata())
-        return Code.SUCCESS
+        return OcfCode.SUCCESS
     from qpid_ha_agent.actions import ActionFailed
     from qpid_ha_agent.ocf.agent import OcfAgent
     from qpid_ha_agent.ocf.parameters import ParameterError, read_parameters, without_wrong_ones
@@ -42,7 +42,7 @@ def run_action(action: str, environment: Mapping[str, str] = os.environ) -> Code
     except ParameterError as error:
         exit_reason(str(error))
         if action not in WHATEVER_IS_SET:
-            return Code.ERR_CONFIGURED
+            return OcfCode.ERR_CONFIGURED
         parameters = read_parameters(without_wrong_ones(environment))
     try:
         return _actions(OcfAgent(parameters, environment))[action]()
@@ -51,10 +51,10 @@ def run_action(action: str, environment: Mapping[str, str] = os.environ) -> Code
         return invalid.code
     except (ActionFailed, ClusterUnreachable, VirtualIpProblem, OSError) as error:
         exit_reason(str(error))
-        return Code.ERR_GENERIC
+        return OcfCode.ERR_GENERIC
 
 
-def _actions(agent: OcfAgent) -> Mapping[str, Callable[[], Code]]:
+def _actions(agent: OcfAgent) -> Mapping[str, Callable[[], OcfCode]]:
     return {
         "start": agent.start,
         "stop": agent.stop,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from qpid_ha_agent.ocf.codes import Code
+from qpid_ha_agent.ocf.codes import OcfCode
 from qpid_ha_agent.ocf.validation import Invalid
 
 TIMEOUT = "OCF_RESKEY_CRM_meta_timeout"
@@ -34,7 +34,7 @@ class Patience:
         limit = self.hasty_limit(wanted_s)
         if limit.limit_s <= 0:
             text = f"the action's timeout of {self._timeout_s * 1000:.0f} ms is too short: give it 10s or more"
-            raise Invalid(Code.ERR_GENERIC, text)
+            raise Invalid(OcfCode.ERR_GENERIC, text)
         return limit
 
     def hasty_limit(self, wanted_s: float) -> Limit:

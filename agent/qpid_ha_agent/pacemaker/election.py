@@ -24,7 +24,7 @@ _POSITION = re.compile(r"([0-9]{1,20}):([0-9]{1,20}):([0-9]{1,20}):([a-z]+):(in-
 _HANDED_OVER = re.compile(r"([0-9]{1,20}):([0-9]{1,20})")
 
 
-class Position(NamedTuple):
+class NodePosition(NamedTuple):
     """How far a node's broker is, as it is published; compared by (generation, epoch, lsn) among those in sync."""
 
     generation: int
@@ -40,7 +40,7 @@ class Position(NamedTuple):
         return f"{self.generation}:{self.epoch}:{self.lsn}:{words}"
 
     @classmethod
-    def read(cls, text: str) -> Position | None:
+    def read(cls, text: str) -> NodePosition | None:
         """What `str` wrote; None for anything else."""
         found = _POSITION.fullmatch(text)
         if found is None:
@@ -101,8 +101,8 @@ def score_of(reason: str) -> str:
 
 def compare(
     own_node: str,
-    own: Position,
-    others: Mapping[str, Position],
+    own: NodePosition,
+    others: Mapping[str, NodePosition],
     handed_over: HandedOver | None,
     max_lag: int,
 ) -> Go | MakeWay:
@@ -136,7 +136,7 @@ def compare(
     return _compare_lsn(own_node, own, level if own.is_restored else awake, max_lag)
 
 
-def _compare_stores(own_node: str, own: Position, rivals: Mapping[str, Position]) -> Go | MakeWay:
+def _compare_stores(own_node: str, own: NodePosition, rivals: Mapping[str, NodePosition]) -> Go | MakeWay:
     """After all were restarted only the furthest may lead; the broker judges by the same order, and would refuse."""
     from qpid_ha_broker.ha.history import log_end  # a monitor, which imports this module, has no use for it
 
@@ -146,7 +146,7 @@ def _compare_stores(own_node: str, own: Position, rivals: Mapping[str, Position]
     return MakeWay(node, f"all were restarted, it is at {best.lsn}, and {own_node} at {own.lsn}")
 
 
-def _compare_lsn(own_node: str, own: Position, others: Mapping[str, int], max_lag: int) -> Go | MakeWay:
+def _compare_lsn(own_node: str, own: NodePosition, others: Mapping[str, int], max_lag: int) -> Go | MakeWay:
     """Among equals. Of those that were restarted only the furthest may lead."""
     if not others:
         return Go(f"at {own.lsn}, and nobody else is as good")

@@ -13,7 +13,7 @@ from qpid_ha_agent.pacemaker.scores import has_data
 from qpid_ha_agent.sight import Sight
 
 if TYPE_CHECKING:
-    from qpid_ha_broker.ha.effects import Record
+    from qpid_ha_broker.ha.effects import ClusterRecord
 
 LOADING = "this broker is loading its store: `qpid-ha status` there tells how far it is"
 """Not how far: each word costs the cluster a new plan."""
@@ -21,7 +21,7 @@ TOLD_AFTER_S = 5.0
 """A broker that has just been started knows no primary for a moment; each word costs the cluster a new plan."""
 
 
-def hindrance(sight: Sight, record: Record | None) -> str:
+def hindrance(sight: Sight, record: ClusterRecord | None) -> str:
     """A sentence, with what to do. `record` is None when it cannot be read."""
     generation = sight.number("generation")
     how = "lacks some of what was confirmed" if has_data(sight) else "came back empty"
@@ -44,7 +44,9 @@ class Hindrance:
     """Told when no primary is known for a while and this broker cannot be it, or when others do not let it in; taken
     back when that is over."""
 
-    def __init__(self, cluster: ClusterAttributes, memory: MemoryFile, record: Callable[[], Record | None]) -> None:
+    def __init__(
+        self, cluster: ClusterAttributes, memory: MemoryFile, record: Callable[[], ClusterRecord | None]
+    ) -> None:
         self._cluster = cluster
         self._memory = memory
         self._record = record

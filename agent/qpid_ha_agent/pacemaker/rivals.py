@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
-from qpid_ha_agent.pacemaker.election import Go, HandedOver, MakeWay, Position, compare
+from qpid_ha_agent.pacemaker.election import Go, HandedOver, MakeWay, NodePosition, compare
 from qpid_ha_agent.pacemaker.scores import is_chosen, position_of
 from qpid_ha_agent.sight import Sight
 
@@ -42,11 +42,11 @@ class Rivals:
             return Go("without a comparison: nobody was told to publish how far it is (notify=true)")
         cluster = self._cluster()
         node, said = cluster.node, cluster.published(POSITION)
-        others: dict[str, Position] = {}
+        others: dict[str, NodePosition] = {}
         ends: list[HandedOver] = []
         for rival in active & said.keys() - {node}:
             position, _space, end = said[rival].partition(" ")
-            if (at := Position.read(position)) is not None:
+            if (at := NodePosition.read(position)) is not None:
                 others[rival] = at
             if (handed_over := HandedOver.read(rival, end)) is not None:
                 ends.append(handed_over)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from qpid_ha_agent.ocf.memory import Memory, MemoryFile
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
-from qpid_ha_agent.pacemaker.election import NEVER, SCORES, Position, reason_of, score_of
+from qpid_ha_agent.pacemaker.election import NEVER, SCORES, NodePosition, reason_of, score_of
 from qpid_ha_agent.sight import Sight
 from qpid_ha_broker.ha.states import State
 
 if TYPE_CHECKING:
-    from qpid_ha_broker.ha.effects import Record
+    from qpid_ha_broker.ha.effects import ClusterRecord
 
 FALL_AFTER_S = 5.0
 """So long a broker has to be worth less before that is told. Each word costs the cluster a new plan, and in a failover
@@ -47,15 +47,15 @@ def needs_company(sight: Sight) -> bool:
     return sight.state is State.CONNECTING and (sight.text("restored") == "dirty" or not has_data(sight))
 
 
-def position_of(sight: Sight) -> Position:
+def position_of(sight: Sight) -> NodePosition:
     """What is published before a promotion."""
     generation, epoch, lsn = (sight.number(name) for name in ("generation", "epoch", "lsn"))
     in_sync = is_in_sync(sight) and sight.text("state") != "catchup"
     is_restored = sight.text("restored") == "dirty"
-    return Position(generation, epoch, lsn, sight.text("state"), in_sync, is_restored)
+    return NodePosition(generation, epoch, lsn, sight.text("state"), in_sync, is_restored)
 
 
-def is_outvoted(sight: Sight, record: Record | None) -> bool:
+def is_outvoted(sight: Sight, record: ClusterRecord | None) -> bool:
     """Whether a broker with data would refuse to be promoted because of the cluster's record. None: there is none.
 
     Others have gone on without it; or the record does not know the generation of its log, because it was lost, or put
@@ -78,7 +78,7 @@ class Scores:
         cluster: ClusterAttributes,
         memory: MemoryFile,
         is_first_start: Callable[[], bool],
-        record: Callable[[], Record | None] = lambda: None,
+        record: Callable[[], ClusterRecord | None] = lambda: None,
     ) -> None:
         self._cluster = cluster
         self._memory = memory

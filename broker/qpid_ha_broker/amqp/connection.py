@@ -17,7 +17,7 @@ from qpid_ha_broker.amqp.conditions import (
     as_amqp,
     symbol_map,
 )
-from qpid_ha_broker.amqp.container import Container, Notice
+from qpid_ha_broker.amqp.container import Container, LogNotice
 from qpid_ha_broker.amqp.coordinator import CoordinatorLink, Transactions
 from qpid_ha_broker.amqp.engine import Engine, is_in
 from qpid_ha_broker.amqp.incoming import ReceivingLink
@@ -194,7 +194,7 @@ class Connection:
 
     def _log(self, level: str, text: str) -> None:
         source = "connection" if self in self.container.connections else "handshake"
-        self.container.notices.append(Notice(level, source, f"{self.peer} {text}"))
+        self.container.notices.append(LogNotice(level, source, f"{self.peer} {text}"))
 
     def end_link(self, handler: LinkHandler, error: AmqpError) -> None:
         """Detach a link with an error, if it has not ended yet; the connection and its other links go on."""

@@ -72,7 +72,7 @@ class ContainerSettings:
         return max(self.memory_limit_bytes // 4, self.max_message_bytes + self.max_partial_bytes)
 
 
-class Notice(NamedTuple):
+class LogNotice(NamedTuple):
     """Something an operator may want to read; the driver logs it. `source`: connection, configuration or memory.
 
     Or handshake: of a connection that was not let in (yet), so that whoever can reach the port can cause it at will.
@@ -83,7 +83,7 @@ class Notice(NamedTuple):
     text: str
 
 
-class Waiting(Protocol):
+class AwaitsCommit(Protocol):
     """A link with something to tell once the log has committed it."""
 
     def confirm(self, committed_lsn: int) -> bool:
@@ -128,12 +128,12 @@ class Container:
         self.unsettled_bytes = 0
         """Sent and not settled: Proton keeps a copy of each message for its link."""
         # Dictionaries, not sets: who is served first must follow from who asked first, so that a run can be repeated.
-        self.unconfirmed: dict[Waiting, None] = {}
+        self.unconfirmed: dict[AwaitsCommit, None] = {}
         self.accepting: dict[OutgoingLink, None] = {}
         self.draining: dict[OutgoingLink, None] = {}
         self.starved: dict[ReceivingLink, None] = {}
         """Publishers that wait for memory."""
-        self.notices: list[Notice] = []
+        self.notices: list[LogNotice] = []
         self.garbage = self.resources.state.garbage
         self._touched: dict[Connection, None] = {}
         self._withheld: deque[Handout] = deque()
@@ -147,10 +147,10 @@ class Container:
         touched, self._touched = self._touched, {}
         return touched
 
-    def take_notices(self) -> list[Notice]:
+    def take_notices(self) -> list[LogNotice]:
         """What there is to log."""
         for text, transient in self.configuration.take_changes():
-            self.notices.append(Notice("debug" if transient else "info", "configuration", text))
+            self.notices.append(LogNotice("debug" if transient else "info", "configuration", text))
         notices, self.notices = self.notices, []
         return notices
 
@@ -233,7 +233,7 @@ class Container:
             return True
         if not self.starved:
             text = f"{self._used_bytes} bytes are held, memory-limit is reached: publishers wait"
-            self.notices.append(Notice("warning", "memory", text))
+            self.notices.append(LogNotice("warning", "memory", text))
         self.starved[link] = None
         return False
 

@@ -21,9 +21,9 @@ from qpid_ha_broker.amqp.management_messages import (
     NOT_IMPLEMENTED,
     OK,
     PRECONDITION_FAILED,
-    Answer,
-    Refusal,
+    ManagementAnswer,
     Request,
+    RequestRefusal,
     read_request,
     write_answer,
 )
@@ -67,7 +67,7 @@ class Reply(NamedTuple):
 class LaterReply:
     """The reply to a command whose work goes on in the turns to come: ask at the end of each turn."""
 
-    def __init__(self, request: Request, outcome: Outcome[Answer]) -> None:
+    def __init__(self, request: Request, outcome: Outcome[ManagementAnswer]) -> None:
         self._request = request
         self._outcome = outcome
 
@@ -95,7 +95,7 @@ class Management:
             "GET-TYPES": self._get_types,
             "GET-ATTRIBUTES": self._get_attributes,
             "GET-OPERATIONS": self._get_operations,
-            "GET-MGMT-NODES": lambda request: Answer(OK, "OK", []),
+            "GET-MGMT-NODES": lambda request: ManagementAnswer(OK, "OK", []),
         }
 
     def handle(self, request_bytes: bytes) -> Reply | LaterReply | None:
@@ -105,40 +105,42 @@ class Management:
             return None
         try:
             answer = self._carry_out(request)
-        except Refusal as refusal:
-            answer = Answer(refusal.status, refusal.description, {})
+        except RequestRefusal as refusal:
+            answer = ManagementAnswer(refusal.status, refusal.description, {})
         except errors.ModelError as error:
             answer = _refused(error)
-        if isinstance(answer, Answer):
+        if isinstance(answer, ManagementAnswer):
             return _reply(request, answer)
         later = LaterReply(request, answer)
         return later.ready() or later
 
-    def _carry_out(self, request: Request) -> Answer | Outcome[Answer]:
+    def _carry_out(self, request: Request) -> ManagementAnswer | Outcome[ManagementAnswer]:
         if request.problem:
-            raise Refusal(BAD_REQUEST, request.problem)
+            raise RequestRefusal(BAD_REQUEST, request.problem)
         operation = request.properties.get("operation")
         if not isinstance(operation, str):
-            raise Refusal(BAD_REQUEST, "what to do? Give the application property operation, a text such as READ")
+            raise RequestRefusal(
+                BAD_REQUEST, "what to do? Give the application property operation, a text such as READ"
+            )
         if operation in self._node_operations:
             return self._node_operations[operation](request)
         everything = {*self._node_operations, *(each for known in self._types.values() for each in known.operations)}
         if operation not in everything:
-            raise Refusal(NOT_IMPLEMENTED, f"unknown operation {operation!r:.80}; {_known(everything)}")
+            raise RequestRefusal(NOT_IMPLEMENTED, f"unknown operation {operation!r:.80}; {_known(everything)}")
         given = request.properties.get("type")
         if given == NODE_TYPE:
             return self._on_node(operation, request)
         entity_type = self._type(given, "type")
         if operation not in entity_type.operations:
             known = _known(entity_type.operations)
-            raise Refusal(NOT_IMPLEMENTED, f"{entity_type.name} has no operation {operation}; {known}")
+            raise RequestRefusal(NOT_IMPLEMENTED, f"{entity_type.name} has no operation {operation}; {known}")
         return entity_type.operations[operation](request)
 
-    def _on_node(self, operation: str, request: Request) -> Answer:
+    def _on_node(self, operation: str, request: Request) -> ManagementAnswer:
         if operation != "READ":
             known = _known([*self._node_operations, "READ"])
-            raise Refusal(NOT_IMPLEMENTED, f"{NODE_TYPE} has no operation {operation}; {known}")
-        return Answer(OK, "OK", self._node())
+            raise RequestRefusal(NOT_IMPLEMENTED, f"{NODE_TYPE} has no operation {operation}; {known}")
+        return ManagementAnswer(OK, "OK", self._node())
 
     def _node(self) -> Facts:
         return {"name": NODE_NAME, "identity": NODE_NAME, "type": NODE_TYPE, "broker": self._name}
@@ -148,7 +150,9 @@ class Management:
         found = self._types.get(name)
         if found is None:
             problem = "is missing" if given is None else f"is {given!r:.80}"
-            raise Refusal(BAD_REQUEST, f"the application property {where} {problem}; {_known(self._types, name)}")
+            raise RequestRefusal(
+                BAD_REQUEST, f"the application property {where} {problem}; {_known(self._types, name)}"
+            )
         return found
 
     def _wanted_types(self, request: Request) -> list[EntityType]:
@@ -163,16 +167,18 @@ class Management:
 
     # --- what the draft asks of the node itself
 
-    def _get_types(self, request: Request) -> Answer:
+    def _get_types(self, request: Request) -> ManagementAnswer:
         """Each type with the types that it extends: none."""
         node: Facts = {NODE_TYPE: []} if self._includes_node(request) else {}
-        return Answer(OK, "OK", {**node, **{each.name: [] for each in self._wanted_types(request)}})
+        return ManagementAnswer(OK, "OK", {**node, **{each.name: [] for each in self._wanted_types(request)}})
 
-    def _get_attributes(self, request: Request) -> Answer:
+    def _get_attributes(self, request: Request) -> ManagementAnswer:
         node: Facts = {NODE_TYPE: list(NODE_ATTRIBUTES)} if self._includes_node(request) else {}
-        return Answer(OK, "OK", {**node, **{each.name: list(each.attributes) for each in self._wanted_types(request)}})
+        return ManagementAnswer(
+            OK, "OK", {**node, **{each.name: list(each.attributes) for each in self._wanted_types(request)}}
+        )
 
-    def _get_operations(self, request: Request) -> Answer:
+    def _get_operations(self, request: Request) -> ManagementAnswer:
         """For each type its operations, with the application properties that they take."""
         found: Facts = {}
         if self._includes_node(request):
@@ -181,11 +187,11 @@ class Management:
             found[NODE_TYPE] = {each: takes.get(each, ["entityType"]) for each in (*self._node_operations, "READ")}
         for each in self._wanted_types(request):
             found[each.name] = {name: list(each.parameters.get(name, ())) for name in each.operations}
-        return Answer(OK, "OK", found)
+        return ManagementAnswer(OK, "OK", found)
 
     # --- QUERY
 
-    def _query(self, request: Request) -> Answer:
+    def _query(self, request: Request) -> ManagementAnswer:
         """A page of rows; `total` says how many there are, so that a client knows whether to ask for the next."""
         names = self._attribute_names(request)
         offset = _whole_number(request, "offset", 0)
@@ -195,7 +201,7 @@ class Management:
         total = len(node) + sum(each.count for each in types)
         rows = _page(islice(_rows(node, types, offset), count), names)
         pages = {"count": len(rows), "offset": offset, "total": total}
-        return Answer(OK, "OK", {"attributeNames": names, "results": rows}, pages)
+        return ManagementAnswer(OK, "OK", {"attributeNames": names, "results": rows}, pages)
 
     def _attribute_names(self, request: Request) -> list[str]:
         """The columns: those that the body asks for, else all that the types in question have."""
@@ -208,18 +214,18 @@ class Management:
             return possible
         if not isinstance(wanted, list) or len(wanted) > MAX_ATTRIBUTE_NAMES:
             problem = f"the body is a map with attributeNames, a list of at most {MAX_ATTRIBUTE_NAMES} names"
-            raise Refusal(BAD_REQUEST, problem)
+            raise RequestRefusal(BAD_REQUEST, problem)
         for name in wanted:
             if not isinstance(name, str) or name not in possible:
-                raise Refusal(BAD_REQUEST, f"unknown attribute {name!r:.80}; {_known(possible)}")
+                raise RequestRefusal(BAD_REQUEST, f"unknown attribute {name!r:.80}; {_known(possible)}")
         return wanted
 
 
-def _refused(error: errors.ModelError) -> Answer:
-    return Answer(_STATUS.get(type(error), CONFLICT), str(error), {})
+def _refused(error: errors.ModelError) -> ManagementAnswer:
+    return ManagementAnswer(_STATUS.get(type(error), CONFLICT), str(error), {})
 
 
-def _reply(request: Request, answer: Answer) -> Reply:
+def _reply(request: Request, answer: ManagementAnswer) -> Reply:
     return Reply(request.reply_to, write_answer(request, answer), answer.lsn)
 
 
@@ -258,7 +264,9 @@ def _whole_number(request: Request, name: str, default: int) -> int:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise Refusal(BAD_REQUEST, f"the application property {name} is {value!r:.80}: give a whole number, 0 or more")
+        raise RequestRefusal(
+            BAD_REQUEST, f"the application property {name} is {value!r:.80}: give a whole number, 0 or more"
+        )
     return int(value)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from qpid_ha_broker.amqp.management_messages import Answer, Request, read_request
+from qpid_ha_broker.amqp.management_messages import ManagementAnswer, Request, read_request
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 OPERATION, TYPE = "control", "org.qpid-ha.broker"
 _TYPE_BYTES = TYPE.encode("ascii")
 
-Done = Callable[[Answer], None]
+Done = Callable[[ManagementAnswer], None]
 Control = Callable[["Connection", object, Done], None]
 """Carry out the request that is in a body for a connection; `Done` is called once, then or later."""
 

@@ -16,14 +16,14 @@ from qpid_ha_broker.amqp.management_messages import (
     NO_CONTENT,
     NOT_FOUND,
     OK,
-    Answer,
-    Refusal,
+    ManagementAnswer,
     Request,
+    RequestRefusal,
 )
 from qpid_ha_broker.model.administration import Administration, Done, Facts, Outcome, Pending
 from qpid_ha_broker.model.level_change import MOVED_MOST
 
-Operation = Callable[[Request], Answer | Outcome[Answer]]
+Operation = Callable[[Request], ManagementAnswer | Outcome[ManagementAnswer]]
 
 
 class EntityType(ABC):
@@ -41,7 +41,7 @@ class EntityType(ABC):
         self._administration = administration
         self.operations: dict[str, Operation] = {
             "CREATE": self._create,
-            "READ": lambda request: Answer(OK, "OK", self._read(target_of(request))),
+            "READ": lambda request: ManagementAnswer(OK, "OK", self._read(target_of(request))),
             "DELETE": self._delete,
         }
 
@@ -63,12 +63,12 @@ class EntityType(ABC):
     @abstractmethod
     def _remove(self, name: str, request: Request) -> Outcome[Facts]: ...
 
-    def _create(self, request: Request) -> Answer:
+    def _create(self, request: Request) -> ManagementAnswer:
         done = self._make(request, self._body(request, self.settable))
-        return Answer(CREATED, "Created", self._entity(done.result), lsn=done.lsn)
+        return ManagementAnswer(CREATED, "Created", self._entity(done.result), lsn=done.lsn)
 
-    def _delete(self, request: Request) -> Outcome[Answer]:
-        return self._remove(target_of(request), request).then(lambda _: Answer(NO_CONTENT, "Deleted", {}))
+    def _delete(self, request: Request) -> Outcome[ManagementAnswer]:
+        return self._remove(target_of(request), request).then(lambda _: ManagementAnswer(NO_CONTENT, "Deleted", {}))
 
     def _entity(self, facts: Facts) -> Facts:
         """With the attributes that every entity has; its name is its identity, too."""
@@ -78,10 +78,10 @@ class EntityType(ABC):
         """The attributes that the body sets. Raises Refusal for any that cannot be set."""
         body = {} if request.body is None else request.body
         if not isinstance(body, dict):
-            raise Refusal(BAD_REQUEST, f"the body is a map of attributes: {', '.join(known)}")
+            raise RequestRefusal(BAD_REQUEST, f"the body is a map of attributes: {', '.join(known)}")
         for attribute in body:
             if attribute not in known and attribute not in ("name", "identity", "type"):
-                raise Refusal(
+                raise RequestRefusal(
                     BAD_REQUEST,
                     f"{self.name} has no attribute {attribute!r:.80} that can be set: {', '.join(known)}"
                     " (arguments such as qpid.max_count go into the map `arguments`)",
@@ -122,14 +122,14 @@ class QueueType(EntityType):
         given = request.properties
         return self._administration.delete_queue(name, given.get("if_empty", False), given.get("if_unused", False))
 
-    def _update(self, request: Request) -> Answer:
+    def _update(self, request: Request) -> ManagementAnswer:
         body = self._body(request, self.settable)
         done = self._administration.update_queue(target_of(request), body.get("arguments"), MOVED_MOST)
-        return Answer(OK, "Updated", self._entity(done.result), lsn=done.lsn)
+        return ManagementAnswer(OK, "Updated", self._entity(done.result), lsn=done.lsn)
 
-    def _purge(self, request: Request) -> Pending[Answer]:
+    def _purge(self, request: Request) -> Pending[ManagementAnswer]:
         pending = self._administration.purge_queue(target_of(request))
-        return pending.then(lambda count: Answer(OK, "Purged", {"purged": count}))
+        return pending.then(lambda count: ManagementAnswer(OK, "Purged", {"purged": count}))
 
 
 class ExchangeType(EntityType):
@@ -180,14 +180,16 @@ class BindingType(EntityType):
     def _read(self, name: str) -> Facts:
         facts = self._administration.binding(*_binding_parts(name))
         if facts is None:
-            raise Refusal(NOT_FOUND, f"there is no binding {name}")
+            raise RequestRefusal(NOT_FOUND, f"there is no binding {name}")
         return self._entity(facts)
 
     def _make(self, request: Request, body: Facts) -> Done[Facts]:
         parts = {"exchange": body.get("exchange"), "queue": body.get("queue"), "key": body.get("key", "")}
         given = request.properties.get("name", body.get("name"))
         if given is not None and given != binding_name(parts):
-            raise Refusal(BAD_REQUEST, f"the broker names bindings: leave out name, or give {binding_name(parts)!r}")
+            raise RequestRefusal(
+                BAD_REQUEST, f"the broker names bindings: leave out name, or give {binding_name(parts)!r}"
+            )
         return self._administration.bind(parts["exchange"], parts["queue"], parts["key"], body.get("arguments"))
 
     def _remove(self, name: str, request: Request) -> Done[Facts]:
@@ -203,7 +205,9 @@ def binding_name(facts: Mapping[str, object]) -> str:
 def _binding_parts(name: str) -> list[str]:
     parts = name.split("/")
     if len(parts) != 3:
-        raise Refusal(BAD_REQUEST, "a binding's name is exchange/queue/key, with %2F and %25 for / and % in a part")
+        raise RequestRefusal(
+            BAD_REQUEST, "a binding's name is exchange/queue/key, with %2F and %25 for / and % in a part"
+        )
     return [part.replace("%2F", "/").replace("%25", "%") for part in parts]
 
 
@@ -212,7 +216,7 @@ def target_of(request: Request) -> str:
     given = {request.properties[key] for key in ("name", "identity") if isinstance(request.properties.get(key), str)}
     if len(given) != 1:
         problem = "name and identity differ" if given else "which one is meant is missing"
-        raise Refusal(BAD_REQUEST, f"{problem}: give the application property name or identity, a text")
+        raise RequestRefusal(BAD_REQUEST, f"{problem}: give the application property name or identity, a text")
     return str(given.pop())
 
 
@@ -220,5 +224,5 @@ def _name_of_new(request: Request, body: Facts) -> object:
     """From the application properties or the body; both may have it if they agree."""
     names = [given["name"] for given in (request.properties, body) if given.get("name") is not None]
     if len(names) == 2 and names[0] != names[1]:
-        raise Refusal(BAD_REQUEST, "the name in the application properties differs from the one in the body")
+        raise RequestRefusal(BAD_REQUEST, "the name in the application properties differs from the one in the body")
     return names[0] if names else None

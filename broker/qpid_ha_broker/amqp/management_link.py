@@ -13,7 +13,7 @@ from qpid_ha_broker.amqp.engine import Delivery, Sender
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.management import LaterReply, Reply
 from qpid_ha_broker.amqp.management_control import Control, read_control_request
-from qpid_ha_broker.amqp.management_messages import Answer, Request, write_answer
+from qpid_ha_broker.amqp.management_messages import ManagementAnswer, Request, write_answer
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.transaction import Message
 
@@ -65,7 +65,7 @@ class ManagementLink(ReceivingLink):
         The sender gets its credit back with the answer, so that what is under way has a bound.
         """
 
-        def done(answer: Answer) -> None:
+        def done(answer: ManagementAnswer) -> None:
             if self._is_closed:
                 return
             self.answered()

@@ -23,7 +23,7 @@ _UNREADABLE = (proton.ProtonException, ValueError, TypeError, LookupError, Overf
 """What Proton's classes raise for a message that is none: bad UTF-8, keys that cannot be keys, nesting without end."""
 
 
-class Refusal(Exception):
+class RequestRefusal(Exception):
     """The request cannot be carried out: a status code, and what to do."""
 
     def __init__(self, status: int, description: str) -> None:
@@ -42,7 +42,7 @@ class Request(NamedTuple):
     problem: str = ""
 
 
-class Answer(NamedTuple):
+class ManagementAnswer(NamedTuple):
     """What goes back. `properties` are the application properties beside the status."""
 
     status: int
@@ -74,7 +74,7 @@ def read_request(data: bytes) -> Request | None:
     return Request(reply_to, correlation_id, properties, body, problem)
 
 
-def write_answer(request: Request, answer: Answer) -> bytes:
+def write_answer(request: Request, answer: ManagementAnswer) -> bytes:
     """The reply as it goes to the client."""
     description = answer.description[:MAX_DESCRIPTION_CHARACTERS].encode("utf-8", "replace").decode()
     status = {"statusCode": proton.int32(answer.status), "statusDescription": description}

@@ -12,7 +12,7 @@ from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.state import SetState
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Nodes:
     """Finds nodes by address: a queue, an exchange, or `exchange/key`."""
 
     def __init__(
-        self, state: State, configuration: Configuration, settings: NodeSettings, unique_name: Callable[[], str]
+        self, state: SetState, configuration: Configuration, settings: NodeSettings, unique_name: Callable[[], str]
     ) -> None:
         self._state = state
         self._configuration = configuration

@@ -5,7 +5,8 @@ how deeply a text is nested cannot exhaust the stack. How deeply the result is n
 it is evaluated by functions that call each other.
 
 One rule covers conditions and values, since nobody can tell `(a)` apart before what follows it. What a thing is
-(`Kind`) is checked as it is put to use: `5 AND 'red'` is an error at attach, not a consumer that waits for ever.
+(`SelectorKind`) is checked as it is put to use: `5 AND 'red'` is an error at attach, not a consumer that waits for
+ever.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ NUMBER: /(?:0[xX][0-9a-fA-F]+[lL]?|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[
 """
 
 
-class Kind(Enum):
+class SelectorKind(Enum):
     """What is known of an expression before there is a message."""
 
     CONDITION = "a condition"
@@ -98,7 +99,7 @@ class Expression(NamedTuple):
     """A part of a selector, with what its surroundings must know of it."""
 
     evaluate: Evaluate
-    kind: Kind
+    kind: SelectorKind
     column: int
     identifiers: frozenset[str] = frozenset()
     nesting: int = 0
@@ -143,24 +144,24 @@ class _Builder(Transformer[Token, Expression]):
     """Makes the expression of a rule from those of its parts; each method is named after its rule."""
 
     def any_of(self, *parts: Expression) -> Expression:
-        return _joined(Kind.CONDITION, logic.any_of([_condition(part).evaluate for part in parts]), *parts)
+        return _joined(SelectorKind.CONDITION, logic.any_of([_condition(part).evaluate for part in parts]), *parts)
 
     def all_of(self, *parts: Expression) -> Expression:
-        return _joined(Kind.CONDITION, logic.all_of([_condition(part).evaluate for part in parts]), *parts)
+        return _joined(SelectorKind.CONDITION, logic.all_of([_condition(part).evaluate for part in parts]), *parts)
 
     def negation(self, _not: Token, part: Expression) -> Expression:
         return _negated(_condition(part))
 
     def comparison(self, left: Expression, symbol: Token, right: Expression) -> Expression:
-        return _joined(Kind.CONDITION, _comparison(left, symbol.value, right), left, right)
+        return _joined(SelectorKind.CONDITION, _comparison(left, symbol.value, right), left, right)
 
     def between(self, value: Expression, negate: Token | None, low: Expression, high: Expression) -> Expression:
         evaluate = logic.between(value.evaluate, low.evaluate, high.evaluate)
-        return _negated_if(negate, _joined(Kind.CONDITION, evaluate, value, low, high))
+        return _negated_if(negate, _joined(SelectorKind.CONDITION, evaluate, value, low, high))
 
     def among(self, value: Expression, negate: Token | None, *elements: Expression) -> Expression:
         evaluate = logic.among(value.evaluate, [element.constant for element in elements])
-        return _negated_if(negate, _joined(Kind.CONDITION, evaluate, value))
+        return _negated_if(negate, _joined(SelectorKind.CONDITION, evaluate, value))
 
     def like(self, value: Expression, negate: Token | None, pattern: Token, escape: Token | None) -> Expression:
         try:
@@ -169,24 +170,24 @@ class _Builder(Transformer[Token, Expression]):
             sought = count_sought(cut(_unquoted(pattern), character))
         except ValueError as error:
             raise SelectorError(str(error), _column(pattern)) from None
-        found = _joined(Kind.CONDITION, logic.like(value.evaluate, matches), value)
+        found = _joined(SelectorKind.CONDITION, logic.like(value.evaluate, matches), value)
         return _negated_if(negate, found._replace(sought=found.sought + sought))
 
     def is_null(self, value: Expression, negate: Token | None) -> Expression:
-        return _negated_if(negate, _joined(Kind.CONDITION, logic.is_null(value.evaluate), value))
+        return _negated_if(negate, _joined(SelectorKind.CONDITION, logic.is_null(value.evaluate), value))
 
     def arithmetic(self, first: Expression, *rest: Token | Expression) -> Expression:
         symbols = [part.value for part in rest if isinstance(part, Token)]
         operands = [_operand(part) for part in rest if isinstance(part, Expression)]
         steps = [(symbol, operand.evaluate) for symbol, operand in zip(symbols, operands, strict=True)]
-        return _joined(Kind.NUMBER, logic.arithmetic(_operand(first).evaluate, steps), first, *operands)
+        return _joined(SelectorKind.NUMBER, logic.arithmetic(_operand(first).evaluate, steps), first, *operands)
 
     def signed(self, sign: Token, operand: Expression) -> Expression:
         value = _operand(operand).constant
         if isinstance(value, int | float):
-            return _literal(-value if sign == "-" else value, Kind.NUMBER, sign)
+            return _literal(-value if sign == "-" else value, SelectorKind.NUMBER, sign)
         make = logic.negative if sign == "-" else logic.positive
-        return _joined(Kind.NUMBER, make(operand.evaluate), operand)
+        return _joined(SelectorKind.NUMBER, make(operand.evaluate), operand)
 
     def nested(self, inner: Expression) -> Expression:
         return _not_too_deep(inner._replace(nesting=inner.nesting + 1))
@@ -198,22 +199,22 @@ class _Builder(Transformer[Token, Expression]):
         return _property(_unquoted(token), token)
 
     def string(self, token: Token) -> Expression:
-        return _literal(_unquoted(token), Kind.STRING, token)
+        return _literal(_unquoted(token), SelectorKind.STRING, token)
 
     def number(self, token: Token) -> Expression:
-        return _literal(_number(token), Kind.NUMBER, token)
+        return _literal(_number(token), SelectorKind.NUMBER, token)
 
     def true(self, token: Token) -> Expression:
-        return _literal(True, Kind.CONDITION, token)
+        return _literal(True, SelectorKind.CONDITION, token)
 
     def false(self, token: Token) -> Expression:
-        return _literal(False, Kind.CONDITION, token)
+        return _literal(False, SelectorKind.CONDITION, token)
 
 
 def _comparison(left: Expression, symbol: str, right: Expression) -> Evaluate:
-    if left.kind is Kind.PROPERTY:
+    if left.kind is SelectorKind.PROPERTY:
         (name,) = left.identifiers
-        if right.kind is Kind.NUMBER and isinstance(right.constant, int | float):
+        if right.kind is SelectorKind.NUMBER and isinstance(right.constant, int | float):
             return logic.comparison_with_number(symbol, name, right.constant)
         if isinstance(right.constant, str):
             return logic.comparison_with_string(symbol, name, right.constant)
@@ -228,14 +229,14 @@ def _escape_character(token: Token) -> str:
 
 
 def _property(name: str, token: Token) -> Expression:
-    return Expression(logic.identifier(name), Kind.PROPERTY, _column(token), frozenset([name]))
+    return Expression(logic.identifier(name), SelectorKind.PROPERTY, _column(token), frozenset([name]))
 
 
-def _literal(value: int | float | str, kind: Kind, token: Token) -> Expression:
+def _literal(value: int | float | str, kind: SelectorKind, token: Token) -> Expression:
     return Expression(logic.constant(value), kind, _column(token), constant=value)
 
 
-def _joined(kind: Kind, evaluate: Evaluate, *parts: Expression) -> Expression:
+def _joined(kind: SelectorKind, evaluate: Evaluate, *parts: Expression) -> Expression:
     identifiers = frozenset().union(*(part.identifiers for part in parts))
     nesting = 1 + max(part.nesting for part in parts)
     sought = sum(part.sought for part in parts)
@@ -243,7 +244,7 @@ def _joined(kind: Kind, evaluate: Evaluate, *parts: Expression) -> Expression:
 
 
 def _negated(condition: Expression) -> Expression:
-    return _joined(Kind.CONDITION, logic.negation(condition.evaluate), condition)
+    return _joined(SelectorKind.CONDITION, logic.negation(condition.evaluate), condition)
 
 
 def _negated_if(negate: Token | None, condition: Expression) -> Expression:
@@ -257,13 +258,13 @@ def _not_too_deep(expression: Expression) -> Expression:
 
 
 def _condition(expression: Expression) -> Expression:
-    if expression.kind not in (Kind.CONDITION, Kind.PROPERTY):
+    if expression.kind not in (SelectorKind.CONDITION, SelectorKind.PROPERTY):
         raise SelectorError(f"{expression.kind.value} stands where a condition belongs", expression.column)
     return expression
 
 
 def _operand(expression: Expression) -> Expression:
-    if expression.kind not in (Kind.NUMBER, Kind.PROPERTY):
+    if expression.kind not in (SelectorKind.NUMBER, SelectorKind.PROPERTY):
         raise SelectorError(f"{expression.kind.value} stands where a number belongs", expression.column)
     return expression
 

@@ -17,7 +17,7 @@ from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import SUBSCRIPTION
-from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.state import SetState
 
 _SEPARATOR = ":"
 _ESCAPED = re.compile(r"[%:]|[^ -~]")
@@ -56,7 +56,7 @@ class Route(NamedTuple):
 class Subscriptions:
     """The promise: a subscriber gets its own queue, and nobody gets one that was not made for a subscription."""
 
-    def __init__(self, state: State, configuration: Configuration, unique_name: Callable[[], str]) -> None:
+    def __init__(self, state: SetState, configuration: Configuration, unique_name: Callable[[], str]) -> None:
         self._state = state
         self._configuration = configuration
         self._unique_name = unique_name

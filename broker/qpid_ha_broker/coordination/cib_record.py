@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 from xml.etree import ElementTree
 
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import check_property_set
 
 _FORMAT = "1"
@@ -45,7 +45,7 @@ class CibAnswer(NamedTuple):
     has_fencing: bool
 
 
-def encode(record: Record) -> str:
+def encode(record: ClusterRecord) -> str:
     """One line without quotes or XML's own characters; names are percent-encoded. Raises ValueError."""
     if not all(record.members) or min(record.generation, record.epoch) < 0:
         raise ValueError(f"{record} has a member without a name, or a number below 0")
@@ -56,7 +56,7 @@ def encode(record: Record) -> str:
     )
 
 
-def decode(value: str) -> Record:
+def decode(value: str) -> ClusterRecord:
     """The inverse. Raises DamagedRecord; nothing but what `encode` writes is taken."""
     found = _VALUE.fullmatch(value)
     if found is None:
@@ -65,7 +65,7 @@ def decode(value: str) -> Record:
         cluster, primary, *members = (
             unquote(name, errors="strict") for name in (found[1], found[3], *(found[5].split(",") if found[5] else ()))
         )
-        record = Record(cluster, int(found[2]), primary, int(found[4]), tuple(members))
+        record = ClusterRecord(cluster, int(found[2]), primary, int(found[4]), tuple(members))
         if encode(record) == value:
             return record
     except ValueError:  # a name that is no text, or none

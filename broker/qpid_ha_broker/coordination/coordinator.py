@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 
 
 class CoordinatorError(Exception):
@@ -18,18 +18,18 @@ class CoordinatorError(Exception):
 
 
 class Coordinator(Protocol):
-    """Holds one `Record`. What `compare_and_set` has confirmed, every later `read` returns, or a newer one."""
+    """Holds one `ClusterRecord`. What `compare_and_set` has confirmed, every later `read` returns, or a newer one."""
 
-    def read(self) -> Record:
-        """The record; `Record()` when there is none yet. Raises CoordinatorError."""
+    def read(self) -> ClusterRecord:
+        """The record; `ClusterRecord()` when there is none yet. Raises CoordinatorError."""
 
-    def compare_and_set(self, expected: Record, wanted: Record) -> tuple[bool, Record]:
+    def compare_and_set(self, expected: ClusterRecord, wanted: ClusterRecord) -> tuple[bool, ClusterRecord]:
         """Replace `expected` by `wanted`: True and `wanted`, or False and what is there instead.
 
         Raises CoordinatorError, and then nobody knows whether it was written: `read` tells.
         """
 
-    def watch(self, callback: Callable[[Record], None]) -> Callable[[], None]:
+    def watch(self, callback: Callable[[ClusterRecord], None]) -> Callable[[], None]:
         """Call `callback` with each new record, from a thread of its own, until the returned function is called."""
 
 

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 
 RECORD_FILE = "record.json"
 RECORD_LOCK_FILE = "record.lock"
@@ -43,14 +43,14 @@ class FileCoordinator:
         self.directory = directory
         self.path = directory / RECORD_FILE
 
-    def read(self) -> Record:
+    def read(self) -> ClusterRecord:
         """The record; an empty one when there is no file yet. Raises CoordinatorError."""
         _require_directory(self.directory)
         try:
             with self.path.open("rb") as opened:
                 content = opened.read(_LARGEST_RECORD_BYTES)
         except FileNotFoundError:
-            return Record()
+            return ClusterRecord()
         except OSError as error:
             raise CoordinatorError(f"cannot read {self.path}: {error.strerror or error}") from None
         try:
@@ -61,7 +61,7 @@ class FileCoordinator:
                 "use `qpid-ha promote --force` on the broker that `qpid-ha status --all` shows furthest"
             ) from None
 
-    def compare_and_set(self, expected: Record, wanted: Record) -> tuple[bool, Record]:
+    def compare_and_set(self, expected: ClusterRecord, wanted: ClusterRecord) -> tuple[bool, ClusterRecord]:
         """Write `wanted` if `expected` is there, under the record's lock. Raises CoordinatorError."""
         with self._record_lock():
             found = self.read()
@@ -73,7 +73,7 @@ class FileCoordinator:
                 raise CoordinatorError(f"cannot write {self.path}: {error.strerror or error}") from None
             return True, wanted
 
-    def watch(self, callback: Callable[[Record], None]) -> Callable[[], None]:
+    def watch(self, callback: Callable[[ClusterRecord], None]) -> Callable[[], None]:
         """Look at the file every `WATCH_INTERVAL_S`; what cannot be read is not reported, a later `read` says why."""
         ended = threading.Event()
         known = self._version()
@@ -234,12 +234,12 @@ def holder_of(path: Path) -> str:
         return "somebody"
 
 
-def encode_record(record: Record) -> bytes:
+def encode_record(record: ClusterRecord) -> bytes:
     """As JSON that an operator can read."""
     return json.dumps({"format": FORMAT, **record._asdict()}, indent=2).encode() + b"\n"
 
 
-def decode_record(content: bytes) -> Record:
+def decode_record(content: bytes) -> ClusterRecord:
     """The record in a file's bytes. Raises ValueError with what is wrong."""
     found = json.loads(content)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
@@ -251,7 +251,7 @@ def decode_record(content: bytes) -> Record:
         raise ValueError("cluster, primary and members are not text")
     if any(isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers):
         raise ValueError("generation and epoch are not numbers")
-    return Record(found["cluster"], found["generation"], found["primary"], found["epoch"], tuple(members))
+    return ClusterRecord(found["cluster"], found["generation"], found["primary"], found["epoch"], tuple(members))
 
 
 def _require_directory(directory: Path) -> None:

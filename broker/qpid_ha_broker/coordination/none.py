@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 
 
 class NoCoordinator:
@@ -15,14 +15,14 @@ class NoCoordinator:
     (`qpid-ha promote --force`). Nor is there a lock: who calls `promote` sees to it that one does.
     """
 
-    def read(self) -> Record:
+    def read(self) -> ClusterRecord:
         """An empty record."""
-        return Record()
+        return ClusterRecord()
 
-    def compare_and_set(self, expected: Record, wanted: Record) -> tuple[bool, Record]:
+    def compare_and_set(self, expected: ClusterRecord, wanted: ClusterRecord) -> tuple[bool, ClusterRecord]:
         """Always agreed to, never kept."""
         return True, wanted
 
-    def watch(self, callback: Callable[[Record], None]) -> Callable[[], None]:
+    def watch(self, callback: Callable[[ClusterRecord], None]) -> Callable[[], None]:
         """Nothing ever changes."""
         return lambda: None

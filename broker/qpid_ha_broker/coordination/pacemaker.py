@@ -18,7 +18,7 @@ from qpid_ha_broker.coordination import cib_record, cluster_tools
 from qpid_ha_broker.coordination.cib_record import CibAnswer, DamagedRecord
 from qpid_ha_broker.coordination.cluster_tools import Deadline
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
-from qpid_ha_broker.ha.effects import Record
+from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import DEFAULT_PROPERTY_SET, check_property_set
 
 LIMIT_S = 4.5
@@ -39,14 +39,14 @@ class PacemakerCoordinator:
 
     def __init__(self, name: str = DEFAULT_PROPERTY_SET) -> None:
         self.name = check_property_set(name)
-        self._newest = Record()
+        self._newest = ClusterRecord()
         """That was confirmed here."""
 
-    def read(self) -> Record:
+    def read(self) -> ClusterRecord:
         """What this node's copy says; an empty record when there is none yet. Raises CoordinatorError."""
         return self._read(Deadline.after(LIMIT_S))
 
-    def compare_and_set(self, expected: Record, wanted: Record) -> tuple[bool, Record]:
+    def compare_and_set(self, expected: ClusterRecord, wanted: ClusterRecord) -> tuple[bool, ClusterRecord]:
         """Replace `expected`, and outrank what could take its place when partitions meet. Raises CoordinatorError.
 
         An older record than the last that was confirmed is not replaced unasked: another primary may have been
@@ -65,12 +65,12 @@ class PacemakerCoordinator:
             self._newest = wanted
         return found == wanted, found
 
-    def watch(self, callback: Callable[[Record], None]) -> Callable[[], None]:
+    def watch(self, callback: Callable[[ClusterRecord], None]) -> Callable[[], None]:
         """Look every `WATCH_INTERVAL_S`; what cannot be read is not reported, a later `read` says why."""
         ended = threading.Event()
 
         def look() -> None:
-            known: Record | None = None
+            known: ClusterRecord | None = None
             while True:
                 with contextlib.suppress(CoordinatorError):
                     found = self.read()
@@ -90,14 +90,14 @@ class PacemakerCoordinator:
         except DamagedRecord as error:
             raise self._damaged(error) from None
 
-    def record_in(self, answer: CibAnswer) -> Record:
+    def record_in(self, answer: CibAnswer) -> ClusterRecord:
         """The record of a copy. Raises CoordinatorError."""
         try:
-            return Record() if answer.value is None else cib_record.decode(answer.value)
+            return ClusterRecord() if answer.value is None else cib_record.decode(answer.value)
         except DamagedRecord as error:
             raise self._damaged(error) from None
 
-    def _read(self, deadline: Deadline) -> Record:
+    def _read(self, deadline: Deadline) -> ClusterRecord:
         answer = self.look(deadline)
         if not answer.has_quorum:
             raise CoordinatorError("this node's partition has no quorum: see `crm_mon`, and bring back other nodes")
@@ -110,12 +110,12 @@ class PacemakerCoordinator:
             "none, use `qpid-ha-agent force-promote` on the node that `qpid-ha status --all` shows furthest"
         )
 
-    def _write(self, expected: Record, wanted: Record, deadline: Deadline) -> bool:
+    def _write(self, expected: ClusterRecord, wanted: ClusterRecord, deadline: Deadline) -> bool:
         """A generation's begin outranks the configuration of whoever was cut off from it; so does whatever replaces an
         older copy that came back."""
         try:
             value = cib_record.encode(wanted)
-            condition = None if expected == Record() else cib_record.encode(expected)
+            condition = None if expected == ClusterRecord() else cib_record.encode(expected)
         except ValueError as error:
             raise CoordinatorError(f"this record cannot be written: {error}") from None
         outranks = wanted.generation > expected.generation or _is_older(expected, self._newest)
@@ -123,11 +123,11 @@ class PacemakerCoordinator:
         return cluster_tools.modify(cib_record.condition_path(self.name, condition), change, deadline)
 
 
-def _is_older(record: Record, than: Record) -> bool:
+def _is_older(record: ClusterRecord, than: ClusterRecord) -> bool:
     return (record.generation, record.epoch) < (than.generation, than.epoch) and record.cluster in ("", than.cluster)
 
 
-def _holds(record: Record, wanted: Record) -> bool:
+def _holds(record: ClusterRecord, wanted: ClusterRecord) -> bool:
     """It is that, or a later change of the same primary.
 
     A newer generation does not show that `wanted` was ever there: it may have begun on the other side of a cut.
@@ -161,7 +161,7 @@ class _Look:
 class _Confirmation:
     """Asks nodes whether they have a record, until enough have said so."""
 
-    def __init__(self, coordinator: PacemakerCoordinator, wanted: Record, deadline: Deadline) -> None:
+    def __init__(self, coordinator: PacemakerCoordinator, wanted: ClusterRecord, deadline: Deadline) -> None:
         self._coordinator = coordinator
         self._wanted = wanted
         self._deadline = deadline
@@ -169,7 +169,7 @@ class _Confirmation:
         self._asked: set[str] = set()
         self._answers: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
 
-    def wait(self, seen: CibAnswer) -> Record:
+    def wait(self, seen: CibAnswer) -> ClusterRecord:
         """The record once it will survive, or the one that took its place when partitions met.
 
         Raises CoordinatorError when neither is certain in time.

@@ -29,7 +29,7 @@ _SEALED: Final = SEAL.size
 _ENQUEUED: Final = int(RecordKind.ENQUEUED)
 
 
-class Record(NamedTuple):
+class LogRecord(NamedTuple):
     """An event in its place in the log. `part`: it belongs to a transaction."""
 
     lsn: int
@@ -66,7 +66,7 @@ class Problem(NamedTuple):
 class Decoded(NamedTuple):
     """The records up to the first problem; the buffer was understood up to `consumed`, where the next call goes on."""
 
-    records: list[Record]
+    records: list[LogRecord]
     consumed: int
     problem: Problem | None
 
@@ -91,12 +91,12 @@ def encode(lsn: int, event: Event, part: bool = False) -> bytes:
     return b"".join((SEAL.pack(size, checksum), head, body, payload))
 
 
-def encode_all(records: Iterable[Record]) -> bytes:
+def encode_all(records: Iterable[LogRecord]) -> bytes:
     """Many records, one after the other: what `encode` makes of each. Raises as `encode` does."""
     return encode_counting(records)[0]
 
 
-def encode_counting(records: Iterable[Record]) -> tuple[bytes, int]:
+def encode_counting(records: Iterable[LogRecord]) -> tuple[bytes, int]:
     """`encode_all`, and how many copies of messages are in it that no journal keeps: not durable, no part of a unit.
 
     A message for two queues makes two. Counted here because every record passes here once.
@@ -143,7 +143,7 @@ def decode(
     if not 0 <= offset <= end:
         raise ValueError(f"offset {offset} is outside of the {end} bytes given")
     largest = min(max_record_bytes, MAX_RECORD_BYTES)
-    records: list[Record] = []
+    records: list[LogRecord] = []
     while offset < end and (max_records is None or len(records) < max_records):
         if type(data) is bytes:
             offset = _read_plain(data, view, offset, largest, records, max_records)
@@ -157,13 +157,13 @@ def decode(
             event = READERS[kind](view[offset + HEADER_BYTES : stop])
         except (ValueError, struct.error) as error:
             return Decoded(records, offset, Problem(Fault.BODY, offset, f"{RecordKind(kind).name}: {error}"))
-        records.append(Record(lsn, event, flags == PART))
+        records.append(LogRecord(lsn, event, flags == PART))
         offset = stop
     return Decoded(records, offset, None)
 
 
 def _read_plain(
-    data: bytes, view: memoryview, offset: int, largest: int, records: list[Record], max_records: int | None
+    data: bytes, view: memoryview, offset: int, largest: int, records: list[LogRecord], max_records: int | None
 ) -> int:
     """Read plain records as long as there are some; returns where the first other one begins, or one with a problem."""
     unpack, new, append = PLAIN.unpack_from, tuple.__new__, records.append
@@ -178,7 +178,7 @@ def _read_plain(
         ):  # fmt: skip
             break
         payload = data[offset + _PLAIN_BYTES : stop]
-        append(new(Record, (lsn, new(Enqueued, ((queue,), payload, durable == 1, priority, expires, "")), False)))
+        append(new(LogRecord, (lsn, new(Enqueued, ((queue,), payload, durable == 1, priority, expires, "")), False)))
         offset = stop
     return offset
 

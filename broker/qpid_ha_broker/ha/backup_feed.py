@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from qpid_ha_broker.ha import frames as fr
-from qpid_ha_broker.ha.backup_link import BackupLink, Progress
+from qpid_ha_broker.ha.backup_link import BackupLink, BackupProgress
 from qpid_ha_broker.ha.browser import Browsers, objects_frame
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.history import common_lsn
@@ -19,9 +19,9 @@ from qpid_ha_broker.ha.pace import CatchUpPace
 from qpid_ha_broker.ha.replica import Replica
 from qpid_ha_broker.model.log import Batch
 
-STREAMING: Final = (Progress.BROWSING, Progress.FOLLOWING)
+STREAMING: Final = (BackupProgress.BROWSING, BackupProgress.FOLLOWING)
 """Live batches go to these."""
-SENT_BATCHES: Final = (*STREAMING, Progress.REPLAYING)
+SENT_BATCHES: Final = (*STREAMING, BackupProgress.REPLAYING)
 """These have something to acknowledge."""
 
 
@@ -69,7 +69,7 @@ class BackupFeed:
             self._replay(backup)
             self._ctx.want_turn()
         else:
-            backup.progress = Progress.HOLDINGS
+            backup.progress = BackupProgress.HOLDINGS
         return by_tail
 
     @property
@@ -93,7 +93,7 @@ class BackupFeed:
         return None
 
     def _caught_up(self, backup: BackupLink) -> None:
-        backup.progress = Progress.FOLLOWING
+        backup.progress = BackupProgress.FOLLOWING
         backup.level_lsn = max(self._tail.last_lsn, self.start_lsn)
         self._ctx.send(backup.link, fr.CaughtUp(self._generation, backup.level_lsn))
 
@@ -103,8 +103,8 @@ class BackupFeed:
 
     def holdings_done(self, backup: BackupLink) -> None:
         """It told everything; at the end of the turn, when log and state say the same, the answer begins."""
-        if backup.progress is Progress.HOLDINGS:
-            backup.progress = Progress.DUE
+        if backup.progress is BackupProgress.HOLDINGS:
+            backup.progress = BackupProgress.DUE
             self._ctx.want_turn()
 
     # --- the stream
@@ -120,12 +120,12 @@ class BackupFeed:
     def catch_up(self, backups: Collection[BackupLink], events: int) -> Iterator[tuple[BackupLink, str]]:
         """A step for each that catches up, in a turn in which clients wrote `events`; who must be given up, and why."""
         self._pace.turn(self._ctx.clock_s, events)
-        for backup in [backup for backup in backups if backup.progress is not Progress.FOLLOWING]:
-            if backup.progress is Progress.DUE:
+        for backup in [backup for backup in backups if backup.progress is not BackupProgress.FOLLOWING]:
+            if backup.progress is BackupProgress.DUE:
                 self._begin_browsing(backup)
-            elif backup.progress is Progress.BROWSING and backup.writable:
+            elif backup.progress is BackupProgress.BROWSING and backup.writable:
                 self._browse(backup)
-            elif backup.progress is Progress.REPLAYING and backup.writable:
+            elif backup.progress is BackupProgress.REPLAYING and backup.writable:
                 reason = self._replay(backup)
                 if reason is not None:
                     yield backup, reason
@@ -133,15 +133,15 @@ class BackupFeed:
     def could_go_on(self, backups: Collection[BackupLink]) -> bool:
         """Whether one that catches up could take another step at once."""
         return any(
-            backup.progress is Progress.DUE or (backup.could_take_more and self._pace.allowance(1) > 0)
+            backup.progress is BackupProgress.DUE or (backup.could_take_more and self._pace.allowance(1) > 0)
             for backup in backups
-            if backup.progress is not Progress.FOLLOWING
+            if backup.progress is not BackupProgress.FOLLOWING
         )
 
-    def _frame(self, first_lsn: int, last_lsn: int, data: bytes) -> fr.Batch:
-        return fr.Batch(self._generation, first_lsn, last_lsn, self._in_sync.committed_lsn, data)
+    def _frame(self, first_lsn: int, last_lsn: int, data: bytes) -> fr.Append:
+        return fr.Append(self._generation, first_lsn, last_lsn, self._in_sync.committed_lsn, data)
 
-    def _send_batch(self, backup: BackupLink, frame: fr.Batch) -> None:
+    def _send_batch(self, backup: BackupLink, frame: fr.Append) -> None:
         backup.note_sent(frame, self._ctx.clock_s)
         self._ctx.send(backup.link, frame)
 
@@ -155,7 +155,7 @@ class BackupFeed:
         )  # fmt: skip
         backup.holdings = {}
         backup.compared_lsn = lsn
-        backup.progress = Progress.BROWSING
+        backup.progress = BackupProgress.BROWSING
 
     def _browse(self, backup: BackupLink) -> None:
         at_most = self._pace.allowance(self._ctx.settings.chunk_messages)

@@ -9,7 +9,7 @@ from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.browser import Browsers
 
 
-class Progress(Enum):
+class BackupProgress(Enum):
     """How far a backup's resynchronisation is."""
 
     HOLDINGS = auto()
@@ -34,7 +34,7 @@ class BackupLink:
         self.acknowledged = 0
         self.compared_lsn = 0
         """What it holds up to there is compared with what is here; the stream goes on from there."""
-        self.progress = Progress.FOLLOWING
+        self.progress = BackupProgress.FOLLOWING
         self.vote_history_intact = hello.remembers and bool(hello.history)
         """It remembers what it confirmed for whom, if ever it did."""
         self.awaits_peer_check = False
@@ -56,12 +56,12 @@ class BackupLink:
     @property
     def is_level(self) -> bool:
         """Whether it holds all that it was to fetch."""
-        return self.progress is Progress.FOLLOWING and self.acknowledged >= self.level_lsn
+        return self.progress is BackupProgress.FOLLOWING and self.acknowledged >= self.level_lsn
 
     @property
     def is_fetching(self) -> bool:
         """Whether it is in the middle of being sent what it lacks."""
-        return self.browsers is not None or self.progress is Progress.REPLAYING
+        return self.browsers is not None or self.progress is BackupProgress.REPLAYING
 
     @property
     def could_take_more(self) -> bool:
@@ -75,9 +75,9 @@ class BackupLink:
 
     def replay_from(self, lsn: int) -> None:
         """It holds all up to `lsn`, and is sent the stream from there."""
-        self.progress, self.sent_lsn, self.acknowledged = Progress.REPLAYING, lsn, lsn
+        self.progress, self.sent_lsn, self.acknowledged = BackupProgress.REPLAYING, lsn, lsn
 
-    def note_sent(self, frame: fr.Batch, clock_s: float) -> None:
+    def note_sent(self, frame: fr.Append, clock_s: float) -> None:
         """A batch goes to it."""
         self.sent_lsn = frame.last_lsn
         self.sent.append((frame.last_lsn, len(frame.data), clock_s))

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from qpid_ha_broker.events.codec import Record, encode_all
+from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.layout import HEADER_BYTES
 from qpid_ha_broker.ha.frames import CaughtUp, Chunk
 from qpid_ha_broker.ha.objects import has_replicated_messages, objects_frame
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.state import SetState
 
 __all__ = ["Browsers", "ReplicatingBrowser", "objects_frame"]
 
@@ -110,7 +110,7 @@ class _Find:
         self._messages_left = max_messages
         self._bytes_left = max_bytes
         self.ids_left = IDS_PER_CHUNK
-        self._records: list[Record] = []
+        self._records: list[LogRecord] = []
         self._dropped: list[range] = []
         self._failures: list[tuple[int, int]] = []
 
@@ -120,7 +120,7 @@ class _Find:
 
     def send(self, entry: Entry) -> None:
         event = entry.content()
-        self._records.append(Record(entry.id, event, False))
+        self._records.append(LogRecord(entry.id, event, False))
         self._messages_left -= 1
         self._bytes_left -= len(event.payload) + HEADER_BYTES
         self.keep(entry)
@@ -155,7 +155,7 @@ class Browsers:
     """The promise: `next` gives CaughtUp once every queue's last chunk is given, and not more than a window ahead."""
 
     def __init__(
-        self, state: State, generation: int, up_to_lsn: int, holdings: Mapping[int, Ranges],
+        self, state: SetState, generation: int, up_to_lsn: int, holdings: Mapping[int, Ranges],
         *, max_messages: int, max_bytes: int, window: int,
     ) -> None:  # fmt: skip
         self._state = state

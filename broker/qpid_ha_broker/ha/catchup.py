@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Final
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.ha.effects import Discarded
 from qpid_ha_broker.ha.frames import Chunk, Holdings, Objects
 from qpid_ha_broker.ha.objects import ObjectsError, has_replicated_messages, make_equal, read_objects
@@ -213,7 +213,7 @@ class CatchUp:
 
     # --- the live stream
 
-    def follow(self, record: Record) -> None:
+    def follow(self, record: LogRecord) -> None:
         """Apply what the primary wrote after its objects. Raises ReplayError when it does not fit."""
         if isinstance(record.event, ev.QueueDeleted | ev.ReplicationChanged):
             self._unit_ends.append(record.event.queue)
@@ -226,7 +226,7 @@ class CatchUp:
         self._unit_ends.clear()
         self._unit_tombstones.clear()
 
-    def _without_unseen(self, record: Record) -> Record:
+    def _without_unseen(self, record: LogRecord) -> LogRecord:
         """The record without the messages that no chunk has brought yet."""
         event = record.event
         if not isinstance(event, ev.Dequeued | ev.Acquired | ev.Released):

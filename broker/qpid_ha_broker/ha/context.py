@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qpid_ha_broker.ha.effects import Answered, Ask, Close, Effect, Notice, Send, TurnDue
-from qpid_ha_broker.ha.frames import Answer, Frame, Question, Store, Topic
+from qpid_ha_broker.ha.frames import Answer, Frame, Question, StoreOrigin, Topic
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.resource_set import ResourceSet
 
@@ -55,7 +55,7 @@ class MemberContext:
         """Ask all other brokers; the number of the question. `own`: what this broker would answer itself."""
         settings, number = self.settings, self.number()
         is_look = topic is Topic.STATUS
-        has_lost_memory = own.store is Store.DIRTY or not own.generation
+        has_lost_memory = own.store is StoreOrigin.DIRTY or not own.generation
         limit_s = settings.status_limit_s(has_lost_memory) if is_look else settings.ask_limit_s
         question = Question(
             number, topic, settings.name, settings.instance, own.cluster, generation or own.generation, own.lsn,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from qpid_ha_broker.ha.frames import Answer, Frame, GenerationEntry, Question, Store
+from qpid_ha_broker.ha.frames import Answer, Frame, GenerationEntry, Question, StoreOrigin
 from qpid_ha_broker.ha.states import Phase, State
 from qpid_ha_broker.model import log as model_log
 
 
-class Record(NamedTuple):
-    """What a coordinator remembers of a cluster; `Record()` is one that remembers nothing."""
+class ClusterRecord(NamedTuple):
+    """What a coordinator remembers of a cluster; `ClusterRecord()` is one that remembers nothing."""
 
     cluster: str = ""
     generation: int = 0
@@ -44,7 +44,7 @@ class MemberStatus(NamedTuple):
     """Who is primary, as far as this broker knows; empty: nobody."""
     primary_address: str
     """Where clients find the primary; empty when this broker does not know, or is it."""
-    store: Store
+    store: StoreOrigin
     """Where what this broker holds comes from."""
     is_chosen: bool
     """All stores were compared, and the one with which this broker came back is the one to begin with."""
@@ -164,7 +164,7 @@ class RecordRead(NamedTuple):
     """What the coordinator holds; None when it cannot be reached, and then `problem` says why."""
 
     number: int
-    record: Record | None
+    record: ClusterRecord | None
     problem: str = ""
 
 
@@ -173,7 +173,7 @@ class RecordWritten(NamedTuple):
 
     number: int
     written: bool
-    record: Record | None
+    record: ClusterRecord | None
     problem: str = ""
 
 
@@ -273,8 +273,8 @@ class WriteRecord(NamedTuple):
     """Replace `expected` by `wanted` in the coordinator, if it still holds it; `RecordWritten(number)` follows."""
 
     number: int
-    expected: Record
-    wanted: Record
+    expected: ClusterRecord
+    wanted: ClusterRecord
 
 
 class Persist(NamedTuple):

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from qpid_ha_broker.ha.context import MemberContext
-from qpid_ha_broker.ha.effects import PeersAnswered, ReadRecord, Record, RecordRead, RecordWritten, WriteRecord
+from qpid_ha_broker.ha.effects import ClusterRecord, PeersAnswered, ReadRecord, RecordRead, RecordWritten, WriteRecord
 from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.states import State
@@ -50,7 +50,7 @@ class EpochRecorder:
     """One for each generation that this broker leads. One request at a time; the newest change counts."""
 
     def __init__(
-        self, ctx: MemberContext, primary: Primary, own: Callable[[], Answer], confirmed: Record | None
+        self, ctx: MemberContext, primary: Primary, own: Callable[[], Answer], confirmed: ClusterRecord | None
     ) -> None:
         self._ctx = ctx
         self._primary = primary
@@ -64,12 +64,12 @@ class EpochRecorder:
         """Why changes of the in-sync set cannot be recorded, with what to do."""
         self._number = 0
         """Of the request whose answer is awaited; 0: none is."""
-        self._wanted: Record | None = None
-        self._outdated: Record | None = None
+        self._wanted: ClusterRecord | None = None
+        self._outdated: ClusterRecord | None = None
         """What the coordinator holds in place of `confirmed`, and what is older than that."""
-        self._blocked: Record | None = None
+        self._blocked: ClusterRecord | None = None
         """One that could not be replaced, because somebody else may have been recorded in between."""
-        self._permitted: Record | None = None
+        self._permitted: ClusterRecord | None = None
         """One of which an operator has said that it may be replaced: nobody else leads."""
         self._asked_epoch = 0
         self._answered_epoch = 0
@@ -102,7 +102,7 @@ class EpochRecorder:
         elif change is not None or primary.needs_peer_check or is_patrol_due:
             self._ask()
 
-    def _go_on_with_record(self, confirmed: Record, is_patrol_due: bool) -> None:
+    def _go_on_with_record(self, confirmed: ClusterRecord, is_patrol_due: bool) -> None:
         primary = self._primary
         is_unasked = primary.in_sync.awaits_record and self._answered_epoch != primary.in_sync.epoch
         if self._outdated is not None or is_unasked:
@@ -113,8 +113,10 @@ class EpochRecorder:
             self._number, self._sent_s = self._ctx.number(), self._ctx.clock_s
             self._ctx.effects.append(ReadRecord(self._number))
 
-    def _write(self, cluster: str, expected: Record) -> None:
-        wanted = Record(cluster, self._primary.generation, self._ctx.settings.name, *self._primary.in_sync.change)
+    def _write(self, cluster: str, expected: ClusterRecord) -> None:
+        wanted = ClusterRecord(
+            cluster, self._primary.generation, self._ctx.settings.name, *self._primary.in_sync.change
+        )
         self._number, self._wanted, self._sent_s = self._ctx.number(), wanted, self._ctx.clock_s
         self._ctx.effects.append(WriteRecord(self._number, expected, wanted))
 
@@ -181,12 +183,12 @@ class EpochRecorder:
             return None
         return self._compare(self.confirmed, written.record)
 
-    def _holds(self, record: Record) -> None:
+    def _holds(self, record: ClusterRecord) -> None:
         self._expected = record
         self._show(None)
         self._outdated = self._blocked = self._permitted = None
 
-    def _compare(self, confirmed: Record, record: Record) -> Deposed | None:
+    def _compare(self, confirmed: ClusterRecord, record: ClusterRecord) -> Deposed | None:
         """`record` with what the coordinator should hold; the cases are at the top of this module."""
         generation = self._primary.generation
         is_own = record[:3] == confirmed[:3]
@@ -201,7 +203,7 @@ class EpochRecorder:
             self._outdated = record
         return None
 
-    def _replace(self, answers: Sequence[Answer], confirmed: Record, outdated: Record) -> None:
+    def _replace(self, answers: Sequence[Answer], confirmed: ClusterRecord, outdated: ClusterRecord) -> None:
         may_replace = outdated == self._permitted or self._primary.holds_all_of(confirmed.members, answers)
         if may_replace and self._primary.is_unrecorded_durable:
             self._write(confirmed.cluster, outdated)

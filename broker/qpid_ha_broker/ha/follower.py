@@ -27,7 +27,7 @@ AT_GATE: Final = 8
 """Frames that wait for the in-sync set: with so many, the browser takes no other step."""
 
 
-class Progress(Enum):
+class CopyProgress(Enum):
     """How far a follower is."""
 
     HOLDINGS = auto()
@@ -47,7 +47,7 @@ class Follower:
         self.name = name
         self.queue_name = queue.name
         self.queue_id = queue.id
-        self.progress = Progress.HOLDINGS
+        self.progress = CopyProgress.HOLDINGS
         self.holdings: list[tuple[int, int]] = []
         self.browser: ReplicatingBrowser | None = None
         self.writable = True
@@ -60,7 +60,7 @@ class Follower:
     @property
     def has_room(self) -> bool:
         """Whether the browser may take a step."""
-        return self.progress is Progress.BROWSING and self.writable and len(self.gate) < AT_GATE
+        return self.progress is CopyProgress.BROWSING and self.writable and len(self.gate) < AT_GATE
 
 
 class Followers:
@@ -119,12 +119,12 @@ class Followers:
     def received(self, link: int, frame: fr.Frame) -> None:
         """A follower tells what it holds."""
         follower = self.links.get(link)
-        if follower is None or follower.progress is not Progress.HOLDINGS:
+        if follower is None or follower.progress is not CopyProgress.HOLDINGS:
             return
         if isinstance(frame, fr.Holdings):
             follower.holdings += frame.ranges
         elif isinstance(frame, fr.HoldingsDone):
-            follower.progress = Progress.DUE
+            follower.progress = CopyProgress.DUE
             self._ctx.want_turn()
 
     # --- the stream
@@ -139,16 +139,16 @@ class Followers:
             queue = self._ctx.resources.state.queues_by_id.get(follower.queue_id)
             if queue is None or not has_replicated_messages(queue):
                 self._end_of_queue(follower)
-            elif follower.progress is Progress.DUE:
+            elif follower.progress is CopyProgress.DUE:
                 follower.browser = ReplicatingBrowser(queue, self._tail.last_lsn, follower.holdings)
                 follower.holdings = []
-                follower.progress = Progress.BROWSING
+                follower.progress = CopyProgress.BROWSING
             elif follower.has_room:
                 self._browse(follower)
         self.release(committed_lsn)
 
     def _stream(self, batch: Batch) -> None:
-        streams = (Progress.BROWSING, Progress.FOLLOWING)
+        streams = (CopyProgress.BROWSING, CopyProgress.FOLLOWING)
         watching = [follower for follower in self.links.values() if follower.progress in streams]
         found: dict[int, list[bytes]] = {follower.queue_id: [] for follower in watching}
         if not found:
@@ -163,7 +163,7 @@ class Followers:
         for follower in watching:
             data = b"".join(found[follower.queue_id])
             if data:
-                frame = fr.Batch(self._generation, batch.first_lsn, batch.last_lsn, batch.last_lsn, data)
+                frame = fr.Append(self._generation, batch.first_lsn, batch.last_lsn, batch.last_lsn, data)
                 follower.gate.append((batch.last_lsn, frame))
 
     def _browse(self, follower: Follower) -> None:
@@ -174,12 +174,12 @@ class Followers:
         follower.gate.append((lsn, chunk))
         if follower.browser.done:
             follower.browser = None
-            follower.progress = Progress.FOLLOWING
+            follower.progress = CopyProgress.FOLLOWING
             follower.gate.append((lsn, fr.CaughtUp(self._generation, lsn)))
 
     def _end_of_queue(self, follower: Follower) -> None:
-        if follower.progress is not Progress.ENDED:
-            follower.progress = Progress.ENDED
+        if follower.progress is not CopyProgress.ENDED:
+            follower.progress = CopyProgress.ENDED
             follower.gate.append((self._tail.last_lsn, _no_queue(follower.queue_name)))
 
     def release(self, committed_lsn: int) -> None:
@@ -198,7 +198,7 @@ class Followers:
     @property
     def has_work(self) -> bool:
         """Whether another turn would bring one further at once."""
-        return any(each.progress is Progress.DUE or each.has_room for each in self.links.values())
+        return any(each.progress is CopyProgress.DUE or each.has_room for each in self.links.values())
 
     # --- time and loss
 

@@ -26,7 +26,7 @@ MAX_FRAME_BYTES: Final = 130 * 1024 * 1024
 Buffer = bytes | bytearray | memoryview
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """The first byte. A number that was once used is not given to another frame."""
 
     HELLO = 0x10
@@ -90,25 +90,25 @@ def decode(frame: Buffer) -> Frame:
     if read is None:
         raise FrameError(f"expected a kind that this release knows, found {kind:#04x}: is the other broker newer?")
     if data_bytes and kind not in _WITH_DATA:
-        raise FrameError(f"{Kind(kind).name}: expected no data, found {data_bytes} bytes")
+        raise FrameError(f"{FrameKind(kind).name}: expected no data, found {data_bytes} bytes")
     try:
         return read(head, view[stop:])
     except (struct.error, UnicodeDecodeError) as error:
-        raise FrameError(f"{Kind(kind).name}: {error}") from error
+        raise FrameError(f"{FrameKind(kind).name}: {error}") from error
     except FrameError as error:
-        raise FrameError(f"{Kind(kind).name}: {error}") from error
+        raise FrameError(f"{FrameKind(kind).name}: {error}") from error
 
 
 # --- binary heads
 
 
-def _write_batch(frame: fr.Batch) -> tuple[bytes, bytes]:
+def _write_batch(frame: fr.Append) -> tuple[bytes, bytes]:
     return _BATCH.pack(frame.generation, frame.first_lsn, frame.last_lsn, frame.committed_lsn), frame.data
 
 
-def _read_batch(head: memoryview, data: memoryview) -> fr.Batch:
+def _read_batch(head: memoryview, data: memoryview) -> fr.Append:
     generation, first_lsn, last_lsn, committed_lsn = _BATCH.unpack(head)
-    return fr.Batch(generation, first_lsn, last_lsn, committed_lsn, bytes(data))
+    return fr.Append(generation, first_lsn, last_lsn, committed_lsn, bytes(data))
 
 
 def _write_three(frame: fr.Ack | fr.Heartbeat) -> tuple[bytes, bytes]:
@@ -254,29 +254,29 @@ def _json_reader(frame_type: type[Frame]) -> Callable[[memoryview, memoryview], 
     return lambda head, data: read_fields(frame_type, head)
 
 
-_BINARY: Final[dict[type[Frame], tuple[Kind, Callable[[Any], tuple[bytes, bytes]], Any]]] = {
-    fr.Batch: (Kind.BATCH, _write_batch, _read_batch),
-    fr.Ack: (Kind.ACK, _write_three, _read_ack),
-    fr.Heartbeat: (Kind.HEARTBEAT, _write_three, _read_heartbeat),
-    fr.Holdings: (Kind.HOLDINGS, _write_holdings, _read_holdings),
-    fr.HoldingsDone: (Kind.HOLDINGS_DONE, _write_holdings_done, _read_holdings_done),
-    fr.Objects: (Kind.OBJECTS, _write_objects, _read_objects),
-    fr.Chunk: (Kind.CHUNK, _write_chunk, _read_chunk),
+_BINARY: Final[dict[type[Frame], tuple[FrameKind, Callable[[Any], tuple[bytes, bytes]], Any]]] = {
+    fr.Append: (FrameKind.BATCH, _write_batch, _read_batch),
+    fr.Ack: (FrameKind.ACK, _write_three, _read_ack),
+    fr.Heartbeat: (FrameKind.HEARTBEAT, _write_three, _read_heartbeat),
+    fr.Holdings: (FrameKind.HOLDINGS, _write_holdings, _read_holdings),
+    fr.HoldingsDone: (FrameKind.HOLDINGS_DONE, _write_holdings_done, _read_holdings_done),
+    fr.Objects: (FrameKind.OBJECTS, _write_objects, _read_objects),
+    fr.Chunk: (FrameKind.CHUNK, _write_chunk, _read_chunk),
 }
-_JSON: Final[dict[type[Frame], Kind]] = {
-    fr.Hello: Kind.HELLO,
-    fr.Welcome: Kind.WELCOME,
-    fr.Refused: Kind.REFUSED,
-    fr.CaughtUp: Kind.CAUGHT_UP,
-    fr.TakeOver: Kind.TAKE_OVER,
-    fr.Shutdown: Kind.SHUTDOWN,
-    fr.Question: Kind.QUESTION,
-    fr.Answer: Kind.ANSWER,
-    fr.Follow: Kind.FOLLOW,
-    fr.Followed: Kind.FOLLOWED,
+_JSON: Final[dict[type[Frame], FrameKind]] = {
+    fr.Hello: FrameKind.HELLO,
+    fr.Welcome: FrameKind.WELCOME,
+    fr.Refused: FrameKind.REFUSED,
+    fr.CaughtUp: FrameKind.CAUGHT_UP,
+    fr.TakeOver: FrameKind.TAKE_OVER,
+    fr.Shutdown: FrameKind.SHUTDOWN,
+    fr.Question: FrameKind.QUESTION,
+    fr.Answer: FrameKind.ANSWER,
+    fr.Follow: FrameKind.FOLLOW,
+    fr.Followed: FrameKind.FOLLOWED,
 }
-_WITH_DATA: Final = frozenset({Kind.BATCH, Kind.OBJECTS, Kind.CHUNK})
-_WRITERS: Final[dict[type[Frame], tuple[Kind, Callable[[Any], tuple[bytes, bytes]]]]] = {
+_WITH_DATA: Final = frozenset({FrameKind.BATCH, FrameKind.OBJECTS, FrameKind.CHUNK})
+_WRITERS: Final[dict[type[Frame], tuple[FrameKind, Callable[[Any], tuple[bytes, bytes]]]]] = {
     **{frame_type: (kind, write) for frame_type, (kind, write, _) in _BINARY.items()},
     **{frame_type: (kind, _write_json) for frame_type, kind in _JSON.items()},
 }

@@ -228,7 +228,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "granted": _truth,
         "text": _facts,
         "min_in_sync": _u32,
-        "store": _one_of(fr.Store),
+        "store": _one_of(fr.StoreOrigin),
     },
     fr.Follow: {
         "version": _u32,

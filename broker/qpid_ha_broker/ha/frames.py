@@ -28,7 +28,7 @@ class GenerationEntry(NamedTuple):
     first_lsn: int
 
 
-class Position(NamedTuple):
+class LogPosition(NamedTuple):
     """A place in the history of a cluster; positions are totally ordered."""
 
     generation: int
@@ -105,7 +105,7 @@ class Refused(NamedTuple):
     primary_address: str
 
 
-class Batch(NamedTuple):
+class Append(NamedTuple):
     """What one turn wrote. `committed_lsn`: up to there the receiver may apply."""
 
     generation: int
@@ -230,7 +230,7 @@ class Question(NamedTuple):
     """Where the asker can be reached, if it knows."""
 
 
-class Store(StrEnum):
+class StoreOrigin(StrEnum):
     """Where what a broker holds comes from."""
 
     MEMORY = ""
@@ -269,7 +269,7 @@ class Answer(NamedTuple):
     """Whether it agrees to what was asked; the text says why not. `STATUS`: False while a primary hands over to it."""
     text: str
     min_in_sync: int
-    store: Store = Store.MEMORY
+    store: StoreOrigin = StoreOrigin.MEMORY
 
 
 # --- a copy of one queue, kept elsewhere
@@ -306,7 +306,7 @@ Frame = (
     Hello
     | Welcome
     | Refused
-    | Batch
+    | Append
     | Ack
     | Heartbeat
     | Holdings

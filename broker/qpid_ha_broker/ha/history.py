@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from qpid_ha_broker.ha.frames import GenerationEntry, Position
+from qpid_ha_broker.ha.frames import GenerationEntry, LogPosition
 
 History = Sequence[GenerationEntry]
 
@@ -69,7 +69,7 @@ class Logged(Protocol):
         """Of its last event."""
 
 
-def log_end(log: Logged) -> Position:
+def log_end(log: Logged) -> LogPosition:
     """Where the log ends that `log` tells of; the greatest goes furthest. The one order for the promotion verdict, for
     stores, and for the agents' election.
 
@@ -77,4 +77,4 @@ def log_end(log: Logged) -> Position:
     of is no part of the order: it says what that broker has heard to be certain, and of two that hold the same one may
     have heard less.
     """
-    return Position(log.generation, log.lsn)
+    return LogPosition(log.generation, log.lsn)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Change(NamedTuple):
+class InSyncChange(NamedTuple):
     """A new epoch: to be appended to the log, and to be recorded (`recorded` answers)."""
 
     epoch: int
@@ -49,7 +49,7 @@ class InSyncSet:
     It never goes back, and stands still while there are fewer than `min_in_sync` members.
     """
 
-    def __init__(self, primary: str, change: Change, committed_lsn: int, min_in_sync: int) -> None:
+    def __init__(self, primary: str, change: InSyncChange, committed_lsn: int, min_in_sync: int) -> None:
         self.primary = primary
         self.epoch = change.epoch
         self.min_in_sync = min_in_sync
@@ -69,9 +69,9 @@ class InSyncSet:
         return tuple(sorted(self._acknowledged))
 
     @property
-    def change(self) -> Change:
+    def change(self) -> InSyncChange:
         """The newest epoch."""
-        return Change(self.epoch, self.members)
+        return InSyncChange(self.epoch, self.members)
 
     @property
     def is_large_enough(self) -> bool:
@@ -89,7 +89,7 @@ class InSyncSet:
             if before <= self.committed_lsn or self._departures or self._returned:
                 self._advance()
 
-    def join(self, name: str, lsn: int, *, remembers: bool = True) -> Change:
+    def join(self, name: str, lsn: int, *, remembers: bool = True) -> InSyncChange:
         """`name` has caught up to `lsn`: from now on nothing is certain without it.
 
         `remembers`: it has been in no newer generation, and would know.
@@ -104,7 +104,7 @@ class InSyncSet:
             self._returned.append(leaving)
         return self.change
 
-    def leave(self, name: str) -> Change:
+    def leave(self, name: str) -> InSyncChange:
         """`name` is gone or silent. Raises ValueError for the primary, which steps down instead."""
         if name == self.primary:
             raise ValueError(f"{name} is the primary: it does not leave its own in-sync set")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
-from qpid_ha_broker.ha.backup_link import BackupLink, Progress
+from qpid_ha_broker.ha.backup_link import BackupLink, BackupProgress
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.primary import WITNESS, Primary
 from qpid_ha_broker.ha.replica import Restored
@@ -40,7 +40,7 @@ class Member:
         if settings.has_witness:
             resources.log.add_witness(WITNESS)
         self._ctx = MemberContext(settings, resources, random, wall_ms)
-        self._parts = MemberParts(self._ctx, restored or Restored(fr.Store.MEMORY))
+        self._parts = MemberParts(self._ctx, restored or Restored(fr.StoreOrigin.MEMORY))
         if not settings.is_standalone:
             self._parts.machine.move(Cause.LOADED)
         self.status = self._look()
@@ -105,9 +105,9 @@ class Member:
         return self._parts.role
 
     @property
-    def position(self) -> fr.Position:
+    def position(self) -> fr.LogPosition:
         """The end of this broker's log."""
-        return fr.Position(self.status.generation, self._parts.replica.held_lsn)
+        return fr.LogPosition(self.status.generation, self._parts.replica.held_lsn)
 
     @property
     def committed_lsn(self) -> int:
@@ -135,7 +135,7 @@ class Member:
     def _backup_facts(self, primary: Primary, backup: BackupLink) -> dict[str, object]:
         in_sync = backup.name in primary.in_sync
         owes_since_s = backup.owes_since_s()
-        is_level = backup.progress is Progress.FOLLOWING and in_sync
+        is_level = backup.progress is BackupProgress.FOLLOWING and in_sync
         return {
             "name": backup.name,
             "state": str(State.READY if is_level else State.CATCHUP),

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record, decode, encode
+from qpid_ha_broker.events.codec import LogRecord, decode, encode
 from qpid_ha_broker.ha.frames import Objects
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
@@ -18,7 +18,7 @@ from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate, replication_argument
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.state import SetState
 
 
 class ObjectsError(Exception):
@@ -42,7 +42,7 @@ def has_replicated_messages(queue: Queue) -> bool:
     return queue.id < LOCAL_BASE and queue.replication is Replicate.MESSAGES
 
 
-def objects_frame(state: State, generation: int, lsn: int) -> Objects:
+def objects_frame(state: SetState, generation: int, lsn: int) -> Objects:
     """Everything replicated but the messages, as of `lsn`, in an order in which it can be applied."""
     queues = [state.queues_by_id[queue_id] for queue_id in sorted(state.queues_by_id) if queue_id < LOCAL_BASE]
     return Objects(
@@ -56,7 +56,7 @@ def objects_frame(state: State, generation: int, lsn: int) -> Objects:
     )
 
 
-def _records(state: State, queues: list[Queue], lsn: int) -> Iterator[bytes]:
+def _records(state: SetState, queues: list[Queue], lsn: int) -> Iterator[bytes]:
     exchanges = [state.exchanges_by_id[each] for each in sorted(state.exchanges_by_id) if each < LOCAL_BASE]
     for exchange in exchanges:
         yield encode(exchange.id, ev.ExchangeDeclared(exchange.name, exchange.kind, exchange.arguments))
@@ -111,7 +111,7 @@ def _names(objects: Configured) -> set[str]:
     return {event.name for kind in (objects.queues, objects.exchanges) for event in kind.values()}
 
 
-def _read(objects: Configured, record: Record) -> None:
+def _read(objects: Configured, record: LogRecord) -> None:
     lsn, event, _ = record
     if not 0 < lsn <= objects.frame.lsn or lsn >= LOCAL_BASE:
         raise ValueError(f"expected nothing after {objects.frame.lsn}, and nothing local")
@@ -137,7 +137,7 @@ def _read(objects: Configured, record: Record) -> None:
         raise ValueError(f"expected a queue, an exchange, a binding or a producer, found {type(event).__name__}")
 
 
-def make_equal(state: State, objects: Configured) -> list[tuple[str, list[Entry]]]:
+def make_equal(state: SetState, objects: Configured) -> list[tuple[str, list[Entry]]]:
     """Let what is replicated be `objects` and nothing else; what stays keeps its messages.
 
     Returns messages that only this broker had, by queue: of queues that had to make way for a replicated object of the
@@ -161,7 +161,7 @@ def make_equal(state: State, objects: Configured) -> list[tuple[str, list[Entry]
     return lost
 
 
-def _displaced(state: State, objects: Configured) -> Iterator[Queue]:
+def _displaced(state: SetState, objects: Configured) -> Iterator[Queue]:
     names = _names(objects)
     for queue in state.queues.values():
         if queue.id >= LOCAL_BASE:
@@ -176,7 +176,7 @@ def _messages(queue: Queue) -> list[Entry]:
     return sorted(queue.entries(), key=attrgetter("id"))
 
 
-def _make_queue(state: State, queue_id: int, event: ev.QueueDeclared, messages: bool) -> None:
+def _make_queue(state: SetState, queue_id: int, event: ev.QueueDeclared, messages: bool) -> None:
     queue = state.queues_by_id.get(queue_id)
     if queue is None:
         state.apply(queue_id, event)
@@ -197,7 +197,7 @@ def _make_bindings(exchange: Exchange, wanted: list[Binding]) -> None:
         exchange.bind(binding)
 
 
-def _set_marks(state: State, objects: Configured) -> None:
+def _set_marks(state: SetState, objects: Configured) -> None:
     owners = dict(objects.frame.used)
     for queue_id in objects.queues:
         queue = state.queues_by_id[queue_id]

@@ -13,11 +13,11 @@ from typing import Final
 from qpid_ha_broker.events.types import InSyncChanged
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.backup_feed import SENT_BATCHES, BackupFeed
-from qpid_ha_broker.ha.backup_link import BackupLink, Progress
+from qpid_ha_broker.ha.backup_link import BackupLink, BackupProgress
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.follower import Followers
 from qpid_ha_broker.ha.history import problem
-from qpid_ha_broker.ha.in_sync import Change, InSyncSet
+from qpid_ha_broker.ha.in_sync import InSyncChange, InSyncSet
 from qpid_ha_broker.ha.replica import Replica, StreamError
 from qpid_ha_broker.ha.states import Phase
 from qpid_ha_broker.model.errors import NotEnoughReplicas
@@ -30,7 +30,7 @@ class Primary:
     """The promise: the log's witness never passes what the in-sync set has committed."""
 
     def __init__(
-        self, ctx: MemberContext, replica: Replica, generation: int, change: Change, committed_lsn: int
+        self, ctx: MemberContext, replica: Replica, generation: int, change: InSyncChange, committed_lsn: int
     ) -> None:
         settings = ctx.settings
         self._ctx = ctx
@@ -52,7 +52,7 @@ class Primary:
         self._start_lsn = 0
         self.needs_peer_check = False
         """The others have to be asked before a backup may join."""
-        self.unrecorded: Change | None = None
+        self.unrecorded: InSyncChange | None = None
         """The newest change that still has to be recorded; see `epoch_recorder`."""
         self._unrecorded_lsn = 0
         self._check_size()
@@ -152,7 +152,7 @@ class Primary:
     def has_somebody_behind(self) -> bool:
         """Whether a backup catches up, or somebody copies a queue."""
         is_copied = bool(self.followers.links)
-        return is_copied or any(backup.progress is not Progress.FOLLOWING for backup in self.links.values())
+        return is_copied or any(backup.progress is not BackupProgress.FOLLOWING for backup in self.links.values())
 
     @property
     def has_work(self) -> bool:
@@ -231,7 +231,7 @@ class Primary:
         self._write(change)
         self._check_phase()
 
-    def _write(self, change: Change) -> None:
+    def _write(self, change: InSyncChange) -> None:
         lsn = self._ctx.resources.write(InSyncChanged(change.epoch, change.members))
         self.in_sync.appended(change.epoch, lsn)
         self.unrecorded, self._unrecorded_lsn = change, lsn

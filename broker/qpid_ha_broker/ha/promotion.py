@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from qpid_ha_broker.ha.context import MemberContext
-from qpid_ha_broker.ha.effects import PeersAnswered, PromoteAsked, ReadRecord, Record, WriteRecord
+from qpid_ha_broker.ha.effects import ClusterRecord, PeersAnswered, PromoteAsked, ReadRecord, WriteRecord
 from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.refusal import Refusal
 from qpid_ha_broker.ha.states import State
@@ -22,7 +22,7 @@ VOTE_LIMITS = 3
 """A promise lapses after so many ask limits; an attempt gives up after one less."""
 
 
-class Step(Enum):
+class AttemptStep(Enum):
     """What the attempt waits for."""
 
     ASKING = auto()
@@ -44,7 +44,7 @@ class OwnEvidence(NamedTuple):
     claim: int
     """The generation that it wanted for itself last."""
     committed: CommittedSet | None
-    record: Record | None
+    record: ClusterRecord | None
     """The last one that the coordinator has confirmed to it."""
 
 
@@ -53,7 +53,7 @@ class Granted(NamedTuple):
 
     accept: Accept
     cluster: str
-    record: Record | None
+    record: ClusterRecord | None
     """What the coordinator holds now."""
 
 
@@ -71,7 +71,7 @@ class Promotion:
         claim: Callable[[int], None],
     ) -> None:
         self.request, self.force, self.cause, self.failover = asked
-        self.step = Step.ASKING
+        self.step = AttemptStep.ASKING
         self.began_s = ctx.now_s
         self.claimed = 0
         self.handover_lsn = 0
@@ -81,13 +81,13 @@ class Promotion:
         """Keeps a generation from being promised to anybody else."""
         self._asked = 0
         self._answers: PeersAnswered | None = None
-        self._record: Record | None = None
+        self._record: ClusterRecord | None = None
         self._record_is_in = not ctx.settings.has_coordinator
         self._handed_over_by = ""
         self._coordinator_number = 0
         """Of the request to it whose answer is awaited."""
         self._accept: Accept | None = None
-        self._wanted = Record()
+        self._wanted = ClusterRecord()
         """What the coordinator shall hold."""
         self.outcome_is_unknown = False
         """Whether it holds that, nobody knows."""
@@ -116,17 +116,17 @@ class Promotion:
         others = tuple(answer for answer in answers.answers if answer.instance != own)
         self._answers = answers._replace(answers=others)
         match self.step:
-            case Step.ASKING:
+            case AttemptStep.ASKING:
                 return self._judge()
-            case Step.HANDING_OVER:
+            case AttemptStep.HANDING_OVER:
                 return self._handed_over(others)
-            case Step.CLAIMING:
+            case AttemptStep.CLAIMING:
                 return self._claimed(others)
         return None
 
-    def record_read(self, number: int, record: Record | None) -> Outcome:
+    def record_read(self, number: int, record: ClusterRecord | None) -> Outcome:
         """The coordinator answered, or cannot be reached."""
-        if self.step is not Step.ASKING or number != self._coordinator_number:
+        if self.step is not AttemptStep.ASKING or number != self._coordinator_number:
             return None
         self._record, self._record_is_in = record, True
         return self._judge()
@@ -164,7 +164,7 @@ class Promotion:
         if isinstance(verdict, StepDownFirst):
             if self._handed_over_by:
                 return self._refuse(f"{verdict.primary} is primary, beside {self._handed_over_by}: try again")
-            self.step = Step.HANDING_OVER
+            self.step = AttemptStep.HANDING_OVER
             self._ask(Topic.STEP_DOWN)
             return None
         if not self.request and not self._handed_over_by:
@@ -172,7 +172,7 @@ class Promotion:
         self._accept = verdict
         if self._ctx.settings.has_coordinator:
             return self._record_generation(verdict)
-        self.step = Step.CLAIMING
+        self.step = AttemptStep.CLAIMING
         self.claimed = verdict.generation
         self._claim(verdict.generation)
         self._ask(Topic.CLAIM, verdict.generation)
@@ -202,19 +202,19 @@ class Promotion:
         if gave is None:
             return self._refuse("the primary did not answer when it was asked to hand over: try again")
         self._handed_over_by, self.handover_lsn = gave.name, gave.lsn
-        self.step = Step.AWAITING_FINAL_LSN
+        self.step = AttemptStep.AWAITING_FINAL_LSN
         return self.held()
 
     def held(self) -> Outcome:
         """More of the old primary's stream is here, or no more will come."""
         own = self._own().answer
-        if self.step is not Step.AWAITING_FINAL_LSN:
+        if self.step is not AttemptStep.AWAITING_FINAL_LSN:
             return None
         if own.lsn < self.handover_lsn and self._ctx.now_s - self.began_s < 2 * self._ctx.settings.ask_limit_s:
             return None
         self._answers = None
         self._record_is_in = not self._ctx.settings.has_coordinator
-        self.step = Step.ASKING
+        self.step = AttemptStep.ASKING
         self.begin()
         return None
 
@@ -227,48 +227,50 @@ class Promotion:
             return self._refuse(verdict.text if isinstance(verdict, Refusal) else f"{verdict.primary} is primary")
         if self.ends_late():
             return self._refuse("it took too long: what the others promised may not hold any more; try again")
-        self.step = Step.ENDED
+        self.step = AttemptStep.ENDED
         return Granted(verdict._replace(generation=self.claimed), self._own().answer.cluster, None)
 
     def _record_generation(self, accept: Accept) -> Outcome:
         expected = self._record
         if expected is None:
             return self._refuse("the coordinator cannot be reached: try again")
-        self.step = Step.RECORDING
+        self.step = AttemptStep.RECORDING
         generation = max(accept.generation, expected.generation + 1)
         self._accept = accept._replace(generation=generation)
         settings = self._ctx.settings
         cluster = (
             self._own().answer.cluster or expected.cluster or settings.instance
         )  # the first primary names the cluster
-        self._wanted = Record(cluster, generation, settings.name, accept.epoch, accept.members)
+        self._wanted = ClusterRecord(cluster, generation, settings.name, accept.epoch, accept.members)
         self._claim(generation)  # on disk: a broker that dies right after this knows that nobody else was named
         self._coordinator_number = self._ctx.number()
         self._ctx.effects.append(WriteRecord(self._coordinator_number, expected, self._wanted))
         return None
 
-    def record_written(self, number: int, written: bool, record: Record | None, problem: str) -> Outcome:
+    def record_written(self, number: int, written: bool, record: ClusterRecord | None, problem: str) -> Outcome:
         """The coordinator took the new generation, or holds something else."""
-        if self.step is not Step.RECORDING or number != self._coordinator_number or self._accept is None:
+        if self.step is not AttemptStep.RECORDING or number != self._coordinator_number or self._accept is None:
             return None
         self.outcome_is_unknown = not written and record is None
         if not written and record != self._wanted:
             who = f"{record.primary} was faster" if record is not None else problem
             return self._refuse(f"the coordinator did not take generation {self._accept.generation}: {who}")
-        self.step = Step.ENDED
+        self.step = AttemptStep.ENDED
         return Granted(self._accept, self._wanted.cluster, self._wanted)
 
     def _refuse(self, text: str) -> Outcome:
         if self.claimed:
             self._ask(Topic.WITHDRAW, self.claimed)
-        self.step = Step.ENDED
+        self.step = AttemptStep.ENDED
         return Refusal(text)
 
     @property
     def takes_over(self) -> bool:
         """A live primary hands over to this broker, or has: it wanted that itself, or was asked for it."""
         return (
-            not self.request or bool(self._handed_over_by) or self.step in (Step.HANDING_OVER, Step.AWAITING_FINAL_LSN)
+            not self.request
+            or bool(self._handed_over_by)
+            or self.step in (AttemptStep.HANDING_OVER, AttemptStep.AWAITING_FINAL_LSN)
         )
 
     @property
@@ -278,4 +280,4 @@ class Promotion:
 
     def give_up(self, text: str) -> Outcome:
         """Something happened that makes this attempt pointless."""
-        return None if self.step in (Step.ENDED, Step.RECORDING) else self._refuse(text)
+        return None if self.step in (AttemptStep.ENDED, AttemptStep.RECORDING) else self._refuse(text)

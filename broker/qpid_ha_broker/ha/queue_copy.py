@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.history import newest
 from qpid_ha_broker.model.errors import ModelError
@@ -201,13 +201,13 @@ class QueueCopy:
 
     def _continue(self, frame: fr.Frame) -> None:
         followed = self._followed
-        if followed is None or not isinstance(frame, fr.Batch | fr.Chunk | fr.CaughtUp | fr.Heartbeat):
+        if followed is None or not isinstance(frame, fr.Append | fr.Chunk | fr.CaughtUp | fr.Heartbeat):
             raise CopyError(f"{type(frame).__name__} was not asked for")
         if frame.generation != followed.generation:
             raise CopyError(f"{type(frame).__name__} of generation {frame.generation}, not {followed.generation}")
         if isinstance(frame, fr.Chunk):
             self._chunk(frame)
-        elif isinstance(frame, fr.Batch):
+        elif isinstance(frame, fr.Append):
             self._batch(followed, frame)
         elif isinstance(frame, fr.CaughtUp):
             self._end_comparison(followed, frame.lsn)
@@ -241,7 +241,7 @@ class QueueCopy:
         self.state = CopyState.FOLLOWING
         self._reach(followed, lsn)
 
-    def _batch(self, followed: fr.Followed, frame: fr.Batch) -> None:
+    def _batch(self, followed: fr.Followed, frame: fr.Append) -> None:
         coming: list[_Add | _Drop] = []
         for lsn, event, _ in _records(frame.data):
             if isinstance(event, ev.Enqueued):
@@ -338,7 +338,7 @@ class QueueCopy:
         return max(self.remote_lsn - self.lsn, 0)
 
 
-def _records(data: bytes) -> list[Record]:
+def _records(data: bytes) -> list[LogRecord]:
     records, _, problem = decode(data)
     if problem is not None:
         raise CopyError(f"damaged at byte {problem.offset}: {problem.text}")

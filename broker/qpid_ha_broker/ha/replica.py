@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeVar
 
-from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued, GenerationStarted, InSyncChanged, Released
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.catchup import CatchUp, CatchUpError
@@ -19,7 +19,7 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.durability import DurableProgress
 from qpid_ha_broker.ha.tail import Tail
 from qpid_ha_broker.ha.verdict import CommittedSet
-from qpid_ha_broker.model.state import ReplayError, State
+from qpid_ha_broker.model.state import ReplayError, SetState
 
 Kind = TypeVar("Kind")
 _MARKS: Final = (GenerationStarted, InSyncChanged)
@@ -36,13 +36,13 @@ class Held(NamedTuple):
     """A batch that is held and not applied."""
 
     last_lsn: int
-    records: list[Record]
+    records: list[LogRecord]
 
 
 class Restored(NamedTuple):
     """What a broker has from its store, besides the state: that is in the resource set already."""
 
-    store: fr.Store
+    store: fr.StoreOrigin
     held: tuple[Held, ...] = ()
     """Not applied: perhaps it was never committed."""
     lost_transient: int = 0
@@ -59,7 +59,7 @@ class Restored(NamedTuple):
 class LogHistory:
     """Who led and who was in sync, as this broker's log tells: what is applied, and the held events about it."""
 
-    def __init__(self, state: State, held: Iterable[Held]) -> None:
+    def __init__(self, state: SetState, held: Iterable[Held]) -> None:
         self._state = state
         self.held_marks = [record for batch in held for record in _marks(batch.records)]
         """Of what is held and not applied."""
@@ -97,13 +97,13 @@ class LogHistory:
         held = self._held_events(InSyncChanged)
         return held[-1][1] if held else self._state.in_sync
 
-    def in_sync(self, store: fr.Store) -> InSyncChanged:
+    def in_sync(self, store: fr.StoreOrigin) -> InSyncChanged:
         """The newest in-sync set that this broker knows of.
 
         Of a log out of a `store`: together with those that it may never have replaced. A primary that wrote "I am
         alone" and was not heard has not been alone, and its log does not know.
         """
-        if store is not fr.Store.DIRTY:
+        if store is not fr.StoreOrigin.DIRTY:
             return self.newest_in_sync()
         newest, has_begun = self._state.in_sync, False
         for record in self.held_marks:
@@ -120,7 +120,7 @@ class LogHistory:
 
     # --- as the log goes on
 
-    def hold(self, marks: list[Record]) -> None:
+    def hold(self, marks: list[LogRecord]) -> None:
         """These came, and are not applied yet."""
         self.held_marks += marks
 
@@ -201,7 +201,7 @@ class Replica:
 
     # --- the stream
 
-    def append(self, frame: fr.Batch) -> None:
+    def append(self, frame: fr.Append) -> None:
         """Hold the next batch. Raises StreamError, and then nothing of it is held."""
         held_lsn = self.held_lsn
         if frame.first_lsn != held_lsn + 1:
@@ -262,7 +262,7 @@ class Replica:
         self.complete = self._follows_from_log = False
         self._ctx.is_status_stale = True
 
-    def _without_lost(self, record: Record) -> Record:
+    def _without_lost(self, record: LogRecord) -> LogRecord:
         """The record without the messages that were not durable, and did not come back with the store."""
         event = record.event
         if not isinstance(event, Dequeued | Acquired | Released):
@@ -373,13 +373,13 @@ class Replica:
 
     def mark_in_sync(self) -> None:
         """What this broker holds is no longer just what its store had."""
-        if self.store is not fr.Store.FAILED:
-            self.store, self.is_chosen = fr.Store.MEMORY, False
+        if self.store is not fr.StoreOrigin.FAILED:
+            self.store, self.is_chosen = fr.StoreOrigin.MEMORY, False
             self._ctx.is_status_stale = True
 
     def mark_store_failed(self) -> None:
         """What comes from now on is held in memory only."""
-        self.store = fr.Store.FAILED
+        self.store = fr.StoreOrigin.FAILED
         self._ctx.is_status_stale = True
 
     def check_invariants(self) -> None:
@@ -389,12 +389,12 @@ class Replica:
             raise AssertionError(f"the tail ends at LSN {self.tail.last_lsn}, the log at {self.held_lsn}")
 
 
-def transient_count(records: list[Record]) -> int:
+def transient_count(records: list[LogRecord]) -> int:
     """As `model.log.Batch.transient`."""
     return sum(
         [len(event.queues) for _, event, part in records if type(event) is Enqueued and not (event.durable or part)]
     )
 
 
-def _marks(records: list[Record]) -> list[Record]:
+def _marks(records: list[LogRecord]) -> list[LogRecord]:
     return [record for record in records if type(record.event) in _MARKS]

@@ -22,10 +22,10 @@ from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.epoch_recorder import Deposed, EpochRecorder
 from qpid_ha_broker.ha.history import problem
-from qpid_ha_broker.ha.in_sync import Change
+from qpid_ha_broker.ha.in_sync import InSyncChange
 from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.primary_channel import PrimaryChannel
-from qpid_ha_broker.ha.promotion import Granted, Outcome, OwnEvidence, Promotion, Step
+from qpid_ha_broker.ha.promotion import AttemptStep, Granted, Outcome, OwnEvidence, Promotion
 from qpid_ha_broker.ha.refusal import Refusal
 from qpid_ha_broker.ha.replica import STREAM_ERRORS, Replica, Restored, StreamError
 from qpid_ha_broker.ha.states import Cause, Phase, State, StateMachine
@@ -52,7 +52,7 @@ class MemberParts:
         self.channel = PrimaryChannel(ctx)
         self.votes = Votes(ctx, restored)
         self.unresolved = UnresolvedRecordWrite(ctx, self.votes)
-        self.confirmed_record: fx.Record | None = None
+        self.confirmed_record: fx.ClusterRecord | None = None
         """The last record that the coordinator has confirmed to this process."""
         self.refusal: str | None = None
         """Of the last promotion, until this broker has a primary or is one."""
@@ -455,7 +455,7 @@ class Connecting(Standby):
     def _is_being_recorded(self) -> bool:
         """The verdict is spoken and is not asked for again: what this broker holds must stay what was judged."""
         role = self._parts.role
-        return isinstance(role, Candidate) and role.promotion.step is Step.RECORDING
+        return isinstance(role, Candidate) and role.promotion.step is AttemptStep.RECORDING
 
 
 class Following(Standby):
@@ -479,7 +479,7 @@ class Following(Standby):
         """LSN and chunks that the primary was told."""
         self._sent_s = 0.0
         self._stream: dict[type, Callable[[Any], None]] = {
-            fr.Batch: self._replica.append,
+            fr.Append: self._replica.append,
             fr.Objects: lambda frame: self._replica.catch_up_objects(frame, welcome),
             fr.Chunk: self._take_chunk,
             fr.CaughtUp: self._caught_up,
@@ -700,7 +700,7 @@ class Candidate(Role):
     def vote_asked(self, question: fr.Question) -> Refusal | None:
         """Of two candidates the one that is further goes on."""
         own = self._replica.held_lsn, self._ctx.settings.name
-        if own > (question.lsn, question.asker) or self.promotion.step in (Step.RECORDING, Step.ENDED):
+        if own > (question.lsn, question.asker) or self.promotion.step in (AttemptStep.RECORDING, AttemptStep.ENDED):
             return Refusal("this broker is being promoted itself")
         refusal = self._parts.votes.vote(question, self._replica.history.generation)
         if refusal is not None:
@@ -999,7 +999,7 @@ def lead_alone(parts: MemberParts) -> None:
     """
     ctx, replica = parts.ctx, parts.replica
     replica.apply_all()
-    change = Change(ctx.resources.state.in_sync.epoch, (ctx.settings.name,))
+    change = InSyncChange(ctx.resources.state.in_sync.epoch, (ctx.settings.name,))
     primary = Primary(ctx, replica, replica.history.generation, change, ctx.resources.log.last_lsn)
     _open_for_clients(ctx)
     ctx.want_turn()
@@ -1020,7 +1020,7 @@ def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted)
     committed_lsn, lacks_transient = replica.committed_lsn, replica.lacks_transient
     replica.apply_all()
     resources, name = ctx.resources, ctx.settings.name
-    change = Change(accept.epoch, accept.members)
+    change = InSyncChange(accept.epoch, accept.members)
     primary = Primary(ctx, replica, accept.generation, change, min(committed_lsn, resources.log.last_lsn))
     cluster = granted.cluster or ctx.settings.instance  # the first primary's UUID names the cluster
     started = GenerationStarted(accept.generation, name, cluster, ctx.wall_ms(), accept.is_forced, promotion.cause)
@@ -1051,7 +1051,7 @@ def _open_for_clients(ctx: MemberContext) -> None:
     ctx.resources.take_over(ctx.wall_ms(), int(ctx.settings.backup_timeout_s * 1000))
 
 
-class Row(NamedTuple):
+class RoleRow(NamedTuple):
     """Who handles an input, or a frame, in each role: the name of a method."""
 
     connecting: str
@@ -1060,53 +1060,53 @@ class Row(NamedTuple):
     leader: str
 
 
-TABLE: Final[dict[type, Row]] = {
+TABLE: Final[dict[type, RoleRow]] = {
     # input                     connecting            following             candidate           leader
-    fx.Started: Row("start", "never", "never", "never"),
-    fx.Ticked: Row("tick", "tick", "tick", "tick"),
-    fx.TurnEnded: Row("ignore", "ignore", "ignore", "turn_ended"),
-    fx.Persisted: Row("persisted", "persisted", "as_standby", "persisted"),
-    fx.CheckpointPersisted: Row("persisted", "persisted", "as_standby", "persisted"),
-    fx.StoreFailed: Row("lose_store", "lose_store", "lose_store", "lose_store"),
-    fx.LinkOpened: Row("greet", "ignore", "as_standby", "ignore"),
-    fx.LinkLost: Row("link_lost", "link_lost", "link_lost", "link_lost"),
-    fx.LinkWritable: Row("ignore", "ignore", "ignore", "set_writable"),
-    fx.FrameDamaged: Row("frame_damaged", "frame_damaged", "frame_damaged", "frame_damaged"),
-    fx.FrameReceived: Row("dispatch", "dispatch", "dispatch", "dispatch"),
-    fx.PromoteAsked: Row("begin_promotion", "begin_promotion", "refuse_second", "confirm_leading"),
-    fx.DemoteAsked: Row("refuse_to_demote", "refuse_to_demote", "as_standby", "demote"),
-    fx.SwitchoverAsked: Row("refuse_ask_primary", "refuse_ask_primary", "as_standby", "switch_over"),
-    fx.DropAsked: Row("refuse_ask_primary", "refuse_ask_primary", "as_standby", "drop"),
-    fx.ShutdownAsked: Row("refuse_ask_primary", "refuse_ask_primary", "as_standby", "shut_down"),
-    fx.ClientsEnded: Row("ignore", "ignore", "ignore", "clients_ended"),
-    fx.PeersAnswered: Row("ignore", "ignore", "peers_answered", "peers_answered"),
-    fx.RecordRead: Row("record_read", "record_read", "record_read", "record_read"),
-    fx.RecordWritten: Row("ignore", "ignore", "record_written", "record_written"),
-    fx.Stopping: Row("stop", "stop", "stop", "stop"),
+    fx.Started: RoleRow("start", "never", "never", "never"),
+    fx.Ticked: RoleRow("tick", "tick", "tick", "tick"),
+    fx.TurnEnded: RoleRow("ignore", "ignore", "ignore", "turn_ended"),
+    fx.Persisted: RoleRow("persisted", "persisted", "as_standby", "persisted"),
+    fx.CheckpointPersisted: RoleRow("persisted", "persisted", "as_standby", "persisted"),
+    fx.StoreFailed: RoleRow("lose_store", "lose_store", "lose_store", "lose_store"),
+    fx.LinkOpened: RoleRow("greet", "ignore", "as_standby", "ignore"),
+    fx.LinkLost: RoleRow("link_lost", "link_lost", "link_lost", "link_lost"),
+    fx.LinkWritable: RoleRow("ignore", "ignore", "ignore", "set_writable"),
+    fx.FrameDamaged: RoleRow("frame_damaged", "frame_damaged", "frame_damaged", "frame_damaged"),
+    fx.FrameReceived: RoleRow("dispatch", "dispatch", "dispatch", "dispatch"),
+    fx.PromoteAsked: RoleRow("begin_promotion", "begin_promotion", "refuse_second", "confirm_leading"),
+    fx.DemoteAsked: RoleRow("refuse_to_demote", "refuse_to_demote", "as_standby", "demote"),
+    fx.SwitchoverAsked: RoleRow("refuse_ask_primary", "refuse_ask_primary", "as_standby", "switch_over"),
+    fx.DropAsked: RoleRow("refuse_ask_primary", "refuse_ask_primary", "as_standby", "drop"),
+    fx.ShutdownAsked: RoleRow("refuse_ask_primary", "refuse_ask_primary", "as_standby", "shut_down"),
+    fx.ClientsEnded: RoleRow("ignore", "ignore", "ignore", "clients_ended"),
+    fx.PeersAnswered: RoleRow("ignore", "ignore", "peers_answered", "peers_answered"),
+    fx.RecordRead: RoleRow("record_read", "record_read", "record_read", "record_read"),
+    fx.RecordWritten: RoleRow("ignore", "ignore", "record_written", "record_written"),
+    fx.Stopping: RoleRow("stop", "stop", "stop", "stop"),
     # frame
-    fr.Hello: Row("refuse_to_lead", "refuse_to_lead", "as_standby_frame", "greeted"),
-    fr.Follow: Row("refuse_to_lead", "refuse_to_lead", "as_standby_frame", "copy_asked"),
-    fr.Question: Row("reply", "reply", "reply", "reply"),
-    fr.Welcome: Row("welcomed", "ignore", "as_standby_frame", "ignore"),
-    fr.Refused: Row("refused", "refused", "as_standby_frame", "ignore"),
-    fr.Batch: Row("ignore", "take", "as_standby_frame", "ignore"),
-    fr.Heartbeat: Row("ignore", "take", "as_standby_frame", "ignore"),
-    fr.Objects: Row("ignore", "take", "as_standby_frame", "ignore"),
-    fr.Chunk: Row("ignore", "take", "as_standby_frame", "ignore"),
-    fr.CaughtUp: Row("ignore", "take", "as_standby_frame", "ignore"),
-    fr.TakeOver: Row("ignore", "take_over", "as_standby_frame", "ignore"),
-    fr.Shutdown: Row("ignore", "shut_down", "as_standby_frame", "ignore"),
-    fr.Ack: Row("ignore", "ignore", "ignore", "acknowledged"),
-    fr.Holdings: Row("ignore", "ignore", "ignore", "held_told"),
-    fr.HoldingsDone: Row("ignore", "ignore", "ignore", "held_told"),
-    fr.Answer: Row("reject", "reject", "reject", "reject"),
-    fr.Followed: Row("reject", "reject", "reject", "reject"),
+    fr.Hello: RoleRow("refuse_to_lead", "refuse_to_lead", "as_standby_frame", "greeted"),
+    fr.Follow: RoleRow("refuse_to_lead", "refuse_to_lead", "as_standby_frame", "copy_asked"),
+    fr.Question: RoleRow("reply", "reply", "reply", "reply"),
+    fr.Welcome: RoleRow("welcomed", "ignore", "as_standby_frame", "ignore"),
+    fr.Refused: RoleRow("refused", "refused", "as_standby_frame", "ignore"),
+    fr.Append: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
+    fr.Heartbeat: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
+    fr.Objects: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
+    fr.Chunk: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
+    fr.CaughtUp: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
+    fr.TakeOver: RoleRow("ignore", "take_over", "as_standby_frame", "ignore"),
+    fr.Shutdown: RoleRow("ignore", "shut_down", "as_standby_frame", "ignore"),
+    fr.Ack: RoleRow("ignore", "ignore", "ignore", "acknowledged"),
+    fr.Holdings: RoleRow("ignore", "ignore", "ignore", "held_told"),
+    fr.HoldingsDone: RoleRow("ignore", "ignore", "ignore", "held_told"),
+    fr.Answer: RoleRow("reject", "reject", "reject", "reject"),
+    fr.Followed: RoleRow("reject", "reject", "reject", "reject"),
 }
 
 
 def table_in_markdown() -> str:
     """For docs/states.md."""
-    lines = ["| | " + " | ".join(Row._fields) + " |", "| --- |" + " --- |" * len(Row._fields)]
+    lines = ["| | " + " | ".join(RoleRow._fields) + " |", "| --- |" + " --- |" * len(RoleRow._fields)]
     for kind, row in TABLE.items():
         cells = " | ".join(name.replace("_", " ") if name != "ignore" else "" for name in row)
         lines.append(f"| `{kind.__name__}` | {cells} |")

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from qpid_ha_broker.ha.effects import Record
-from qpid_ha_broker.ha.frames import Answer, Store
+from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.frames import Answer, StoreOrigin
 from qpid_ha_broker.ha.history import log_end
 from qpid_ha_broker.ha.refusal import Refusal
 from qpid_ha_broker.ha.states import State
@@ -38,7 +38,7 @@ class PromotionEvidence:
     """Who wrote the last generation of this broker's log; empty for an empty one."""
     answers: tuple[Answer, ...]
     unreachable: tuple[str, ...]
-    record: Record | None
+    record: ClusterRecord | None
     has_coordinator: bool
     min_in_sync: int
     handed_over_by: str = ""
@@ -51,7 +51,7 @@ class PromotionEvidence:
     """The generation that this broker wanted to lead last, by what it has on disk."""
     own_committed: CommittedSet | None = None
     """The newest one of this broker's log; None: it was told of none since it was started."""
-    own_record: Record | None = None
+    own_record: ClusterRecord | None = None
     """The last one that the coordinator has confirmed to this process."""
 
 
@@ -93,7 +93,7 @@ def judge(evidence: PromotionEvidence) -> Verdict:
         reason = _why_not_by_force(evidence)
         if not reason and _outdated_record(evidence) is not None:
             evidence = _without_record(evidence)
-    elif evidence.own.store is Store.FAILED:
+    elif evidence.own.store is StoreOrigin.FAILED:
         reason = "the store of this broker has failed, and it holds what came since in memory only: promote another one"
     elif evidence.own.state == State.CATCHUP or not evidence.own.complete:
         reason = "this broker is still catching up and lacks messages: promote one that is ready"
@@ -218,7 +218,7 @@ def _outdated_record(evidence: PromotionEvidence) -> Refusal | None:
     )
 
 
-def shown_record(record: Record) -> str:
+def shown_record(record: ClusterRecord) -> str:
     """What it says, as the end of a sentence."""
     if not record.generation:
         return "is empty"
@@ -237,7 +237,7 @@ def _outdated_stores(evidence: PromotionEvidence) -> Refusal | None:
     3. A member that was not restarted and knows nothing of that generation: nothing was confirmed without it.
     """
     record, own = evidence.record, evidence.own
-    if record is None or own.store not in (Store.DIRTY, Store.CLEAN):
+    if record is None or own.store not in (StoreOrigin.DIRTY, StoreOrigin.CLEAN):
         return None
     here = (own, *evidence.answers)
     at = record.generation, record.epoch
@@ -277,7 +277,7 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
     When all of them are here, the furthest holds everything that was confirmed; before that nobody can know.
     """
     own = evidence.own
-    if own.store is not Store.DIRTY or evidence.is_chosen:
+    if own.store is not StoreOrigin.DIRTY or evidence.is_chosen:
         return ""
     members = [answer for answer in evidence.answers if answer.name in view.members]
     awake = [each.name for each in members if _is_awake(each) and not _left_out_by(each, evidence)]
@@ -302,7 +302,7 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
 
 def _is_awake(answer: Answer) -> bool:
     """It was not restarted since it was in sync, and its own log says that it was."""
-    return answer.store is Store.MEMORY and bool(answer.generation) and _was_in_sync(answer)
+    return answer.store is StoreOrigin.MEMORY and bool(answer.generation) and _was_in_sync(answer)
 
 
 def _was_in_sync(answer: Answer) -> bool:
@@ -319,7 +319,7 @@ def _may_be_alone(restarted: Answer, other: Answer, evidence: PromotionEvidence)
     is_left_out = other.name not in restarted.newest_members
     is_newer = (restarted.generation, restarted.epoch) > (other.generation, other.epoch)
     is_further = log_end(restarted) > log_end(other)
-    is_dirty_member = restarted.store is Store.DIRTY and _was_in_sync(restarted)
+    is_dirty_member = restarted.store is StoreOrigin.DIRTY and _was_in_sync(restarted)
     is_possible = is_newer and is_further and _may_have_confirmed(restarted, evidence)
     return not evidence.has_coordinator and is_dirty_member and is_left_out and is_possible
 
@@ -344,7 +344,7 @@ def _may_have_confirmed(restarted: Answer, evidence: PromotionEvidence) -> bool:
 def _why_left_out(evidence: PromotionEvidence) -> str:
     """For a broker that was not restarted."""
     own = evidence.own
-    further = [] if own.store is Store.DIRTY or evidence.is_chosen else _left_out_by(own, evidence)
+    further = [] if own.store is StoreOrigin.DIRTY or evidence.is_chosen else _left_out_by(own, evidence)
     if not further:
         return ""
     return (

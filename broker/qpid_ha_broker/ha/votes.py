@@ -13,7 +13,7 @@ older primary (`UnresolvedRecordWrite`).
 from __future__ import annotations
 
 from qpid_ha_broker.ha.context import MemberContext
-from qpid_ha_broker.ha.effects import PersistVote, ReadRecord, Record
+from qpid_ha_broker.ha.effects import ClusterRecord, PersistVote, ReadRecord
 from qpid_ha_broker.ha.frames import Question
 from qpid_ha_broker.ha.promotion import VOTE_LIMITS
 from qpid_ha_broker.ha.refusal import Refusal
@@ -152,7 +152,7 @@ class UnresolvedRecordWrite:
             self._number = self._ctx.number()
             self._ctx.effects.append(ReadRecord(self._number))
 
-    def record_read(self, number: int, record: Record | None) -> None:
+    def record_read(self, number: int, record: ClusterRecord | None) -> None:
         """What it holds; None: it still cannot be reached."""
         if number != self._number or not self._generation:
             return

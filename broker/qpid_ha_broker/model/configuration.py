@@ -28,7 +28,7 @@ from qpid_ha_broker.model.work import Task
 MAX_NAME_BYTES = 1024
 
 
-class Change(NamedTuple):
+class ConfigurationChange(NamedTuple):
     """What was done, in an operator's words. `transient`: to something that deletes itself."""
 
     text: str
@@ -42,7 +42,7 @@ class Configuration:
         self._resources = resources
         self._state = resources.state
         self._log = resources.log
-        self._changes: list[Change] = []
+        self._changes: list[ConfigurationChange] = []
         self._deletions: dict[Queue, Deletion] = {}
         """Those that go on."""
         self._levels = LevelChange(
@@ -89,7 +89,7 @@ class Configuration:
         self._resources.end_purges(queue)
         self._levels.move_queue(queue, level)
 
-    def take_changes(self) -> list[Change]:
+    def take_changes(self) -> list[ConfigurationChange]:
         """What was done since the last call, for the operator's log."""
         changes, self._changes = self._changes, []
         return changes
@@ -289,7 +289,7 @@ class Configuration:
             raise AlreadyExists(f"the name {name} is taken: queues and exchanges share their names")
 
     def _note(self, queue: Queue | None, text: str) -> None:
-        self._changes.append(Change(text, transient=queue is not None and queue.arguments.auto_delete))
+        self._changes.append(ConfigurationChange(text, transient=queue is not None and queue.arguments.auto_delete))
 
     def _write_declared(self, event: ev.QueueDeclared, level: Replicate) -> int:
         if level is not Replicate.CONFIGURATION:

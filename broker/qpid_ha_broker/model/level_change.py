@@ -20,7 +20,7 @@ from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.replication import is_local, is_local_binding
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, State
+from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, SetState
 
 COPIED_BYTES_MAX = 64 * 1024 * 1024
 """Of messages that one unit brings into the replicated log: it is written, sent and confirmed in one piece."""
@@ -40,7 +40,7 @@ class _Copies(NamedTuple):
 class LevelChange:
     """The promise: who follows the replicated log holds, before and after, what its level says of every object."""
 
-    def __init__(self, state: State, log: Log, local_log: Log, *, log_acquisitions: bool) -> None:
+    def __init__(self, state: SetState, log: Log, local_log: Log, *, log_acquisitions: bool) -> None:
         self._state = state
         self._log = log
         self._local_log = local_log
@@ -173,7 +173,7 @@ class LevelChange:
         return _Copies(entries, enqueued, history)
 
 
-def _renumber(state: State, queue: Queue, copies: _Copies, lsns: list[int]) -> None:
+def _renumber(state: SetState, queue: Queue, copies: _Copies, lsns: list[int]) -> None:
     """Let the messages of `queue` be those of `copies`. `lsns`: of the events, the messages' first."""
     new_ids = {entry.id: lsn for entry, lsn in zip(copies.entries, lsns, strict=False)}
     for entry, event in zip(copies.entries, copies.enqueued, strict=True):

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from qpid_ha_broker.events.codec import Record, encode_counting
+from qpid_ha_broker.events.codec import LogRecord, encode_counting
 from qpid_ha_broker.events.scan import durable_only, offset_after
 from qpid_ha_broker.events.types import Event, TransactionCommitted
 
@@ -48,7 +48,7 @@ class Log:
     def __init__(self, last_lsn: int = 0) -> None:
         self.last_lsn = last_lsn
         self._acknowledged: dict[str, int] = {}
-        self._pending: list[Record] = []
+        self._pending: list[LogRecord] = []
         self._units: deque[tuple[int, int]] = deque()
         """First and closing LSN of units that may not be committed yet."""
 
@@ -78,7 +78,7 @@ class Log:
         """Give `event` the next LSN. `part`: it counts only when the unit's TransactionCommitted follows."""
         lsn = self.last_lsn = self.last_lsn + 1
         if self._acknowledged:
-            self._pending.append(Record(lsn, event, part))
+            self._pending.append(LogRecord(lsn, event, part))
         return lsn
 
     def append_unit(self, events: Sequence[Event]) -> list[int]:

@@ -16,7 +16,7 @@ from qpid_ha_broker.model.work import Task, emptied
 _entry_id = attrgetter("id")
 
 
-class Position(Protocol):
+class OrderCursor(Protocol):
     """Where a consumer or a browser stands in an order."""
 
     def peek(self) -> Entry | None:
@@ -90,11 +90,11 @@ class Order(ABC):
         """Replace every id; the order by id must stay. Restart positions after it."""
 
     @abstractmethod
-    def position(self, sharing: bool = False) -> Position:
+    def position(self, sharing: bool = False) -> OrderCursor:
         """A new place at the start. `sharing`: for consumers, who take turns between priorities."""
 
     @abstractmethod
-    def position_after(self, message_id: int) -> Position:
+    def position_after(self, message_id: int) -> OrderCursor:
         """Before the first with a larger id, and on by ascending ids, whatever the order is: see `HistoryCursor`."""
 
     @abstractmethod
@@ -102,7 +102,7 @@ class Order(ABC):
         """The largest id that is here and not above `most`; 0: there is none."""
 
     @abstractmethod
-    def displacing_position(self) -> Position:
+    def displacing_position(self) -> OrderCursor:
         """Where a ring finds what has to go first."""
 
     def level_of(self, priority: int) -> int:
@@ -172,16 +172,16 @@ class Fifo(Order):
     def renumber(self, new_ids: Mapping[int, int]) -> None:
         self._sequence.renumber(new_ids)
 
-    def position(self, sharing: bool = False) -> Position:
+    def position(self, sharing: bool = False) -> OrderCursor:
         return Cursor(self._sequence)
 
-    def position_after(self, message_id: int) -> Position:
+    def position_after(self, message_id: int) -> OrderCursor:
         return HistoryCursor(self._sequence, message_id)
 
     def newest_id(self, most: int) -> int:
         return self._sequence.newest_id(most)
 
-    def displacing_position(self) -> Position:
+    def displacing_position(self) -> OrderCursor:
         return Cursor(self._sequence)
 
 
@@ -302,20 +302,20 @@ class ByPriority(Order):
         for level in self._levels:
             level.renumber(new_ids)
 
-    def position(self, sharing: bool = False) -> Position:
+    def position(self, sharing: bool = False) -> OrderCursor:
         return PriorityPosition(self, self._levels, self._share if sharing else 0)
 
-    def position_after(self, message_id: int) -> Position:
+    def position_after(self, message_id: int) -> OrderCursor:
         return ArrivalPosition(self, self._levels, message_id)
 
     def newest_id(self, most: int) -> int:
         return max(level.newest_id(most) for level in self._levels)
 
-    def displacing_position(self) -> Position:
+    def displacing_position(self) -> OrderCursor:
         return PriorityPosition(self, self._levels, share=0, lowest_first=True)
 
 
-class _LevelsPosition(Position):
+class _LevelsPosition(OrderCursor):
     """A cursor in each level."""
 
     __slots__ = ("_cursors", "_order")

@@ -20,11 +20,11 @@ from zlib import crc32
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.layout import PART, PLAIN_HEAD, SEAL, VERSION, RecordKind
 from qpid_ha_broker.events.types import Enqueued
-from qpid_ha_broker.model.orders import Position
+from qpid_ha_broker.model.orders import OrderCursor
 from qpid_ha_broker.model.paged import BodyDamaged, BodySource, PagedMessage, Shapes, size_of
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.state import SetState
 
 AHEAD_BYTES: Final = 4 * 1024 * 1024
 """What a consumer finds in memory ahead of it."""
@@ -51,7 +51,7 @@ class PlacedRecords(NamedTuple):
     seals: array[int]
 
 
-class Piece(NamedTuple):
+class BodyPiece(NamedTuple):
     """What a file, or a part of it, holds of durable messages, by queue."""
 
     source: BodySource
@@ -83,7 +83,7 @@ class Paging:
     memory gives. What cannot be read back stays in its place, and is told once.
     """
 
-    def __init__(self, state: State, memory_bytes: int) -> None:
+    def __init__(self, state: SetState, memory_bytes: int) -> None:
         self.memory_bytes = memory_bytes
         """What `state.memory_bytes` should stay below."""
         self._state = state
@@ -164,7 +164,7 @@ class Paging:
 
     # --- out
 
-    def visit(self, piece: Piece, outdated: Container[str], tally: Tally) -> Iterator[None]:
+    def visit(self, piece: BodyPiece, outdated: Container[str], tally: Tally) -> Iterator[None]:
         """Let payloads leave that `piece` has, as long as it is too much, and point to it from `outdated` files.
 
         Stops now and then for the caller to decide whether to go on; between two steps anything may change.
@@ -247,7 +247,7 @@ def lead_bytes(memory_bytes: int, queues: int) -> int:
     return min(memory_bytes // (4 * max(queues, 1)), AHEAD_BYTES)
 
 
-def _lead(position: Position, bytes_max: int, messages_max: int) -> list[Entry]:
+def _lead(position: OrderCursor, bytes_max: int, messages_max: int) -> list[Entry]:
     """What is ahead of `position`, up to so much."""
     found: list[Entry] = []
     size = 0
@@ -266,7 +266,7 @@ class _ReadAhead:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._marks: dict[Position, Entry] = {}
+        self._marks: dict[OrderCursor, Entry] = {}
 
     def due(self, is_known: Callable[[Entry], bool]) -> list[tuple[Entry, PagedMessage]]:
         """What is paged out of the messages ahead of those who have passed half of what they had ahead of them."""

@@ -15,7 +15,7 @@ from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import QueueFull
 from qpid_ha_broker.model.expiries import Expiries
 from qpid_ha_broker.model.log import Log
-from qpid_ha_broker.model.orders import Order, Position, make_order
+from qpid_ha_broker.model.orders import Order, OrderCursor, make_order
 from qpid_ha_broker.model.paged import Outline, PagedMessage, size_of
 from qpid_ha_broker.model.queue_arguments import FullPolicy, QueueArguments, Replicate
 from qpid_ha_broker.model.sequence import Entry, Holder
@@ -46,7 +46,7 @@ class Consumer(Holder):
         self.accepts = accepts
         self.credit = 0
         self.window_bytes = 0
-        self.position: Position | None = None
+        self.position: OrderCursor | None = None
 
 
 class Handout(NamedTuple):
@@ -121,7 +121,7 @@ class Queue:
         self._order: Order = make_order(arguments)
         self._head = self._order.position(sharing=True)
         self._positions = [self._head]
-        self._displacing: Position | None = None
+        self._displacing: OrderCursor | None = None
         self._expiries = Expiries()
         self._turn = 0
         self.deleted, self.locked = False, ""
@@ -309,7 +309,7 @@ class Queue:
         """All messages, in no certain order, some at a time; between two steps anything may change."""
         return self._order.walk()
 
-    def positions(self) -> list[Position]:
+    def positions(self) -> list[OrderCursor]:
         """Where consumers and browsers stand; where consumers would begin, if there are none."""
         found = {consumer.position: None for consumer in self.consumers if consumer.position is not None}
         return list(found) or [self._head]

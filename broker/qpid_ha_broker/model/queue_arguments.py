@@ -38,7 +38,7 @@ class Replicate(StrEnum):
     MESSAGES = "messages"
 
 
-class StoreError(StrEnum):
+class StoreErrorPolicy(StrEnum):
     """What a backup does that cannot store what the primary sends (seed 000, "Inconsistent errors")."""
 
     ABORT = "abort"
@@ -69,7 +69,7 @@ class QueueArguments:
     durable: bool = False
     subscription: str = ""
     replicate: Replicate | None = None
-    store_error: StoreError | None = None
+    store_error: StoreErrorPolicy | None = None
     """None: as the broker's settings say."""
     given: Mapping[str, Scalar] = field(default_factory=dict)
 
@@ -192,9 +192,9 @@ def parse_level(value: object) -> Replicate:
         raise ValueError("none, configuration, messages or all, which is messages") from None
 
 
-def _store_error(value: Scalar) -> StoreError:
+def _store_error(value: Scalar) -> StoreErrorPolicy:
     try:
-        return StoreError(str(value).lower())
+        return StoreErrorPolicy(str(value).lower())
     except ValueError:
         raise ValueError("abort or continue") from None
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from operator import attrgetter
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary, QueueFull
@@ -23,7 +23,7 @@ from qpid_ha_broker.model.producers import Deduplication
 from qpid_ha_broker.model.purge import PURGED_LENGTH, Purge
 from qpid_ha_broker.model.queue import DISPLACED_LENGTH, Consumer, Handout, Queue, Returning
 from qpid_ha_broker.model.sequence import Entry, Holder
-from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, State
+from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, SetState
 from qpid_ha_broker.model.transaction import Message, Transaction
 from qpid_ha_broker.model.two_logs import TwoLogs
 from qpid_ha_broker.model.work import Task, WorkQueue, finish
@@ -46,7 +46,7 @@ class ResourceSet(Gate, TwoLogs):
         Gate.__init__(self)
         TwoLogs.__init__(self)
         self.name = name
-        self.state = State(self.log, self.local_log)
+        self.state = SetState(self.log, self.local_log)
         self._reader = reader
         self.log_acquisitions = log_acquisitions
         # Dictionaries, not sets: what is written in which order must follow from what was asked in which order.
@@ -81,7 +81,7 @@ class ResourceSet(Gate, TwoLogs):
         """The last LSN that counts here."""
         return self.log.last_lsn
 
-    def follow(self, record: Record) -> None:
+    def follow(self, record: LogRecord) -> None:
         """Do as the one who wrote `record` did: the next of its log. Raises ReplayError."""
         lsn, event, part = record
         state = self.state
@@ -100,7 +100,7 @@ class ResourceSet(Gate, TwoLogs):
             self.log.last_lsn = lsn
             self._wake_browsers(parts)
 
-    def _wake_browsers(self, records: Iterable[Record]) -> None:
+    def _wake_browsers(self, records: Iterable[LogRecord]) -> None:
         for _, event, _ in records:
             if isinstance(event, ev.Enqueued):
                 self._wake(map(self.state.queues_by_id.__getitem__, event.queues))
@@ -158,7 +158,7 @@ class ResourceSet(Gate, TwoLogs):
         return self.written_lsn
 
     def route(self, exchange: Exchange, payload: bytes, key: str) -> tuple[Queue, ...]:
-        """The queues for a message; counts one for which there are none. Raises NotFound: see `State.route`."""
+        """The queues for a message; counts one for which there are none. Raises NotFound: see `SetState.route`."""
         queues = self.state.route(exchange, key, lambda: self._reader.properties(payload))
         if not queues:
             self.unroutable_total += 1

@@ -41,7 +41,7 @@ ELSEWHERE = Holder()
 """Holds what was acquired at another broker, as the log tells."""
 
 
-class Block:
+class SequenceBlock:
     """A run of entries. `live` counts those that are still in the queue."""
 
     __slots__ = ("entries", "first_id", "live", "next")
@@ -50,7 +50,7 @@ class Block:
         self.first_id = first_id
         self.entries: list[Entry] = []
         self.live = 0
-        self.next: Block | None = None
+        self.next: SequenceBlock | None = None
 
 
 class Entry:
@@ -68,7 +68,7 @@ class Entry:
         self.holder: Holder | None = None
         self.delivery_count = 0
         self.acquired_before = False
-        self.block: Block | None = None
+        self.block: SequenceBlock | None = None
 
     def content(self) -> Enqueued:
         """The message; raises LookupError when it is gone, which would be a bug of the caller.
@@ -91,7 +91,7 @@ class MessageSequence:
     __slots__ = ("_blocks", "_dead", "_last", "_length")
 
     def __init__(self) -> None:
-        self._last = Block(0)
+        self._last = SequenceBlock(0)
         self._blocks = [self._last]
         self._dead = 0
         self._length = 0
@@ -106,7 +106,7 @@ class MessageSequence:
 
     def walk(self) -> Iterator[list[Entry]]:
         """Every entry that is still here, some at a time; between two steps the sequence may change in any way."""
-        block: Block | None = self._blocks[0]
+        block: SequenceBlock | None = self._blocks[0]
         while block is not None:
             yield [entry for entry in block.entries if entry.event is not None]
             block = block.next
@@ -191,7 +191,7 @@ class MessageSequence:
     def take_all(self) -> list[Entry]:
         """Empty the sequence; the entries keep their content. Cursors go on with what comes later."""
         taken = list(self)
-        last = Block(0)
+        last = SequenceBlock(0)
         for block in self._blocks:
             block.entries, block.live, block.next = [], 0, last
         for entry in taken:
@@ -239,29 +239,29 @@ class MessageSequence:
                         return block.entries[index].id
         return 0
 
-    def start(self) -> tuple[Block, int]:
+    def start(self) -> tuple[SequenceBlock, int]:
         """The position before the first entry."""
         return self._blocks[0], 0
 
-    def after(self, message_id: int) -> tuple[Block, int]:
+    def after(self, message_id: int) -> tuple[SequenceBlock, int]:
         """The position before the first entry with a larger id; found without a walk, however long the sequence is."""
         block = self._blocks[max(bisect_right(self._blocks, message_id, key=_first_id) - 1, 0)]
         return block, bisect_right(block.entries, message_id, key=_entry_id)
 
-    def _open_block(self, first_id: int) -> Block:
-        block = Block(first_id)
+    def _open_block(self, first_id: int) -> SequenceBlock:
+        block = SequenceBlock(first_id)
         self._last.next = block
         self._last = block
         self._blocks.append(block)
         return block
 
-    def _tidy(self, block: Block, live: int) -> None:
+    def _tidy(self, block: SequenceBlock, live: int) -> None:
         if not live and (block is not self._last or len(block.entries) >= SEAL_LENGTH):
             self._seal(block)
         elif live == THIN_LENGTH and block is not self._last:
             _thin(block)
 
-    def _seal(self, block: Block) -> None:
+    def _seal(self, block: SequenceBlock) -> None:
         if block is self._last:
             self._open_block(block.entries[-1].id + 1)
         block.entries = []
@@ -271,7 +271,7 @@ class MessageSequence:
 
     def _forget_dead_blocks(self) -> None:
         """Cursors in a dead block still find their way: its `next` leads on to a living one."""
-        following: Block | None = None
+        following: SequenceBlock | None = None
         for block in reversed(self._blocks):
             block.next = following
             if block.live or block is self._last:
@@ -280,8 +280,8 @@ class MessageSequence:
         self._dead = 0
 
 
-def _filled(entries: Sequence[Entry]) -> Block:
-    block = Block(entries[0].id)
+def _filled(entries: Sequence[Entry]) -> SequenceBlock:
+    block = SequenceBlock(entries[0].id)
     block.entries = list(entries)
     block.live = len(entries)
     for entry in entries:
@@ -289,7 +289,7 @@ def _filled(entries: Sequence[Entry]) -> Block:
     return block
 
 
-def _thin(block: Block) -> None:
+def _thin(block: SequenceBlock) -> None:
     """One tombstone stands for all in a row: places and the order of ids stay, so cursors and `find` notice nothing."""
     entries = block.entries
     start = 0
@@ -330,7 +330,7 @@ class Cursor:
 
     def ahead(self) -> Iterator[Entry]:
         """The available entries from here on; the cursor stays. The sequence must not change meanwhile."""
-        block: Block | None = self._block
+        block: SequenceBlock | None = self._block
         index = self._index
         while block is not None:
             for entry in block.entries[index:]:
@@ -389,7 +389,7 @@ class HistoryCursor(Cursor):
 
     def ahead(self) -> Iterator[Entry]:
         """Those that have not left, from here on; the cursor stays. The sequence must not change meanwhile."""
-        block: Block | None = self._block
+        block: SequenceBlock | None = self._block
         index = self._index
         while block is not None:
             yield from [entry for entry in block.entries[index:] if entry.event is not None]

@@ -1,6 +1,6 @@
 """The state of a resource set: queues, exchanges and bindings, as a function of its log and of nothing else.
 
-`State.apply` is what a backup and a restart do with every event; a primary does the same to itself, on the message
+`SetState.apply` is what a backup and a restart do with every event; a primary does the same to itself, on the message
 path by calling what `apply` would call. It decides nothing: limits, expiry, rings and dead letters were decided once,
 by whoever wrote the event.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.model.errors import ModelError, NotFound
 from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
 from qpid_ha_broker.model.log import LOCAL_BASE, Log
@@ -30,7 +30,7 @@ class ReplayError(Exception):
     """The log does not fit the state: an event names what is not there, or a unit is not whole."""
 
 
-class State:
+class SetState:
     """The promise: two states to which the same records were applied hold the same."""
 
     def __init__(self, log: Log | None = None, local_log: Log | None = None) -> None:
@@ -56,7 +56,7 @@ class State:
         """Gone while somebody used them: for the driver to take, whose links have to be told."""
         self.garbage = WorkQueue()
         """The memory of what is no more: for the driver to go on with."""
-        self.open_unit: list[Record] = []
+        self.open_unit: list[LogRecord] = []
         """Parts that wait for the rest of their unit."""
         self._apply: dict[type, Callable[[int, Any], object]] = {
             ev.QueueDeclared: self._queue_declared,
@@ -91,7 +91,7 @@ class State:
         except (LookupError, ValueError, ModelError) as error:
             raise ReplayError(f"LSN {lsn}: {type(event).__name__} does not fit the state: {error}") from error
 
-    def replay(self, record: Record) -> None:
+    def replay(self, record: LogRecord) -> None:
         """Apply a record that was read back: parts of a unit wait for its TransactionCommitted."""
         if record.part:
             self.open_unit.append(record)

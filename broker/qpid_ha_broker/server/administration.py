@@ -32,7 +32,7 @@ class SettingsHolder(Protocol):
         """Put these in force; what that came to, in an operator's words."""
 
 
-class Action(NamedTuple):
+class AdminAction(NamedTuple):
     """What `action` stands for: the params that go with it, and the call that takes them by name."""
 
     parameters: tuple[str, ...]
@@ -111,7 +111,7 @@ def _setting_refused(error: SettingsError) -> ControlError:
     return ControlError(INVALID_PARAMS, str(error), {"key": error.key})
 
 
-def _queue_actions(administration: Administration) -> dict[str, Action]:
+def _queue_actions(administration: Administration) -> dict[str, AdminAction]:
     def create(name: object, arguments: object = None) -> Done[object]:
         is_new = not administration.has_queue(name)
         made = administration.create_queue(name, arguments)
@@ -121,16 +121,16 @@ def _queue_actions(administration: Administration) -> dict[str, Action]:
         return administration.purge_queue(name).then(lambda count: {"name": name, "purged": count})
 
     return {
-        "list": Action((), administration.queues),
-        "read": Action(("name",), administration.queue),
-        "create": Action(("name", "arguments"), create),
-        "update": Action(("name", "arguments"), administration.update_queue),
-        "delete": Action(("name", "if_empty", "if_unused"), administration.delete_queue),
-        "purge": Action(("name",), purge),
+        "list": AdminAction((), administration.queues),
+        "read": AdminAction(("name",), administration.queue),
+        "create": AdminAction(("name", "arguments"), create),
+        "update": AdminAction(("name", "arguments"), administration.update_queue),
+        "delete": AdminAction(("name", "if_empty", "if_unused"), administration.delete_queue),
+        "purge": AdminAction(("name",), purge),
     }
 
 
-def _exchange_actions(administration: Administration) -> dict[str, Action]:
+def _exchange_actions(administration: Administration) -> dict[str, AdminAction]:
     def create(name: object, kind: object, arguments: object = None) -> Done[object]:
         is_new = not administration.has_exchange(name)
         made = administration.create_exchange(name, kind, arguments)
@@ -143,12 +143,12 @@ def _exchange_actions(administration: Administration) -> dict[str, Action]:
         return administration.unbind(name, queue, key)
 
     return {
-        "list": Action((), administration.exchanges),
-        "read": Action(("name",), administration.exchange),
-        "create": Action(("name", "kind", "arguments"), create),
-        "delete": Action(("name", "if_unused"), administration.delete_exchange),
-        "bind": Action(("name", "queue", "key", "arguments"), bind),
-        "unbind": Action(("name", "queue", "key"), unbind),
+        "list": AdminAction((), administration.exchanges),
+        "read": AdminAction(("name",), administration.exchange),
+        "create": AdminAction(("name", "kind", "arguments"), create),
+        "delete": AdminAction(("name", "if_unused"), administration.delete_exchange),
+        "bind": AdminAction(("name", "queue", "key", "arguments"), bind),
+        "unbind": AdminAction(("name", "queue", "key"), unbind),
     }
 
 
@@ -156,7 +156,7 @@ _NEEDED = ("name", "kind", "queue")
 """Params without a default: left out, they go in as None, and the administration says what is missing."""
 
 
-async def _carry_out(actions: Mapping[str, Action], params: Params, wait_certain: WaitCertain) -> object:
+async def _carry_out(actions: Mapping[str, AdminAction], params: Params, wait_certain: WaitCertain) -> object:
     wanted = params.get("action", "list")
     action = actions.get(wanted) if isinstance(wanted, str) else None
     if action is None:

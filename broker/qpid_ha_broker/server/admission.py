@@ -49,7 +49,7 @@ class AdmissionLimits:
         return cls(min(clients, max(usable_descriptors - unopened - marked, 1)), clients_per_address, unopened, marked)
 
 
-class Refusal(Enum):
+class AdmissionRefusal(Enum):
     """Why an open is not let in."""
 
     CLIENTS = "max-connections"
@@ -108,18 +108,18 @@ class Admission(Generic[Key]):
             self._leave(key)
             self._enter(key, found.address, found.accepted_s, now_s, has_spoken=True)
 
-    def opened(self, key: Key, *, is_marked: bool) -> Refusal | None:
+    def opened(self, key: Key, *, is_marked: bool) -> AdmissionRefusal | None:
         """Its AMQP open came: serve it, unless a limit is reached."""
         found = self._unopened.get(key)
         if found is None:
             return None
         limits = self.limits
         if is_marked and self._marked >= limits.marked:
-            return Refusal.MARKED
+            return AdmissionRefusal.MARKED
         if not is_marked and self._clients.total() >= limits.clients:
-            return Refusal.CLIENTS
+            return AdmissionRefusal.CLIENTS
         if not is_marked and self._clients[found.address] >= limits.clients_per_address:
-            return Refusal.ADDRESS
+            return AdmissionRefusal.ADDRESS
         self._leave(key)
         self._served[key] = (found.address, is_marked)
         if is_marked:

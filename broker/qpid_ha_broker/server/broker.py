@@ -15,7 +15,7 @@ from typing import Any
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.container import Container, ContainerSettings, Notice
+from qpid_ha_broker.amqp.container import Container, ContainerSettings, LogNotice
 from qpid_ha_broker.amqp.nodes import NodeSettings
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.model.administration import Done, Outcome, Result
@@ -379,7 +379,7 @@ class Broker:
             if protocol is not None:
                 protocol.flush()
 
-    def _log_notices(self, notices: Iterable[Notice]) -> None:
+    def _log_notices(self, notices: Iterable[LogNotice]) -> None:
         for level, source, text in notices:
             number = logging.getLevelNamesMapping()[level.upper()]
             limited = {"handshake": self.refusals, "connection": self._notes}.get(source)

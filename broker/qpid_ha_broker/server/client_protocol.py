@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, RESOURCE_LIMIT, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.model.budget import Budget
-from qpid_ha_broker.server.admission import Refusal
+from qpid_ha_broker.server.admission import AdmissionRefusal
 from qpid_ha_broker.server.peer_channels import MUCH_BYTES
 
 if TYPE_CHECKING:
@@ -198,10 +198,11 @@ class ClientProtocol(asyncio.Protocol):
             return None
         limits = self._broker.admission.limits
         text = {
-            Refusal.CLIENTS: f"{limits.clients} clients are connected, and max-connections allows no more",
-            Refusal.ADDRESS: f"{limits.clients_per_address} clients are connected from this address, and "
+            AdmissionRefusal.CLIENTS: f"{limits.clients} clients are connected, and max-connections allows no more",
+            AdmissionRefusal.ADDRESS: f"{limits.clients_per_address} clients are connected from this address, and "
             "max-connections-per-address allows no more",
-            Refusal.MARKED: f"{limits.marked} connections are marked for administration, and there can be no more",
+            AdmissionRefusal.MARKED: f"{limits.marked} connections are marked for administration, and there can be no"
+            " more",
         }[refusal]
         return AmqpError(RESOURCE_LIMIT, text)
 

@@ -12,8 +12,8 @@ from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued, Released, 
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.log import Batch
-from qpid_ha_broker.model.queue_arguments import StoreError as Policy
-from qpid_ha_broker.model.state import State as Content
+from qpid_ha_broker.model.queue_arguments import StoreErrorPolicy as Policy
+from qpid_ha_broker.model.state import SetState as Content
 from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.store.errors import StoreError
 

@@ -8,7 +8,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from qpid_ha_broker.coordination.choice import make_coordinator
-from qpid_ha_broker.ha.frames import Store as StoreState
+from qpid_ha_broker.ha.frames import StoreOrigin as StoreState
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.server.discarded import DiscardedMessages

@@ -17,7 +17,7 @@ from typing import Final
 
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.paged import BodyDamaged, PagedMessage, read_back
-from qpid_ha_broker.model.paging import Ordered, Paging, Piece, Tally
+from qpid_ha_broker.model.paging import BodyPiece, Ordered, Paging, Tally
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.store.bodies import Bodies, is_before
 from qpid_ha_broker.store.errors import StoreError
@@ -205,7 +205,7 @@ class Pager:
         reading = asyncio.get_running_loop().run_in_executor(self._threads, next, visit.pieces, None)
         reading.add_done_callback(lambda done: self._piece_read(visit, done))
 
-    def _piece_read(self, visit: _Visit, done: asyncio.Future[Piece | None]) -> None:
+    def _piece_read(self, visit: _Visit, done: asyncio.Future[BodyPiece | None]) -> None:
         if visit is not self._visit or done.cancelled():
             return
         problem = done.exception()
@@ -258,7 +258,7 @@ class _Visit:
 
     __slots__ = ("is_move", "is_paused", "name", "pieces", "steps", "tally")
 
-    def __init__(self, name: str, pieces: Iterator[Piece], *, is_move: bool) -> None:
+    def __init__(self, name: str, pieces: Iterator[BodyPiece], *, is_move: bool) -> None:
         self.name = name
         self.is_move = is_move
         """What pointed to older files is to point to this one: it is gone through to its end."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.management_control import Done
-from qpid_ha_broker.amqp.management_messages import BAD_REQUEST, OK, Answer
+from qpid_ha_broker.amqp.management_messages import BAD_REQUEST, OK, ManagementAnswer
 from qpid_ha_config.settings import BrokerSettings
 
 logger = logging.getLogger("connection")
@@ -39,9 +39,9 @@ class RemoteControl:
         problem = self._objection(connection)
         if problem:
             connection.note("warning", f"may not administer this broker: {problem}")
-            done(Answer(UNAUTHORIZED, problem, ""))
+            done(ManagementAnswer(UNAUTHORIZED, problem, ""))
         elif not isinstance(body, str):
-            done(Answer(BAD_REQUEST, "the body is the text of a JSON-RPC 2.0 request", ""))
+            done(ManagementAnswer(BAD_REQUEST, "the body is the text of a JSON-RPC 2.0 request", ""))
         else:
             task = asyncio.get_running_loop().create_task(self._carry_out(body, done))
             self._tasks.add(task)
@@ -60,10 +60,10 @@ class RemoteControl:
     async def _carry_out(self, body: str, done: Done) -> None:
         try:
             async with asyncio.timeout(REPLY_TIMEOUT_S):
-                answer = Answer(OK, "OK", await _ask(self._settings().control_socket, body))
+                answer = ManagementAnswer(OK, "OK", await _ask(self._settings().control_socket, body))
         except (OSError, ValueError, asyncio.IncompleteReadError) as error:  # TimeoutError is an OSError
             logger.warning("a request through AMQP could not be carried out: %s", error or type(error).__name__)
-            answer = Answer(UNAVAILABLE, f"the control socket gave no answer ({type(error).__name__})", "")
+            answer = ManagementAnswer(UNAVAILABLE, f"the control socket gave no answer ({type(error).__name__})", "")
         done(answer)
         self._wake()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qpid_ha_broker.ha.frames import Store
+from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.replica import Held, Restored
 from qpid_ha_broker.ha.tail import Tail
 from qpid_ha_broker.model.log import LOCAL_BASE
@@ -16,10 +16,10 @@ from qpid_ha_broker.store.status import Status
 def restored_from(disk: Disk, found: Recovered, tail_bytes: int) -> Restored:
     """Besides the state. Raises OSError."""
     if found.is_empty:
-        return Restored(Store.MEMORY)
+        return Restored(StoreOrigin.MEMORY)
     status = found.status
     return Restored(
-        Store.CLEAN if found.was_clean else Store.DIRTY,
+        StoreOrigin.CLEAN if found.was_clean else StoreOrigin.DIRTY,
         tuple(Held(batch.last_lsn, batch.records) for batch in found.held),
         found.lost_transient,
         status.promised if status is not None else 0,

@@ -24,9 +24,9 @@ from qpid_ha_broker.server.pager import Pager
 from qpid_ha_broker.server.recovery_progress import RecoveryProgress
 from qpid_ha_broker.server.store_base import BaseDump
 from qpid_ha_broker.server.store_folding import Folding
-from qpid_ha_broker.server.store_progress import Given, Waiting
+from qpid_ha_broker.server.store_progress import AwaitedWrite, Given
 from qpid_ha_broker.server.store_status import StoreStatus
-from qpid_ha_broker.server.store_writer import Piece, StoreWriter
+from qpid_ha_broker.server.store_writer import JournalPiece, StoreWriter
 from qpid_ha_broker.store.advice import refused_advice
 from qpid_ha_broker.store.blocks import BlockKind
 from qpid_ha_broker.store.bodies import Bodies
@@ -68,7 +68,7 @@ class Store:
         self.is_started = False
         self._name = name
         self._disk = disk
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[AwaitedWrite] = deque()
         self._held: deque[LocalPart] = deque()
         """Of the local log, behind what has not been given to us of the other one."""
         self._replicated = Given(0)
@@ -234,14 +234,14 @@ class Store:
 
     def _append(self, kind: BlockKind, first: int, last: int, left_out: int, data: bytes) -> None:
         self._tickets += 1
-        self._writer.append(Piece(self._tickets, kind, first, last, self._committed_lsn, left_out, data))
+        self._writer.append(JournalPiece(self._tickets, kind, first, last, self._committed_lsn, left_out, data))
         self._folding.count(len(data))
 
     def _is_kept(self, number: int) -> bool:
         """Whether nothing of what was given to us is on its way. If not, tell when all of it has arrived."""
         if self._tickets == self._synced_ticket:
             return True
-        self._waiting.append(Waiting(self._tickets, self._local.last_lsn, number))
+        self._waiting.append(AwaitedWrite(self._tickets, self._local.last_lsn, number))
         return False
 
     # --- see store_writer.WriterListener

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Waiting(NamedTuple):
+class AwaitedWrite(NamedTuple):
     """What is to be told once the pieces up to `ticket` are on disk; `number` 0: nothing of the replicated log."""
 
     ticket: int

@@ -33,7 +33,7 @@ GROUP_BYTES: Final = 8 * 1024 * 1024
 """What one sync carries at most, so that confirmations come in portions that clients can follow."""
 
 
-class Piece(NamedTuple):
+class JournalPiece(NamedTuple):
     """A block for the journal. `ticket`: how many pieces there were, this one included."""
 
     ticket: int
@@ -72,7 +72,7 @@ class StoreWriter:
         self._journal = journal
         self._listener = listener
         self._loop = loop
-        self._items: SimpleQueue[Piece | Job | None] = SimpleQueue()
+        self._items: SimpleQueue[JournalPiece | Job | None] = SimpleQueue()
         self._staged_ticket = 0
         self._given_bytes = self._written_bytes = 0
         """Each is changed by one thread only."""
@@ -84,7 +84,7 @@ class StoreWriter:
         """Begin to write."""
         self._thread.start()
 
-    def append(self, piece: Piece) -> None:
+    def append(self, piece: JournalPiece) -> None:
         """Have `piece` written. From the loop only."""
         self._given_bytes += BLOCK_HEADER_BYTES + len(piece.data)
         self._items.put(piece)
@@ -126,7 +126,7 @@ class StoreWriter:
         items = self._take()
         goes_on = True
         for item in items:
-            if isinstance(item, Piece):
+            if isinstance(item, JournalPiece):
                 self._journal.stage(*item[1:])
                 self._staged_ticket = item.ticket
                 if self._journal.staged_bytes > GROUP_BYTES:
@@ -141,7 +141,7 @@ class StoreWriter:
         self._sync()
         return goes_on
 
-    def _take(self) -> list[Piece | Job | None]:
+    def _take(self) -> list[JournalPiece | Job | None]:
         """All that waits; while there is nothing, what can be done beside."""
         try:
             items = [self._items.get(timeout=IDLE_S)]

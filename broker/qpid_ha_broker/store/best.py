@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from qpid_ha_broker.ha.effects import Record
-from qpid_ha_broker.ha.frames import Position
+from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.frames import LogPosition
 from qpid_ha_broker.ha.history import common_lsn
 from qpid_ha_broker.store.advice import Option, choose_commands, forced_option, start_commands
 from qpid_ha_broker.store.facts import StoreFacts
@@ -102,7 +102,7 @@ class Admin:
 Verdict = Winner | Equal | Admin
 
 
-def best(stores: Sequence[StoreFacts], record: Record | None = None) -> Verdict:
+def best(stores: Sequence[StoreFacts], record: ClusterRecord | None = None) -> Verdict:
     """Which of these stores a cluster may begin with again. `record`: what its coordinator says, if it can be asked."""
     family, strangers = _family(stores)
     if family is None:
@@ -123,7 +123,7 @@ def choose(stores: Sequence[StoreFacts], name: str, text: str) -> Winner | None:
     return Winner(store, text, (_reason(store, Standing.BEST, text),), False, start_commands(stores, store))
 
 
-def _beside(record: Record, verdict: Verdict, stores: Sequence[StoreFacts]) -> Verdict:
+def _beside(record: ClusterRecord, verdict: Verdict, stores: Sequence[StoreFacts]) -> Verdict:
     """The same, unless the promotion verdict (`ha.verdict`) would refuse what was found because of the record."""
     if isinstance(verdict, Admin):
         return verdict
@@ -199,7 +199,7 @@ def _one_each(stores: Iterable[StoreFacts]) -> tuple[list[StoreFacts], list[Reas
     return sorted(kept.values(), key=lambda store: store.label), copies
 
 
-def _furthest(store: StoreFacts) -> tuple[bool, bool, Position]:
+def _furthest(store: StoreFacts) -> tuple[bool, bool, LogPosition]:
     """A store that cannot be read comes last, and after it only one in which there is nothing."""
     return not store.is_empty, store.is_readable, store.position
 

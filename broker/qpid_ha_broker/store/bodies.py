@@ -15,7 +15,7 @@ from typing import Final
 
 from qpid_ha_broker.events.layout import ONE_QUEUE, PART, RecordKind, word_of
 from qpid_ha_broker.events.scan import queues_at, scan_plain
-from qpid_ha_broker.model.paging import PART_SEAL, Piece, PlacedRecords
+from qpid_ha_broker.model.paging import PART_SEAL, BodyPiece, PlacedRecords
 
 from .blocks import BlockKind
 from .files import Disk, File
@@ -96,7 +96,7 @@ class Bodies:
         for file in held:
             file.hold()
 
-    def pieces(self, name: str) -> Iterator[Piece]:
+    def pieces(self, name: str) -> Iterator[BodyPiece]:
         """What a file that is written no more holds, up to the first damage; every byte of it is checked.
 
         Takes a while, and is made for another thread. Raises OSError, BlockError or NewerFormat.
@@ -106,9 +106,9 @@ class Bodies:
             for block in reader:
                 if block.kind is BlockKind.EVENTS:
                     for part in found.add(block.data, block.data_at):
-                        yield Piece(source, part)
+                        yield BodyPiece(source, part)
             if found.records:
-                yield Piece(source, found.records)
+                yield BodyPiece(source, found.records)
 
 
 def records_in(data: bytes, base: int) -> Iterator[Mapping[int, PlacedRecords]]:

@@ -14,12 +14,12 @@ from collections import deque
 from typing import Final
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record, encode_all
+from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.paged import BodyDamaged, PagedMessage, read_back, size_of
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.state import SetState
 
 from .snapshot import SnapshotEnd, configuration_events
 
@@ -28,12 +28,12 @@ PIECE_LENGTH: Final = 512
 
 
 class Dump:
-    """The promise: what `next` gave, and the journal after the two LSNs given here, make the state of `State`.
+    """The promise: what `next` gave, and the journal after the two LSNs given here, make the state of `SetState`.
 
     Make it between two turns of the loop, with the LSNs up to which the state goes, and call `next` in later ones.
     """
 
-    def __init__(self, state: State, last_lsn: int, local_lsn: int) -> None:
+    def __init__(self, state: SetState, last_lsn: int, local_lsn: int) -> None:
         self._state = state
         self._last_lsn, self._local_lsn = last_lsn, local_lsn
         self._configuration = deque(configuration_events(state, last_lsn, local_lsn))
@@ -48,7 +48,7 @@ class Dump:
         self._log_ends = self._state.log_ends
         if self._configuration:
             count = min(PIECE_LENGTH, len(self._configuration))
-            return encode_all([Record(*self._configuration.popleft(), False) for _ in range(count)])
+            return encode_all([LogRecord(*self._configuration.popleft(), False) for _ in range(count)])
         while self._queues:
             queue_id, queue = self._queues[0]
             entries = self._piece(queue_id, queue, max_bytes)
@@ -74,8 +74,8 @@ class Dump:
                 return _newest(known, max_bytes)
             self._bound = min(entries[0].id, self._last_lsn + 1)
 
-    def _records(self, queue_id: int, queue: Queue, entries: list[Entry]) -> list[Record]:
-        records: list[Record] = []
+    def _records(self, queue_id: int, queue: Queue, entries: list[Entry]) -> list[LogRecord]:
+        records: list[LogRecord] = []
         durable = [entry for entry in entries if entry.outline().durable]
         self._transient += len(entries) - len(durable)
         for entry, event in zip(durable, _contents(durable), strict=True):
@@ -86,14 +86,14 @@ class Dump:
                 event = event._replace(queues=queues)
             elif event.queues[0] != queue_id:
                 event = event._replace(queues=(queue_id,))
-            records.append(Record(entry.id, event, False))
+            records.append(LogRecord(entry.id, event, False))
             self._messages += 1
         failed = [entry for entry in durable if entry.delivery_count]
         now = queue.log.last_lsn
         for count in range(1, max((entry.delivery_count for entry in failed), default=0) + 1):
             ids = tuple([entry.id for entry in failed if entry.delivery_count >= count])
-            records.append(Record(now, ev.Released(queue_id, ids, True), False))
-        records.append(Record(now, ev.Released(queue_id, (entries[0].id,), False), False))
+            records.append(LogRecord(now, ev.Released(queue_id, ids, True), False))
+        records.append(LogRecord(now, ev.Released(queue_id, (entries[0].id,), False), False))
         return records
 
     def _shared(self, queue_id: int, message_id: int, event: ev.Enqueued) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from qpid_ha_broker.ha.frames import GenerationEntry, Position
+from qpid_ha_broker.ha.frames import GenerationEntry, LogPosition
 
 
 class Integrity(StrEnum):
@@ -74,9 +74,9 @@ class StoreFacts:
         return self.history[-1].generation if self.history else 0
 
     @property
-    def position(self) -> Position:
+    def position(self) -> LogPosition:
         """Where its log ends."""
-        return Position(self.generation, self.last_lsn)
+        return LogPosition(self.generation, self.last_lsn)
 
     @property
     def confirmed_lsn(self) -> int:

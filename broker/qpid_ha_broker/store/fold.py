@@ -27,7 +27,7 @@ from qpid_ha_broker.events.layout import (
     word_of,
 )
 from qpid_ha_broker.model.log import LOCAL_BASE
-from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.state import SetState
 
 from .blocks import BlockKind, FileHeader
 from .errors import StoreError
@@ -105,7 +105,7 @@ def fold(disk: Disk, upto: int, identity: Identity) -> Folded:
 
 def _gather(disk: Disk, found: Survey) -> tuple[Gatherer, SnapshotEnd, int]:
     """What is gone, how the snapshot ended on which the journal goes on, and how much was read for it."""
-    gathered, reader = Gatherer(State()), JournalReader(disk, found)
+    gathered, reader = Gatherer(SetState()), JournalReader(disk, found)
     if found.snapshot is not None:
         gathered.begin_snapshot()
     for part in reader.blocks():
@@ -130,7 +130,7 @@ def _header(disk: Disk, found: Survey, upto: int, identity: Identity, last_lsn: 
 class Gatherer(Loader):
     """A loader that loads no messages, but notes which of them are gone."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: SetState) -> None:
         super().__init__(state)
         self.state = state
         self.removed: dict[int, set[int]] = {queue_id: set() for queue_id in state.queues_by_id}

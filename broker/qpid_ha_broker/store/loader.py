@@ -2,7 +2,7 @@
 
 Like unpacking after a move: boxes are sorted by room first, what was thrown away on the way never gets unpacked, and
 furniture is set up once. So messages wait in one dictionary per queue, from which removals take them at next to no
-cost, and become entries of the queue when all is read. Configuration goes through `State.apply` as ever.
+cost, and become entries of the queue when all is read. Configuration goes through `SetState.apply` as ever.
 
 The loops are written out: a call for each message would cost more than all else that is done with it.
 """
@@ -14,7 +14,7 @@ from typing import Final
 from zlib import crc32
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.fields import read_ids
 from qpid_ha_broker.events.layout import ID, IDS, ONE_QUEUE, PLAIN, SEAL, WORDS, RecordKind, word_of
 from qpid_ha_broker.events.scan import RecordError
@@ -22,7 +22,7 @@ from qpid_ha_broker.events.types import DequeueReason, Enqueued
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.paged import Outline
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import ReplayError, State
+from qpid_ha_broker.model.state import ReplayError, SetState
 
 from .snapshot import SnapshotEnd
 
@@ -91,10 +91,10 @@ class Loader:
     Feed the data of a snapshot's blocks to `load`, tell `end_snapshot`, and go on with the journal's.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: SetState) -> None:
         self._state = state
         self._contents: dict[int, Contents] = {queue_id: Contents(queue_id) for queue_id in state.queues_by_id}
-        self._unit: list[Record] = []
+        self._unit: list[LogRecord] = []
         self._base: SnapshotEnd | None = None
         self._is_snapshot = False
         self.enqueued = 0
@@ -180,7 +180,7 @@ class Loader:
         if self._unit:
             raise RecordError(offset, f"a unit that began at LSN {self._unit[0].lsn} and does not end")
 
-    def apply(self, record: Record, offset: int = 0) -> None:
+    def apply(self, record: LogRecord, offset: int = 0) -> None:
         """Apply one record; parts of a unit wait for its end. Raises RecordError."""
         lsn, event, part = record
         if part:

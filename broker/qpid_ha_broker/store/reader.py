@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from qpid_ha_broker.events.codec import Record, decode, encode_all
+from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
 from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_broker.model.log import LOCAL_BASE
 
@@ -27,7 +27,7 @@ class Part(NamedTuple):
     after: int
     limit: int
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[LogRecord]:
         """All of them, whether or not they count. Raises RecordError."""
         records, consumed, problem = decode(self.block.data)
         if problem is not None:

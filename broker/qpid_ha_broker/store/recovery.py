@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from qpid_ha_broker.events.codec import Record
+from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.resource_set import ResourceSet
 
@@ -38,7 +38,7 @@ class HeldBatch(NamedTuple):
 
     first_lsn: int
     last_lsn: int
-    records: list[Record]
+    records: list[LogRecord]
 
 
 class Recovered(NamedTuple):
@@ -228,7 +228,7 @@ class _Recovery:
             self._progress(done, max(self._survey.bytes, done))
 
 
-def _before_unit(records: list[Record], upto: int) -> int:
+def _before_unit(records: list[LogRecord], upto: int) -> int:
     """`upto`, or what comes before the unit that it would cut in two."""
     first_part = 0
     for lsn, _, part in records:

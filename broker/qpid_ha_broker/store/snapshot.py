@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.queue_arguments import Replicate
-from qpid_ha_broker.model.state import State
+from qpid_ha_broker.model.state import SetState
 
 from .blocks import FILE_HEADER_BYTES, Block, BlockKind, FileHeader, encode_block, encode_header
 from .errors import BlockError
@@ -56,7 +56,7 @@ def read_end(block: Block) -> SnapshotEnd:
     return end
 
 
-def configuration_events(state: State, last_lsn: int, local_lsn: int) -> Iterator[tuple[int, ev.Event]]:
+def configuration_events(state: SetState, last_lsn: int, local_lsn: int) -> Iterator[tuple[int, ev.Event]]:
     """All but the messages, in an order in which it can be applied; each with its LSN, or that of now."""
     yield from state.generations
     yield last_lsn, state.in_sync

@@ -15,7 +15,7 @@ PASSWORD_VARIABLE: Final = "QPID_HA_PASSWORD"
 
 
 @dataclass(frozen=True)
-class Login:
+class BrokerLogin:
     """Without a user: nobody in particular. The password is in no text that this makes."""
 
     user: str = ""
@@ -27,7 +27,7 @@ class Cluster:
     """Brokers of which one, the primary, serves us; or one virtual address that leads to it."""
 
     brokers: tuple[Address, ...]
-    login: Login = Login()
+    login: BrokerLogin = BrokerLogin()
     ca_file: str = ""
     failover_timeout_s: float = 60.0
     """How long a primary is looked for."""
@@ -54,17 +54,17 @@ def read_brokers(text: str) -> tuple[tuple[Address, ...], str]:
     return tuple(broker.as_user("") for broker in brokers), "".join(users)
 
 
-def find_login(user: str, password_file: str, environment: Mapping[str, str]) -> Login:
+def find_login(user: str, password_file: str, environment: Mapping[str, str]) -> BrokerLogin:
     """With the first line of the file, else with the environment's password. Raises PipelineError."""
     if not user:
         if password_file:
             raise PipelineError("passwordFile: whose password it is, the option user says")
-        return Login()
+        return BrokerLogin()
     if not password_file:
         if PASSWORD_VARIABLE not in environment:
             raise PipelineError(f"user {user}: where is the password? Give passwordFile or set {PASSWORD_VARIABLE}")
-        return Login(user, environment[PASSWORD_VARIABLE])
+        return BrokerLogin(user, environment[PASSWORD_VARIABLE])
     try:
-        return Login(user, read_password_file(Path(password_file)))
+        return BrokerLogin(user, read_password_file(Path(password_file)))
     except (OSError, ValueError) as error:
         raise PipelineError(f"passwordFile: cannot read {password_file}: {error}") from None

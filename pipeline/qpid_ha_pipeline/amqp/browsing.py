@@ -12,8 +12,8 @@ import proton
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.engine import Delivery
 from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LinkRefused
-from qpid_ha_pipeline.amqp.primary import Primary
-from qpid_ha_pipeline.amqp.queues import Management, NoSuchQueue, QueueFacts
+from qpid_ha_pipeline.amqp.primary import PrimaryConnection
+from qpid_ha_pipeline.amqp.queues import ManagementClient, NoSuchQueue, QueueFacts
 from qpid_ha_pipeline.errors import PipelineError
 
 _AFTER: Final = "qpid-ha.org:after:ulong"
@@ -25,7 +25,7 @@ _PAUSE_S: Final = 0.05
 _NO_END: Final = 1 << 64
 
 
-class Place(NamedTuple):
+class QueuePlace(NamedTuple):
     """Behind a message of a queue. `broker`: whose ids these are, where they are of one broker only; else empty."""
 
     queue_id: int
@@ -33,12 +33,12 @@ class Place(NamedTuple):
     broker: str = ""
 
     @classmethod
-    def at(cls, facts: QueueFacts, message_id: int) -> Place:
+    def at(cls, facts: QueueFacts, message_id: int) -> QueuePlace:
         """A place in the queue as it is now."""
         return cls(facts.queue_id, message_id, facts.broker if facts.is_local else "")
 
 
-class Chunk(NamedTuple):
+class BrowsedChunk(NamedTuple):
     """Messages with their ids, ascending."""
 
     ids: list[int]
@@ -52,11 +52,11 @@ class PlaceLost(Exception):
 class LiveQueue:
     """One queue, whoever is primary; it may be another one for each call."""
 
-    def __init__(self, primary: Primary, name: str) -> None:
+    def __init__(self, primary: PrimaryConnection, name: str) -> None:
         self.primary = primary
         self.name = name
         self._asked: BrokerConnection | None = None
-        self._management: Management | None = None
+        self._management: ManagementClient | None = None
 
     def facts(self) -> QueueFacts:
         """As they are now. Raises NoSuchQueue, PipelineError."""
@@ -65,13 +65,13 @@ class LiveQueue:
     def _facts(self, connection: BrokerConnection) -> QueueFacts:
         try:
             if self._asked is not connection or self._management is None:
-                self._management = Management(connection)
+                self._management = ManagementClient(connection)
                 self._asked = connection
             return self._management.queue(self.name)
         except LinkRefused as error:
             raise PipelineError(f"{connection.broker} does not tell of queue {self.name}: {error}") from None
 
-    def facts_for(self, place: Place) -> QueueFacts:
+    def facts_for(self, place: QueuePlace) -> QueueFacts:
         """As they are once the log has come to `place`, which a new primary may still have to make certain.
 
         Raises PlaceLost when it never does, or the queue is another one, NoSuchQueue, PipelineError.
@@ -89,7 +89,7 @@ class LiveQueue:
                 )
             time.sleep(_PAUSE_S)
 
-    def _check(self, place: Place, facts: QueueFacts) -> None:
+    def _check(self, place: QueuePlace, facts: QueueFacts) -> None:
         if place.queue_id != facts.queue_id:
             raise PlaceLost(f"queue {self.name} was deleted and declared again, or its qpid.replicate was changed")
         if facts.is_local != bool(place.broker) or (place.broker and place.broker != facts.broker):
@@ -98,7 +98,7 @@ class LiveQueue:
                 f" not those at {facts.broker}"
             )
 
-    def first_after(self, place: Place) -> int | None:
+    def first_after(self, place: QueuePlace) -> int | None:
         """The id of the first message behind `place` that is there and committed; None when there is none."""
 
         def look(connection: BrokerConnection) -> int | None:
@@ -110,7 +110,7 @@ class LiveQueue:
         except LinkRefused as error:
             raise self._explained(error) from None
 
-    def between(self, begin: Place, end: int) -> Iterator[Chunk]:
+    def between(self, begin: QueuePlace, end: int) -> Iterator[BrowsedChunk]:
         """What is there behind `begin` and up to the id `end`. Raises as `facts_for`."""
         last, timeout_s = begin.message_id, self.primary.cluster.failover_timeout_s
         deadline = time.monotonic() + timeout_s
@@ -150,7 +150,7 @@ class _Window:
         self._size = 0
         self._part = b""
 
-    def read(self) -> Iterator[Chunk]:
+    def read(self) -> Iterator[BrowsedChunk]:
         """Also what had come when it ends with BrokerLost or LinkRefused."""
         link = self._connection.receiver(
             self._queue,
@@ -166,7 +166,7 @@ class _Window:
         finally:
             self._connection.end(link)
 
-    def _chunks(self, link: proton.Link) -> Iterator[Chunk]:
+    def _chunks(self, link: proton.Link) -> Iterator[BrowsedChunk]:
         lost: BrokerLost | LinkRefused | None = None
         is_over = False
         while not is_over and lost is None:
@@ -188,10 +188,10 @@ class _Window:
     def _is_past_end(self) -> bool:
         return bool(self._ids) and self._ids[-1] >= self._end
 
-    def _take(self) -> Chunk:
+    def _take(self) -> BrowsedChunk:
         """What has come, without what lies behind the end."""
         count = bisect_right(self._ids, self._end)
-        chunk = Chunk(self._ids[:count], self._payloads[:count])
+        chunk = BrowsedChunk(self._ids[:count], self._payloads[:count])
         self._ids, self._payloads, self._size = [], [], 0
         return chunk
 

@@ -19,7 +19,7 @@ _LONGEST_PAUSE_S: Final = 1.0
 Result = TypeVar("Result")
 
 
-class Primary:
+class PrimaryConnection:
     """A connection that is made when it is needed, and made anew when it broke."""
 
     def __init__(self, cluster: Cluster) -> None:

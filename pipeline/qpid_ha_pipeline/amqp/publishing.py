@@ -11,7 +11,7 @@ import proton
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome, Sender
 from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LinkRefused
-from qpid_ha_pipeline.amqp.primary import Primary
+from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.errors import PipelineError
 
 DEDUPLICATION: Final = "qpid.producer-deduplication"
@@ -46,7 +46,7 @@ class Publisher:
     never be sent again, because its number is behind.
     """
 
-    def __init__(self, primary: Primary, address: str | None, *, together: bool) -> None:
+    def __init__(self, primary: PrimaryConnection, address: str | None, *, together: bool) -> None:
         self._primary = primary
         self._address = address
         self._together = together

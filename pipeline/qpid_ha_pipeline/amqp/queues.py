@@ -38,7 +38,7 @@ class NoSuchQueue(Exception):
     """There is none of that name, now."""
 
 
-class Management:
+class ManagementClient:
     """Asks, and gets the answers on a link of its own."""
 
     def __init__(self, connection: BrokerConnection) -> None:

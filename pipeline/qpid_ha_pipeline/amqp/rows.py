@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import DataType, StructType
 
-from qpid_ha_pipeline.amqp.browsing import Chunk
+from qpid_ha_pipeline.amqp.browsing import BrowsedChunk
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.journal.messages import Messages
 from qpid_ha_pipeline.journal.text import binaries
@@ -46,7 +46,7 @@ def _type(name: str) -> DataType:
     return BY_NAME[name].type
 
 
-def batch_of(chunk: Chunk, queue: str, queue_id: int, schema: pa.Schema) -> pa.RecordBatch:
+def batch_of(chunk: BrowsedChunk, queue: str, queue_id: int, schema: pa.Schema) -> pa.RecordBatch:
     """One row for each message."""
     data = b"".join(chunk.payloads)
     ends = np.cumsum(np.fromiter(map(len, chunk.payloads), np.int64, len(chunk.payloads)))

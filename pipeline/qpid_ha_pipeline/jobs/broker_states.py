@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from .failovers import Generation, Membership
+    from .failovers import Generation, InSyncSetChange
 
 
 class TimeInStates(NamedTuple):
@@ -30,7 +30,7 @@ class TimeInStates(NamedTuple):
 
 
 def times_in_states(
-    generations: Sequence[Generation], memberships: Sequence[Membership]
+    generations: Sequence[Generation], memberships: Sequence[InSyncSetChange]
 ) -> tuple[TimeInStates, ...]:  # fmt: skip
     """For each broker that is named anywhere; both ascending."""
     brokers = sorted({each.primary for each in generations} | {name for each in memberships for name in each.members})
@@ -43,7 +43,7 @@ def times_in_states(
     return tuple(TimeInStates(broker, **times) for broker, times in spent.items())
 
 
-def _moments(generations: Sequence[Generation], memberships: Sequence[Membership]) -> list[float]:
+def _moments(generations: Sequence[Generation], memberships: Sequence[InSyncSetChange]) -> list[float]:
     """At which anything changes, no later than the last event."""
 
     def all_of() -> Iterator[float]:

@@ -55,7 +55,7 @@ class Lag(NamedTuple):
     """And of those that it wrote when it was not, because it had been away or was catching up."""
 
 
-class Membership(NamedTuple):
+class InSyncSetChange(NamedTuple):
     """A change of the in-sync set."""
 
     at_s: float
@@ -69,7 +69,7 @@ class Timeline(NamedTuple):
 
     cluster: str
     generations: tuple[Generation, ...]
-    memberships: tuple[Membership, ...]
+    memberships: tuple[InSyncSetChange, ...]
     lags: tuple[Lag, ...]
 
     @property
@@ -138,16 +138,16 @@ def _changes(table: DataFrame) -> DataFrame:
     return found.groupBy("cluster", "lsn", "details").agg(sql.min(_seconds("written_at")).alias("at"))
 
 
-def _memberships(changes: list[Any]) -> tuple[Membership, ...]:
+def _memberships(changes: list[Any]) -> tuple[InSyncSetChange, ...]:
     """The same, for people."""
     return tuple(
-        Membership(row["at"], facts["epoch"], tuple(facts["members"]), row.lsn)
+        InSyncSetChange(row["at"], facts["epoch"], tuple(facts["members"]), row.lsn)
         for row in sorted(changes, key=lambda row: row.lsn)
         for facts in [json.loads(row.details)]
     )
 
 
-def _in_sync(table: DataFrame, memberships: Mapping[str, Sequence[Membership]]) -> DataFrame:
+def _in_sync(table: DataFrame, memberships: Mapping[str, Sequence[InSyncSetChange]]) -> DataFrame:
     """By broker, from which to which LSN it was in the in-sync set."""
     rows = [
         (cluster, broker, change.lsn, following.lsn - 1)
@@ -158,10 +158,10 @@ def _in_sync(table: DataFrame, memberships: Mapping[str, Sequence[Membership]]) 
     return table.sparkSession.createDataFrame(rows, "cluster STRING, broker STRING, joined LONG, left LONG")
 
 
-_NEVER = Membership(0.0, 0, (), (1 << 63) - 1)
+_NEVER = InSyncSetChange(0.0, 0, (), (1 << 63) - 1)
 
 
-def _lags(table: DataFrame, memberships: Mapping[str, Sequence[Membership]]) -> DataFrame:
+def _lags(table: DataFrame, memberships: Mapping[str, Sequence[InSyncSetChange]]) -> DataFrame:
     """Primary and backup are told apart by who is named in the generation.
 
     Its first event is not waited for: the set that it has to do with comes right behind it.
@@ -189,7 +189,7 @@ def _lags(table: DataFrame, memberships: Mapping[str, Sequence[Membership]]) -> 
     )
 
 
-def _timeline(cluster: str, parts: dict[str, list[Any]], memberships: tuple[Membership, ...]) -> Timeline:
+def _timeline(cluster: str, parts: dict[str, list[Any]], memberships: tuple[InSyncSetChange, ...]) -> Timeline:
     spans = {(row.broker, row.generation): row for row in parts.get("spans", [])}
     generations: list[Generation] = []
     for row in sorted(parts.get("starts", []), key=lambda row: row.generation):

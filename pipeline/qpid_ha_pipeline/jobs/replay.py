@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row
 
 from qpid_ha_pipeline.amqp.encoding import PRODUCER, SEQUENCE
 from qpid_ha_pipeline.amqp.options import WriteOptions
-from qpid_ha_pipeline.amqp.primary import Primary
+from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.amqp.publishing import Publisher, chunks_of
 
 COLUMNS = ("cluster", "set", "lsn", "event", "queue", "queue_id", "payload")
@@ -41,7 +41,7 @@ def replay(journal: DataFrame, options: WriteOptions) -> int:
 def _send(rows: Iterator[Row], target: str, options: WriteOptions) -> int:
     """A chunk is taken as a whole or not at all: were only its middle refused, the order would be another one."""
     count = 0
-    with Primary(options.cluster) as primary:
+    with PrimaryConnection(options.cluster) as primary:
         publisher = Publisher(primary, target, together=True)
         for chunk in chunks_of(unnumbered(bytes(row.payload)) for row in rows):
             publisher.deliver(chunk)

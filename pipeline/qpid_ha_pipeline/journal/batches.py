@@ -17,7 +17,7 @@ from qpid_ha_pipeline.options import JournalOptions
 from qpid_ha_pipeline.schema import MESSAGE_COLUMNS
 
 from .details import details_of
-from .filters import Filters
+from .filters import RowFilters
 from .names import QueueNames
 from .part import JournalPart, PartGroup
 from .records import NONE, Enqueueds, Ints, Mask, Records, Rows, details
@@ -37,7 +37,7 @@ _GENERATION, _DECLARED = int(RecordKind.GENERATION_STARTED), int(RecordKind.QUEU
 
 
 def read_group(
-    group: InputPartition, schema: pa.Schema, filters: Filters, options: JournalOptions
+    group: InputPartition, schema: pa.Schema, filters: RowFilters, options: JournalOptions
 ) -> Iterator[pa.RecordBatch]:
     """All batches of what one task reads. Raises as `Scan.windows` does."""
     if isinstance(group, PartGroup):  # else it is Spark's stand-in for no partitions at all
@@ -48,7 +48,7 @@ def read_group(
 class Batches:
     """Makes the batches of one part. `schema`: of Arrow, the wanted columns in their order."""
 
-    def __init__(self, part: JournalPart, schema: pa.Schema, filters: Filters, options: JournalOptions) -> None:
+    def __init__(self, part: JournalPart, schema: pa.Schema, filters: RowFilters, options: JournalOptions) -> None:
         self._part = part
         self._schema = schema
         self._filters = filters
@@ -86,18 +86,18 @@ class Batches:
             passing = self._filters.mask("generation", generations)
             chosen = passing if chosen is None else chosen & passing
         rows = Rows(records, None if chosen is None else np.flatnonzero(chosen))
-        view = View(window, rows, self._names, generations)
+        view = WindowView(window, rows, self._names, generations)
         rows.keep(self._passing(view))
         if not len(rows):
             return None
-        view = View(window, rows, self._names, generations)
+        view = WindowView(window, rows, self._names, generations)
         return pa.RecordBatch.from_arrays([view.column(name) for name in self._schema.names], schema=self._schema)
 
     @cached_property
     def _accepted_kinds(self) -> Mask:
         return np.array([self._filters.accepts("event", name) for name in _EVENTS], np.bool_)
 
-    def _passing(self, view: View) -> Mask | None:
+    def _passing(self, view: WindowView) -> Mask | None:
         passing: Mask | None = None
         for column, values in (("queue_id", view.queue_ids), ("message_id", view.rows.message_ids)):
             if self._filters.has(column):
@@ -129,7 +129,7 @@ class Batches:
         return generations
 
 
-class View:
+class WindowView:
     """The rows of a window, seen column by column."""
 
     def __init__(self, window: Window, rows: Rows, names: QueueNames, generations: Ints) -> None:
@@ -210,15 +210,15 @@ class View:
         return self._of_messages(values if isinstance(values, pa.Array) else pa.array(values))
 
 
-def _committed(view: View) -> pa.Array:
+def _committed(view: WindowView) -> pa.Array:
     return pa.array(view.lsns <= view.part.committed_lsn)
 
 
-def _written(view: View, missing: Mask | None = None) -> pa.Array:
+def _written(view: WindowView, missing: Mask | None = None) -> pa.Array:
     return times(view.window.written_ms()[view.rows.record], missing)
 
 
-def _reason(view: View) -> pa.Array:
+def _reason(view: WindowView) -> pa.Array:
     kinds = view.rows.kinds
     codes = np.full(len(kinds), _NO_REASON, np.int64)
     for kind in (_DEQUEUED, _RELEASED):
@@ -238,12 +238,12 @@ _LAST_MS: Final = 253_402_300_799_000
 """The end of the year 9999, which is the last that Spark can show."""
 
 
-def _key(view: View) -> pa.Array:
+def _key(view: WindowView) -> pa.Array:
     data = view.window.records.data
     return view.of_enqueued(lambda found: texts(data, found.key_starts, found.starts, found.starts > found.key_starts))
 
 
-def _payload(view: View) -> pa.Array:
+def _payload(view: WindowView) -> pa.Array:
     return view.of_enqueued(lambda found: binaries(view.window.records.data, found.starts, found.ends))
 
 
@@ -251,7 +251,7 @@ def _numbers_or_null(values: Ints) -> pa.Array:
     return pa.array(values, mask=values == NONE)
 
 
-_MAKERS: Final[dict[str, Callable[[View], pa.Array]]] = {
+_MAKERS: Final[dict[str, Callable[[WindowView], pa.Array]]] = {
     "cluster": lambda view: view.constant(view.part.segment.header.cluster or view.part.cluster),
     "broker": lambda view: view.constant(view.part.segment.header.broker),
     "set": lambda view: view.constant(view.part.segment.header.set),

@@ -35,7 +35,7 @@ from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.options import JournalOptions
 
 from .records import Ints, Mask
-from .survey import Piece
+from .survey import SurveyedPiece
 
 CONSTANTS: Final = frozenset({"cluster", "broker", "set"})
 TEXTS: Final = frozenset({"event", "queue"})
@@ -74,7 +74,7 @@ def asked_for(options: JournalOptions) -> list[Filter]:
     return filters
 
 
-class Filters:
+class RowFilters:
     """The filters that were taken, by column."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Filters:
             passing &= _mask(each, values, missing)
         return passing
 
-    def may_be_in(self, piece: Piece) -> bool:
+    def may_be_in(self, piece: SurveyedPiece) -> bool:
         """Whether a piece of journal can have LSNs that pass. Only comparisons leave pieces out."""
         if piece.has_local:
             return True

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.errors import StoreError
@@ -87,7 +87,7 @@ class QueueNames:
                     self._headers.append(header_of(self._disk, segment_path(number)))
         return self._headers
 
-    def _record(self, header: FileHeader, lsn: int) -> Record | None:
+    def _record(self, header: FileHeader, lsn: int) -> LogRecord | None:
         """The record with that number, if this segment has it and it counts."""
         with suppress(FileNotFoundError), closing(self._disk.open(segment_path(header.number))) as file:
             for block in BlockReader(file, header, headers_only=True):

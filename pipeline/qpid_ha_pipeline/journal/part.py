@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql.datasource import InputPartition
 
 from .stores import Directory
-from .survey import Damage, Piece, Segment, Store, TakenBack
+from .survey import Damage, SurveyedPiece, SurveyedSegment, SurveyedStore, TakenBack
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class JournalPart:
     """From the driver to an executor. `generations`: pairs of first LSN and generation, ascending."""
 
     directory: Directory
-    segment: Segment
+    segment: SurveyedSegment
     """Without its pieces."""
     begin: int
     end: int
@@ -57,14 +57,19 @@ def grouped(parts: Iterable[JournalPart], most: int) -> list[InputPartition]:
     return [PartGroup(tuple(group)) for group in groups]
 
 
-def generations_of(store: Store) -> tuple[tuple[int, int], ...]:
+def generations_of(store: SurveyedStore) -> tuple[tuple[int, int], ...]:
     """What STATUS tells; what it does not know yet, the segments' headers and the events in them do."""
     history = store.status.history if store.status is not None else ()
     return tuple(sorted((first_lsn, generation) for generation, _, first_lsn in history))
 
 
 def part_of(
-    store: Store, segment: Segment, piece: Piece, *, max_lsn: int | None = None, min_lsn: int = 0
+    store: SurveyedStore,
+    segment: SurveyedSegment,
+    piece: SurveyedPiece,
+    *,
+    max_lsn: int | None = None,
+    min_lsn: int = 0,
 ) -> JournalPart:
     """That piece of that segment."""
     return JournalPart(

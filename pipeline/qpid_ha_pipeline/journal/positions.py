@@ -14,10 +14,10 @@ from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, Block, read_block
 from qpid_ha_pipeline.errors import PipelineError
 
 from .stores import Directory
-from .survey import Known, Piece, Segment, Store, Wanted, limit_at, look
+from .survey import Known, SurveyedPiece, SurveyedSegment, SurveyedStore, Wanted, limit_at, look
 
 
-class Place(NamedTuple):
+class JournalPlace(NamedTuple):
     """Everything before `offset` in `segment` was read. `generation` and `lsn` say it in the terms of the log.
 
     `created_ms`: of the segment, so that another one with its number is not taken for it. `skip`: the first events to
@@ -36,7 +36,7 @@ class Place(NamedTuple):
         return {name: value for name, value in self._asdict().items() if value or name != "skip"}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Place:
+    def from_json(cls, document: Mapping[str, Any]) -> JournalPlace:
         """Raises PipelineError."""
         try:
             return cls(**{name: int(value) for name, value in document.items()})
@@ -46,19 +46,21 @@ class Place(NamedTuple):
             ) from None
 
 
-NOWHERE = Place(0, FILE_HEADER_BYTES, 0, 0)
+NOWHERE = JournalPlace(0, FILE_HEADER_BYTES, 0, 0)
 """Before everything that may ever be in a store."""
 
 
-class Step(NamedTuple):
+class JournalStep(NamedTuple):
     """A block that can be read next: where it leads, and how much it is."""
 
-    place: Place
+    place: JournalPlace
     events: int
     bytes: int
 
 
-def look_from(directory: Directory, place: Place, *, wanted: Wanted | None = None, known: Known | None = None) -> Store:
+def look_from(
+    directory: Directory, place: JournalPlace, *, wanted: Wanted | None = None, known: Known | None = None
+) -> SurveyedStore:
     """What lies behind `place`, block by block, as far as it is wanted."""
     begin = (place.segment, place.offset)
     if wanted is None:
@@ -66,7 +68,7 @@ def look_from(directory: Directory, place: Place, *, wanted: Wanted | None = Non
     return look(directory, is_permissive=False, piece_bytes=1, begin=begin, wanted=wanted, known=known)
 
 
-def steps(store: Store, begin: Place, *, only_committed: bool) -> Iterator[Step]:
+def steps(store: SurveyedStore, begin: JournalPlace, *, only_committed: bool) -> Iterator[JournalStep]:
     """Block after block, as far as a stream may go by now."""
     lsn = begin.lsn
     for segment in store.segments:
@@ -80,11 +82,11 @@ def steps(store: Store, begin: Place, *, only_committed: bool) -> Iterator[Step]
             lsn = max(lsn, last) if counts else lsn
             events = piece.last_lsn - piece.first_lsn + 1 if counts else int(piece.has_local)
             generation = max(begin.generation, segment.header.generation)
-            place = Place(segment.number, piece.end, generation, lsn, segment.header.created_ms)
-            yield Step(place, events, piece.end - piece.begin)
+            place = JournalPlace(segment.number, piece.end, generation, lsn, segment.header.created_ms)
+            yield JournalStep(place, events, piece.end - piece.begin)
 
 
-def _is_whole(store: Store, segment: Segment, piece: Piece) -> bool:
+def _is_whole(store: SurveyedStore, segment: SurveyedSegment, piece: SurveyedPiece) -> bool:
     """A broker may be writing this block right now. Only the end of the last segment can be in doubt."""
     if not segment.witnesses.is_last:
         return True
@@ -93,12 +95,14 @@ def _is_whole(store: Store, segment: Segment, piece: Piece) -> bool:
     return isinstance(read_block(data, 0, segment.number, base=piece.begin), Block)
 
 
-def pieces_between(store: Store, begin: Place, end: Place, most: int) -> Iterator[tuple[Segment, Piece]]:
+def pieces_between(
+    store: SurveyedStore, begin: JournalPlace, end: JournalPlace, most: int
+) -> Iterator[tuple[SurveyedSegment, SurveyedPiece]]:
     """What lies between two places, in pieces of at most so many bytes."""
     for segment in store.segments:
         if segment.number > end.segment:
             return
-        gathered: list[Piece] = []
+        gathered: list[SurveyedPiece] = []
         for piece in segment.pieces:
             if segment.number == end.segment and piece.end > end.offset:
                 break
@@ -110,8 +114,8 @@ def pieces_between(store: Store, begin: Place, end: Place, most: int) -> Iterato
             yield segment, _joined(gathered)
 
 
-def _joined(pieces: list[Piece]) -> Piece:
-    return Piece(
+def _joined(pieces: list[SurveyedPiece]) -> SurveyedPiece:
+    return SurveyedPiece(
         pieces[0].begin,
         pieces[-1].end,
         min(piece.first_lsn for piece in pieces),
@@ -120,15 +124,15 @@ def _joined(pieces: list[Piece]) -> Piece:
     )
 
 
-def first_place(store: Store) -> Place:
+def first_place(store: SurveyedStore) -> JournalPlace:
     """The beginning of what is kept."""
     if not store.segments:
         return NOWHERE
     header = store.segments[0].header
-    return Place(header.number, FILE_HEADER_BYTES, header.generation, header.first_lsn - 1, header.created_ms)
+    return JournalPlace(header.number, FILE_HEADER_BYTES, header.generation, header.first_lsn - 1, header.created_ms)
 
 
-def place_after(store: Store, lsn: int) -> Place:
+def place_after(store: SurveyedStore, lsn: int) -> JournalPlace:
     """Where the event after that LSN of the replicated log is, or will be. `store`: all of it, block by block."""
     found = first_place(store)
     for segment in store.segments:
@@ -137,12 +141,12 @@ def place_after(store: Store, lsn: int) -> Place:
             last = min(piece.last_lsn, limit_at(store.taken_back, segment.number, piece.begin))
             if last >= piece.first_lsn and last > lsn:
                 skip = lsn if piece.first_lsn <= lsn else 0
-                return Place(segment.number, piece.begin, generation, lsn, created_ms, skip)
-            found = Place(segment.number, piece.end, generation, lsn, created_ms)
+                return JournalPlace(segment.number, piece.begin, generation, lsn, created_ms, skip)
+            found = JournalPlace(segment.number, piece.end, generation, lsn, created_ms)
     return found
 
 
-def why_lost(store: Store, begin: Place) -> str | None:
+def why_lost(store: SurveyedStore, begin: JournalPlace) -> str | None:
     """Why what follows `begin` is not there any more; None: it is."""
     if begin == NOWHERE:
         return None

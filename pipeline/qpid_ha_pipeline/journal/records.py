@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qpid_ha_broker.events.codec import Record, decode
+from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.layout import (
     ENQUEUED,
     HEADER,
@@ -201,7 +201,7 @@ class Records:
         flags: Mask = self.field(_PLAIN, "flags", chosen) != 0
         return flags
 
-    def event(self, index: int) -> Record:
+    def event(self, index: int) -> LogRecord:
         """One of them, as the codec reads it. Raises RecordError."""
         offset = int(self.offsets[index])
         found = decode(self.data, offset, max_records=1)

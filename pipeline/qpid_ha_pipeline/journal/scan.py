@@ -26,7 +26,7 @@ from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
 
 from .part import JournalPart
 from .records import Ints, Mask, Records, find_in_blocks
-from .survey import Damage, Segment, limit_at
+from .survey import Damage, SurveyedSegment, limit_at
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
 """So much is decoded at once: enough that what a numpy call costs does not count, and little enough for caches."""
@@ -167,7 +167,7 @@ class Scan:
         self._damaged(at, f"{verdict.text}; {found - at} bytes cannot be read")
         return found
 
-    def _ended_at(self, segment: Segment, at: int) -> bool:
+    def _ended_at(self, segment: SurveyedSegment, at: int) -> bool:
         """Whether the last segment has been followed by another one since it was looked at, and ended there."""
         disk, path = self.part.directory.disk, segment_path(segment.number + 1)
         if not segment.witnesses.is_last or not disk.exists(path):

@@ -30,7 +30,7 @@ class Damage(NamedTuple):
     text: str
 
 
-class Piece(NamedTuple):
+class SurveyedPiece(NamedTuple):
     """Blocks that lie together, and between which LSNs of the replicated log; `begin` and `end` are offsets.
 
     Without events of that log `first_lsn` is greater than `last_lsn`.
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
     has_local: bool
 
 
-class Segment(NamedTuple):
+class SurveyedSegment(NamedTuple):
     """A segment that counts. `end`: where its good blocks end, as far as headers tell."""
 
     number: int
@@ -51,7 +51,7 @@ class Segment(NamedTuple):
     end: int
     witnesses: Witnesses
     """How far others say that it was written."""
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SurveyedPiece, ...]
     taken_back: tuple[tuple[int, int], ...]
     """At these offsets all LSNs of the replicated log above that became void, as far as they came before."""
 
@@ -61,12 +61,12 @@ class Segment(NamedTuple):
         return segment_path(self.number)
 
 
-class Store(NamedTuple):
+class SurveyedStore(NamedTuple):
     """A store as it was when it was looked at."""
 
     directory: Directory
     status: Status | None
-    segments: tuple[Segment, ...]
+    segments: tuple[SurveyedSegment, ...]
     committed_lsn: int
     """The highest LSN that a block says is committed."""
     damages: tuple[Damage, ...]
@@ -99,7 +99,7 @@ def limit_at(taken_back: TakenBack, number: int, offset: int) -> int:
 class Closed(NamedTuple):
     """What is known of a segment that will not change any more."""
 
-    segment: Segment
+    segment: SurveyedSegment
     """Without its pieces."""
     committed_lsn: int
 
@@ -117,7 +117,7 @@ def _everything(_number: int, _events: int, _bytes: int) -> bool:
 def look(
     directory: Directory, *, is_permissive: bool, piece_bytes: int, begin: tuple[int, int] = (0, FILE_HEADER_BYTES),
     wanted: Wanted = _everything, known: Known | None = None,
-) -> Store:  # fmt: skip
+) -> SurveyedStore:  # fmt: skip
     """Raises JournalDamaged unless permissive, and PipelineError for what no release of this age can read.
 
     `begin`: segment and offset before which nothing is looked at. From the first segment on that is not `wanted`, none
@@ -128,7 +128,7 @@ def look(
         before = segment_numbers(disk)
         with suppress(FileNotFoundError):
             try:
-                store = _Surveyor(directory, is_permissive, piece_bytes, known).store(*begin, wanted)
+                store = _StoreSurveyor(directory, is_permissive, piece_bytes, known).store(*begin, wanted)
             except JournalDamaged:
                 if before == segment_numbers(disk):
                     raise
@@ -141,7 +141,7 @@ def look(
 _ATTEMPTS: Final = 5
 
 
-class _Surveyor:
+class _StoreSurveyor:
     """One look at one store."""
 
     def __init__(self, directory: Directory, is_permissive: bool, piece_bytes: int, known: Known | None) -> None:
@@ -152,11 +152,11 @@ class _Surveyor:
         self._piece_bytes = piece_bytes
         self._damages: list[Damage] = []
 
-    def store(self, first_number: int, first_offset: int, wanted: Wanted) -> Store:
+    def store(self, first_number: int, first_offset: int, wanted: Wanted) -> SurveyedStore:
         status = read_status(self._directory)
         headers = self._headers(status)
         numbers = [number for number in headers if number >= first_number]
-        segments: list[Segment] = []
+        segments: list[SurveyedSegment] = []
         committed = events = length = 0
         is_wanted = True
         for number in numbers:
@@ -176,7 +176,7 @@ class _Surveyor:
         for number in [each for each in self._known if each not in headers]:
             del self._known[number]
         first = next(iter(headers), 0)
-        return Store(self._directory, status, tuple(segments), committed, tuple(self._damages), first)
+        return SurveyedStore(self._directory, status, tuple(segments), committed, tuple(self._damages), first)
 
     def _damaged(self, name: str, offset: int, text: str) -> None:
         if not self._is_permissive:
@@ -275,7 +275,7 @@ class _Surveyor:
                 self._damaged(name, end, verdict.text)
                 end = previous_bytes or witnesses.clean_bytes or reader.file_bytes
                 pieces.extend_to(end)
-        found = Segment(header.number, header, end, witnesses, tuple(pieces.all()), tuple(taken_back))
+        found = SurveyedSegment(header.number, header, end, witnesses, tuple(pieces.all()), tuple(taken_back))
         return Closed(found, committed)
 
 
@@ -284,7 +284,7 @@ class _Pieces:
 
     def __init__(self, most: int, begin: int) -> None:
         self._most = most
-        self._done: list[Piece] = []
+        self._done: list[SurveyedPiece] = []
         self._begin = self._end = begin
         self._first, self._last, self._has_local = LOCAL_BASE, -1, False
 
@@ -302,12 +302,12 @@ class _Pieces:
         self._end, self._has_local = max(self._end, end), True
         self._first, self._last = 0, NO_LIMIT
 
-    def all(self) -> Iterator[Piece]:
+    def all(self) -> Iterator[SurveyedPiece]:
         if self._end > self._begin:
             self._cut()
         return iter(self._done)
 
     def _cut(self) -> None:
-        self._done.append(Piece(self._begin, self._end, self._first, self._last, self._has_local))
+        self._done.append(SurveyedPiece(self._begin, self._end, self._first, self._last, self._has_local))
         self._begin = self._end
         self._first, self._last, self._has_local = LOCAL_BASE, -1, False

@@ -1,0 +1,132 @@
+"""The structure of the tree: what tells that a class or a package has become too much, and may only get better.
+
+A class name occurs once, so whoever searches for it finds the one. Modules that import each other in a circle, and classes
+with more than 25 fields or 30 methods, are listed here as they were when this was written; a new one fails, and one that
+is gone has to leave the list.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {part: f"qpid_ha_{part}" for part in ("broker", "agent", "config", "pipeline")}
+FIELDS_MAX, METHODS_MAX = 25, 30
+
+TOO_LARGE = {
+    "qpid_ha_agent.ocf.agent.OcfAgent",
+    "qpid_ha_agent.runner.Runner",
+    "qpid_ha_broker.amqp.connection.Connection",
+    "qpid_ha_broker.model.queue.Queue",
+    "qpid_ha_broker.model.resource_set.ResourceSet",
+    "qpid_ha_broker.model.state.SetState",
+    "qpid_ha_broker.server.broker.Broker",
+    "qpid_ha_broker.server.membership.Membership",
+    "qpid_ha_broker.server.store.Store",
+    "qpid_ha_config.settings.BrokerSettings",
+}
+CIRCLES = {
+    frozenset(f"qpid_ha_broker.amqp.{name}" for name in names.split())
+    for names in (
+        "attach connection container coordinator incoming management management_control management_link outgoing"
+        " peer_link",
+    )
+} | {
+    frozenset(f"qpid_ha_broker.server.{name}" for name in names.split())
+    for names in (
+        "store store_base",
+        "broker broker_store client_protocol cluster_control listeners membership membership_setup queue_copies",
+    )
+}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Each module of the product by its name."""
+    found = {}
+    for part, package in PACKAGES.items():
+        for path in sorted((ROOT / part / package).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT / part).with_suffix("").parts)
+            found[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+def classes() -> Iterator[tuple[str, ast.ClassDef]]:
+    for module, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                yield module, node
+
+
+def methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def fields(node: ast.ClassDef) -> set[str]:
+    """What is annotated in the class, and what its methods assign to `self`."""
+    names = {
+        part.target.id for part in node.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+    }
+    for method in methods(node):
+        for part in ast.walk(method):
+            is_stored = isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)
+            if is_stored and isinstance(part.value, ast.Name) and part.value.id == "self":
+                names.add(part.attr)
+    return names
+
+
+def imports(module: str, tree: ast.Module) -> set[str]:
+    """The product's modules that it imports, for type checkers too."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = module.split(".")[: -node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return (found & set(modules())) - {module}
+
+
+def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Groups of modules of which each leads to each other one."""
+
+    def reached(start: str) -> set[str]:
+        seen, todo = set[str](), [start]
+        while todo:
+            for following in graph[todo.pop()] - seen:
+                seen.add(following)
+                todo.append(following)
+        return seen
+
+    reach = {module: reached(module) for module in graph}
+    groups = {frozenset(other for other in reach[module] if module in reach[other]) for module in graph}
+    return {group for group in groups if len(group) > 1}
+
+
+def test_a_class_name_occurs_once() -> None:
+    where = defaultdict(list)
+    for module, node in classes():
+        where[node.name].append(module)
+    assert {name: places for name, places in where.items() if len(places) > 1} == {}
+
+
+def test_no_other_class_becomes_too_large() -> None:
+    large = {
+        f"{module}.{node.name}"
+        for module, node in classes()
+        if len(fields(node)) > FIELDS_MAX or len(methods(node)) > METHODS_MAX
+    }
+    assert large == TOO_LARGE
+
+
+def test_no_other_modules_import_each_other_in_a_circle() -> None:
+    assert circles({module: imports(module, tree) for module, tree in modules().items()}) == CIRCLES
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == {frozenset("abc")}
