@@ -10,7 +10,7 @@ import pytest
 
 from cluster_in_process import InProcessCluster, eventually, told
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.frames import Append, Topic
+from qpid_ha_broker.ha.frames import Batch, Topic
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.transaction import Message
 from qpid_ha_broker.server import membership as driver
@@ -145,7 +145,7 @@ def test_a_batch_for_two_backups_is_encoded_once(tmp_path: Path) -> None:
             membership = cluster.member("a")
             script = Script(membership)
             (one, first), (two, second) = incoming(membership), incoming(membership)
-            batch = Append(1, 1, 1, 0, b"records")
+            batch = Batch(1, 1, 1, 0, b"records")
             script.effects[fx.TurnEnded] = [fx.Send(first, batch), fx.Send(second, batch)]
             membership.turn_ended(None)
             assert one.sent[0] is two.sent[0]
@@ -196,8 +196,8 @@ def test_what_happens_while_effects_are_carried_out_is_fed_after_them(tmp_path: 
 
             channel.send = send  # type: ignore[method-assign]
             script.effects[fx.Ticked] = [
-                fx.Send(number, Append(1, 1, 1, 0, b"")),
-                fx.Send(number, Append(1, 2, 2, 0, b"")),
+                fx.Send(number, Batch(1, 1, 1, 0, b"")),
+                fx.Send(number, Batch(1, 2, 2, 0, b"")),
             ]
             membership.feed(fx.Ticked())
             assert depth == [1, 1]

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from member_harness import MemberHarness, StoreRequest
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.frames import Append, CaughtUp, Chunk, Frame, Resync, Topic, Welcome
+from qpid_ha_broker.ha.frames import Batch, CaughtUp, Chunk, Frame, Resync, Topic, Welcome
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.roles import Candidate
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -336,7 +336,7 @@ class Node(MemberHarness):
     def _note_receipt(self, frame: Frame) -> None:
         """What this process has taken into its memory; a frame that came too late for that is none of it."""
         process, member = (self.name, self.process), self.member
-        if isinstance(frame, Append):
+        if isinstance(frame, Batch):
             if frame.generation >= member.status.generation and frame.last_lsn <= member.position.lsn:
                 self._world.custody.received(process, frame.data)
                 if not self._is_catching_up:

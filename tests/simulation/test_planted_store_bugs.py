@@ -11,7 +11,7 @@ import pytest
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import verdict
 from qpid_ha_broker.ha.frames import Question, Topic
-from qpid_ha_broker.model.log import Batch
+from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.store import reader, survey
 from qpid_ha_broker.store.blocks import FileHeader
@@ -47,7 +47,7 @@ BLACKOUTS = tuple(Fault(Kind.BLACKOUT, at_s, 0.3, 0, 1, 0) for at_s in (3.0, 5.5
 def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep_and_say_so(self: MemberStore, effect: fx.Persist) -> None:
         number, first_lsn, last_lsn, committed_lsn, transient, data = effect
-        self._store.keep(Batch(first_lsn, last_lsn, data, transient), committed_lsn, number)
+        self._store.keep(LogBatch(first_lsn, last_lsn, data, transient), committed_lsn, number)
         self._feed(fx.Persisted(number))
 
     monkeypatch.setattr(MemberStore, "persist", keep_and_say_so)

@@ -97,7 +97,7 @@ def frame_words(frame: fr.Frame) -> str:
     match frame:
         case fr.Hello() | fr.Welcome() | fr.Refused() | fr.TakeOver() | fr.Shutdown():
             return _greeting_words(frame)
-        case fr.Append(_, first, last, committed, _):
+        case fr.Batch(_, first, last, committed, _):
             return f"log {lsns(first, last)}, committed {committed}"
         case fr.Ack(_, lsn, chunks):
             return f"holds up to {lsn}{f', chunks taken in {chunks}' if chunks else ''}"

@@ -15,7 +15,7 @@ import proton
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.container import Container, ContainerSettings
 from qpid_ha_broker.amqp.engine import Engine
-from qpid_ha_broker.model.log import Batch
+from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue import Queue
 
 START_MS = 1_000_000
@@ -33,7 +33,7 @@ class PairedBroker:
         )
         self.container.configuration.declare_standard_exchanges()
         self.container.now_ms = START_MS
-        self.batches: list[Batch] = []
+        self.batches: list[LogBatch] = []
         self.clients: list[PairedClient] = []
 
     def connect(self, desired_capabilities: Sequence[str] = ()) -> PairedClient:

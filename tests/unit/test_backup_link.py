@@ -28,7 +28,7 @@ class Steps:
         carry_out = cluster.carry_out
 
         def watch(node: Node, effect: fx.Effect) -> None:
-            if node is sender and isinstance(effect, fx.Send) and isinstance(effect.frame, fr.Append):
+            if node is sender and isinstance(effect, fx.Send) and isinstance(effect.frame, fr.Batch):
                 self.sent[-1].append(effect.frame.last_lsn - effect.frame.first_lsn + 1)
             carry_out(node, effect)
 

@@ -48,7 +48,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
         fr.Welcome, TEXT, TEXT, U64, HISTORY, U64, st.sampled_from(fr.Resync), TEXT, st.floats(0, 1e6, allow_nan=False)
     ),
     st.builds(fr.Refused, st.sampled_from(fr.RefusalCode), TEXT, TEXT),
-    st.builds(fr.Append, U64, U64, U64, U64, DATA),
+    st.builds(fr.Batch, U64, U64, U64, U64, DATA),
     st.builds(fr.Ack, U64, U64, U64),
     st.builds(fr.Heartbeat, U64, U64, U64),
     st.builds(fr.Holdings, U64, ascending_ranges()),
@@ -290,7 +290,7 @@ def test_a_kind_of_another_release_is_named() -> None:
     [
         fr.Ack(-1, 0, 0),
         fr.Ack(0, 2**64, 0),
-        fr.Append(1, 1, 1, 1, b"x" * MAX_FRAME_BYTES),
+        fr.Batch(1, 1, 1, 1, b"x" * MAX_FRAME_BYTES),
         fr.Holdings(1, ((3, 2),)),
         fr.Refused(fr.RefusalCode.PROTOCOL, "x" * 2001, ""),
         fr.TakeOver(1.5),  # type: ignore[arg-type]

@@ -548,15 +548,15 @@ def backup_frames(node: Node, change: str) -> fr.Frame:
     data = b"".join([])
     match change:
         case "older generation":
-            return fr.Append(generation - 1, lsn + 1, lsn + 1, 0, data)
+            return fr.Batch(generation - 1, lsn + 1, lsn + 1, 0, data)
         case "newer generation":
-            return fr.Append(generation + 1, lsn + 1, lsn + 1, 0, data)
+            return fr.Batch(generation + 1, lsn + 1, lsn + 1, 0, data)
         case "gap":
-            return fr.Append(generation, lsn + 2, lsn + 2, 0, data)
+            return fr.Batch(generation, lsn + 2, lsn + 2, 0, data)
         case "truncated":
-            return fr.Append(generation, lsn + 1, lsn + 1, 0, bytes.fromhex("1c00000078"))
+            return fr.Batch(generation, lsn + 1, lsn + 1, 0, bytes.fromhex("1c00000078"))
         case "empty":
-            return fr.Append(generation, lsn + 1, lsn + 1, 0, data)
+            return fr.Batch(generation, lsn + 1, lsn + 1, 0, data)
     return fr.Chunk(generation, 1, 1, 2, False, (), (), b"")
 
 

@@ -11,7 +11,7 @@ from model_support import Core
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.model.log import Batch
+from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue_arguments import StoreErrorPolicy as Policy
 from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.store.errors import StoreError
@@ -25,7 +25,7 @@ class Slow:
     def __init__(self) -> None:
         self.bases: list[Callable[[], None]] = []
 
-    def keep(self, batch: Batch, committed_lsn: int, number: int) -> bool:
+    def keep(self, batch: LogBatch, committed_lsn: int, number: int) -> bool:
         return False
 
     def dump_base(self, done: Callable[[], None]) -> None:

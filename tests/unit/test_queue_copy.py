@@ -165,7 +165,7 @@ def test_what_happens_while_chunks_are_on_their_way_counts() -> None:
     outside.settle()
     outside.check()
     kinds = [type(frame) for frame in outside.received]
-    assert fr.Append in kinds[kinds.index(fr.Chunk) : kinds.index(fr.CaughtUp)]
+    assert fr.Batch in kinds[kinds.index(fr.Chunk) : kinds.index(fr.CaughtUp)]
 
 
 def test_the_copy_never_holds_what_the_in_sync_set_has_not_committed() -> None:
@@ -330,7 +330,7 @@ def test_frames_out_of_place_are_refused_and_the_copy_can_go_on_with_another_cha
     for frame in (
         fr.Chunk(generation, 1, 0, 9, True, (), (), b""),
         fr.CaughtUp(generation, 1),
-        fr.Append(generation, 1, 1, 1, b"noise"),
+        fr.Batch(generation, 1, 1, 1, b"noise"),
         fr.Heartbeat(generation + 1, 1, 1),
         fr.HoldingsDone(),
     ):
@@ -338,7 +338,7 @@ def test_frames_out_of_place_are_refused_and_the_copy_can_go_on_with_another_cha
             outside.copy.received(frame)
         assert outside.bodies == ["1", "2"]
     old = encode(1, Enqueued((1,), b"old", False, 4, 0, ""))
-    outside.copy.received(fr.Append(generation, 1, 1, 1, old))
+    outside.copy.received(fr.Batch(generation, 1, 1, 1, old))
     with pytest.raises(CopyError, match="fetched again"):
         outside.copy.step()
     outside.dial("a")

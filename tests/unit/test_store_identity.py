@@ -8,7 +8,7 @@ from pathlib import Path
 from model_support import TextReader
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
-from qpid_ha_broker.model.log import Batch
+from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.store.files import LocalDisk
@@ -33,7 +33,7 @@ async def life(directory: Path, cluster: str, *events: ev.Event) -> None:
     store.start(Listener())
     store.describe(cluster=cluster)
     for lsn, event in enumerate(events, start=found.last_lsn + 1):
-        store.keep(Batch(lsn, lsn, encode(lsn, event)), lsn - 1, lsn)
+        store.keep(LogBatch(lsn, lsn, encode(lsn, event)), lsn - 1, lsn)
         store.writer.run(store.journal.roll)
     assert await store.close("")
 

@@ -16,7 +16,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
 from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.ha.replica import transient_count
-from qpid_ha_broker.model.log import LOCAL_BASE, Batch
+from qpid_ha_broker.model.log import LOCAL_BASE, LogBatch
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.transaction import Message
@@ -499,7 +499,7 @@ def test_a_batch_counts_what_a_store_leaves_out() -> None:
 
     batch = resources.log.take_batch()
 
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, LogBatch)
     assert batch.transient == transient_count(decode(batch.data).records) == durable_only(batch.data)[1] == 2 + 3
 
 
@@ -507,7 +507,7 @@ def test_a_batch_counts_what_a_store_leaves_out() -> None:
 def test_a_batch_is_cut_after_an_lsn_and_each_piece_counts_what_it_has(lsn: int) -> None:
     given = records(True, False, False, True)
 
-    before, after = Batch(1, 4, encode_all(given), 2).cut_after(lsn)
+    before, after = LogBatch(1, 4, encode_all(given), 2).cut_after(lsn)
 
     assert decode(before.data).records == given[:lsn]
     assert decode(after.data).records == given[lsn:]

@@ -21,7 +21,7 @@ from qpid_ha_broker.model.administration import Administration
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.exchanges import Exchange
-from qpid_ha_broker.model.log import Batch
+from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue import Consumer, Handout, Queue
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.work import Task
@@ -168,7 +168,7 @@ class Container:
         goes_on = bool(resources.is_expiring or resources.work or self.garbage)
         return resources.has_work or has_pending or goes_on or bool(resources.deleted_queues)
 
-    def turn(self) -> Batch | None:
+    def turn(self) -> LogBatch | None:
         """Make the broker's move; returns what witnesses must see. Call again when one has acknowledged."""
         log = self.resources.log
         if self.resources.is_expiring:

@@ -17,7 +17,7 @@ from qpid_ha_broker.ha.history import common_lsn
 from qpid_ha_broker.ha.in_sync import InSyncSet
 from qpid_ha_broker.ha.pace import CatchUpPace
 from qpid_ha_broker.ha.replica import Replica
-from qpid_ha_broker.model.log import Batch
+from qpid_ha_broker.model.log import LogBatch
 
 STREAMING: Final = (BackupProgress.BROWSING, BackupProgress.FOLLOWING)
 """Live batches go to these."""
@@ -109,7 +109,7 @@ class BackupFeed:
 
     # --- the stream
 
-    def send_to(self, backups: Collection[BackupLink], batch: Batch) -> None:
+    def send_to(self, backups: Collection[BackupLink], batch: LogBatch) -> None:
         """What a turn wrote."""
         frame = None
         for backup in backups:
@@ -138,10 +138,10 @@ class BackupFeed:
             if backup.progress is not BackupProgress.FOLLOWING
         )
 
-    def _frame(self, first_lsn: int, last_lsn: int, data: bytes) -> fr.Append:
-        return fr.Append(self._generation, first_lsn, last_lsn, self._in_sync.committed_lsn, data)
+    def _frame(self, first_lsn: int, last_lsn: int, data: bytes) -> fr.Batch:
+        return fr.Batch(self._generation, first_lsn, last_lsn, self._in_sync.committed_lsn, data)
 
-    def _send_batch(self, backup: BackupLink, frame: fr.Append) -> None:
+    def _send_batch(self, backup: BackupLink, frame: fr.Batch) -> None:
         backup.note_sent(frame, self._ctx.clock_s)
         self._ctx.send(backup.link, frame)
 

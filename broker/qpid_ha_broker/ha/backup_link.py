@@ -77,7 +77,7 @@ class BackupLink:
         """It holds all up to `lsn`, and is sent the stream from there."""
         self.progress, self.sent_lsn, self.acknowledged = BackupProgress.REPLAYING, lsn, lsn
 
-    def note_sent(self, frame: fr.Append, clock_s: float) -> None:
+    def note_sent(self, frame: fr.Batch, clock_s: float) -> None:
         """A batch goes to it."""
         self.sent_lsn = frame.last_lsn
         self.sent.append((frame.last_lsn, len(frame.data), clock_s))

@@ -107,7 +107,7 @@ class LinkWritable(NamedTuple):
 class TurnEnded(NamedTuple):
     """The end of a turn on which the log has nothing pending; `batch` is what it wrote."""
 
-    batch: model_log.Batch | None
+    batch: model_log.LogBatch | None
 
 
 class PromoteAsked(NamedTuple):

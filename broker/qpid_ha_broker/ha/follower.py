@@ -20,7 +20,7 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.history import common_lsn, newest, problem
 from qpid_ha_broker.ha.objects import has_replicated_messages
 from qpid_ha_broker.ha.tail import Tail
-from qpid_ha_broker.model.log import Batch
+from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue import Queue
 
 AT_GATE: Final = 8
@@ -129,7 +129,7 @@ class Followers:
 
     # --- the stream
 
-    def turn_ended(self, batch: Batch | None, committed_lsn: int) -> None:
+    def turn_ended(self, batch: LogBatch | None, committed_lsn: int) -> None:
         """Send what the turn did to the queues, and let the browsers take a step."""
         if not self.links:
             return
@@ -147,7 +147,7 @@ class Followers:
                 self._browse(follower)
         self.release(committed_lsn)
 
-    def _stream(self, batch: Batch) -> None:
+    def _stream(self, batch: LogBatch) -> None:
         streams = (CopyProgress.BROWSING, CopyProgress.FOLLOWING)
         watching = [follower for follower in self.links.values() if follower.progress in streams]
         found: dict[int, list[bytes]] = {follower.queue_id: [] for follower in watching}
@@ -163,7 +163,7 @@ class Followers:
         for follower in watching:
             data = b"".join(found[follower.queue_id])
             if data:
-                frame = fr.Append(self._generation, batch.first_lsn, batch.last_lsn, batch.last_lsn, data)
+                frame = fr.Batch(self._generation, batch.first_lsn, batch.last_lsn, batch.last_lsn, data)
                 follower.gate.append((batch.last_lsn, frame))
 
     def _browse(self, follower: Follower) -> None:

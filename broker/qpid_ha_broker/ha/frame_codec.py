@@ -102,13 +102,13 @@ def decode(frame: Buffer) -> Frame:
 # --- binary heads
 
 
-def _write_batch(frame: fr.Append) -> tuple[bytes, bytes]:
+def _write_batch(frame: fr.Batch) -> tuple[bytes, bytes]:
     return _BATCH.pack(frame.generation, frame.first_lsn, frame.last_lsn, frame.committed_lsn), frame.data
 
 
-def _read_batch(head: memoryview, data: memoryview) -> fr.Append:
+def _read_batch(head: memoryview, data: memoryview) -> fr.Batch:
     generation, first_lsn, last_lsn, committed_lsn = _BATCH.unpack(head)
-    return fr.Append(generation, first_lsn, last_lsn, committed_lsn, bytes(data))
+    return fr.Batch(generation, first_lsn, last_lsn, committed_lsn, bytes(data))
 
 
 def _write_three(frame: fr.Ack | fr.Heartbeat) -> tuple[bytes, bytes]:
@@ -255,7 +255,7 @@ def _json_reader(frame_type: type[Frame]) -> Callable[[memoryview, memoryview], 
 
 
 _BINARY: Final[dict[type[Frame], tuple[FrameKind, Callable[[Any], tuple[bytes, bytes]], Any]]] = {
-    fr.Append: (FrameKind.BATCH, _write_batch, _read_batch),
+    fr.Batch: (FrameKind.BATCH, _write_batch, _read_batch),
     fr.Ack: (FrameKind.ACK, _write_three, _read_ack),
     fr.Heartbeat: (FrameKind.HEARTBEAT, _write_three, _read_heartbeat),
     fr.Holdings: (FrameKind.HOLDINGS, _write_holdings, _read_holdings),

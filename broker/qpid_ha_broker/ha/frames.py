@@ -105,7 +105,7 @@ class Refused(NamedTuple):
     primary_address: str
 
 
-class Append(NamedTuple):
+class Batch(NamedTuple):
     """What one turn wrote. `committed_lsn`: up to there the receiver may apply."""
 
     generation: int
@@ -306,7 +306,7 @@ Frame = (
     Hello
     | Welcome
     | Refused
-    | Append
+    | Batch
     | Ack
     | Heartbeat
     | Holdings

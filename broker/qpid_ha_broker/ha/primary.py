@@ -21,7 +21,7 @@ from qpid_ha_broker.ha.in_sync import InSyncChange, InSyncSet
 from qpid_ha_broker.ha.replica import Replica, StreamError
 from qpid_ha_broker.ha.states import Phase
 from qpid_ha_broker.model.errors import NotEnoughReplicas
-from qpid_ha_broker.model.log import Batch
+from qpid_ha_broker.model.log import LogBatch
 
 WITNESS: Final = "replication"
 
@@ -118,7 +118,7 @@ class Primary:
 
     # --- the stream
 
-    def turn_ended(self, batch: Batch | None) -> None:
+    def turn_ended(self, batch: LogBatch | None) -> None:
         """Send what the turn wrote, and let the browsers take a step."""
         if batch is not None:
             self._tail.append(batch.first_lsn, batch.last_lsn, batch.data)
@@ -130,7 +130,7 @@ class Primary:
             self._give_up(backup, reason)
         self.followers.turn_ended(batch, self.in_sync.committed_lsn)
 
-    def _persist(self, batch: Batch) -> None:
+    def _persist(self, batch: LogBatch) -> None:
         committed_lsn = self.in_sync.committed_lsn
         self._durable.persist(batch.first_lsn, batch.last_lsn, committed_lsn, batch.transient, batch.data)
 

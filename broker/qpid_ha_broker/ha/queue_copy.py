@@ -201,13 +201,13 @@ class QueueCopy:
 
     def _continue(self, frame: fr.Frame) -> None:
         followed = self._followed
-        if followed is None or not isinstance(frame, fr.Append | fr.Chunk | fr.CaughtUp | fr.Heartbeat):
+        if followed is None or not isinstance(frame, fr.Batch | fr.Chunk | fr.CaughtUp | fr.Heartbeat):
             raise CopyError(f"{type(frame).__name__} was not asked for")
         if frame.generation != followed.generation:
             raise CopyError(f"{type(frame).__name__} of generation {frame.generation}, not {followed.generation}")
         if isinstance(frame, fr.Chunk):
             self._chunk(frame)
-        elif isinstance(frame, fr.Append):
+        elif isinstance(frame, fr.Batch):
             self._batch(followed, frame)
         elif isinstance(frame, fr.CaughtUp):
             self._end_comparison(followed, frame.lsn)
@@ -241,7 +241,7 @@ class QueueCopy:
         self.state = CopyState.FOLLOWING
         self._reach(followed, lsn)
 
-    def _batch(self, followed: fr.Followed, frame: fr.Append) -> None:
+    def _batch(self, followed: fr.Followed, frame: fr.Batch) -> None:
         coming: list[_Add | _Drop] = []
         for lsn, event, _ in _records(frame.data):
             if isinstance(event, ev.Enqueued):

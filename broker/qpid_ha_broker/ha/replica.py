@@ -201,7 +201,7 @@ class Replica:
 
     # --- the stream
 
-    def append(self, frame: fr.Append) -> None:
+    def append(self, frame: fr.Batch) -> None:
         """Hold the next batch. Raises StreamError, and then nothing of it is held."""
         held_lsn = self.held_lsn
         if frame.first_lsn != held_lsn + 1:

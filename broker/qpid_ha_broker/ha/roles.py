@@ -479,7 +479,7 @@ class Following(Standby):
         """LSN and chunks that the primary was told."""
         self._sent_s = 0.0
         self._stream: dict[type, Callable[[Any], None]] = {
-            fr.Append: self._replica.append,
+            fr.Batch: self._replica.append,
             fr.Objects: lambda frame: self._replica.catch_up_objects(frame, welcome),
             fr.Chunk: self._take_chunk,
             fr.CaughtUp: self._caught_up,
@@ -1089,7 +1089,7 @@ TABLE: Final[dict[type, RoleRow]] = {
     fr.Question: RoleRow("reply", "reply", "reply", "reply"),
     fr.Welcome: RoleRow("welcomed", "ignore", "as_standby_frame", "ignore"),
     fr.Refused: RoleRow("refused", "refused", "as_standby_frame", "ignore"),
-    fr.Append: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
+    fr.Batch: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
     fr.Heartbeat: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
     fr.Objects: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
     fr.Chunk: RoleRow("ignore", "take", "as_standby_frame", "ignore"),

@@ -20,7 +20,7 @@ LOCAL_BASE = 1 << 63
 """Where the numbers of a broker's own log begin: what is never replicated can never be taken for what is."""
 
 
-class Batch(NamedTuple):
+class LogBatch(NamedTuple):
     """What one turn wrote. `data` is the records, encoded once, for every witness the same bytes."""
 
     first_lsn: int
@@ -29,14 +29,14 @@ class Batch(NamedTuple):
     transient: int = 0
     """Copies in queues of messages that are not durable, and no part of a unit: a store leaves them out."""
 
-    def cut_after(self, lsn: int) -> tuple[Batch, Batch]:
+    def cut_after(self, lsn: int) -> tuple[LogBatch, LogBatch]:
         """What goes up to `lsn`, which lies in it, and what comes after; each with its own count."""
         at = offset_after(self.data, lsn)
         first, rest = self.data[:at], self.data[at:]
         transient = durable_only(first)[1] if self.transient else 0
         return (
-            Batch(self.first_lsn, lsn, first, transient),
-            Batch(lsn + 1, self.last_lsn, rest, self.transient - transient),
+            LogBatch(self.first_lsn, lsn, first, transient),
+            LogBatch(lsn + 1, self.last_lsn, rest, self.transient - transient),
         )
 
 
@@ -90,14 +90,14 @@ class Log:
             self.whole_lsn()  # forgets those that are committed: there may be nobody else who asks
         return lsns
 
-    def take_batch(self) -> Batch | None:
+    def take_batch(self) -> LogBatch | None:
         """What was written since the last call, for every witness; None when there is nothing to tell."""
         pending = self._pending
         if not pending:
             return None
         self._pending = []
         data, transient = encode_counting(pending)
-        return Batch(pending[0].lsn, pending[-1].lsn, data, transient)
+        return LogBatch(pending[0].lsn, pending[-1].lsn, data, transient)
 
     def reset(self, last_lsn: int) -> None:
         """The log now ends at `last_lsn`, and every witness holds it so far: what nobody has taken yet is dropped."""

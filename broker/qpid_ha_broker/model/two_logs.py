@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from qpid_ha_broker.events.codec import encode_counting
 from qpid_ha_broker.events.types import Event
-from qpid_ha_broker.model.log import LOCAL_BASE, Batch, Log
+from qpid_ha_broker.model.log import LOCAL_BASE, Log, LogBatch
 
 
 class LocalPart(NamedTuple):
     """A piece of the local log, and its place in the order of both: after `after_lsn` of the replicated one."""
 
     after_lsn: int
-    batch: Batch
+    batch: LogBatch
 
 
 class LocalLog(Log):
@@ -48,7 +48,7 @@ class LocalLog(Log):
         parts = []
         for (start, after_lsn), end in zip(places, ends, strict=True):
             data, transient = encode_counting(pending[start:end])
-            parts.append(LocalPart(after_lsn, Batch(pending[start].lsn, pending[end - 1].lsn, data, transient)))
+            parts.append(LocalPart(after_lsn, LogBatch(pending[start].lsn, pending[end - 1].lsn, data, transient)))
         return parts
 
     def reset(self, last_lsn: int) -> None:

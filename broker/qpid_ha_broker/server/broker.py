@@ -20,7 +20,7 @@ from qpid_ha_broker.amqp.nodes import NodeSettings
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.model.administration import Done, Outcome, Result
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.log import Batch
+from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue_arguments import FullPolicy
 from qpid_ha_broker.model.state import MESSAGE_OVERHEAD
 from qpid_ha_broker.server.administration import check_known, control_methods
@@ -57,7 +57,7 @@ LAST_ANSWERS_S = 1.0
 PARTING_S = 1.0
 """How long a broker that was not primary waits for the goodbyes of clients that it did not serve."""
 
-Witness = Callable[[Batch], None]
+Witness = Callable[[LogBatch], None]
 
 
 class BrokerFailed(Exception):

@@ -11,7 +11,7 @@ from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued, Released, TransactionCommitted
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.log import Batch
+from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue_arguments import StoreErrorPolicy as Policy
 from qpid_ha_broker.model.state import SetState as Content
 from qpid_ha_broker.server.store import Store
@@ -49,7 +49,7 @@ class MemberStore:
         if self._policy is not None:
             self._check_may_lose(effect, self._policy)
             self._feed(fx.Persisted(number))
-        elif self._store.keep(Batch(first_lsn, last_lsn, data, transient), committed_lsn, number):
+        elif self._store.keep(LogBatch(first_lsn, last_lsn, data, transient), committed_lsn, number):
             self._feed(fx.Persisted(number))
         else:
             self._waiting.append(effect)

@@ -20,10 +20,10 @@ from qpid_ha_broker.amqp.peer_link import PeerChannel
 from qpid_ha_broker.coordination.coordinator import Coordinator
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frame_codec import decode, encode
-from qpid_ha_broker.ha.frames import Answer, Append, Frame, FrameError, Question, Topic
+from qpid_ha_broker.ha.frames import Answer, Batch, Frame, FrameError, Question, Topic
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import LEADING, State
-from qpid_ha_broker.model.log import Batch as LogBatch
+from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue_arguments import StoreErrorPolicy as Policy
 from qpid_ha_broker.server.cluster_clients import failover_servers, refusal
 from qpid_ha_broker.server.cluster_events import ClusterEvents
@@ -103,7 +103,7 @@ class Membership:
         self._inputs: list[fx.Input] = []
         self._is_feeding = False
         self._dirty: dict[OutgoingChannel, None] = {}
-        self._encoded: tuple[Append | None, bytes] = (None, b"")
+        self._encoded: tuple[Batch | None, bytes] = (None, b"")
         self._is_a_link_full = False
         """More waits on a channel than should, as of the last look."""
         self._status = member.status
@@ -306,7 +306,7 @@ class Membership:
 
     def _encode(self, frame: Frame) -> bytes:
         """A batch for several backups is encoded once."""
-        if not isinstance(frame, Append):
+        if not isinstance(frame, Batch):
             return encode(frame)
         if self._encoded[0] is not frame:
             self._encoded = (frame, encode(frame))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from qpid_ha_broker.events.scan import durable_only
-from qpid_ha_broker.model.log import LOCAL_BASE, Batch
+from qpid_ha_broker.model.log import LOCAL_BASE, LogBatch
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.two_logs import LocalPart
 from qpid_ha_broker.server.pager import Pager
@@ -180,7 +180,7 @@ class Store:
             if self._is_kept(0):
                 self._listener.kept(self._local.last_lsn, 0)
 
-    def keep(self, batch: Batch, committed_lsn: int, number: int) -> bool:
+    def keep(self, batch: LogBatch, committed_lsn: int, number: int) -> bool:
         """Keep a part of the replicated log. True: nothing of it has to be waited for; else `kept(number)` follows.
 
         `committed_lsn`: as far as is known, for a recovery that must not apply more than that.
@@ -208,7 +208,7 @@ class Store:
         self._append(BlockKind.TAKEN_BACK, lsn, lsn, 0, b"")
         self._replicated = Given(lsn)
 
-    def _give(self, given: Given, batch: Batch) -> None:
+    def _give(self, given: Given, batch: LogBatch) -> None:
         _, last, data, transient = batch
         left_out = 0
         if transient:
