@@ -34,6 +34,11 @@ class Promise(NamedTuple):
     is_durable: bool = True
 
 
+UNNOTICED_S = 4.0
+"""A primary that went on alone, and so looks at the record every two seconds, may believe for so long that nobody else
+was recorded: the coordinator had confirmed that to it."""
+
+
 class FalseRecord(NamedTuple):
     """The coordinator's record was put back at `at_s` to that of `since_s`, and is right again from `until_s`."""
 
@@ -351,7 +356,7 @@ class Ledger:
         return [
             f"the record of {record.since_s:.1f} s was put back at {record.at_s:.1f} s"
             for record in self._false_records
-            if record.since_s <= promise.at_s <= record.until_s()
+            if record.since_s <= promise.at_s <= max(record.until_s(), record.at_s + UNNOTICED_S)
         ]
 
     def _why_lost(self, text: str, promise: Promise, gone_at_s: float = inf) -> list[str]:

@@ -274,6 +274,8 @@ def test_the_first_primary_of_a_cluster_that_died_before_it_wrote_anything_may_t
     assert isinstance(verdict(fresh("b"), fresh("a"), fresh("c"), own_claim=1, **given), Accept)
     assert "generation 1 was confirmed by b" in refusal(verdict(fresh("b"), fresh("a"), fresh("c"), **given))
     assert "generation 1 was confirmed by b" in refusal(verdict(fresh("a"), fresh("b"), own_claim=1, **given))
+    given["record"] = ClusterRecord("uuid", 1, "b", 2, ("a", "b"))
+    assert "generation 1 was confirmed by a, b" in refusal(verdict(fresh("b"), fresh("a"), own_claim=1, **given))
 
 
 def test_a_member_that_came_back_empty_cannot_say_whether_it_had_gone_on_alone() -> None:
@@ -375,6 +377,15 @@ def test_a_candidate_that_died_before_its_first_event_says_so_itself() -> None:
     assert "no store here" in refusal(beside(LATER, restarted("b", promised=5), restarted("a"), restarted("c")))
 
 
+def test_but_not_once_its_generation_went_on_which_the_record_s_epoch_tells() -> None:
+    """All stores are put back from copies of the moment between its claim and its first event."""
+    first, second = LATER._replace(epoch=8), LATER._replace(epoch=9)
+    copies = restarted("a", promised=5), restarted("b"), restarted("c")
+    assert isinstance(beside(first, *copies), Accept)
+    assert "no store here" in refusal(beside(second, *copies))
+    assert "no store here" in refusal(beside(second, *reversed(copies)))
+
+
 def test_who_was_not_restarted_knows_that_nothing_was_confirmed_without_it() -> None:
     assert isinstance(beside(LATER, broker("b"), restarted("a"), restarted("c")), Accept)
     assert isinstance(beside(LATER, broker("b"), unreachable=("a:5672", "c:5672")), Accept)
@@ -416,6 +427,10 @@ def test_nobody_leads_against_a_log_that_proves_the_record_old_or_from_stores_th
             each for each in here
             if (each.generation, each.epoch) >= (record.generation, record.epoch)
             or (each.store is StoreOrigin.MEMORY and each.generation)
-            or (each.name == record.primary and each.promised >= record.generation)
+            or (
+                each.name == record.primary
+                and each.promised >= record.generation
+                and record.epoch <= max(one.epoch for one in here) + 1
+            )
         ]  # fmt: skip
         assert vouch or not may_be_a_copy

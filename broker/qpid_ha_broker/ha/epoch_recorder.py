@@ -33,9 +33,10 @@ from qpid_ha_broker.ha.verdict import shown_record
 _PAUSE_S = 0.2
 """Between two attempts."""
 _PATROL_S = 2.0
-"""How often a primary without a coordinator looks for a rival."""
+"""How often a primary without a coordinator, or without anybody in sync, looks for a rival."""
 _RECORD_PATROL_S = 10.0
-"""How often a primary with one looks whether the record is still there."""
+"""How often a primary with one looks whether the record is still there; one that is alone looks more often, because
+nobody else would tell it that another one was recorded."""
 _OUTDATED_PAUSE_S = 1.0
 """Between two looks at a record that cannot be replaced yet."""
 
@@ -85,7 +86,8 @@ class EpochRecorder:
     def go_on(self) -> None:
         """Ask for what is due, unless an answer is on its way."""
         clock_s, settings, primary = self._ctx.clock_s, self._ctx.settings, self._primary
-        patrol_s = _RECORD_PATROL_S if settings.has_coordinator else _PATROL_S
+        is_told = settings.has_coordinator and len(primary.in_sync.members) > 1
+        patrol_s = _RECORD_PATROL_S if is_told else _PATROL_S
         is_patrol_due = clock_s - self._sent_s > patrol_s
         if not self.has_work and not is_patrol_due:
             return

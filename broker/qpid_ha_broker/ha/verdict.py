@@ -11,6 +11,7 @@ who goes on with what is left is an operator's decision (docs/decisions/0004-coo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -145,7 +146,11 @@ def _why_not_empty(evidence: PromotionEvidence) -> str:
     if owners:
         return f"this broker holds no data, and {owners} does: promote that one"
     record = evidence.record
-    is_our_own = record is not None and (record.generation, record.primary) == (evidence.own_claim, evidence.own.name)
+    is_our_own = (
+        record is not None
+        and (record.generation, record.primary) == (evidence.own_claim, evidence.own.name)
+        and _is_as_claimed(record, (evidence.own, *evidence.answers))
+    )
     if record is not None and record.generation and not is_our_own:  # ours: we died before anything was confirmed
         members = ", ".join(record.members)
         return (
@@ -233,7 +238,8 @@ def _outdated_stores(evidence: PromotionEvidence) -> Refusal | None:
     1. Somebody in sync, this broker perhaps, whose log knows what the record says. Its primary had that on disk before
        it was recorded, so it does, unless its store is a copy.
     2. The primary that the record names, who has on disk that it wanted that generation, but nothing of it: then
-       nothing of it was ever confirmed.
+       nothing of it was ever confirmed. Unless the record has changed since: then that generation went on, and the
+       store is a copy of just that moment.
     3. A member that was not restarted and knows nothing of that generation: nothing was confirmed without it.
     """
     record, own = evidence.record, evidence.own
@@ -243,7 +249,8 @@ def _outdated_stores(evidence: PromotionEvidence) -> Refusal | None:
     at = record.generation, record.epoch
     if any((each.generation, each.epoch) >= at and _was_in_sync(each) for each in here):
         return None
-    if any(each.promised >= record.generation > each.generation and each.name == record.primary for each in here):
+    claimed = [each for each in here if each.promised >= record.generation > each.generation]
+    if any(each.name == record.primary for each in claimed) and _is_as_claimed(record, here):
         return None
     if any(_is_awake(each) and each.name in record.members for each in evidence.answers):
         return None
@@ -255,6 +262,11 @@ def _outdated_stores(evidence: PromotionEvidence) -> Refusal | None:
         f" `qpid-ha promote --force` on {newest.name} gives up all that was confirmed after LSN {newest.lsn} of"
         f" generation {newest.generation}"
     )
+
+
+def _is_as_claimed(record: ClusterRecord, here: Sequence[Answer]) -> bool:
+    """Whether it may be the record with which its generation was claimed: each change of that has a newer epoch."""
+    return record.epoch <= max(each.epoch for each in here) + 1
 
 
 def _who_cannot_be_asked(evidence: PromotionEvidence) -> str:
