@@ -7,7 +7,7 @@ for its names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 
 from qpid_ha_broker.events import types as ev
@@ -17,9 +17,9 @@ from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
 from qpid_ha_broker.store.reading import BlockReader, header_of, open_blocks
+from qpid_ha_broker.store.survey import TakenBack, limits_of
 
 from .stores import Directory
-from .survey import TakenBack, limit_at
 
 _SIGN = 1 << 64
 
@@ -27,10 +27,11 @@ _SIGN = 1 << 64
 class QueueNames:
     """Looks names up, and keeps them. A queue of which nothing is left to read has no name."""
 
-    def __init__(self, directory: Directory, taken_back: TakenBack) -> None:
+    def __init__(self, directory: Directory, taken_back: Sequence[TakenBack]) -> None:
         self._directory = directory
         self._disk = directory.disk
         self._taken_back = taken_back
+        self._limit_of = limits_of(taken_back)
         self._names: dict[int, str | None] = {}
         self._has_snapshot = False
         self._headers: list[FileHeader] | None = None
@@ -76,7 +77,7 @@ class QueueNames:
         """The first LSN that it can have of the log to which `lsn` belongs: what it takes back, it writes anew."""
         if lsn >= LOCAL_BASE:
             return header.first_local_lsn
-        anew = [last + 1 for number, _, last in self._taken_back if number == header.number]
+        anew = [each.last_lsn + 1 for each in self._taken_back if each.place[0] == header.number]
         return min(header.first_lsn, *anew) if anew else header.first_lsn
 
     def _segment_headers(self) -> list[FileHeader]:
@@ -92,7 +93,7 @@ class QueueNames:
         with suppress(FileNotFoundError), closing(self._disk.open(segment_path(header.number))) as file:
             for block in BlockReader(file, header, headers_only=True):
                 if block.kind is BlockKind.EVENTS and block.first_lsn <= lsn <= block.last_lsn:
-                    if lsn < LOCAL_BASE and lsn > limit_at(self._taken_back, header.number, block.offset):
+                    if lsn < LOCAL_BASE and lsn > self._limit_of((header.number, block.offset)):
                         continue
                     data = file.read(block.end - block.length, block.length)
                     return next((record for record in decode(data).records if record.lsn == lsn), None)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
+from qpid_ha_broker.store.survey import TakenBack
+
 from .stores import Directory
-from .survey import Damage, SurveyedPiece, SurveyedSegment, SurveyedStore, TakenBack
+from .survey import Damage, SurveyedPiece, SurveyedSegment, SurveyedStore
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class JournalPart:
     begin: int
     end: int
     committed_lsn: int
-    taken_back: TakenBack
+    taken_back: tuple[TakenBack, ...]
     generations: tuple[tuple[int, int], ...]
     cluster: str
     damages: tuple[Damage, ...] = ()

@@ -11,10 +11,11 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, Block, read_block
+from qpid_ha_broker.store.survey import limits_of
 from qpid_ha_pipeline.errors import PipelineError
 
 from .stores import Directory
-from .survey import Known, SurveyedPiece, SurveyedSegment, SurveyedStore, Wanted, limit_at, look
+from .survey import Known, SurveyedPiece, SurveyedSegment, SurveyedStore, Wanted, look
 
 
 class JournalPlace(NamedTuple):
@@ -70,10 +71,10 @@ def look_from(
 
 def steps(store: SurveyedStore, begin: JournalPlace, *, only_committed: bool) -> Iterator[JournalStep]:
     """Block after block, as far as a stream may go by now."""
-    lsn = begin.lsn
+    lsn, limit_of = begin.lsn, limits_of(store.taken_back)
     for segment in store.segments:
         for piece in segment.pieces:
-            last = min(piece.last_lsn, limit_at(store.taken_back, segment.number, piece.begin))
+            last = min(piece.last_lsn, limit_of((segment.number, piece.begin)))
             counts = last >= piece.first_lsn
             if only_committed and counts and last > store.committed_lsn:
                 return
@@ -134,11 +135,11 @@ def first_place(store: SurveyedStore) -> JournalPlace:
 
 def place_after(store: SurveyedStore, lsn: int) -> JournalPlace:
     """Where the event after that LSN of the replicated log is, or will be. `store`: all of it, block by block."""
-    found = first_place(store)
+    found, limit_of = first_place(store), limits_of(store.taken_back)
     for segment in store.segments:
         generation, created_ms = segment.header.generation, segment.header.created_ms
         for piece in segment.pieces:
-            last = min(piece.last_lsn, limit_at(store.taken_back, segment.number, piece.begin))
+            last = min(piece.last_lsn, limit_of((segment.number, piece.begin)))
             if last >= piece.first_lsn and last > lsn:
                 skip = lsn if piece.first_lsn <= lsn else 0
                 return JournalPlace(segment.number, piece.begin, generation, lsn, created_ms, skip)

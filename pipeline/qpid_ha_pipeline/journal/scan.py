@@ -21,12 +21,12 @@ from qpid_ha_broker.store.blocks import (
 from qpid_ha_broker.store.files import File
 from qpid_ha_broker.store.layout import segment_path
 from qpid_ha_broker.store.reading import BlockReader, Ending, header_of, read_header
-from qpid_ha_broker.store.survey import NO_LIMIT
+from qpid_ha_broker.store.survey import NO_LIMIT, limits_of
 from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
 
 from .part import JournalPart
 from .records import Ints, Mask, Records, find_in_blocks
-from .survey import Damage, SurveyedSegment, limit_at
+from .survey import Damage, SurveyedSegment
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
 """So much is decoded at once: enough that what a numpy call costs does not count, and little enough for caches."""
@@ -45,10 +45,10 @@ class Window:
 
     def counting(self) -> Mask | None:
         """Which records count; None: all of them."""
-        number, taken_back = self.part.segment.number, self.part.taken_back
+        number, limit_of = self.part.segment.number, limits_of(self.part.taken_back)
         most = NO_LIMIT if self.part.max_lsn is None else self.part.max_lsn
         limits = [
-            NO_LIMIT if block.first_lsn >= LOCAL_BASE else min(limit_at(taken_back, number, block.offset), most)
+            NO_LIMIT if block.first_lsn >= LOCAL_BASE else min(limit_of((number, block.offset)), most)
             for block in self._blocks
         ]
         if not self.part.min_lsn and all(

@@ -16,7 +16,7 @@ from qpid_ha_broker.store.errors import BlockError, NewerFormat
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
 from qpid_ha_broker.store.reading import Ending, Witnesses, header_of, open_blocks, witnesses_of
 from qpid_ha_broker.store.status import STATUS_FILE, Status
-from qpid_ha_broker.store.survey import NO_LIMIT
+from qpid_ha_broker.store.survey import NO_LIMIT, TakenBack
 from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
 
 from .stores import Directory, read_status
@@ -52,8 +52,8 @@ class SurveyedSegment(NamedTuple):
     witnesses: Witnesses
     """How far others say that it was written."""
     pieces: tuple[SurveyedPiece, ...]
-    taken_back: tuple[tuple[int, int], ...]
-    """At these offsets all LSNs of the replicated log above that became void, as far as they came before."""
+    taken_back: tuple[TakenBack, ...]
+    """Ascending by place."""
 
     @property
     def name(self) -> str:
@@ -80,20 +80,9 @@ class SurveyedStore(NamedTuple):
         return known[-1] if known else self.status.cluster if self.status is not None else ""
 
     @property
-    def taken_back(self) -> TakenBack:
-        """Of all segments."""
-        return tuple((segment.number, offset, lsn) for segment in self.segments for offset, lsn in segment.taken_back)
-
-
-TakenBack = tuple[tuple[int, int, int], ...]
-"""Segment, offset, LSN; ascending: there, what came before with a larger LSN became void."""
-
-
-def limit_at(taken_back: TakenBack, number: int, offset: int) -> int:
-    """Up to which LSN of the replicated log the block at that place counts."""
-    if not taken_back:
-        return NO_LIMIT
-    return min((lsn for *place, lsn in taken_back if place > [number, offset]), default=NO_LIMIT)
+    def taken_back(self) -> tuple[TakenBack, ...]:
+        """Of all segments, ascending by place."""
+        return tuple(each for segment in self.segments for each in segment.taken_back)
 
 
 class Closed(NamedTuple):
@@ -259,14 +248,14 @@ class _StoreSurveyor:
 
     def _segment(self, header: FileHeader, witnesses: Witnesses, begin: int) -> Closed:
         name, previous_bytes = segment_path(header.number), witnesses.previous_bytes
-        pieces, taken_back = _Pieces(self._piece_bytes, begin), list[tuple[int, int]]()
+        pieces, taken_back = _Pieces(self._piece_bytes, begin), list[TakenBack]()
         committed = 0
         with open_blocks(self._disk, name, header, headers_only=True, limit=previous_bytes or None) as reader:
             reader.end = begin
             for block in reader:
                 committed = max(committed, block.committed_lsn)
                 if block.kind is BlockKind.TAKEN_BACK:
-                    taken_back.append((block.offset, block.last_lsn))
+                    taken_back.append(TakenBack((header.number, block.offset), block.last_lsn))
                 if block.kind is not BlockKind.MARK or not witnesses.is_last:  # the next block is written over it
                     pieces.add(block)
             verdict = reader.verdict(witnesses)
