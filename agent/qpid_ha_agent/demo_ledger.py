@@ -1,7 +1,7 @@
 """What became of each message: who was told that it is safe, what arrived, and the account of both.
 
-Like two tradesmen who each keep a book: the publisher writes down every confirmation, the consumer every arrival, and
-only in the end the books are laid side by side. The account knows nothing of brokers, so it cannot be kind to them.
+The publisher writes down every confirmation, the consumer every arrival, and only in the end the two are compared. The
+account knows nothing of brokers, so it cannot be kind to them.
 """
 
 from __future__ import annotations

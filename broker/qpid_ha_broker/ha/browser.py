@@ -1,8 +1,7 @@
 """How a primary brings a backup level that lacks too much of the stream: one replicating browser per queue.
 
-Like an inventory by two shops on the telephone, from the shelf's front to its back: "I have everything from here to
-there, you have these; throw those away, and here is what you lack". Trade goes on meanwhile: what is sold or delivered
-during the call is in the live stream, and consumers help, because what they take first need not be copied.
+The backup has told which messages it holds, as ranges of ids. Each chunk covers an interval of ids and says what of it
+the backup has to drop, and what it lacks. Publishers and consumers go on meanwhile: what they do is in the live stream.
 
 Newest first, because consumers take from the other end: what is copied last is most likely to be gone by then. Source:
 seed 000, "Replicating browser". A chunk says what holds at the place in the stream where it is sent, so all that was

@@ -1,8 +1,8 @@
 """Generation histories: which primary wrote which stretch of a log, and how far two logs are the same.
 
-Like the list of authors in a chronicle: two copies agree as long as the authors and the pages on which each began
-agree; within the last common author, up to where the shorter copy ends. LSNs are compared only within one generation
-of one primary, which is why neither a number that is used twice nor 64 bits can ever run over into something wrong.
+Two logs are the same as long as their generations, primaries and first LSNs are; within the last common generation up
+to where the shorter log ends. LSNs are compared only within one generation of one primary, which is why neither a
+number that is used twice nor 64 bits can ever run over into something wrong.
 
 Source: KIP-101 (leader epochs); seed 000, LM1 and LM2.
 """

@@ -1,9 +1,8 @@
 """A copy of one queue of another cluster, kept by a broker that is not in it: for the day on which that one is gone.
 
-Like a subsidiary ledger in another town: the head office sends each entry once it is final, the branch writes it into a
-book of its own under a number of its own, and remembers which number stands for which. The branch decides nothing:
-limits, expiry and priorities were decided where the queue is. What is written here is this broker's own log, so its
-backups have the copy too; the numbers of the head office are known to this process alone.
+The primary there sends each event once it is committed. Here it is written into this broker's own log, so its backups
+have the copy too, under LSNs of that log; which message there is which here, this process alone knows. Nothing is
+decided here: limits, expiry and priorities were decided where the queue is.
 
 Both queues have the same order, because what is added here is always newer there than all that is here already. That
 is also why chunks, which come newest first, are collected until the oldest is here.

@@ -1,7 +1,7 @@
 """The end of the stream, kept for backups that were away for a moment.
 
-Like the last pages of a newspaper that a café keeps on its rack: who missed two days reads them there, and who was away
-for a month has to ask for more than that. It is bounded in bytes, so a busy primary keeps seconds and an idle one days.
+It is bounded in bytes (`ha.tail-size`), so a busy primary keeps seconds and an idle one days. A backup that lacks more
+than that has to compare what both hold.
 """
 
 from __future__ import annotations

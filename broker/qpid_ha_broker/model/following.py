@@ -1,8 +1,8 @@
 """What becomes of queues when a broker that followed another one's log begins to write it.
 
-Like a nurse who takes over a shift: she was not there when things were handed out, so whatever may have been given
-already is given with a warning, and beds whose patients are out are kept for a while. The cost is that of the queues,
-never of their messages: a failover must not take longer because more was waiting.
+It does not know what the last primary had delivered, so every message that was queued then goes out marked as perhaps
+delivered before, and queues whose users are gone are kept for a while. The cost is that of the queues, never of their
+messages: a failover must not take longer because more was waiting.
 """
 
 from __future__ import annotations

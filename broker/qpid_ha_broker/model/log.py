@@ -1,8 +1,8 @@
 """The log of a resource set, seen from memory: who must know of an event before its outcome may be told.
 
-Like a registry office: every entry gets the next number at once, and goes to each witness at the end of the turn. A
-witness (a store, a stream to backups, a group multicast) answers with one number, "seen up to here"; what has been seen
-by all is committed, and only then may a publisher, a consumer or an administrator hear of it. The model appends and
+Every event gets the next LSN at once, and goes to each witness at the end of the turn. A witness (a store, a stream to
+backups, a group multicast) answers with one number, the LSN up to which it has seen the log; what all have seen is
+committed, and only then may a publisher, a consumer or an administrator hear of it. The model appends and
 does not know who is listening; with no witness an event is committed as soon as it is written.
 """
 

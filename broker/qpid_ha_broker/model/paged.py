@@ -1,8 +1,5 @@
 """A message whose payload is on disk alone: all that routing and counting need is here, the bytes are fetched.
 
-Like a library with a closed stack: the catalogue card stays in the reading room and says where the book is. Whoever
-asks for the book itself is brought it, which takes a moment; whoever can wait orders several from one shelf at once.
-
 Where a record lies is for the store to say; that what lies there is the record that was meant, each reading checks:
 by the record's checksum, by its LSN, and by the length of the payload.
 """

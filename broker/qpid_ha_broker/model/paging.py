@@ -1,9 +1,5 @@
 """Which payloads leave memory for the disk, and which come back before somebody asks for them.
 
-Like a kitchen with a small counter and a cold store: what the next orders need lies on the counter, the rest is fetched
-in boxes a little before its turn, and what a box holds goes back when the counter is full. A cook never walks to the
-cold store for one egg.
-
 What leaves: payloads of durable messages whose records have been seen on disk, beyond what the consumers of their queue
 take next; those of the oldest file first. What comes back: what lies ahead of a consumer or a browser, as long as
 less than half of the usual lead is left. Pure: the driver reads files and gives turns; see `server.pager`.

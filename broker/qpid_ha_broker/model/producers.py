@@ -1,8 +1,7 @@
 """Producers that number their messages, and how far each has come: so that what is sent twice is queued once.
 
-Like the stubs of a checkbook: of each account only the number of the last check that was cashed is kept, and whoever
-comes with that number or a lower one has been here before. docs/decisions/0008-producer-deduplication.md says what
-follows from keeping one number, and not all.
+Of each producer only the highest number is kept, and whatever comes with that number or a lower one is a duplicate.
+docs/decisions/0008-producer-deduplication.md says what follows from keeping one number, and not all.
 """
 
 from __future__ import annotations

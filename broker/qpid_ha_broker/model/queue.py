@@ -1,7 +1,7 @@
 """A queue: what it holds, who takes from it, and what may still come in.
 
-The queue is the shop counter: it knows its goods, its customers and its limits, and serves whoever has credit in turn.
-It never writes to the log; the resource set does, and calls the methods under "as the log tells" for every event.
+It holds messages, consumers and limits, and serves consumers that have credit in turn. It never writes to the log; the
+resource set does, and calls the methods under "as the log tells" for every event.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Messages of one queue in order of arrival, where one can leave from the middle and come back to its place.
 
-Like a coat rack in rooms: coats hang in the order they came, a taken coat leaves its hook empty, a returned one goes
-back to its own hook, and a room whose hooks are all empty is closed. A visitor (a cursor) remembers room and hook,
-so nothing that happens elsewhere moves it.
+Entries are in blocks, in the order in which they came. One that is taken leaves its slot to itself, one that is
+released goes back to its slot, and a block without entries is unlinked. A cursor is a block and an index, so nothing
+that happens elsewhere moves it.
 
-Append, take and remove cost the same at any depth; a queue of a million needs no rebalancing and no lookup by key.
-What is given back at the front makes the next visitor walk past everything that is out: that costs by their number.
+Append, take and remove cost the same at any depth; a queue of a million needs no rebalancing and no lookup by key. What
+is released at the front makes the next cursor step over everything that consumers hold: that costs by their number.
 """
 
 from __future__ import annotations

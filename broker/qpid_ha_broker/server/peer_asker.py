@@ -1,7 +1,7 @@
 """Asking other brokers: all at once, with a limit, over channels that are kept for the next question.
 
-Like a round of telephone calls: all lines ring at once, whoever does not pick up in time is noted as such, and the
-lines stay open for a while, because the next question is often the one that cannot wait.
+Who does not answer in time counts as unreachable. Channels stay open for a while, because the next question is often
+the one that cannot wait.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The thread that writes: the loop never waits for a disk, and a disk never waits for the loop.
 
-Like a courier who is always on the way: what has gathered at the counter since the last trip goes with the next one,
-however much it is, and on return the counter is told up to where everything has arrived. So the fewer trips the disk
-allows, the more each carries.
+What was appended while a write and its sync were under way goes with the next ones, however much it is, and after each
+sync the loop is told up to where everything is on disk. So the fewer syncs the disk allows, the more each covers.
 
 The loop lets go of the interpreter whenever it looks for input, so this thread gets it often enough: with Python's
 switch interval of 5 ms confirmations come neither later nor fewer than with a tenth or a fiftieth of it.

@@ -1,8 +1,8 @@
 """A snapshot of a state that goes on changing: some of it at a time, so that nobody waits for the whole.
 
-Like counting the stock of a shop that stays open: the count of each shelf is right for the moment at which it was made,
-and the till's roll from the beginning of the count on tells the rest. The journal is that roll. What was removed while
-the dump went on may or may not be in it; what came is not; and the journal says both again.
+Each piece is right for the moment at which it was made, and the journal from the beginning of the dump on tells the
+rest. What was removed while the dump went on may or may not be in it; what came is not; and the journal says both
+again.
 
 Failed deliveries can be counted twice, so after each piece of a queue a mark says up to which LSN they are in it: a
 Released that did not fail, of the piece's oldest message.

@@ -1,8 +1,8 @@
 """Old segments of the journal into one snapshot, without making a message of any record.
 
-Like weeding a file cabinet: first a walk through all the drawers to note what was cancelled, then a second one that
-moves what is left, in handfuls, without reading it. What moves are runs of bytes; a record is written anew only where
-it does not stay as it is: one of a transaction, or a message that some of its queues do not have any more.
+A first pass over all segments notes what was removed, a second one copies what is left without decoding it. What is
+copied are runs of bytes; a record is written anew only where it does not stay as it is: one of a transaction, or a
+message that some of its queues do not have any more.
 
 The same input gives the same bytes.
 """

@@ -1,8 +1,8 @@
 """The journal: what must not be lost is written down before anybody is told that it happened.
 
-Like a ferry: whoever comes while it is away waits at the pier, and all cross together. `stage` is the pier, `flush` one
-crossing: one write, one `fdatasync`, however many blocks have gathered. Source: group commit, as databases have it
-since DeWitt et al., "Implementation techniques for main memory database systems" (1984).
+`stage` takes a block, `flush` writes all that have gathered with one write and one `fdatasync`; what comes meanwhile
+waits for the next. Source: group commit, as databases have it since DeWitt et al., "Implementation techniques for main
+memory database systems" (1984).
 """
 
 from __future__ import annotations

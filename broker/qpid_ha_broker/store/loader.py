@@ -1,8 +1,7 @@
 """From records to a state, as fast as Python can: what a snapshot and a journal hold is put into queues at the end.
 
-Like unpacking after a move: boxes are sorted by room first, what was thrown away on the way never gets unpacked, and
-furniture is set up once. So messages wait in one dictionary per queue, from which removals take them at next to no
-cost, and become entries of the queue when all is read. Configuration goes through `SetState.apply` as ever.
+Messages wait in one dictionary per queue, from which removals take them at next to no cost, and become entries of the
+queue when all is read. Configuration goes through `SetState.apply` as ever.
 
 The loops are written out: a call for each message would cost more than all else that is done with it.
 """

@@ -1,7 +1,7 @@
 """What there is of a store, seen from its headers: which files count, up to where, and what in them is void.
 
-Like reading the spines and the tables of contents before the books: whether a volume is missing, whether one is of
-another edition, and which pages a later one takes back.
+Whether a segment is missing or of another cluster, and which blocks a later one truncates, is known before any record
+is read.
 """
 
 from __future__ import annotations
