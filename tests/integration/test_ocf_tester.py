@@ -62,7 +62,7 @@ def install(place: ScriptedBroker) -> str:
     tools.mkdir()
     place.directory.chmod(0o755)
     program = "import sys; from qpid_ha_agent.cli.quick import main; main()"
-    packages = f"{ROOT}/agent:{ROOT}/broker"
+    packages = f"{ROOT}/agent:{ROOT}/broker:{ROOT}/config"
     script = tools / "qpid-ha-agent"
     script.write_text(
         f"#!/bin/sh\nexport PYTHONPATH={packages} PYTHONDONTWRITEBYTECODE=1\npython={sys.executable}\n"

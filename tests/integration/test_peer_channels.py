@@ -147,7 +147,7 @@ def test_a_batch_for_two_backups_is_encoded_once(tmp_path: Path) -> None:
             (one, first), (two, second) = incoming(membership), incoming(membership)
             batch = Batch(1, 1, 1, 0, b"records")
             script.effects[fx.TurnEnded] = [fx.Send(first, batch), fx.Send(second, batch)]
-            membership.turn_ended(None)
+            membership.feed(fx.TurnEnded(None))
             assert one.sent[0] is two.sent[0]
             membership.member = script.real
 
