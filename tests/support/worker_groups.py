@@ -12,10 +12,14 @@ from typing import Any, Final
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK: Final = "Spark"
+JVMS_OF_THEIR_OWN: Final = ("tests/pipeline/test_pipeline_demo.py", "tests/pipeline/test_standalone_cluster.py")
+"""They start Spark as a user does, and have no use for the session of the others."""
 LABS: Final = 2
 """Processes that make a lab each; at least one makes none."""
 EXPECTED_S: Final[Mapping[str, float]] = {
-    SPARK: 330,
+    SPARK: 250,
+    "tests/pipeline/test_pipeline_demo.py": 100,
+    "tests/pipeline/test_standalone_cluster.py": 60,
     "tests/integration/test_failover.py": 150,
     "tests/integration/test_bench.py": 110,
     "tests/integration/test_rgmanager_scripts.py": 130,
@@ -26,6 +30,7 @@ EXPECTED_S: Final[Mapping[str, float]] = {
     "tests/lab/test_blackouts.py": 170,
     "tests/lab/test_rgmanager.py": 140,
     "tests/lab/test_disks.py": 60,
+    "tests/lab/test_lab_itself.py": 60,
 }
 """Of groups that take longer than the number of their tests tells, from `./dev test --durations=0`. Only the order
 matters, so nobody has to keep it exact."""
@@ -36,7 +41,7 @@ _TEST_S: Final[Mapping[str, float]] = {"tests/lab/": 12.0, "tests/integration/":
 def group_of(node_id: str) -> str:
     """The name of the group: a path, or Spark."""
     file = node_id.partition("::")[0]
-    return SPARK if "tests/pipeline/" in f"/{file}" else file
+    return SPARK if "tests/pipeline/" in f"/{file}" and not file.endswith(JVMS_OF_THEIR_OWN) else file
 
 
 def takes_a_lab(group: str) -> bool:
