@@ -89,9 +89,7 @@ def fold(disk: Disk, upto: int, identity: Identity) -> Folded:
         sieve = Sieve(gathered)
         for part in JournalReader(disk, found).blocks():
             if part.block.kind is BlockKind.EVENTS:
-                with part.placed():
-                    pieces = sieve.sift(part.counting())
-                for piece in pieces:
+                for piece in part.feed(sieve.sift):
                     writer.add(piece)
         for records in sieve.failures(last_lsn, local_lsn):
             writer.add(records)
@@ -112,8 +110,7 @@ def _gather(disk: Disk, found: Survey) -> tuple[Gatherer, SnapshotEnd, int]:
         if part.block.kind is BlockKind.END:
             gathered.end_snapshot(reader.base)
         else:
-            with part.placed():
-                gathered.load(part.counting())
+            part.feed(gathered.load)
     return gathered, reader.base, reader.bytes_read
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
 
 from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
 from qpid_ha_broker.events.scan import RecordError
@@ -18,6 +17,8 @@ from .reading import open_blocks
 from .snapshot import SnapshotEnd, read_end
 from .survey import SegmentFound, Survey, limits_of
 
+T = TypeVar("T")
+
 
 class Part(NamedTuple):
     """A block of the file `path`; of its records those count whose LSNs are above `after` and up to `limit`."""
@@ -28,14 +29,14 @@ class Part(NamedTuple):
     limit: int
 
     def records(self) -> list[LogRecord]:
-        """All of them, whether or not they count. Raises RecordError."""
+        """All of them, whether or not they count. Raises StoreDamaged."""
         records, consumed, problem = decode(self.block.data)
         if problem is not None:
-            raise RecordError(consumed, problem.text)
+            raise StoreDamaged(self.path, self.block.data_at + consumed, problem.text)
         return records
 
-    def counting(self) -> bytes:
-        """Those that count, without the parts of a unit that is cut in two. Raises RecordError, if it had to look."""
+    def _counting(self) -> bytes:
+        """Those that count, without the parts of a unit that is cut in two."""
         _, block, after, limit = self
         if block.first_lsn > after and block.last_lsn <= limit:
             return block.data
@@ -46,11 +47,10 @@ class Part(NamedTuple):
             chosen.pop()
         return encode_all(chosen)
 
-    @contextmanager
-    def placed(self) -> Iterator[None]:
-        """Say in which file, and where, the records are wrong: StoreDamaged for RecordError."""
+    def feed(self, read: Callable[[bytes], T]) -> T:
+        """What `read` makes of the records that count. Raises StoreDamaged, also where it raises RecordError."""
         try:
-            yield
+            return read(self._counting())
         except RecordError as error:
             raise StoreDamaged(self.path, self.block.data_at + error.offset, str(error)) from error
 

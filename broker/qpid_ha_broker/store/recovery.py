@@ -148,8 +148,7 @@ class _Recovery:
         path, block, after, limit = part
         upto = LOCAL_BASE - 1 if self._apply_all else self._committed
         if limit > upto >= block.first_lsn and upto < block.last_lsn:
-            with part.placed():
-                upto = _before_unit(part.records(), upto)
+            upto = _before_unit(part.records(), upto)
         counting = min(limit, upto)
         if after < block.last_lsn and block.first_lsn <= counting:
             if block.first_lsn > self._last_lsn + 1:
@@ -159,15 +158,13 @@ class _Recovery:
             self._last_lsn = max(self._last_lsn, min(block.last_lsn, counting))
         first, last = max(block.first_lsn, upto + 1, after + 1), min(block.last_lsn, limit)
         if first <= last:
-            with part.placed():
-                records = [record for record in part.records() if first <= record.lsn <= last]
+            records = [record for record in part.records() if first <= record.lsn <= last]
             self._held.append(HeldBatch(first, last, records))
 
     def _load(self, part: Part) -> None:
-        with part.placed():
-            self._loader.load(part.counting())
-            if self._unloading is not None:
-                self._unloading.loaded(part, self._loader.messages)
+        part.feed(self._loader.load)
+        if self._unloading is not None:
+            self._unloading.loaded(part, self._loader.messages)
 
     def _check_ends(self) -> None:
         """The journal must reach as far as what was built on it, and begin where that ends."""
