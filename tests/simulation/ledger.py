@@ -71,6 +71,8 @@ class Ledger:
         self._terms = terms
         self._now_s = now_s
         self._false_records: list[FalseRecord] = []
+        self._promotions: list[tuple[float, frozenset[str]]] = []
+        """When, and which brokers were up then."""
         self.is_memory_damaged = False
         """A store or the coordinator's record was lost, or put back."""
         self.is_record_lost = False
@@ -116,6 +118,8 @@ class Ledger:
         """
         key, process = (node.member.status.cluster, node.member.status.generation), (node.name, node.process)
         self._newest_started = max(self._newest_started, node.member.status.generation)
+        up = {other.name for other in self._nodes.values() if other.is_up and not other.is_paused}
+        self._promotions.append((self._now_s(), frozenset(up)))
         other = self._primaries.setdefault(key, process)
         settings = node.member.settings
         is_in_history = bool(node.member.history()[-1]["forced"])
@@ -186,11 +190,17 @@ class Ledger:
         return is_kept and not self._is_a_copy_believed(promise)
 
     def _is_a_copy_believed(self, promise: Promise) -> bool:
-        """Whether a holder's store was put back, and may lead where nobody contradicts: without a coordinator, and with
-        `min-in-sync` 1."""
-        losses = [self._custody.loss(holder, promise.at_s) for holder in promise.holders]
-        is_silent = any(loss is not None and loss.is_silent for loss in losses)
-        return is_silent and not self._terms.has_coordinator and self._terms.min_in_sync == 1
+        """Whether a holder's store was put back, and may lead, or have another one lead, where nobody contradicts.
+
+        Without a coordinator, and with `min-in-sync` 1 or while those who hold it could not be asked.
+        """
+        losses = {holder.name: self._custody.loss(holder, promise.at_s) for holder in promise.holders}
+        is_silent = any(loss is not None and loss.is_silent for loss in losses.values())
+        if not is_silent or self._terms.has_coordinator:
+            return False
+        kept = {name for name, loss in losses.items() if loss is None}
+        was_contradicted = all(kept & asked for at_s, asked in self._promotions if at_s > promise.at_s)
+        return self._terms.min_in_sync == 1 or not was_contradicted
 
     def record_put_back(self, since_s: float, until_s: Callable[[], float]) -> None:
         """The coordinator's record is that of `since_s` again, until brokers write a new one."""
