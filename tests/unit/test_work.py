@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 
 from qpid_ha_broker.model.budget import Budget
-from qpid_ha_broker.model.work import EMPTIED_LENGTH, Task, WorkQueue, emptied, finish
+from qpid_ha_broker.model.work import EMPTIED_LENGTH, Task, WorkQueue, emptied, finish, used_up
 
 SPENT = Budget(lambda: 0.0, 0.0)
 
@@ -65,6 +66,19 @@ def test_a_task_that_was_finished_elsewhere_is_not_done_again() -> None:
     work.run()
     assert done == [*["urgent"] * 3, "other"]
     assert not work
+
+
+def test_what_is_used_up_is_let_go_of_one_by_one() -> None:
+    class Link:
+        pass
+
+    links = [Link() for _ in range(3)]
+    there = weakref.WeakSet(links)
+    left = []
+    for link in used_up(links):
+        del link
+        left.append(len(there))
+    assert left == [2, 1, 0]
 
 
 def test_large_collections_are_emptied_in_portions() -> None:

@@ -28,7 +28,7 @@ from qpid_ha_broker.amqp.peer_link import PeerChannel, PeerReceiver, PeerSender
 from qpid_ha_broker.amqp.values import listed
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.work import Task
+from qpid_ha_broker.model.work import Task, used_up
 
 REQUESTS = ManagementLink | CoordinatorLink
 """Links on which a message may mean much work."""
@@ -310,7 +310,7 @@ class Connection:
 
     def _end_session(self, session: proton.Session, handlers: list[LinkHandler]) -> Task:
         """The peer is answered when all of its links have ended."""
-        for handler in handlers:
+        for handler in used_up(handlers):
             if self._ended:
                 return
             if handler.link._impl in self._links:
@@ -389,7 +389,7 @@ class Connection:
         self.container.resources.begin(self._end_links(lost=lost), self.budget())
 
     def _end_links(self, *, lost: bool) -> Task:
-        for handler in self.links():
+        for handler in used_up(self.links()):
             if handler.link._impl in self._links:
                 self._drop(handler, lost=lost)
                 attach.after_detach(self, handler, closed=False)

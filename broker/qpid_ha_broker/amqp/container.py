@@ -24,7 +24,7 @@ from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue import Consumer, Handout, Queue
 from qpid_ha_broker.model.resource_set import ResourceSet
-from qpid_ha_broker.model.work import Task
+from qpid_ha_broker.model.work import Task, used_up
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection
@@ -265,7 +265,7 @@ class Container:
 
 
 def _ending(links: list[OutgoingLink], error: AmqpError) -> Task:
-    for link in links:
+    for link in used_up(links):
         link.connection.end_link(link, error)
         yield
 

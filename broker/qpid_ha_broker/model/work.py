@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 
 Task = Iterator[None]
 """Does one portion, a few milliseconds at most, whenever it is asked for the next. Between two portions anything may
 happen to what it works on, so each begins by looking whether it is still to be done."""
+
+Item = TypeVar("Item")
 
 EMPTIED_LENGTH: Final = 500
 """Objects that are let go of together."""
@@ -53,6 +55,13 @@ _END: Final = object()
 def finish(task: Task) -> None:
     """Do all that is left of `task` now; whatever queue it is in finds nothing more to do."""
     deque(task, maxlen=0)
+
+
+def used_up(objects: list[Item]) -> Iterator[Item]:
+    """Each of `objects`, which is held no longer then: at the end there is no memory of all of them to be freed."""
+    objects.reverse()
+    while objects:
+        yield objects.pop()
 
 
 def emptied(collection: dict[Any, Any] | list[Any]) -> Task:
