@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from running_broker import RunningBroker
 PROMISED_MS = 20.0
 SLACK = 3
 """Processors differ, and one that is shared with others is slower: what was mended took 90 to 2000 ms."""
+ATTEMPTS = 3
+"""A processor that is taken away makes a step longer, never shorter: what is too long each time is too long."""
 SUPPORT = Path(__file__).parents[1] / "support"
 
 
@@ -37,21 +39,21 @@ class TimedBroker(RunningBroker):
         return max(((float(line.split()[0]), line.split()[1]) for line in lines), default=(0.0, ""))
 
 
-@pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[TimedBroker]:
-    broker = TimedBroker(monkeypatch)
-    with broker:
-        yield broker
-        assert "Traceback" not in broker.log(), broker.log()
-
-
-def check(broker: TimedBroker) -> None:
-    with BlockingClient(broker.url) as client:
-        client.send("honest", "still served")
-        assert bodies(client.consume("honest")) == ["still served"]
-    took_ms, step = broker.longest_ms()
-    print(f"longest: {step} {took_ms} ms")
-    assert took_ms <= PROMISED_MS * SLACK, f"{step} took {took_ms} ms"
+def check(monkeypatch: pytest.MonkeyPatch, work: Callable[[TimedBroker], None]) -> None:
+    """`work` keeps nobody waiting: no step that follows from it takes too long in each of several brokers."""
+    attempts = []
+    for _ in range(ATTEMPTS):
+        with TimedBroker(monkeypatch) as broker:
+            work(broker)
+            with BlockingClient(broker.url) as client:
+                client.send("honest", "still served")
+                assert bodies(client.consume("honest")) == ["still served"]
+            attempts.append(broker.longest_ms())
+            assert "Traceback" not in broker.log(), broker.log()
+        print("longest: {1} {0} ms".format(*attempts[-1]))
+        if attempts[-1][0] <= PROMISED_MS * SLACK:
+            return
+    raise AssertionError(f"steps that took too long, in milliseconds: {attempts}")
 
 
 def asked(broker: TimedBroker, method: str, **params: object) -> Any:
@@ -60,28 +62,33 @@ def asked(broker: TimedBroker, method: str, **params: object) -> Any:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ATTACKS if kind != "silence"])
-def test_an_attack_keeps_nobody_waiting(timed: TimedBroker, kind: str) -> None:
-    ATTACKS[kind](timed.port)
-    check(timed)
+def test_an_attack_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    check(monkeypatch, lambda broker: ATTACKS[kind](broker.port))
 
 
 @pytest.mark.parametrize("command", LONG_WORK)
-def test_a_command_that_means_very_much_work_keeps_nobody_waiting(timed: TimedBroker, command: str) -> None:
-    LONG_WORK[command](timed.port)
-    check(timed)
+def test_a_command_that_means_very_much_work_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    check(monkeypatch, lambda broker: LONG_WORK[command](broker.port))
 
 
-def test_who_lists_very_many_bindings_keeps_nobody_waiting(timed: TimedBroker) -> None:
-    with BlockingClient(timed.url) as client:
-        bind_often(timed.port, Management(client))
-    bindings = asked(timed, "exchanges", action="read", name="amq.topic")["bindings"]
-    listed = {exchange["name"]: len(exchange["bindings"]) for exchange in asked(timed, "exchanges", action="list")}
-    assert len(bindings) == listed["amq.topic"] == MANY_BINDINGS
-    check(timed)
+def test_who_lists_very_many_bindings_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(broker: TimedBroker) -> None:
+        with BlockingClient(broker.url) as client:
+            bind_often(broker.port, Management(client))
+        bindings = asked(broker, "exchanges", action="read", name="amq.topic")["bindings"]
+        exchanges = asked(broker, "exchanges", action="list")
+        assert len(bindings) == MANY_BINDINGS
+        assert {exchange["name"]: len(exchange["bindings"]) for exchange in exchanges}["amq.topic"] == MANY_BINDINGS
+
+    check(monkeypatch, listed)
 
 
-def test_who_lists_very_many_queues_keeps_nobody_waiting(timed: TimedBroker) -> None:
-    create_many(timed.port)
-    assert len(asked(timed, "queues", action="list")) == MANY_QUEUES
-    asked(timed, "query")
-    check(timed)
+def test_who_lists_very_many_queues_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(broker: TimedBroker) -> None:
+        create_many(broker.port)
+        assert len(asked(broker, "queues", action="list")) == MANY_QUEUES
+        asked(broker, "query")
+
+    check(monkeypatch, listed)
