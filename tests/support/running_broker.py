@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 _LISTENING = re.compile(r"listens on (?P<url>[^ ,]+)[ ,]")
 START_TIMEOUT_S = 20.0
@@ -54,7 +55,7 @@ class RunningBroker:
         self.start_s = 0.0
         """From the start of the process to the line that says that it listens."""
 
-    def start(self) -> RunningBroker:
+    def start(self) -> Self:
         """Start the process and wait until it listens."""
         began = time.monotonic()
         with self.log_path.open("wb") as output:
@@ -103,7 +104,7 @@ class RunningBroker:
             self.process.wait()
             raise
 
-    def __enter__(self) -> RunningBroker:
+    def __enter__(self) -> Self:
         try:
             return self.start()
         except BaseException:
