@@ -43,7 +43,8 @@ def check(monkeypatch: pytest.MonkeyPatch, work: Callable[[TimedBroker], None]) 
     """`work` keeps nobody waiting: no step that follows from it takes too long in each of several brokers."""
     attempts = []
     for _ in range(ATTEMPTS):
-        with TimedBroker(monkeypatch) as broker:
+        broker = TimedBroker(monkeypatch)
+        with broker:
             work(broker)
             with BlockingClient(broker.url) as client:
                 client.send("honest", "still served")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Message, Publish, Transaction
@@ -120,14 +121,14 @@ class Publisher:
         if not session.is_open:
             return
         try:
-            lsn = self._publish(node, copies)
+            token = self._publish(node, copies)
         except ModelError:
             node.end_session(session)  # below min-in-sync, say; it comes again
             return
-        node.wait(lsn, session, partial(self._confirmed, session, copies))
+        node.wait(token, session, partial(self._confirmed, session, copies))
         node.written()
 
-    def _publish(self, node: Node, copies: list[Copy]) -> int:
+    def _publish(self, node: Node, copies: list[Copy]) -> CommitToken:
         """One alone, several in a transaction."""
         resources, now_ms = node.resources, node.clock.wall_ms()
         queues = [node.configuration.declare_queue(copy.queue, {}) for copy in copies]
@@ -232,8 +233,8 @@ class ConsumingClient:
     def _accept(self, session: Session, queue: Queue, entry: Entry) -> None:
         copy, ledger = Copy.read(entry.content().payload), self._shop.ledger
         ledger.accepting(copy)
-        lsn = session.node.resources.accept(queue, [entry])
-        session.node.wait(lsn, session, partial(ledger.settled, copy, session.node, lsn))
+        token = session.node.resources.accept(queue, [entry])
+        session.node.wait(token, session, partial(ledger.settled, copy, session.node, token.lsn))
 
     def ended(self, session: Session) -> None:
         queue, taker, node = self._queue, self._taker, session.node
@@ -290,8 +291,8 @@ class Administrator:
         except ModelError:
             node.end_session(session)
             return
-        lsn = node.resources.log.last_lsn
-        node.wait(lsn, session, partial(self._changed, session, name, change, lsn))
+        written = node.resources.log.written
+        node.wait(written, session, partial(self._changed, session, name, change, written.lsn))
         node.written()
 
     def _make(self, node: Node, name: str) -> None:

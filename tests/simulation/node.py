@@ -16,6 +16,7 @@ from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.roles import Candidate
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue import Consumer
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.sequence import Entry
@@ -80,9 +81,9 @@ class Taker(Consumer):
 
 
 class Waiting(NamedTuple):
-    """Something that is told to a client once the log is committed so far."""
+    """Something that is told to a client once `written` is committed."""
 
-    lsn: int
+    written: CommitToken
     session: Session
     tell: Callable[[], None]
 
@@ -354,10 +355,9 @@ class Node(MemberHarness):
         self._world.custody.reached((self.name, self.process), generation, lsn)
 
     def _after(self) -> None:
-        """Tell what has become certain, and see to it that what was written goes out."""
+        """Tell what was committed, and see to it that what was written goes out."""
         if self.waiting:
-            is_certain = self.resources.is_certain
-            while self.waiting and is_certain(self.waiting[0].lsn):
+            while self.waiting and self.waiting[0].written.is_committed:
                 waiting = self.waiting.popleft()
                 if waiting.session.is_open:
                     waiting.tell()
@@ -510,9 +510,9 @@ class Node(MemberHarness):
         if self.is_up and self.member.status.state is not State.PRIMARY:
             self._is_ending = False
 
-    def wait(self, lsn: int, session: Session, tell: Callable[[], None]) -> None:
-        """Call `tell` once the log is committed up to `lsn`, if the session is open then."""
-        self.waiting.append(Waiting(lsn, session, tell))
+    def wait(self, written: CommitToken, session: Session, tell: Callable[[], None]) -> None:
+        """Call `tell` once `written` is committed, if the session is open then."""
+        self.waiting.append(Waiting(written, session, tell))
 
     def written(self) -> None:
         """A client's command has written something."""

@@ -101,15 +101,15 @@ class Core:
         return queue
 
     def publish(self, target: Queue | Exchange, *messages: str | Message) -> int:
-        """Publish each of `messages`; returns the last LSN to wait for."""
+        """Publish each of `messages`; returns the LSN of the last."""
         lsn = 0
         for each in messages:
             whole = message(each) if isinstance(each, str) else each
             if isinstance(target, Queue):
-                lsn = self.resources.publish(target, whole, self.now_ms)
+                lsn = self.resources.publish(target, whole, self.now_ms).lsn
             else:
                 key = TextReader().routing_key(whole.payload)
-                lsn = self.resources.publish_to_exchange(target, whole, key, self.now_ms)
+                lsn = self.resources.publish_to_exchange(target, whole, key, self.now_ms).lsn
         return lsn
 
     # --- who takes
@@ -175,7 +175,7 @@ class Core:
         """How many messages a purge has dropped, from its first portion to its last."""
         purge = self.resources.purge(queue)
         self.resources.work.run()
-        assert purge.lsn is not None
+        assert purge.written is not None
         return purge.count
 
     def leave(self, queue: Queue, consumer: Consumer) -> None:

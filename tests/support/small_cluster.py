@@ -165,14 +165,14 @@ class Node(MemberHarness):
         """Publish; returns the LSN that a confirmation has to wait for."""
         lsn = 0
         for body in bodies:
-            lsn = self.resources.publish(self.resources.state.queues[queue], message(body), NOW_MS)
+            lsn = self.resources.publish(self.resources.state.queues[queue], message(body), NOW_MS).lsn
         return lsn
 
     def consume(self, queue: str, count: int) -> int:
         """Take `count` messages and be done with them; returns the LSN to wait for."""
         found = self.resources.state.queues[queue]
         taken = self.take(queue, count)
-        return self.resources.accept(found, taken)
+        return self.resources.accept(found, taken).lsn
 
     def take(self, queue: str, count: int) -> list[Entry]:
         """What a consumer with that credit gets."""

@@ -207,7 +207,7 @@ class Promises:
             self.confirmed = [each for each in self.confirmed if each not in lost]
 
     def check_held(self, primary: TracedNode, lsn: int) -> None:
-        """Clients of `primary` hear that all up to `lsn` is certain. Raises BrokenPromise if a member lacks it."""
+        """Clients of `primary` hear that all up to `lsn` is committed. Raises BrokenPromise if a member lacks it."""
         for name in primary.member.status.members:
             other = self._cluster.nodes.get(name)
             if other is None or not other.running or other is primary:
@@ -423,7 +423,7 @@ class TracedCluster(SmallCluster):
                 if not (node.serves or (node.paused and node.is_in(State.PRIMARY))):
                     raise ModelError(f"no clients are served: this broker is {node.state if node.running else 'down'}")
                 found = node.resources.state.queues[queue]
-                lsn = node.resources.publish(found, message(text, durable=True), NOW_MS)
+                lsn = node.resources.publish(found, message(text, durable=True), NOW_MS).lsn
             except ModelError as error:
                 self.tell(f'{name} refuses "{text}": {error}')
                 results.append("refused")
@@ -439,7 +439,7 @@ class TracedCluster(SmallCluster):
         bodies = [entry.content().payload.decode().split(";", 2)[2] for entry in entries]
         self.tell(f"{name} hands out {', '.join(bodies) or 'nothing'}")
         if entries:
-            lsn = node.resources.accept(node.resources.state.queues[queue], entries)
+            lsn = node.resources.accept(node.resources.state.queues[queue], entries).lsn
             node.taken.append((lsn, self.promises.consumed(queue, bodies)))
 
     # --- what is told

@@ -16,6 +16,7 @@ from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.administration import Administration, Done, Outcome, Result
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, ModelError, NotFound
+from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue import Consumer
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.transaction import Message
@@ -58,14 +59,14 @@ class Desk:
         self.configuration.declare_standard_exchanges()
         self.administration = Administration(self.resources, self.configuration)
         self.settings = Holder()
-        self.waited_for: list[int] = []
-        self.methods = control_methods("node1", self.administration, self.settings, self.wait_certain)
+        self.waited_for: list[CommitToken] = []
+        self.methods = control_methods("node1", self.administration, self.settings, self.wait_done)
 
-    async def wait_certain(self, outcome: Outcome[Result]) -> Result:
+    async def wait_done(self, outcome: Outcome[Result]) -> Result:
         self.resources.work.run()
         done = outcome.done()
         assert done is not None
-        self.waited_for.append(done.lsn)
+        self.waited_for.append(done.written)
         return done.result
 
     def publish(self, queue: str, payload: bytes = b"news") -> None:
@@ -196,8 +197,8 @@ def test_purging_says_how_many_went(desk: Desk) -> None:
     desk.publish("orders")
     desk.publish("orders")
     assert [desk.administration.purge_queue("orders").done() for _ in range(2)] == [
-        Done(2, desk.resources.log.last_lsn),
-        Done(0, desk.resources.log.last_lsn),
+        Done(2, desk.resources.log.written),
+        Done(0, desk.resources.log.written),
     ]
 
 
@@ -205,11 +206,12 @@ def test_a_command_names_the_lsn_that_makes_it_safe_even_when_it_found_all_done(
     log = desk.resources.log
     log.add_witness("backup")
     first = desk.administration.create_queue("orders")
-    assert first.lsn == log.last_lsn > log.committed_lsn
+    assert first.written == log.written
+    assert not first.written.is_committed
     again = desk.administration.create_queue("orders")
     assert again == first
-    log.acknowledge("backup", first.lsn)
-    assert again.lsn <= log.committed_lsn
+    log.acknowledge("backup", first.written.lsn)
+    assert again.written.is_committed
 
 
 @pytest.mark.parametrize("name", [None, 7, True, ["orders"], "", "a\nb", "\ud800", "x" * 1025, "é" * 513])
@@ -392,7 +394,7 @@ def test_a_change_is_answered_only_when_it_is_committed(desk: Desk) -> None:
         async def wait(outcome: Outcome[Result]) -> Result:
             done = outcome.done()
             assert done is not None
-            assert done.lsn == desk.resources.log.last_lsn
+            assert done.written == desk.resources.log.written
             await committed.wait()
             return done.result
 
@@ -427,7 +429,7 @@ def test_a_command_that_is_given_up_while_it_is_waited_for_is_refused_with_the_r
 
 def test_reading_waits_for_nothing(desk: Desk) -> None:
     desk.ask("queues", action="create", name="orders")
-    assert desk.waited_for == [desk.resources.log.last_lsn]
+    assert desk.waited_for == [desk.resources.log.written]
     desk.ask("queues", action="list")
     desk.ask("queues", action="read", name="orders")
     assert len(desk.waited_for) == 1

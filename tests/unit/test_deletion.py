@@ -35,12 +35,12 @@ def test_the_messages_move_in_portions_and_the_queue_goes_with_the_last() -> Non
     deletion = core.configuration.delete_queue("q")
     counts = [(queue.count, dead.count)]
     while core.resources.work:
-        assert (deletion.lsn, queue.deleted) == (None, False)
+        assert (deletion.written, queue.deleted) == (None, False)
         core.resources.work.run(SPENT)
         counts.append((queue.count, dead.count))
         core.check()
     assert {after - before for (_, before), (_, after) in itertools.pairwise(counts)} <= set(range(MOVED_LENGTH + 1))
-    assert (queue.deleted, deletion.lsn) == (True, core.resources.written_lsn)
+    assert (queue.deleted, deletion.written) == (True, core.resources.written)
     assert bodies(dead.entries()) == [str(number) for number in range(COUNT)]
     assert "q" not in core.state.queues
 

@@ -247,7 +247,7 @@ def test_without_enough_replicas_nothing_replicated_is_taken_in() -> None:
     with pytest.raises(NotEnoughReplicas):
         core.resources.commit(transaction_of((local, "b"), (queue, "b")), NOW_MS)
     assert (core.log.last_lsn, local.count) == (lsn, 0)
-    assert core.publish(local, "c") == 0
+    assert core.resources.publish(local, message("c"), core.now_ms).is_committed
     assert core.consume(queue) == ["a"]
     core.resources.refusal = None
     core.publish(queue, "d")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_support import NOW_MS, WITNESS, Core, read_batch, transaction_of
+from model_support import NOW_MS, WITNESS, Core, message, read_batch, transaction_of
 from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.types import Enqueued, Event, QueueDeleted, TransactionCommitted
-from qpid_ha_broker.model.log import Log
+from qpid_ha_broker.model.log import CommitToken, Log
 
 
 def event_of(number: int) -> Event:
@@ -178,22 +178,22 @@ def test_a_batch_holds_exactly_what_was_written_and_committed_never_goes_back(st
 # --- the four hooks of a queue
 
 
-def waits_for(core: Core, lsn: int) -> bool:
-    """Whether `lsn` is withheld now, and told once the witness has acknowledged exactly that much."""
-    core.log.acknowledge(WITNESS, lsn - 1)
-    withheld = core.log.committed_lsn < lsn
-    core.log.acknowledge(WITNESS, lsn)
-    return withheld and core.log.committed_lsn == lsn
+def waits_for(core: Core, token: CommitToken) -> bool:
+    """Whether `token` is withheld now, and told once the witness has acknowledged exactly that much."""
+    core.log.acknowledge(WITNESS, token.lsn - 1)
+    withheld = not token.is_committed
+    core.log.acknowledge(WITNESS, token.lsn)
+    return withheld and token.is_committed
 
 
 def test_a_publisher_hears_when_the_witness_has_the_message() -> None:
     core = Core()
     queue = core.queue("q")
-    assert waits_for(core, core.publish(queue, "a"))
+    assert waits_for(core, core.resources.publish(queue, message("a"), NOW_MS))
     many = core.exchange("all", "fanout", queue, core.queue("brief", message_ttl_ms=1000))
-    lsn = core.publish(many, "two events, one unit")
-    assert lsn == core.log.last_lsn
-    assert waits_for(core, lsn)
+    token = core.resources.publish_to_exchange(many, message("two events, one unit"), "", NOW_MS)
+    assert token == core.log.written
+    assert waits_for(core, token)
 
 
 def test_a_consumer_gets_its_message_when_the_witness_knows_that_it_does() -> None:
@@ -202,7 +202,7 @@ def test_a_consumer_gets_its_message_when_the_witness_knows_that_it_does() -> No
     core.publish(queue, "a")
     core.give_credit(queue, core.consumer(queue))
     (handout,) = core.resources.hand_out(NOW_MS, 10)
-    assert waits_for(core, handout.lsn)
+    assert waits_for(core, handout.written)
     assert waits_for(core, core.resources.release(queue, handout.entries, failed=False))
 
 
@@ -219,9 +219,9 @@ def test_a_consumer_is_settled_when_the_witness_has_forgotten_the_message() -> N
 def test_a_transaction_is_told_when_the_witness_has_all_of_it() -> None:
     core = Core()
     queue = core.queue("q")
-    lsn = core.resources.commit(transaction_of((queue, "a"), (queue, "b")), NOW_MS)
-    assert lsn == core.log.last_lsn
-    assert waits_for(core, lsn)
+    token = core.resources.commit(transaction_of((queue, "a"), (queue, "b")), NOW_MS)
+    assert token == core.log.written
+    assert waits_for(core, token)
 
 
 def test_what_a_witness_reads_is_what_was_written_byte_by_byte() -> None:

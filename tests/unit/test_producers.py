@@ -64,10 +64,10 @@ def test_a_duplicate_waits_for_the_original_and_for_all_before_it() -> None:
     original = core.publish(queue, numbered(1))
     assert core.publish(queue, numbered(1)) == original == core.log.last_lsn
     core.publish(queue, "another")
-    again = core.publish(queue, numbered(1))
-    assert not core.resources.is_certain(again)
+    again = core.resources.publish(queue, numbered(1), core.now_ms)
+    assert again.lsn > core.log.committed_lsn
     core.log.acknowledge(WITNESS, core.log.last_lsn)
-    assert core.resources.is_certain(again)
+    assert again.is_committed
     assert dropped(core) == 2
 
 
@@ -186,7 +186,7 @@ def test_what_others_sent_while_a_transaction_was_open_is_known_at_its_commit() 
     work = transaction_of((queue, numbered(1)))
     core.publish(queue, numbered(1))
     lsn = core.log.last_lsn
-    assert core.resources.commit(work, core.now_ms) == lsn == core.log.last_lsn
+    assert core.resources.commit(work, core.now_ms).lsn == lsn == core.log.last_lsn
     assert (bodies(queue.entries()), dropped(core)) == (["p1"], 1)
 
 
@@ -195,11 +195,11 @@ def test_a_commit_with_a_duplicate_waits_for_the_original_whatever_else_it_write
     core.resources.local_log.add_witness(WITNESS)
     queue, local = core.queue("q"), core.queue("local", replicate="none")
     core.publish(queue, numbered(1))
-    lsn = core.resources.commit(transaction_of((queue, numbered(1)), (local, "new")), core.now_ms)
+    token = core.resources.commit(transaction_of((queue, numbered(1)), (local, "new")), core.now_ms)
     core.resources.local_log.acknowledge(WITNESS, core.resources.local_log.last_lsn)
-    assert not core.resources.is_certain(lsn)
+    assert not token.is_committed
     core.log.acknowledge(WITNESS, core.log.last_lsn)
-    assert core.resources.is_certain(lsn)
+    assert token.is_committed
 
 
 # --- how many are remembered

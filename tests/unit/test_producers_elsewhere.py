@@ -207,7 +207,7 @@ def test_replicas_that_disagree_about_a_number_are_seen_to_differ() -> None:
 def publish_numbered(node: Node, *sequences: int) -> int:
     lsn = 0
     for sequence in sequences:
-        lsn = node.resources.publish(node.resources.state.queues["q"], numbered(sequence), NOW_MS)
+        lsn = node.resources.publish(node.resources.state.queues["q"], numbered(sequence), NOW_MS).lsn
     return lsn
 
 

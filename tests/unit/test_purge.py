@@ -32,19 +32,19 @@ def finish(core: Core, purge: Purge) -> int:
     """In how many turns the rest goes."""
     for turns in itertools.count():
         if not core.resources.work:
-            assert purge.lsn == core.resources.written_lsn
+            assert purge.written == core.resources.written
             return turns
         core.resources.work.run(SPENT)
     raise AssertionError
 
 
-def test_a_purge_goes_on_in_portions_and_its_lsn_is_known_when_all_is_written() -> None:
+def test_a_purge_goes_on_in_portions_and_it_is_known_what_to_wait_for_when_all_is_written() -> None:
     core = Core()
     queue = full(core)
     purge = core.resources.purge(queue)
-    assert (purge.count, purge.lsn, queue.count) == (0, None, 3 * PURGED_LENGTH + 1)
+    assert (purge.count, purge.written, queue.count) == (0, None, 3 * PURGED_LENGTH + 1)
     core.resources.work.run(SPENT)
-    assert (purge.count, purge.lsn, queue.count) == (PURGED_LENGTH, None, 2 * PURGED_LENGTH + 1)
+    assert (purge.count, purge.written, queue.count) == (PURGED_LENGTH, None, 2 * PURGED_LENGTH + 1)
     assert finish(core, purge) == 3
     assert (purge.count, queue.count) == (3 * PURGED_LENGTH + 1, 0)
     written = [event for event in core.read() if isinstance(event, Dequeued)]
@@ -126,7 +126,7 @@ def test_messages_that_get_other_ids_meanwhile_are_those_that_were_meant() -> No
     core.publish(queue, "new")
     core.configuration.update_queue("q", {"qpid.replicate": "none"})
     assert (purge.count, bodies(queue.entries())) == (3 * PURGED_LENGTH + 1, ["new"])
-    assert (untouched.lsn, other.count) == (None, 3 * PURGED_LENGTH + 1)
+    assert (untouched.written, other.count) == (None, 3 * PURGED_LENGTH + 1)
     core.check()
 
 

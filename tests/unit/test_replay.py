@@ -165,10 +165,10 @@ class Commands(RuleBasedStateMachine):
             del self.held[entry]
         resources = self.core.resources
         if how in ("accept", "reject"):
-            lsn = resources.accept(queue, entries) if how == "accept" else resources.reject(queue, entries)
+            token = resources.accept(queue, entries) if how == "accept" else resources.reject(queue, entries)
         else:
-            lsn = resources.release(queue, entries, failed=how == "fail")
-        assert lsn <= self.core.log.last_lsn
+            token = resources.release(queue, entries, failed=how == "fail")
+        assert token.lsn <= self.core.log.last_lsn
 
     @precondition(lambda self: self.consumers)
     @rule(pick=picks)

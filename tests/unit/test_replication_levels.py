@@ -31,14 +31,17 @@ def test_a_backup_keeps_nothing_the_queue_or_the_queue_with_its_messages() -> No
     core.check()
 
 
-def test_what_is_not_replicated_is_certain_at_once() -> None:
+def test_what_is_not_replicated_is_committed_at_once() -> None:
     core = Core()
-    lsns = [core.publish(core.queue(level.value, replicate=level.value), "a") for level in LEVELS]
-    assert lsns == [0, 0, core.log.last_lsn]
+    queues = [core.queue(level.value, replicate=level.value) for level in LEVELS]
+    core.log.add_witness("backup")
+    tokens = [core.resources.publish(queue, message("a"), NOW_MS) for queue in queues]
+    assert [token.is_committed for token in tokens] == [True, True, False]
+    assert tokens[-1] == core.log.written
     queue = core.state.queues["none"]
     entries = core.take(queue, core.consumer(queue))
-    assert core.resources.accept(queue, entries) == 0
-    assert core.resources.commit(transaction_of((queue, "b")), NOW_MS) == 0
+    assert core.resources.accept(queue, entries).is_committed
+    assert core.resources.commit(transaction_of((queue, "b")), NOW_MS).is_committed
 
 
 def test_a_message_for_queues_of_all_levels_is_written_once_in_each_log() -> None:

@@ -85,22 +85,21 @@ def test_what_needs_other_brokers_is_refused_with_what_to_do(kind: type[Any]) ->
     assert alone.member.status.state is State.STANDALONE
 
 
-def test_what_it_writes_is_certain_once_its_store_has_it() -> None:
+def test_what_it_writes_is_committed_once_its_store_has_it() -> None:
     alone = Alone()
     (keep,) = alone.turn()
     alone.feed(fx.Persisted(keep.number))
-    lsn = alone.resources.publish(alone.queue(), message("a"), NOW_MS)
+    token = alone.resources.publish(alone.queue(), message("a"), NOW_MS)
     (keep,) = alone.turn()
-    assert keep.last_lsn == lsn
-    assert not alone.resources.is_certain(lsn)
+    assert keep.last_lsn == token.lsn
+    assert not token.is_committed
     alone.feed(fx.Persisted(keep.number))
-    assert alone.resources.is_certain(lsn)
+    assert token.is_committed
 
 
 def test_without_a_store_nothing_is_encoded_for_nobody() -> None:
     alone = Alone(WITHOUT_STORE)
-    lsn = alone.resources.publish(alone.queue(), message("a"), NOW_MS)
-    assert alone.resources.is_certain(lsn)
+    assert alone.resources.publish(alone.queue(), message("a"), NOW_MS).is_committed
     assert not alone.resources.log.has_pending
     assert alone.turn() == []
 
@@ -121,7 +120,7 @@ def test_the_log_of_a_cluster_is_gone_on_with_as_it_is() -> None:
     (keep,) = alone.turn()
     assert {type(record.event) for record in decode(keep.data).records} == {ExchangeDeclared}
     alone.feed(fx.Persisted(keep.number))
-    assert alone.resources.is_certain(keep.last_lsn)
+    assert alone.resources.log.committed_lsn == keep.last_lsn
 
 
 def test_what_nobody_may_have_confirmed_counts_because_there_is_nobody_to_say_otherwise() -> None:

@@ -91,8 +91,8 @@ def test_messages_come_back_as_possibly_delivered_before() -> None:
     resources, _ = recovered(core.disk)
     found = resources.state.queues["q"]
     assert [entry.id <= found.redelivered_below for entry in found.entries()] == [True]
-    lsn = resources.publish(found, message("two", durable=True), core.now_ms)
-    assert lsn > found.redelivered_below
+    token = resources.publish(found, message("two", durable=True), core.now_ms)
+    assert token.lsn > found.redelivered_below
 
 
 def test_what_was_taken_back_is_void_and_what_came_instead_counts() -> None:

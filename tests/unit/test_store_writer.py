@@ -16,7 +16,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
 from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.ha.replica import transient_count
-from qpid_ha_broker.model.log import LOCAL_BASE, LogBatch
+from qpid_ha_broker.model.log import LOCAL_BASE, CommitToken, LogBatch
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.transaction import Message
@@ -135,8 +135,8 @@ class Owner:
                 self.news.clear()
                 await self.news.wait()
 
-    async def certain(self, lsn: int) -> None:
-        await self.until(lambda: self.resources.is_certain(lsn) or self.failure)
+    async def committed(self, token: CommitToken) -> None:
+        await self.until(lambda: token.is_committed or self.failure)
         assert not self.failure
 
     # --- what is written
@@ -147,7 +147,7 @@ class Owner:
         self.resources.state.apply(log.append(event), event)
         return self.resources.state.queues[name]
 
-    def publish(self, queue: Queue, body: bytes, durable: bool = True) -> int:
+    def publish(self, queue: Queue, body: bytes, durable: bool = True) -> CommitToken:
         return self.resources.publish(queue, Message(body, durable, 4, 0), 0)
 
 
@@ -174,9 +174,9 @@ def test_what_was_told_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.
         owner.start()
         queue = owner.queue("q")
         for number in range(50):
-            lsn = owner.publish(queue, b"%d" % number)
+            token = owner.publish(queue, b"%d" % number)
             assert not owner.turn()
-            await owner.certain(lsn)
+            await owner.committed(token)
 
             resources, _ = after_power_cut_copy(owner.disk)
             assert payloads(resources, "q")[-1] == b"%d" % number
@@ -210,7 +210,7 @@ def test_what_gathers_during_a_sync_goes_with_the_next_one(tmp_path: Path) -> No
         assert owner.told == []
         assert owner.store.writer.waiting_bytes > 100 * BLOCK_HEADER_BYTES
         held.is_open.set()
-        await owner.certain(owner.resources.log.last_lsn)
+        await owner.committed(owner.resources.log.written)
 
         assert owner.store.writer.waiting_bytes == 0
         assert held.syncs == before + 1
@@ -227,7 +227,7 @@ def test_what_nobody_asked_to_keep_waits_only_for_what_came_before(tmp_path: Pat
         owner.start()
         queue = owner.queue("q")
         owner.turn()
-        await owner.certain(owner.resources.log.last_lsn)
+        await owner.committed(owner.resources.log.written)
         syncs = held.syncs
 
         owner.publish(queue, b"passing", durable=False)
@@ -237,16 +237,16 @@ def test_what_nobody_asked_to_keep_waits_only_for_what_came_before(tmp_path: Pat
         held.is_open.clear()
         owner.publish(queue, b"staying")
         assert not owner.turn()
-        lsn = owner.publish(queue, b"passing too", durable=False)
+        token = owner.publish(queue, b"passing too", durable=False)
         assert not owner.turn()
-        assert not owner.resources.is_certain(lsn)
+        assert not token.is_committed
         held.is_open.set()
-        await owner.certain(lsn)
+        await owner.committed(token)
         await owner.store.close("")
 
         resources, found = after_power_cut(held.disk)
         assert payloads(resources, "q") == [b"staying"]
-        assert found.last_lsn == lsn
+        assert found.last_lsn == token.lsn
         assert found.lost_transient == 2
 
     run(story)
@@ -263,8 +263,8 @@ def test_both_logs_are_kept_in_the_order_in_which_they_were_written(tmp_path: Pa
             owner.publish(shared, b"half")
             owner.publish(owner.queue(f"own{number}", local=True), b"own")
         owner.turn()
-        assert owner.resources.written_lsn > LOCAL_BASE
-        await owner.certain(owner.resources.written_lsn)
+        assert owner.resources.written.log is owner.resources.local_log
+        await owner.committed(owner.resources.written)
         await owner.store.close("")
 
         resources, found = after_power_cut(owner.disk)
@@ -290,7 +290,7 @@ def test_what_is_durable_is_kept_however_a_turn_is_cut(tmp_path: Path, transient
                 owner.publish(shared, f"{durable} {number}".encode(), durable)
             owner.publish(own, b"own")
         owner.turn()
-        await owner.certain(owner.resources.written_lsn)
+        await owner.committed(owner.resources.written)
         await owner.store.close("")
 
         resources, found = after_power_cut(owner.disk)
@@ -301,23 +301,24 @@ def test_what_is_durable_is_kept_however_a_turn_is_cut(tmp_path: Path, transient
     run(story)
 
 
-def test_a_number_that_stands_for_both_logs_is_certain_when_both_are(tmp_path: Path) -> None:
+def test_what_was_written_in_both_logs_is_committed_when_both_are() -> None:
     resources = ResourceSet("default", Reader())
     for log in (resources.log, resources.local_log):
         log.add_witness("store")
     resources.local_log.append(ev.QueueDeclared("own", {}))
-    only_local = resources.local_written_lsn
+    only_local = resources.local_log.written
     resources.log.append(ev.QueueDeclared("shared", {}))
-    both = resources.written_lsn
+    only_shared, both = resources.log.written, resources.written
 
-    assert not resources.is_certain(only_local)
+    def committed() -> list[bool]:
+        return [token.is_committed for token in (only_local, only_shared, both)]
+
+    assert committed() == [False, False, False]
     resources.log.acknowledge("store", 1)
-    assert resources.is_certain(1)
-    assert not resources.is_certain(both)
+    assert committed() == [False, True, False]
     resources.local_log.acknowledge("store", LOCAL_BASE + 1)
-    assert resources.is_certain(only_local)
-    assert resources.is_certain(both)
-    assert resources.written_lsn == 1
+    assert committed() == [True, True, True]
+    assert resources.written == only_shared
 
 
 def test_on_a_full_disk_it_waits_says_so_once_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -326,14 +327,14 @@ def test_on_a_full_disk_it_waits_says_so_once_and_goes_on(tmp_path: Path, caplog
         owner.start()
         queue = owner.queue("q")
         owner.turn()
-        await owner.certain(1)
+        await owner.committed(owner.resources.log.written)
         owner.disk.capacity = 0
-        lsn = owner.publish(queue, bytes(SEGMENT_BYTES))
+        token = owner.publish(queue, bytes(SEGMENT_BYTES))
         owner.turn()
         await owner.until(lambda: owner.store.health == "full")
-        assert not owner.resources.is_certain(lsn)
+        assert not token.is_committed
         owner.disk.capacity = None
-        await owner.certain(lsn)
+        await owner.committed(token)
         assert owner.store.health == "ok"
         await owner.store.close("")
 
@@ -352,13 +353,13 @@ def test_without_file_descriptors_it_waits_says_so_once_and_goes_on(
         owner.start()
         queue = owner.queue("q")
         owner.turn()
-        await owner.certain(1)
+        await owner.committed(owner.resources.log.written)
         owner.disk.fail(1, errno.EMFILE, of=("create",), times=3)
-        lsn = owner.publish(queue, bytes(SEGMENT_BYTES))
+        token = owner.publish(queue, bytes(SEGMENT_BYTES))
         owner.turn()
         await owner.until(lambda: owner.store.health == "full")
-        assert not owner.resources.is_certain(lsn)
-        await owner.certain(lsn)
+        assert not token.is_committed
+        await owner.committed(token)
         await owner.until(lambda: owner.store.health == "ok")
         await owner.store.close("")
 
@@ -371,15 +372,15 @@ def test_without_file_descriptors_it_waits_says_so_once_and_goes_on(
 
 
 @pytest.mark.parametrize("kind", ["write", "sync"])
-def test_a_disk_that_fails_is_told_and_nothing_is_certain_any_more(tmp_path: Path, kind: str) -> None:
+def test_a_disk_that_fails_is_told_and_nothing_is_committed_any_more(tmp_path: Path, kind: str) -> None:
     async def story() -> None:
         owner = Owner(tmp_path)
         owner.start()
         queue = owner.queue("q")
         owner.turn()
-        await owner.certain(1)
+        await owner.committed(owner.resources.log.written)
         owner.disk.fail(1, errno.EIO, of=(kind,))
-        lsn = owner.publish(queue, b"lost")
+        token = owner.publish(queue, b"lost")
         owner.turn()
         await owner.until(lambda: owner.failure)
         owner.turn()
@@ -387,7 +388,7 @@ def test_a_disk_that_fails_is_told_and_nothing_is_certain_any_more(tmp_path: Pat
         assert "cannot be written" in owner.failure
         assert "start this broker again" in owner.failure
         assert owner.store.health == "failed"
-        assert not owner.resources.is_certain(lsn)
+        assert not token.is_committed
         assert await owner.store.close("uuid") is False
 
     run(story)
@@ -436,7 +437,7 @@ def test_a_base_is_the_state_of_its_moment_and_counts_once_it_is_told(tmp_path: 
         for number in range(2000):
             owner.publish(queue, b"%d" % number)
         owner.turn()
-        await owner.certain(owner.resources.log.last_lsn)
+        await owner.committed(owner.resources.log.written)
         owner.store.begin_base()
         done = asyncio.Event()
         owner.store.dump_base(done.set)
@@ -444,7 +445,7 @@ def test_a_base_is_the_state_of_its_moment_and_counts_once_it_is_told(tmp_path: 
         owner.turn()
         async with asyncio.timeout(LIMIT_S):
             await done.wait()
-        await owner.certain(owner.resources.log.last_lsn)
+        await owner.committed(owner.resources.log.written)
         await owner.store.close("")
 
         resources, found = after_power_cut(owner.disk)

@@ -24,7 +24,7 @@ def test_nothing_happens_before_the_commit_and_everything_then() -> None:
         transaction.accept(source, entry, consumer)
     lsn = core.log.last_lsn
     assert (source.count, target.count) == (2, 0)
-    assert core.resources.commit(transaction, core.now_ms) == core.log.last_lsn > lsn
+    assert core.resources.commit(transaction, core.now_ms).lsn == core.log.last_lsn > lsn
     assert (source.count, bodies(target.entries())) == (0, ["x", "y"])
     core.check()
 
@@ -45,7 +45,7 @@ def test_a_transaction_is_one_unit_in_the_log() -> None:
 def test_an_empty_transaction_writes_nothing() -> None:
     core = Core()
     lsn = core.log.last_lsn
-    assert core.resources.commit(Transaction(), core.now_ms) == lsn
+    assert core.resources.commit(Transaction(), core.now_ms).lsn == lsn
 
 
 def test_what_a_transaction_accepted_is_held_while_it_is_open() -> None:

@@ -2,7 +2,7 @@
 
 A turn is like the end of a round in a card game. During the round peers play: messages come in, answers come in. At its
 end the broker moves once: it hands out messages, takes what was written to the log for those who must witness it, and
-tells everybody what has become certain. So the cost of a confirmation is shared by all that happened in the round.
+tells everybody what was committed. So the cost of a confirmation is shared by all that happened in the round.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class LogNotice(NamedTuple):
 class AwaitsCommit(Protocol):
     """A link with something to tell once the log has committed it."""
 
-    def confirm(self, committed_lsn: int) -> bool:
+    def confirm(self) -> bool:
         """Tell; whether more still waits."""
 
 
@@ -182,18 +182,17 @@ class Container:
         # On a replica no time passes: what has expired there, the primary decides.
         budget = Budget(self.clock, HANDOUT_S)
         self._withheld += self.resources.hand_out(0 if self.read_only else self.now_ms, HANDOUT_LIMIT, budget)
-        while self._withheld and self.resources.is_certain(self._withheld[0].lsn):
+        while self._withheld and self._withheld[0].written.is_committed:
             consumer, entries, _ = self._withheld.popleft()
             _link(consumer).deliver(entries)
         batch = log.take_batch()
-        self.tell_what_is_certain()
+        self.tell_what_is_committed()
         return batch
 
-    def tell_what_is_certain(self) -> None:
-        """Tell those who wait; at the end of a turn, and after it when its last steps have made something certain."""
-        committed_lsn = self.resources.log.committed_lsn
+    def tell_what_is_committed(self) -> None:
+        """Tell those who wait; at the end of a turn, and after it when its last steps have committed something."""
         unconfirmed, self.unconfirmed = self.unconfirmed, {}
-        self.unconfirmed |= {link: None for link in unconfirmed if link.confirm(committed_lsn)}
+        self.unconfirmed |= {link: None for link in unconfirmed if link.confirm()}
         if self.draining and not (self.resources.has_work or self._withheld):
             self.draining = {link: None for link in self.draining if not link.finish_drain()}
         if self.starved and self._is_roomy():

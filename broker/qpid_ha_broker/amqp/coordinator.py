@@ -20,6 +20,7 @@ from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.transaction import Transaction
 from qpid_ha_broker.model.work import Task
 
@@ -84,21 +85,21 @@ class Transactions:
         )
         return AmqpError(RESOURCE_LIMIT, text)
 
-    def discharge(self, transaction_id: bytes, fail: bool, now_ms: int) -> int:
-        """End one; returns the LSN to wait for. Raises AmqpError when it cannot be committed: it is rolled back."""
+    def discharge(self, transaction_id: bytes, fail: bool, now_ms: int) -> CommitToken:
+        """End one; returns what to wait for. Raises AmqpError when it cannot be committed: it is rolled back."""
         transaction = self._open.pop(transaction_id, None)
         if transaction is None:
             raise AmqpError(UNKNOWN_TRANSACTION, f"transaction {transaction_id.hex()} is not open on this connection")
         if fail:
             self._resources.roll_back(transaction)
-            return self._resources.written_lsn
+            return self._resources.written
         try:
-            lsn = self._resources.commit(transaction, now_ms)
+            token = self._resources.commit(transaction, now_ms)
         except ModelError as error:
             self._resources.roll_back(transaction)
             raise AmqpError(TRANSACTION_ROLLBACK, str(error)) from error
-        _settle_accepted(transaction, lsn)
-        return lsn
+        _settle_accepted(transaction, token)
+        return token
 
     def closed(self, budget: Budget) -> None:
         """The connection is gone: roll everything back, what there is no time for in the turns to come."""
@@ -111,7 +112,7 @@ class Transactions:
             yield
 
 
-def _settle_accepted(transaction: Transaction, lsn: int) -> None:
+def _settle_accepted(transaction: Transaction, token: CommitToken) -> None:
     """Some clients accept in a transaction and settle nothing: what is done is ours to settle then."""
     entries_by_link: dict[OutgoingLink, set[Entry]] = {}
     for _, entry in transaction.accepted:
@@ -119,7 +120,7 @@ def _settle_accepted(transaction: Transaction, lsn: int) -> None:
         if isinstance(consumer, OutgoingLink):
             entries_by_link.setdefault(consumer, set()).add(entry)
     for link, entries in entries_by_link.items():
-        link.settle_committed(entries, lsn)
+        link.settle_committed(entries, token)
 
 
 class CoordinatorLink(ReceivingLink):

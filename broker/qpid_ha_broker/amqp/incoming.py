@@ -22,7 +22,7 @@ from qpid_ha_broker.amqp.nodes import Target
 from qpid_ha_broker.amqp.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange
-from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.model.log import CommitToken, Log
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.transaction import Message, Publish
 
@@ -45,8 +45,8 @@ class ReceivingLink:
         self.connection = connection
         self.link = link
         self._parts = bytearray()
-        self._unconfirmed: list[tuple[int, Delivery]] = []
-        """What the log has to commit before it is settled as accepted, by LSN."""
+        self._unconfirmed: list[tuple[CommitToken, Delivery]] = []
+        """What has to be committed before each is settled as accepted."""
         self._credit = credit
         self._credit_due = credit
         self._give_due_credit()
@@ -76,29 +76,18 @@ class ReceivingLink:
         """A message came."""
         raise TypeError(f"{type(self).__name__} does not say what to do with a message")
 
-    def confirm(self, committed_lsn: int) -> bool:
+    def confirm(self) -> bool:
         """Settle what is committed and replenish the credit; returns whether something still waits."""
         waiting = self._unconfirmed
         if waiting:
-            if 0 < waiting[-1][0] <= committed_lsn:
-                ready, self._unconfirmed = waiting, []
-            else:
-                count = self._count_certain(committed_lsn)
-                ready, self._unconfirmed = waiting[:count], waiting[count:]
-            if ready:
-                engine.accept_all([delivery for _, delivery in ready])
-                self._credit_due += len(ready)
+            count = _count_committed(waiting)
+            if count:
+                engine.accept_all([delivery for _, delivery in waiting[:count]])
+                del waiting[:count]
+                self._credit_due += count
                 self.connection.touch()
         self.replenish()
-        return bool(self._unconfirmed)
-
-    def _count_certain(self, committed_lsn: int) -> int:
-        """How many of those that wait are certain, up to the first that is not: asked in every turn until a sync."""
-        is_certain = self.connection.container.resources.is_certain
-        for at, (lsn, _) in enumerate(self._unconfirmed):
-            if lsn > committed_lsn and (lsn < LOCAL_BASE or not is_certain(lsn)):
-                return at
-        return len(self._unconfirmed)
+        return bool(waiting)
 
     def answered(self) -> None:
         """A message was dealt with at once: its credit is due, and there is something to write."""
@@ -194,9 +183,9 @@ class IncomingLink(ReceivingLink):
                 return
             queue = self._queue
             if queue is not None and not queue.needs_care:
-                lsn = self._publish(queue, message, container.now_ms)
+                token = self._publish(queue, message, container.now_ms)
             else:
-                lsn = self._publish_anywhere(message)
+                token = self._publish_anywhere(message)
         except ModelError as error:
             self._refuse(delivery, settled, as_amqp(error))
         except AmqpError as error:
@@ -206,7 +195,7 @@ class IncomingLink(ReceivingLink):
                 engine.forget(delivery)
                 self._credit_due += 1
             else:
-                self._unconfirmed.append((lsn, delivery))
+                self._unconfirmed.append((token, delivery))
             container.unconfirmed[self] = None
 
     def _refuse(self, delivery: Delivery, settled: bool, error: AmqpError) -> None:
@@ -219,7 +208,7 @@ class IncomingLink(ReceivingLink):
         else:
             engine.reject(delivery, error.name, error.description)
 
-    def _publish_anywhere(self, message: Message) -> int:
+    def _publish_anywhere(self, message: Message) -> CommitToken:
         """To queues with limits, too: whoever accepted a message before sending this one has made room for it."""
         self._container.flush_accepted()
         target, key = self._destination(message.payload)
@@ -253,3 +242,15 @@ class IncomingLink(ReceivingLink):
 
     def _may_have_credit(self) -> bool:
         return self.connection.container.has_room(self)
+
+
+def _count_committed(unconfirmed: list[tuple[CommitToken, Delivery]]) -> int:
+    """How many are committed, up to the first that is not: asked in every turn until a sync."""
+    latest: Log | None = None
+    committed_lsn = 0
+    for at, ((log, lsn, also), _) in enumerate(unconfirmed):
+        if log is not latest:
+            latest, committed_lsn = log, log.committed_lsn
+        if lsn > committed_lsn or not (also is None or also.is_committed):
+            return at
+    return len(unconfirmed)

@@ -29,6 +29,7 @@ from qpid_ha_broker.amqp.management_messages import (
 )
 from qpid_ha_broker.model import errors
 from qpid_ha_broker.model.administration import Administration, Facts, Outcome
+from qpid_ha_broker.model.log import CommitToken
 
 NODE_TYPE = "org.amqp.management"
 NODE_NAME = "self"
@@ -53,11 +54,11 @@ _STATUS = {
 
 
 class Reply(NamedTuple):
-    """`payload` goes to `reply_to` (None: nobody wants it) once the log is committed up to `lsn` (0: at once)."""
+    """`payload` goes to `reply_to` (None: nobody wants it) once `written` is committed."""
 
     reply_to: str | None
     payload: bytes
-    lsn: int
+    written: CommitToken
 
     def ready(self) -> Reply:
         """Itself: see `LaterReply`."""
@@ -77,7 +78,7 @@ class LaterReply:
             done = self._outcome.done()
         except errors.ModelError as error:
             return _reply(self._request, _refused(error))
-        return None if done is None else _reply(self._request, done.result._replace(lsn=done.lsn))
+        return None if done is None else _reply(self._request, done.result._replace(written=done.written))
 
 
 class Management:
@@ -226,7 +227,7 @@ def _refused(error: errors.ModelError) -> ManagementAnswer:
 
 
 def _reply(request: Request, answer: ManagementAnswer) -> Reply:
-    return Reply(request.reply_to, write_answer(request, answer), answer.lsn)
+    return Reply(request.reply_to, write_answer(request, answer), answer.written)
 
 
 def _rows(node: list[Facts], types: list[EntityType], offset: int) -> Iterator[Facts]:

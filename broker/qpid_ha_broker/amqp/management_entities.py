@@ -65,7 +65,7 @@ class EntityType(ABC):
 
     def _create(self, request: Request) -> ManagementAnswer:
         done = self._make(request, self._body(request, self.settable))
-        return ManagementAnswer(CREATED, "Created", self._entity(done.result), lsn=done.lsn)
+        return ManagementAnswer(CREATED, "Created", self._entity(done.result), written=done.written)
 
     def _delete(self, request: Request) -> Outcome[ManagementAnswer]:
         return self._remove(target_of(request), request).then(lambda _: ManagementAnswer(NO_CONTENT, "Deleted", {}))
@@ -125,7 +125,7 @@ class QueueType(EntityType):
     def _update(self, request: Request) -> ManagementAnswer:
         body = self._body(request, self.settable)
         done = self._administration.update_queue(target_of(request), body.get("arguments"), MOVED_MOST)
-        return ManagementAnswer(OK, "Updated", self._entity(done.result), lsn=done.lsn)
+        return ManagementAnswer(OK, "Updated", self._entity(done.result), written=done.written)
 
     def _purge(self, request: Request) -> Pending[ManagementAnswer]:
         pending = self._administration.purge_queue(target_of(request))

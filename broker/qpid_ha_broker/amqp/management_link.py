@@ -15,6 +15,7 @@ from qpid_ha_broker.amqp.management import LaterReply, Reply
 from qpid_ha_broker.amqp.management_control import Control, read_control_request
 from qpid_ha_broker.amqp.management_messages import ManagementAnswer, Request, write_answer
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.log import COMMITTED
 from qpid_ha_broker.model.transaction import Message
 
 if TYPE_CHECKING:
@@ -70,23 +71,22 @@ class ManagementLink(ReceivingLink):
                 return
             self.answered()
             if request.reply_to is not None:
-                self._send(Reply(request.reply_to, write_answer(request, answer), 0))
+                self._send(Reply(request.reply_to, write_answer(request, answer), COMMITTED))
 
         control(self.connection, request.body, done)
 
     @property
     def has_waiting_replies(self) -> bool:
-        """Whether a command was carried out and is not certain yet."""
+        """Whether a command was carried out and is not committed yet."""
         return bool(self._waiting)
 
-    def confirm(self, committed_lsn: int) -> bool:
+    def confirm(self) -> bool:
         """Send the replies whose commands are committed; whether some still wait."""
-        is_certain = self.connection.container.resources.is_certain
-        while self._waiting and (reply := self._next_reply()) is not None and is_certain(reply.lsn):
+        while self._waiting and (reply := self._next_reply()) is not None and reply.written.is_committed:
             self._waiting.popleft()
             if reply.reply_to is not None:
                 self._send(reply)
-        return super().confirm(committed_lsn) or bool(self._waiting)
+        return super().confirm() or bool(self._waiting)
 
     def _next_reply(self) -> Reply | None:
         """The first of those that wait; None while its command goes on."""

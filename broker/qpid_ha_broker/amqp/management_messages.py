@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import proton
 
+from qpid_ha_broker.model.log import COMMITTED, CommitToken
+
 OK, CREATED, NO_CONTENT = 200, 201, 204
 BAD_REQUEST, NOT_FOUND, CONFLICT, PRECONDITION_FAILED, NOT_IMPLEMENTED = 400, 404, 409, 412, 501
 
@@ -49,8 +51,8 @@ class ManagementAnswer(NamedTuple):
     description: str
     body: object
     properties: Mapping[str, object] = {}
-    lsn: int = 0
-    """The log has to be committed this far before the answer may go out."""
+    written: CommitToken = COMMITTED
+    """Has to be committed before the answer may go out."""
 
 
 def read_request(data: bytes) -> Request | None:

@@ -12,6 +12,7 @@ from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import UNKNOWN_TRANSACTION, AmqpError
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome, Sender
 from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.model.log import COMMITTED, CommitToken
 from qpid_ha_broker.model.queue import Consumer, Queue
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Transaction
@@ -63,7 +64,7 @@ class OutgoingLink(Consumer):
         self._accepted: list[Entry] = []
         self._answered: list[tuple[Delivery, Any]] = []
         """Answered, but not settled by the consumer: it waits for our word."""
-        self._unconfirmed: deque[tuple[int, Delivery, Any]] = deque()
+        self._unconfirmed: deque[tuple[CommitToken, Delivery, Any]] = deque()
         name = connection.engine.connection.remote_container or ""
         self._container.resources.subscribe(queue, self, connection, name)
 
@@ -204,15 +205,15 @@ class OutgoingLink(Consumer):
             resources.accept(self.queue, self._accepted)
             self._accepted = []
         if self._answered:
-            lsn = resources.written_lsn if self._container.settings.confirm_dequeue else 0
-            self._unconfirmed += [(lsn, delivery, tag) for delivery, tag in self._answered]
+            token = resources.written if self._container.settings.confirm_dequeue else COMMITTED
+            self._unconfirmed += [(token, delivery, tag) for delivery, tag in self._answered]
             self._answered = []
             self._container.unconfirmed[self] = None
 
-    def confirm(self, committed_lsn: int) -> bool:
+    def confirm(self) -> bool:
         """Settle answers that are committed, with the outcome we carried out; whether some still wait."""
-        waiting, is_certain = self._unconfirmed, self._container.resources.is_certain
-        while waiting and (waiting[0][0] <= committed_lsn or is_certain(waiting[0][0])):
+        waiting = self._unconfirmed
+        while waiting and waiting[0][0].is_committed:
             _, delivery, tag = waiting.popleft()
             state = RemoteOutcome(delivery).state
             engine.settle(delivery, engine.ACCEPTED if state == engine.TRANSACTIONAL else state)
@@ -249,13 +250,13 @@ class OutgoingLink(Consumer):
         if settled:
             self._settled(delivery)
 
-    def settle_committed(self, entries: Container[Entry], lsn: int) -> None:
-        """The transaction that accepted `entries` was committed at `lsn`, and the consumer has settled none of them."""
+    def settle_committed(self, entries: Container[Entry], token: CommitToken) -> None:
+        """`token` is of the transaction that accepted `entries`, and the consumer has settled none of them."""
         for delivery, (entry, tag, size) in list(self._unsettled.items()):
             if entry in entries:
                 del self._unsettled[delivery]
                 self._container.unsettled_bytes -= size
-                self._unconfirmed.append((lsn, delivery, tag))
+                self._unconfirmed.append((token, delivery, tag))
         self._container.unconfirmed[self] = None
         self._container.accepting[self] = None
 

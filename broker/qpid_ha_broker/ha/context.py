@@ -79,5 +79,5 @@ class MemberContext:
             self.effects.append(Answered(request, done, text))
 
     def want_turn(self) -> None:
-        """Something was written, or became certain."""
+        """Something was written, or committed."""
         self.effects.append(TurnDue())

@@ -342,7 +342,7 @@ class EndClients(NamedTuple):
 
 
 class TurnDue(NamedTuple):
-    """Have a turn soon: something was written to the log, or became certain."""
+    """Have a turn soon: something was written to the log, or committed."""
 
 
 class Answered(NamedTuple):

@@ -1,7 +1,7 @@
 """The primary's side of copies of single queues that are kept outside of the cluster.
 
 Whoever keeps such a copy is like a reader of the official gazette: gets all that was published of the queue, in order,
-and is never asked. It is in no in-sync set, nobody waits for it, and what it is sent is certain: a frame stays at the
+and is never asked. It is in no in-sync set, nobody waits for it, and what it is sent is committed: a frame stays at the
 *gate* until the in-sync set has committed what the frame says. So a copy never holds what the cluster may take back.
 """
 
@@ -183,7 +183,7 @@ class Followers:
             follower.gate.append((self._tail.last_lsn, _no_queue(follower.queue_name)))
 
     def release(self, committed_lsn: int) -> None:
-        """Send what is certain now."""
+        """Send what is committed now."""
         for follower in list(self.links.values()):
             gate = follower.gate
             while gate and gate[0][0] <= committed_lsn:
@@ -203,7 +203,7 @@ class Followers:
     # --- time and loss
 
     def tick(self, committed_lsn: int) -> None:
-        """Tell what is certain, also where nothing happened to the queue."""
+        """Tell what is committed, also where nothing happened to the queue."""
         interval_s, clock_s = self._ctx.settings.heartbeat_interval_s, self._ctx.clock_s
         for follower in self.links.values():
             is_due = follower.told_committed != committed_lsn or clock_s - follower.sent_s >= interval_s

@@ -1,4 +1,4 @@
-"""The in-sync set: which brokers must hold an event before anybody is told that it is certain.
+"""The in-sync set: which brokers must hold an event before it is committed.
 
 An event is committed when all members hold it. A new member counts from the next event on. One that leaves still counts
 until the others hold the very event that says so, and until it is recorded where a candidate would look: whoever comes
@@ -90,7 +90,7 @@ class InSyncSet:
                 self._advance()
 
     def join(self, name: str, lsn: int, *, remembers: bool = True) -> InSyncChange:
-        """`name` has caught up to `lsn`: from now on nothing is certain without it.
+        """`name` has caught up to `lsn`: from now on nothing is committed without it.
 
         `remembers`: it has been in no newer generation, and would know.
         """

@@ -1,4 +1,4 @@
-"""The primary's side of replication: backups that follow, how far each is, and what is certain because of it.
+"""The primary's side of replication: backups that follow, how far each is, and what is committed because of it.
 
 Every turn's batch goes to all backups that are level, in the order of the log; each answers with one number. A backup
 that comes back continues where it was while the stream's tail is still held; otherwise replicating browsers bring it
@@ -68,7 +68,7 @@ class Primary:
             self._ctx.close(link, "no longer primary")
         self.links.clear()
         self.followers.end()
-        batch = self._log.take_batch()  # what nobody was sent: the witness stays, so that none of it is certain
+        batch = self._log.take_batch()  # what nobody was sent: the witness stays, so that none of it is committed
         if batch is not None:  # it is in the state, so it has to be in the journal: what comes next goes on from there
             self._persist(batch)
         self._ctx.resources.refusal = None
@@ -185,7 +185,7 @@ class Primary:
         self.advance()
 
     def advance(self) -> None:
-        """Let the log know what is certain now."""
+        """Let the log know what is committed now."""
         committed_lsn = self.in_sync.committed_lsn
         if committed_lsn > self._log.committed_lsn:
             self._log.acknowledge(WITNESS, committed_lsn)

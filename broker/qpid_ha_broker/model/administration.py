@@ -15,6 +15,7 @@ from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.configuration import MAX_NAME_BYTES, Configuration
 from qpid_ha_broker.model.errors import InvalidArgument, ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange
+from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import check_settable
 from qpid_ha_broker.model.resource_set import ResourceSet
@@ -30,10 +31,10 @@ Other = TypeVar("Other")
 
 
 class Done(NamedTuple, Generic[Result]):
-    """What came of a command; to be told once the log is committed up to `lsn`."""
+    """What came of a command; to be told once `written` is committed."""
 
     result: Result
-    lsn: int
+    written: CommitToken
 
     def done(self) -> Done[Result]:
         """Itself: see `Pending`."""
@@ -41,14 +42,14 @@ class Done(NamedTuple, Generic[Result]):
 
     def then(self, change: Callable[[Result], Other]) -> Done[Other]:
         """The same with another form of its result."""
-        return Done(change(self.result), self.lsn)
+        return Done(change(self.result), self.written)
 
 
 class Work(Protocol):
     """What goes on over several turns."""
 
-    lsn: int | None
-    """None while it goes on; then what to wait for until all of it is certain."""
+    written: CommitToken | None
+    """None while it goes on; then what to wait for until all of it is committed."""
     failure: ModelError | None
     """Why it was given up."""
 
@@ -64,7 +65,7 @@ class Pending(Generic[Result]):
         """What came of it; None while it goes on. Raises the ModelError for which it was given up."""
         if self._work.failure is not None:
             raise self._work.failure
-        return None if self._work.lsn is None else Done(self._result(), self._work.lsn)
+        return None if self._work.written is None else Done(self._result(), self._work.written)
 
     def then(self, change: Callable[[Result], Other]) -> Pending[Other]:
         """The same command with another form of its result."""
@@ -216,7 +217,7 @@ class Administration:
         return self._done({"exchange": source, "queue": target, "key": checked_key})
 
     def _done(self, result: Result) -> Done[Result]:
-        return Done(result, self._resources.written_lsn)
+        return Done(result, self._resources.written)
 
     def _queue_facts(self, queue: Queue) -> Facts:
         # A replica holds nothing but what is committed, and its log does not know of it.

@@ -201,7 +201,7 @@ class Configuration:
             yield
         del self._deletions[queue]
         if queue.deleted:
-            deletion.lsn = resources.written_lsn
+            deletion.written = resources.written
         elif resources.read_only:
             _lock(queue, deletion.locked_before)
             text = f"queue {queue.name} is there with what has not been moved: {resources.read_only}"
@@ -212,7 +212,7 @@ class Configuration:
     def _finish(self, deletion: Deletion) -> None:
         queue = deletion.queue
         self._write(ev.QueueDeleted(queue.id), local=is_local(queue))
-        deletion.lsn = self._resources.written_lsn
+        deletion.written = self._resources.written
 
     def declare_exchange(self, name: str, kind: str, arguments: Arguments) -> Exchange:
         """Make an exchange, or find the same one there. Raises AlreadyExists, InvalidArgument, NotFound."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
 
@@ -16,15 +17,15 @@ MOVED_LENGTH: Final = 200
 class Deletion:
     """The deletion of a queue.
 
-    `lsn`: None while it goes on; then what to wait for until it is certain. `failure`: why it was given up.
+    `written`: None while it goes on; then what to wait for until it is committed. `failure`: why it was given up.
     """
 
-    __slots__ = ("failure", "locked_before", "lsn", "queue")
+    __slots__ = ("failure", "locked_before", "queue", "written")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.locked_before = queue.locked
-        self.lsn: int | None = None
+        self.written: CommitToken | None = None
         self.failure: ModelError | None = None
 
     def portions(self) -> Iterator[list[Entry]]:

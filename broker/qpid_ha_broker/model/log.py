@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.codec import LogRecord, encode_counting
 from qpid_ha_broker.events.scan import durable_only, offset_after
@@ -40,6 +40,19 @@ class LogBatch(NamedTuple):
         )
 
 
+class CommitToken(NamedTuple):
+    """What waits until something is committed holds one: `log` up to `lsn`, and where two logs were written, `also`."""
+
+    log: Log
+    lsn: int
+    also: CommitToken | None = None
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether it may be told."""
+        return self.lsn <= self.log.committed_lsn and (self.also is None or self.also.is_committed)
+
+
 class Log:
     """The promise: `committed_lsn` never passes an event that a witness has not acknowledged."""
 
@@ -63,6 +76,11 @@ class Log:
         while units and units[0][1] <= committed:
             units.popleft()
         return units[0][0] - 1 if units and units[0][0] <= committed else committed
+
+    @property
+    def written(self) -> CommitToken:
+        """What to wait for so that all that was written so far is committed."""
+        return CommitToken(self, self.last_lsn)
 
     @property
     def has_pending(self) -> bool:
@@ -124,3 +142,7 @@ class Log:
         if lsn > self.last_lsn:
             raise ValueError(f"{name} acknowledged LSN {lsn}, but the log ends at {self.last_lsn}")
         self._acknowledged[name] = max(self._acknowledged[name], lsn)
+
+
+COMMITTED: Final = Log().written
+"""For what has to wait for nothing."""

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Final
 
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import BLOCK_LENGTH, Entry
 
@@ -17,17 +18,17 @@ PURGED_LENGTH: Final = PURGED_BLOCKS * BLOCK_LENGTH
 class Purge:
     """The promise: it takes only messages that were there when it was asked for and that no consumer holds.
 
-    `lsn`: None while it goes on; then what to wait for until all of it is certain. `failure`: why it was given up;
-    the `count` messages that it had dropped by then are gone.
+    `written`: None while it goes on; then what to wait for until all of it is committed. `failure`: why it was given
+    up; the `count` messages that it had dropped by then are gone.
     """
 
-    __slots__ = ("_newest_id", "_walk", "count", "failure", "has_seen_all", "lsn", "queue")
+    __slots__ = ("_newest_id", "_walk", "count", "failure", "has_seen_all", "queue", "written")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.count = 0
         """Messages that it has dropped."""
-        self.lsn: int | None = None
+        self.written: CommitToken | None = None
         self.failure: ModelError | None = None
         self.has_seen_all = False
         """`next_portion` has nothing more to give."""

@@ -14,7 +14,7 @@ from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import QueueFull
 from qpid_ha_broker.model.expiries import Expiries
-from qpid_ha_broker.model.log import Log
+from qpid_ha_broker.model.log import CommitToken, Log
 from qpid_ha_broker.model.orders import Order, OrderCursor, make_order
 from qpid_ha_broker.model.paged import Outline, PagedMessage, size_of
 from qpid_ha_broker.model.queue_arguments import FullPolicy, QueueArguments, Replicate
@@ -50,11 +50,11 @@ class Consumer(Holder):
 
 
 class Handout(NamedTuple):
-    """Messages for one consumer. They may be sent once the log is committed up to `lsn` (0: at once)."""
+    """Messages for one consumer. They may be sent once `written`, that the consumer has them, is committed."""
 
     consumer: Consumer
     entries: list[Entry]
-    lsn: int
+    written: CommitToken
 
 
 class Returning(NamedTuple):

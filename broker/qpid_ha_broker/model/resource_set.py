@@ -1,7 +1,7 @@
 """A resource set: a log, the state that follows from it, and the commands that are allowed to write.
 
 Each command looks, decides, writes events, and applies them: refused means that nothing was written. What has to wait
-for a witness comes back as an LSN; the caller tells the outcome once `log.committed_lsn` has reached it.
+for a witness comes back as a CommitToken; the caller tells the outcome once it is committed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary, QueueF
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.following import check_owner, safe_name, take_over_queues
 from qpid_ha_broker.model.gate import Gate
-from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.model.local_log import LocalLog
+from qpid_ha_broker.model.log import COMMITTED, LOCAL_BASE, CommitToken, Log
 from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader, write
 from qpid_ha_broker.model.producers import Deduplication
 from qpid_ha_broker.model.purge import PURGED_LENGTH, Purge
@@ -25,7 +26,6 @@ from qpid_ha_broker.model.queue import DISPLACED_LENGTH, Consumer, Handout, Queu
 from qpid_ha_broker.model.sequence import Entry, Holder
 from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, SetState
 from qpid_ha_broker.model.transaction import Message, Transaction
-from qpid_ha_broker.model.two_logs import TwoLogs
 from qpid_ha_broker.model.work import Task, WorkQueue, finish
 
 DEQUEUED_LENGTH = 65_536
@@ -39,13 +39,15 @@ _NEVER = 1 << 64
 _entry_id = attrgetter("id")
 
 
-class ResourceSet(Gate, TwoLogs):
+class ResourceSet(Gate):
     """The promise: whatever `state` holds was written to `log` first, and units are written whole."""
 
     def __init__(self, name: str, reader: MessageReader, *, log_acquisitions: bool = False) -> None:
         Gate.__init__(self)
-        TwoLogs.__init__(self)
         self.name = name
+        self.log = Log()
+        self.local_log = LocalLog(self.log)
+        """What this broker keeps for itself; committed at once, unless there is a store."""
         self.state = SetState(self.log, self.local_log)
         self._reader = reader
         self.log_acquisitions = log_acquisitions
@@ -73,6 +75,14 @@ class ResourceSet(Gate, TwoLogs):
         """Messages that a ring with priorities did not take because all that it held had a higher one."""
         self.dead_letters_dropped_total = 0
         """Messages for an alternate exchange that led to a full queue, to none, or only back to where they were."""
+
+    @property
+    def written(self) -> CommitToken:
+        """What to wait for so that all that was written in both logs is committed."""
+        local = self.local_log
+        if local.committed_lsn == local.last_lsn:
+            return self.log.written
+        return CommitToken(local, local.last_lsn, self.log.written)
 
     # --- following another broker's log
 
@@ -124,8 +134,8 @@ class ResourceSet(Gate, TwoLogs):
 
     # --- messages in
 
-    def publish(self, queue: Queue, message: Message, now_ms: int) -> int:
-        """Enqueue; returns the LSN to wait for (see `is_certain`), 0 when nobody has to see it.
+    def publish(self, queue: Queue, message: Message, now_ms: int) -> CommitToken:
+        """Enqueue; returns what to wait for.
 
         Raises QueueFull, NotFound (deleted), NotPrimary or what `refusal` says, and then nothing has changed.
         """
@@ -133,29 +143,30 @@ class ResourceSet(Gate, TwoLogs):
             known_at = self._known_at(message)
             return self._publish_to((queue,), message, now_ms, routed=False) if known_at is None else known_at
         event = ev.Enqueued(queue.ids, message.payload, message.durable, message.priority, 0, "")
-        lsn = queue.log.append(event)
+        log = queue.log
+        lsn = log.append(event)
         queue.add(Entry(lsn, event), event)
         self.state.memory_bytes += len(message.payload) + MESSAGE_OVERHEAD
         if queue.consumers:
             self._awake[queue] = None
-        return lsn if lsn < LOCAL_BASE else self.local_written_lsn
+        return CommitToken(log, lsn)
 
-    def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> int:
-        """Enqueue wherever the exchange says, everywhere or nowhere. Returns the LSN. Raises as `publish`."""
+    def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> CommitToken:
+        """Enqueue wherever the exchange says, everywhere or nowhere; returns and raises as `publish`."""
         self.check_writable()
         known_at = self._known_at(message)
         if known_at is not None:
             return known_at
         queues = self.route(exchange, message.payload, key)
-        return self._publish_to(queues, message, now_ms, routed=True) if queues else self.written_lsn
+        return self._publish_to(queues, message, now_ms, routed=True) if queues else self.written
 
-    def _known_at(self, message: Message) -> int | None:
-        """Of a duplicate: what to wait for so that the original is certain. None: it is new. Raises NotPrimary."""
+    def _known_at(self, message: Message) -> CommitToken | None:
+        """Of a duplicate: what to wait for so that the original is committed. None: it is new. Raises NotPrimary."""
         if not message.producer or not self.deduplication.knows(message):
             return None
         self.check_writable()
         self.deduplication.dropped_total += 1
-        return self.written_lsn
+        return self.written
 
     def route(self, exchange: Exchange, payload: bytes, key: str) -> tuple[Queue, ...]:
         """The queues for a message; counts one for which there are none. Raises NotFound: see `SetState.route`."""
@@ -164,7 +175,7 @@ class ResourceSet(Gate, TwoLogs):
             self.unroutable_total += 1
         return queues
 
-    def _publish_to(self, queues: tuple[Queue, ...], message: Message, now_ms: int, *, routed: bool) -> int:
+    def _publish_to(self, queues: tuple[Queue, ...], message: Message, now_ms: int, *, routed: bool) -> CommitToken:
         self._now_ms = now_ms
         if self._barred:
             self._check_publish(queues)
@@ -177,12 +188,12 @@ class ResourceSet(Gate, TwoLogs):
         overrun, self.overrun = self.overrun, {}
         return overrun
 
-    def _carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> int:
-        """Write the plan, one unit in each log, and let it count. Returns the LSN to wait for."""
+    def _carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> CommitToken:
+        """Write the plan, one unit in each log, and let it count. Returns what to wait for."""
         before = self.log.last_lsn, self.local_log.last_lsn
         written = write(plan, departures, self.log, self.local_log)
         only_local = self.log.last_lsn == before[0] and self.local_log.last_lsn != before[1]
-        lsn = self.local_written_lsn if only_local else self.written_lsn
+        token = self.local_log.written if only_local else self.written
         self.outranked_total += plan.outranked
         self.overrun |= plan.overrun
         outdated: dict[Queue, list[Entry]] = {queue: list(entries) for queue, entries in plan.displaced.items()}
@@ -201,7 +212,7 @@ class ResourceSet(Gate, TwoLogs):
                 self._shrinking.add(queue)
                 self.work.add(self._shrink(queue))
         self._wake(plan.queues)
-        return lsn
+        return token
 
     def _wake(self, queues: Iterable[Queue]) -> None:
         for queue in queues:
@@ -295,31 +306,27 @@ class ResourceSet(Gate, TwoLogs):
             else:
                 self._awake[queue] = None
 
-    def _acquired(self, queue: Queue, consumer: Consumer, entries: list[Entry]) -> int:
+    def _acquired(self, queue: Queue, consumer: Consumer, entries: list[Entry]) -> CommitToken:
         if consumer.browsing or not self.log_acquisitions:
-            return 0
+            return COMMITTED
         queue.log.append(ev.Acquired(queue.id, tuple(entry.id for entry in entries)))
-        return self._certain_at(queue)
+        return queue.log.written
 
-    def _certain_at(self, queue: Queue) -> int:
-        """The LSN to wait for after something was written about messages of `queue`; 0: it is certain already."""
-        return self.log.last_lsn if queue.log is self.log else self.local_written_lsn
-
-    def accept(self, queue: Queue, entries: list[Entry]) -> int:
-        """Consumers have done with `entries`: forget them. Returns the LSN to wait for.
+    def accept(self, queue: Queue, entries: list[Entry]) -> CommitToken:
+        """Consumers have done with `entries`: forget them. Returns what to wait for.
 
         Once this broker may not write, what was held here goes back to its place, here and in what follows.
         """
         if queue.deleted:
-            return self.written_lsn
+            return self.written
         if self._read_only:
             return self._give_back_unwritten(queue, entries)
         return self._dequeue(queue, entries, DequeueReason.CONSUMED)
 
-    def release(self, queue: Queue, entries: list[Entry], failed: bool) -> int:
+    def release(self, queue: Queue, entries: list[Entry], failed: bool) -> CommitToken:
         """Give `entries` back to their places; `failed` counts against the delivery limit."""
         if queue.deleted:
-            return self.written_lsn
+            return self.written
         if self._read_only:
             return self._give_back_unwritten(queue, entries)
         limit = queue.arguments.delivery_limit
@@ -335,7 +342,7 @@ class ResourceSet(Gate, TwoLogs):
         for entry in returning:
             queue.give_back(entry, failed)
         self._wake((queue,))
-        return self._certain_at(queue)
+        return queue.log.written
 
     def release_in_portions(self, queue: Queue, holder: Holder, entries: list[Entry], failed: bool) -> None:
         """`release` what `holder` held, which has gone.
@@ -376,17 +383,17 @@ class ResourceSet(Gate, TwoLogs):
         """Let all work come to its end: each task finds that nothing may be written any more."""
         self.work.run()
 
-    def _give_back_unwritten(self, queue: Queue, entries: list[Entry]) -> int:
+    def _give_back_unwritten(self, queue: Queue, entries: list[Entry]) -> CommitToken:
         """The log is another one's to write: nothing that it does not say may count, a failed delivery neither."""
         for entry in entries:
             if entry.event is not None:
                 queue.give_back(entry, failed=False)
-        return self.written_lsn
+        return self.written
 
-    def reject(self, queue: Queue, entries: list[Entry]) -> int:
+    def reject(self, queue: Queue, entries: list[Entry]) -> CommitToken:
         """Nobody wants `entries`: to the alternate exchange where the queue has one, else away."""
         if queue.deleted:
-            return self.written_lsn
+            return self.written
         if self._read_only:
             return self._give_back_unwritten(queue, entries)
         alternate = self.state.exchanges.get(queue.arguments.alternate_exchange)
@@ -396,7 +403,7 @@ class ResourceSet(Gate, TwoLogs):
             if alternate is not None and not self._move(queue, entry, alternate):
                 self.dead_letters_dropped_total += 1
                 self._dequeue(queue, [entry], DequeueReason.REJECTED)
-        return self.written_lsn  # dead letters may be replicated where the queue is not
+        return self.written  # dead letters may be replicated where the queue is not
 
     def _move(self, queue: Queue, entry: Entry, exchange: Exchange) -> bool:
         """To wherever `exchange` leads but back; False: nowhere that has room for it."""
@@ -419,12 +426,12 @@ class ResourceSet(Gate, TwoLogs):
         self._carry_out(plan, [Departure(queue, [entry], DequeueReason.MOVED)])
         return True
 
-    def _dequeue(self, queue: Queue, entries: list[Entry], reason: DequeueReason) -> int:
+    def _dequeue(self, queue: Queue, entries: list[Entry], reason: DequeueReason) -> CommitToken:
         for start in range(0, len(entries), DEQUEUED_LENGTH):
             ids = tuple([entry.id for entry in entries[start : start + DEQUEUED_LENGTH]])
             queue.log.append(ev.Dequeued(queue.id, ids, reason))
         self.state.removed(queue, entries)
-        return self._certain_at(queue)
+        return queue.log.written
 
     def purge(self, queue: Queue) -> Purge:
         """Drop what is available; what consumers hold stays theirs. Raises NotPrimary, QueueLocked.
@@ -455,7 +462,7 @@ class ResourceSet(Gate, TwoLogs):
                 purge.count += len(entries)
                 self._dequeue(queue, entries, DequeueReason.PURGED)
             if purge.has_seen_all:
-                purge.lsn = self.written_lsn
+                purge.written = self.written
                 break
             yield
         else:
@@ -474,8 +481,8 @@ class ResourceSet(Gate, TwoLogs):
 
     # --- transactions
 
-    def commit(self, transaction: Transaction, now_ms: int) -> int:
-        """Do all of it in one unit; returns the LSN to wait for. Raises as `publish`: then roll it back."""
+    def commit(self, transaction: Transaction, now_ms: int) -> CommitToken:
+        """Do all of it in one unit; returns what to wait for. Raises as `publish`: then roll it back."""
         self._now_ms = now_ms
         self.check_writable()
         new = self.deduplication.new_among(transaction.published)
@@ -493,10 +500,10 @@ class ResourceSet(Gate, TwoLogs):
             if entry.holder is transaction and not queue.deleted:  # a queue that is being deleted may have moved it
                 accepted.setdefault(queue, []).append(entry)
         departures = [Departure(queue, entries, DequeueReason.CONSUMED) for queue, entries in accepted.items()]
-        lsn = self._carry_out(plan, departures)
+        token = self._carry_out(plan, departures)
         duplicates = len(transaction.published) - len(new)
         self.deduplication.dropped_total += duplicates
-        return self.written_lsn if duplicates else lsn
+        return self.written if duplicates else token
 
     def roll_back(self, transaction: Transaction) -> None:
         """Forget the publishes; what it had accepted is its consumer's again, or the queue's, as a failed delivery."""

@@ -16,7 +16,7 @@ from qpid_ha_config.errors import SettingsError, nearest
 from qpid_ha_config.settings import BrokerSettings
 
 Params = dict[str, object]
-WaitCertain = Callable[[Outcome[Any]], Awaitable[object]]
+WaitDone = Callable[[Outcome[Any]], Awaitable[object]]
 """The result of a command, once all of it is done and committed. Raises the ModelError for which it was given up."""
 
 _REASONS = {NotFound: "not-found", AlreadyExists: "already-exists", InUse: "in-use"}
@@ -43,19 +43,19 @@ def control_methods(
     name: str,
     administration: Administration,
     settings: SettingsHolder,
-    wait_certain: WaitCertain,
+    wait_done: WaitDone,
 ) -> dict[str, Method]:
     """The methods that are about this broker alone, whatever it is to others.
 
-    A command that changed something answers when `wait_certain` has come back.
+    A command that changed something answers when `wait_done` has come back.
     """
     queue_actions, exchange_actions = _queue_actions(administration), _exchange_actions(administration)
 
     async def queues(params: Params) -> object:
-        return await _carry_out(queue_actions, params, wait_certain)
+        return await _carry_out(queue_actions, params, wait_done)
 
     async def exchanges(params: Params) -> object:
-        return await _carry_out(exchange_actions, params, wait_certain)
+        return await _carry_out(exchange_actions, params, wait_done)
 
     return {
         "ping": _without_params(lambda: {"pong": True, "name": name}),
@@ -115,7 +115,7 @@ def _queue_actions(administration: Administration) -> dict[str, AdminAction]:
     def create(name: object, arguments: object = None) -> Done[object]:
         is_new = not administration.has_queue(name)
         made = administration.create_queue(name, arguments)
-        return Done({**made.result, "created": is_new}, made.lsn)
+        return Done({**made.result, "created": is_new}, made.written)
 
     def purge(name: object) -> Pending[object]:
         return administration.purge_queue(name).then(lambda count: {"name": name, "purged": count})
@@ -134,7 +134,7 @@ def _exchange_actions(administration: Administration) -> dict[str, AdminAction]:
     def create(name: object, kind: object, arguments: object = None) -> Done[object]:
         is_new = not administration.has_exchange(name)
         made = administration.create_exchange(name, kind, arguments)
-        return Done({**administration.exchange(name), "created": is_new}, made.lsn)
+        return Done({**administration.exchange(name), "created": is_new}, made.written)
 
     def bind(name: object, queue: object, key: object = "", arguments: object = None) -> object:
         return administration.bind(name, queue, key, arguments)
@@ -156,7 +156,7 @@ _NEEDED = ("name", "kind", "queue")
 """Params without a default: left out, they go in as None, and the administration says what is missing."""
 
 
-async def _carry_out(actions: Mapping[str, AdminAction], params: Params, wait_certain: WaitCertain) -> object:
+async def _carry_out(actions: Mapping[str, AdminAction], params: Params, wait_done: WaitDone) -> object:
     wanted = params.get("action", "list")
     action = actions.get(wanted) if isinstance(wanted, str) else None
     if action is None:
@@ -165,7 +165,7 @@ async def _carry_out(actions: Mapping[str, AdminAction], params: Params, wait_ce
     given = {name: params.get(name) for name in action.parameters if name in params or name in _NEEDED}
     try:
         outcome = action.call(**given)
-        return await wait_certain(outcome) if isinstance(outcome, Done | Pending) else outcome
+        return await wait_done(outcome) if isinstance(outcome, Done | Pending) else outcome
     except ModelError as error:
         raise _refused(error) from None
 

@@ -20,7 +20,7 @@ from qpid_ha_broker.amqp.nodes import NodeSettings
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.model.administration import Done, Outcome, Result
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.log import LogBatch
+from qpid_ha_broker.model.log import CommitToken, LogBatch
 from qpid_ha_broker.model.queue_arguments import FullPolicy
 from qpid_ha_broker.model.state import MESSAGE_OVERHEAD
 from qpid_ha_broker.server.administration import check_known, control_methods
@@ -89,10 +89,10 @@ class Broker:
         self._deserted = asyncio.Event()
         self._deserted.set()
         self.is_in_turn = False
-        """Near its end: what is certain by now is told, and what was sent is written, before it is over."""
+        """Near its end: what is committed by now is told, and what was sent is written, before it is over."""
         self._turn_is_due = False
         self._has_news = False
-        """In this turn something became certain of which clients may not have been told yet."""
+        """In this turn something was committed of which clients may not have been told yet."""
         self._waiters: list[tuple[Outcome[Any], asyncio.Future[Any]]] = []
         self._descriptors = Descriptors.current()
         self.admission: Admission[ClientProtocol] = Admission(self._admission_limits())
@@ -105,7 +105,7 @@ class Broker:
         self._sasl: SaslConfiguration | None = None
         self._ticker: asyncio.Task[None] | None = None
         self.copies = QueueCopies(self)
-        self._methods = control_methods(settings.name, self.container.administration, self, self.wait_certain) | {
+        self._methods = control_methods(settings.name, self.container.administration, self, self.wait_done) | {
             "replicate": self.copies.replicate,
             "reload-tls": self.reload_tls,
         }
@@ -252,7 +252,7 @@ class Broker:
         self.turn()
         if has_served and not self.failure:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.wait_committed(self.container.resources.written_lsn), LAST_ANSWERS_S)
+                await asyncio.wait_for(self.wait_committed(self.container.resources.written), LAST_ANSWERS_S)
         goodbye = AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} is stopping")
         self.end_clients(goodbye)
         self.turn()
@@ -336,7 +336,7 @@ class Broker:
             asyncio.get_running_loop().call_soon(self.turn)
 
     def want_turn(self) -> None:
-        """Something became certain, or is to be sent: at the end of this turn, or in one of its own."""
+        """Something was committed, or is to be sent: at the end of this turn, or in one of its own."""
         if self.is_in_turn:
             self._has_news = True
         else:
@@ -362,7 +362,7 @@ class Broker:
         self.is_in_turn = False
         if self._has_news:
             self._has_news = False
-            self.container.tell_what_is_certain()
+            self.container.tell_what_is_committed()
         self._flush_touched()
         if self._waiters:
             self._wake_waiters()
@@ -388,11 +388,11 @@ class Broker:
             else:
                 logging.getLogger(source).log(number, "%s", text)
 
-    async def wait_committed(self, lsn: int) -> None:
-        """Come back once the log is committed up to `lsn`. Raises ControlError when that is for others to decide."""
-        await self.wait_certain(Done(None, lsn))
+    async def wait_committed(self, written: CommitToken) -> None:
+        """Come back once `written` is committed. Raises ControlError when that is for others to decide."""
+        await self.wait_done(Done(None, written))
 
-    async def wait_certain(self, outcome: Outcome[Result]) -> Result:
+    async def wait_done(self, outcome: Outcome[Result]) -> Result:
         """The result of a command, once all of it is done and committed.
 
         Raises the ModelError for which it was given up, or ControlError when that is for others to decide.
@@ -405,13 +405,12 @@ class Broker:
     def disappoint_waiters(self) -> None:
         """This broker is primary no more: what becomes of its last events, others decide."""
         waiters, self._waiters = self._waiters, []
-        text = "this broker stopped being primary before the change was certain: ask the next one whether it was kept"
+        text = "this broker stopped being primary before the change was committed: ask the next one whether it was kept"
         for _, waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(ControlError(REFUSED, text, {"reason": "not-primary"}))
 
     def _wake_waiters(self) -> None:
-        is_certain = self.container.resources.is_certain
         for outcome, waiter in self._waiters:
             if waiter.done():
                 continue
@@ -420,7 +419,7 @@ class Broker:
             except ModelError as error:
                 waiter.set_exception(error)
                 continue
-            if done is not None and is_certain(done.lsn):
+            if done is not None and done.written.is_committed:
                 waiter.set_result(done.result)
         self._waiters = [item for item in self._waiters if not item[1].done()]
 

@@ -210,7 +210,7 @@ class QueueCopies:
             self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
         await self._wait_begun(name, link)
         log.info("queue %s is copied from %s", name, source)
-        await self._broker.wait_committed(container.resources.log.last_lsn)
+        await self._broker.wait_committed(container.resources.log.written)
         return {**link.facts(), "text": f"{name} is copied from {source}"}
 
     async def _wait_begun(self, name: str, link: CopyLink) -> None:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from qpid_ha_broker.events.scan import durable_only
+from qpid_ha_broker.model.local_log import LocalPart
 from qpid_ha_broker.model.log import LOCAL_BASE, LogBatch
 from qpid_ha_broker.model.resource_set import ResourceSet
-from qpid_ha_broker.model.two_logs import LocalPart
 from qpid_ha_broker.server.pager import Pager
 from qpid_ha_broker.server.recovery_progress import RecoveryProgress
 from qpid_ha_broker.server.store_base import BaseDump
@@ -375,7 +375,7 @@ class Store:
         self._committed_lsn = max(self._committed_lsn, lsn)
 
     def tick(self) -> None:
-        """Fold what is old, once there is enough of it; say on disk what is certain, when nothing else does."""
+        """Fold what is old, once there is enough of it; say on disk what is committed, when nothing else does."""
         if self._committed_lsn > self._marked_lsn and self._tickets == self._synced_ticket and self.health == "ok":
             self._marked_lsn = self._committed_lsn
             self._writer.run(partial(self._journal.mark, self._committed_lsn))

@@ -1,4 +1,4 @@
-"""The two logs of a resource set, which a store keeps in one order: the one that others follow, and a broker's own."""
+"""The log that a broker keeps for itself, with its place beside the one that others follow: a store holds both."""
 
 from __future__ import annotations
 
@@ -61,36 +61,3 @@ class LocalLog(Log):
         super().remove_witness(name)
         if not self._acknowledged:
             self._places.clear()
-
-
-class TwoLogs:
-    """The promise: what waits for both logs waits for one number, and for what is replicated that is its LSN."""
-
-    def __init__(self) -> None:
-        self.log = Log()
-        self.local_log = LocalLog(self.log)
-        """What this broker keeps for itself; committed at once, unless there is a store."""
-
-    @property
-    def written_lsn(self) -> int:
-        """What to wait for so that all that was written in both logs is certain: a number for `is_certain`."""
-        local = self.local_log
-        if not local.is_witnessed or local.committed_lsn == local.last_lsn:
-            return self.log.last_lsn
-        return self.local_written_lsn + self.log.last_lsn
-
-    @property
-    def local_written_lsn(self) -> int:
-        """What to wait for so that the local log is certain; 0 when nobody witnesses it."""
-        return (self.local_log.last_lsn - LOCAL_BASE) * LOCAL_BASE if self.local_log.is_witnessed else 0
-
-    def is_certain(self, lsn: int) -> bool:
-        """Whether what waits for `lsn` may be told.
-
-        An LSN of the replicated log stands for itself. What waits for the local log (too) has its LSN there, from
-        LOCAL_BASE on, as a second digit: so one number says it, and for what is replicated one comparison is enough.
-        """
-        if lsn < LOCAL_BASE:
-            return lsn <= self.log.committed_lsn
-        local, replicated = divmod(lsn, LOCAL_BASE)
-        return replicated <= self.log.committed_lsn and LOCAL_BASE + local <= self.local_log.committed_lsn
