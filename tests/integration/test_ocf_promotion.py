@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -177,6 +178,20 @@ def test_a_refused_promotion_gives_the_brokers_sentence_and_is_not_tried_again_a
 def test_where_there_is_no_broker_a_promotion_says_so_and_a_demotion_has_nothing_to_do(resource: Resource) -> None:
     assert resource.promote(NODE).code is OcfCode.NOT_RUNNING
     assert resource.do("demote").code is OcfCode.SUCCESS
+
+
+def test_a_dead_broker_is_not_chosen_again_until_it_is_started(resource: Resource) -> None:
+    """Without a watch nobody else takes the score of a dead broker back; that of a primary is the highest one."""
+    resource.up(**LOST)
+    assert resource.pacemaker.score() == "200"
+    resource.broker.send(signal.SIGKILL)
+    resource.broker.await_end()
+
+    assert resource.promote(NODE).code is OcfCode.NOT_RUNNING
+    assert resource.pacemaker.score() == "-INFINITY"
+
+    resource.up(**LOST)
+    assert resource.pacemaker.score() == "200"
 
 
 def test_an_operator_can_force_a_promotion_once(resource: Resource) -> None:

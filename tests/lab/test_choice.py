@@ -38,10 +38,16 @@ def preferred(cluster: Cluster, node: str) -> Iterator[None]:
 
 @contextmanager
 def parameter(cluster: Cluster, name: str, value: str) -> Iterator[None]:
-    """Of the resource; afterwards it has its default."""
+    """Of the resource; afterwards it has its default.
+
+    Waits until Pacemaker has nothing left to do. It ends the monitors, calls `reload-agent`, and begins them anew.
+    Until then the last action in its history of the primary's node is one that it notes as a start (2.1.5): another
+    change in between would have it promote the primary once more, and one that dies just then be asked when it is dead.
+    """
     node = cluster.lab.members_on()[0]
     change = ("crm_resource", "--resource", BROKER)
     cluster.lab.output(node, *change, "--set-parameter", name, "--parameter-value", value)
+    cluster.lab.output(node, "crm_resource", "--wait", "--timeout", "30", timeout_s=40)
     try:
         yield
     finally:

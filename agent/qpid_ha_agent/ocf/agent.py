@@ -171,6 +171,8 @@ class OcfAgent:
             self._virtual_ip.take_down()
             if failure.trouble is Trouble.REFUSED:  # the next monitor may think better of it, but not before
                 self._refuse(str(failure), company)
+            elif failure.trouble is Trouble.NOT_RUNNING:  # a dead primary would be chosen again, for its score
+                self._tell(self._scores.rule_out)
             return self._failed(failure)
         self._tell(self._virtual_ip.announce)
         with self._memory.changed() as memory:
