@@ -181,10 +181,10 @@ class Cluster:
 
     def _process_behind(self, node: Node, known: int | None) -> int:
         if known is None:
-            vote_history_intact = not node.is_up or (
+            has_held_data = not node.is_up or (
                 node.was_level if self.plan.has_store else node.member.status.generation > 0
             )
-            return node.process if vote_history_intact else node.process - 1
+            return node.process if has_held_data else node.process - 1
         return node.process if node.is_up and node.member.status.state is State.READY else known
 
     def ended(self, node: Node, in_order: bool) -> None:

@@ -6,6 +6,7 @@ it needs; an effect that nobody cares about does nothing.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from qpid_ha_broker.ha import effects as fx
@@ -19,7 +20,19 @@ from qpid_ha_broker.model.resource_set import ResourceSet
 StoreRequest = fx.Persist | fx.TruncateLog | fx.BeginCheckpoint | fx.WriteCheckpoint | fx.PersistVote
 
 
-class MemberHarness:
+class ProcessClocks(ABC):
+    """What time it is for a process."""
+
+    @abstractmethod
+    def monotonic_s(self) -> float:
+        """A clock that never goes back."""
+
+    @abstractmethod
+    def wall_ms(self) -> int:
+        """The time of day."""
+
+
+class MemberHarness(ProcessClocks):
     """The promise: effects are carried out in their order, and those of one input before the next input."""
 
     resources: ResourceSet
@@ -36,14 +49,6 @@ class MemberHarness:
     def begin(self, settings: MemberSettings, draw: Callable[[], float], restored: Restored | None = None) -> None:
         """A member over `resources`; `restored`: what the process before left on disk."""
         self.member = Member(settings, self.resources, draw, self.wall_ms, restored)
-
-    def monotonic_s(self) -> float:
-        """A clock that never goes back."""
-        raise NotImplementedError
-
-    def wall_ms(self) -> int:
-        """The time of day."""
-        raise NotImplementedError
 
     @property
     def has_catch_up_work(self) -> bool:

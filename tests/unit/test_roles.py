@@ -15,12 +15,12 @@ from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.roles import (
     TABLE,
+    ActiveRole,
     Candidate,
     Connecting,
     Following,
     Leader,
     MemberParts,
-    Role,
     RoleRow,
     UnexpectedInput,
 )
@@ -29,7 +29,7 @@ from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.resource_set import ResourceSet
 from small_cluster import SmallCluster, three
 
-ROLES: dict[str, type[Role]] = {
+ROLES: dict[str, type[ActiveRole]] = {
     "connecting": Connecting,
     "following": Following,
     "candidate": Candidate,

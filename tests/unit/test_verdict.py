@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.frames import Answer, StoreOrigin
-from qpid_ha_broker.ha.refusal import Refusal
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.ha.verdict import Accept, CommittedSet, PromotionEvidence, StepDownFirst, Verdict, judge
+from qpid_ha_broker.ha.verdict import Accept, CommittedSet, PromotionEvidence, Refusal, StepDownFirst, Verdict, judge
 
 
 def broker(name: str, **changed: Any) -> Answer:

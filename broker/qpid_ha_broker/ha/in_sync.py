@@ -124,7 +124,7 @@ class InSyncSet:
         self._advance()
 
     def recorded(self, epoch: int) -> None:
-        """Whoever will be asked before a promotion knows `epoch`, or that nothing newer is ctx."""
+        """Whoever will be asked before a promotion knows `epoch`, or that nothing newer is around."""
         for leaving in self._departures:
             if leaving.epoch <= epoch:
                 leaving.is_recorded = True

@@ -14,9 +14,8 @@ from typing import NamedTuple
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.effects import ClusterRecord, PeersAnswered, PromoteAsked, ReadRecord, WriteRecord
 from qpid_ha_broker.ha.frames import Answer, Topic
-from qpid_ha_broker.ha.refusal import Refusal
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.ha.verdict import Accept, CommittedSet, PromotionEvidence, StepDownFirst, judge
+from qpid_ha_broker.ha.verdict import Accept, CommittedSet, PromotionEvidence, Refusal, StepDownFirst, judge
 
 VOTE_LIMITS = 3
 """A promise lapses after so many ask limits; an attempt gives up after one less."""

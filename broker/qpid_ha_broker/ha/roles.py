@@ -13,6 +13,7 @@ A role changes in one place, `MemberParts.become`, which checks the transition a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -26,10 +27,10 @@ from qpid_ha_broker.ha.in_sync import InSyncChange
 from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.primary_channel import PrimaryChannel
 from qpid_ha_broker.ha.promotion import AttemptStep, Granted, Outcome, OwnEvidence, Promotion
-from qpid_ha_broker.ha.refusal import Refusal
 from qpid_ha_broker.ha.replica import STREAM_ERRORS, Replica, Restored, StreamError
 from qpid_ha_broker.ha.states import Cause, Phase, State, StateMachine
 from qpid_ha_broker.ha.step_down import ClusterShutdown, StepDown
+from qpid_ha_broker.ha.verdict import Refusal
 from qpid_ha_broker.ha.votes import UnresolvedRecordWrite, Votes
 from qpid_ha_broker.model.configuration import Configuration
 
@@ -118,11 +119,9 @@ class RoleView(NamedTuple):
     is_closing: bool = False
 
 
-class Role:
-    """What all roles have in common. Methods that `TABLE` names take the input, or a link and a frame of it."""
+class Role(ABC):
+    """What a member is now, as `Member` sees it."""
 
-    column: ClassVar[str]
-    """Of `TABLE`."""
     primary: Primary | None = None
     """Of the leader."""
 
@@ -130,19 +129,14 @@ class Role:
         self._parts = parts
         self._ctx = parts.ctx
         self._replica = parts.replica
-        self._handlers: dict[type, Callable[..., None]] = {
-            kind: getattr(self, getattr(row, self.column)) for kind, row in TABLE.items()
-        }
 
+    @abstractmethod
     def handle(self, happened: fx.Input) -> None:
-        """One input. Raises KeyError where the table has no row, which is a bug."""
-        self._handlers[type(happened)](happened)
+        """One input."""
 
     def followed_by(self, role: Role) -> Role:
         """What a member is once this role, or the standby in it, has become `role`."""
         return role
-
-    # --- what is seen of it
 
     def view(self) -> RoleView:
         """Of one that does not lead."""
@@ -153,6 +147,27 @@ class Role:
     def committed_lsn(self) -> int:
         """Up to there nobody can take anything back, as far as this broker knows."""
         return self._replica.committed_lsn
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where a promise is broken; called after each step in tests."""
+        self._replica.check_invariants()
+
+
+class ActiveRole(Role):
+    """A role with a column in `TABLE`. Methods that a cell names take the input, or a link and a frame of it."""
+
+    column: ClassVar[str]
+    """Of `TABLE`."""
+
+    def __init__(self, parts: MemberParts) -> None:
+        super().__init__(parts)
+        self._handlers: dict[type, Callable[..., None]] = {
+            kind: getattr(self, getattr(row, self.column)) for kind, row in TABLE.items()
+        }
+
+    def handle(self, happened: fx.Input) -> None:
+        """One input. Raises KeyError where the table has no row, which is a bug."""
+        self._handlers[type(happened)](happened)
 
     # --- cells that several roles share
 
@@ -177,9 +192,9 @@ class Role:
         self._ctx.close(damaged.link, damaged.problem)
         self.link_lost(fx.LinkLost(damaged.link, damaged.problem))
 
+    @abstractmethod
     def link_lost(self, lost: fx.LinkLost) -> None:
         """A channel is gone."""
-        raise NotImplementedError
 
     def persisted(self, happened: fx.Persisted | fx.CheckpointPersisted) -> None:
         """The store holds more of the log, or a whole state."""
@@ -224,13 +239,13 @@ class Role:
         """A candidate wants to take over from this broker."""
         return Refusal(f"this broker is {self._parts.machine.state}")
 
+    @abstractmethod
     def vote_asked(self, question: fr.Question) -> Refusal | None:
         """A candidate wants this broker to follow nobody older."""
-        raise NotImplementedError
 
+    @abstractmethod
     def primary_announced(self, question: fr.Question) -> None:
         """Somebody has become primary."""
-        raise NotImplementedError
 
     def stop(self, _: fx.Stopping) -> None:
         """The process will end."""
@@ -240,12 +255,8 @@ class Role:
     def end(self) -> None:
         """Let go of what the process holds."""
 
-    def check_invariants(self) -> None:
-        """Raise AssertionError where a promise is broken; called after each step in tests."""
-        self._replica.check_invariants()
 
-
-class Standby(Role):
+class Standby(ActiveRole):
     """Not the leader: it has a channel to a primary, or looks for one."""
 
     @property
@@ -338,9 +349,9 @@ class Standby(Role):
         self._ctx.close(self._parts.channel.link, reason)
         return self.lose_primary(reason)
 
+    @abstractmethod
     def lose_primary(self, reason: str) -> Standby:
         """The channel is gone."""
-        raise NotImplementedError
 
     def tick(self, _: fx.Ticked) -> None:
         """A while went by."""
@@ -601,7 +612,7 @@ class Following(Standby):
             raise AssertionError(f"acknowledged LSN {self._acknowledged[0]}, but holds {self._replica.held_lsn}")
 
 
-class Candidate(Role):
+class Candidate(ActiveRole):
     """Being promoted. Whatever is no answer to that is for the standby that it was, and is again if it is refused."""
 
     column = "candidate"
@@ -733,7 +744,7 @@ class Candidate(Role):
         self.standby.check_invariants()
 
 
-class Leader(Role):
+class Leader(ActiveRole):
     """This broker writes the log. The promise: it confirms what its in-sync set holds, and nothing once deposed."""
 
     column = "leader"
@@ -875,7 +886,7 @@ class Leader(Role):
             self._ctx.note("warning", f"stepping down: {deposed.reason}")
             self._step_back(deposed.reason)
 
-    def _step_back(self, reason: str) -> None:
+    def _step_back(self, reason: str) -> Connecting:
         parts = self._parts
         self.end()
         connecting = Connecting(parts)
@@ -884,6 +895,7 @@ class Leader(Role):
         if self._shutdown is not None:
             self._shutdown.refuse("this broker stopped being primary: ask the next one")
         connecting.search()
+        return connecting
 
     def end(self) -> None:
         """No longer primary. What its in-sync set has committed stays so."""
@@ -909,8 +921,9 @@ class Leader(Role):
         """Of two in one generation, which a coordinator would have prevented, one remains."""
         own = self.primary.generation, question.asker
         if own < (question.generation, self._ctx.settings.name):
-            self._go_on_unless(Deposed(f"{question.asker} is primary of generation {question.generation}"))
-            self._parts.role.primary_announced(question)
+            reason = f"{question.asker} is primary of generation {question.generation}"
+            self._ctx.note("warning", f"stepping down: {reason}")
+            self._step_back(reason).primary_announced(question)
 
     # --- requests
 
@@ -982,9 +995,6 @@ class StandaloneLeader(Leader):
 
 class Stopped(Role):
     """The process ends: nothing follows from anything. So it has no column."""
-
-    def __init__(self, parts: MemberParts) -> None:
-        self._parts, self._ctx, self._replica = parts, parts.ctx, parts.replica
 
     def handle(self, happened: fx.Input) -> None:
         """Nothing."""

@@ -14,7 +14,7 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.effects import CleanEnd, DemoteAsked, EndClients, ShutdownAsked, SwitchoverAsked
 from qpid_ha_broker.ha.frames import Answer, Question, Shutdown, TakeOver
 from qpid_ha_broker.ha.primary import Primary
-from qpid_ha_broker.ha.refusal import Refusal
+from qpid_ha_broker.ha.verdict import Refusal
 
 SWITCHOVER_LIMITS = 5
 """A backup that was asked to take over has so many ask limits for it."""

@@ -18,8 +18,14 @@ from typing import NamedTuple
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.frames import Answer, StoreOrigin
 from qpid_ha_broker.ha.history import log_end
-from qpid_ha_broker.ha.refusal import Refusal
 from qpid_ha_broker.ha.states import State
+
+
+class Refusal(NamedTuple):
+    """An expected no: a value, not an exception, for whoever asked."""
+
+    text: str
+    """Why not, and what to do where there is something."""
 
 
 class CommittedSet(NamedTuple):

@@ -16,8 +16,8 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.effects import ClusterRecord, PersistVote, ReadRecord
 from qpid_ha_broker.ha.frames import Question
 from qpid_ha_broker.ha.promotion import VOTE_LIMITS
-from qpid_ha_broker.ha.refusal import Refusal
 from qpid_ha_broker.ha.replica import Restored
+from qpid_ha_broker.ha.verdict import Refusal
 
 _PAUSE_S = 0.5
 

@@ -222,13 +222,13 @@ class Membership:
         if rest is not None:
             batch = rest if batch is None else _joined(batch, rest)
         primary = self.member.primary
-        is_behind = primary is not None and primary.has_somebody_behind
-        if batch is None and not is_behind:
+        behind = primary if primary is not None and primary.has_somebody_behind else None
+        if batch is None and behind is None:
             return
-        if is_behind or self._is_a_link_full or (batch is not None and len(batch.data) > WATCHED_BYTES):
+        if behind is not None or self._is_a_link_full or (batch is not None and len(batch.data) > WATCHED_BYTES):
             self._watch_links()
         self.feed(fx.TurnEnded(batch))
-        if is_behind and primary is not None and primary.has_work:
+        if behind is not None and behind.has_work:
             self._broker.schedule_turn()
 
     async def request(self, make: Callable[[int], fx.Input]) -> fx.Answered:
@@ -389,9 +389,8 @@ class Membership:
     def _status_changed(self, effect: fx.StatusChanged) -> None:
         before, status = self._status, effect.status
         self._status = status
-        if (
-            self._store is not None and not self.is_standalone
-        ):  # what STATUS says of a cluster stays while it is in none
+        # What STATUS says of a cluster stays while the broker is in none.
+        if self._store is not None and not self.is_standalone:
             self._store.describe(status)
         if status.phase is not before.phase and status.phase is not None:
             log.info("Phase change: %s", status.phase)

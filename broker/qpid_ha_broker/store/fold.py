@@ -171,7 +171,7 @@ class Gatherer(Loader):
         queue_id = contents.ids[0]
         self.removed[queue_id].update(ids)
         if lsn <= self._doubtful_upto or lsn >= LOCAL_BASE or contents.was_emptied:
-            doubtful = [message_id for message_id in ids if self.awaits_peer_check(lsn, contents, message_id)]
+            doubtful = [message_id for message_id in ids if self.is_doubtful(lsn, contents, message_id)]
             self.doubtful.setdefault(queue_id, set()).update(doubtful)
 
     def end_snapshot(self, end: SnapshotEnd) -> None:

@@ -223,10 +223,10 @@ class Loader:
     def _dequeued(self, lsn: int, contents: Contents, ids: tuple[int, ...]) -> None:
         pop = contents.messages.pop
         for message_id in ids:
-            if pop(message_id, None) is None and not self.awaits_peer_check(lsn, contents, message_id):
+            if pop(message_id, None) is None and not self.is_doubtful(lsn, contents, message_id):
                 self.unknown += 1
 
-    def awaits_peer_check(self, lsn: int, contents: Contents, message_id: int) -> bool:
+    def is_doubtful(self, lsn: int, contents: Contents, message_id: int) -> bool:
         """Whether nobody knows if what `lsn` removed from `contents`, and is not there, was durable.
 
         A snapshot that was made beside the running broker may not have found it any more, and counted it as neither. A
