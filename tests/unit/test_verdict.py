@@ -378,11 +378,29 @@ def test_a_candidate_that_died_before_its_first_event_says_so_itself() -> None:
 
 def test_but_not_once_its_generation_went_on_which_the_record_s_epoch_tells() -> None:
     """All stores are put back from copies of the moment between its claim and its first event."""
-    first, second = LATER._replace(epoch=8), LATER._replace(epoch=9)
-    copies = restarted("a", promised=5), restarted("b"), restarted("c")
+    first, second = LATER._replace(generation=4, epoch=8), LATER._replace(generation=4, epoch=9)
+    copies = restarted("a", promised=4), restarted("b"), restarted("c")
     assert isinstance(beside(first, *copies), Accept)
     assert "no store here" in refusal(beside(second, *copies))
     assert "no store here" in refusal(beside(second, *reversed(copies)))
+
+
+def test_two_candidates_in_a_row_that_died_before_their_first_events_stop_nobody() -> None:
+    first, second = LATER._replace(epoch=9), LATER._replace(epoch=10)
+    stores = restarted("a", promised=5), restarted("b", promised=4), restarted("c")
+    assert isinstance(beside(first, *stores), Accept)
+    assert "no store here" in refusal(beside(second, *stores))
+
+
+def test_a_claim_adds_to_the_epoch_what_it_adds_to_the_generation() -> None:
+    """Generation 4 was promised to somebody who was never recorded: that it is left out must not hide a change."""
+    accept = beside(RECORDED, broker("b"), broker("c", promised=4))
+    assert isinstance(accept, Accept)
+    assert (accept.generation, accept.epoch) == (5, RECORDED.epoch + 2)
+    claimed = RECORDED._replace(generation=accept.generation, primary="b", epoch=accept.epoch)
+    copies = restarted("b", promised=5), restarted("a"), restarted("c")
+    assert isinstance(beside(claimed, *copies), Accept)
+    assert "no store here" in refusal(beside(claimed._replace(epoch=claimed.epoch + 1), *copies))
 
 
 def test_who_was_not_restarted_knows_that_nothing_was_confirmed_without_it() -> None:

@@ -271,8 +271,13 @@ def _outdated_stores(evidence: PromotionEvidence) -> Refusal | None:
 
 
 def _is_as_claimed(record: ClusterRecord, here: Sequence[Answer]) -> bool:
-    """Whether it may be the record with which its generation was claimed: each change of that has a newer epoch."""
-    return record.epoch <= max(each.epoch for each in here) + 1
+    """Whether nobody in sync came or went since what is known here, so that it may be the record of a mere claim.
+
+    A claim adds to the epoch what it adds to the generation (`_accept`), and each change of an in-sync set adds one. So
+    the epoch is further ahead than the generation once there was a change, however many candidates died in between.
+    """
+    newest = max(here, key=lambda each: (each.generation, each.epoch))
+    return record.epoch - newest.epoch <= record.generation - newest.generation
 
 
 def _who_cannot_be_asked(evidence: PromotionEvidence) -> str:
@@ -413,4 +418,7 @@ def _accept(evidence: PromotionEvidence) -> Accept:
     staying = set() if evidence.force else set(view.members) - gone - hollow - lacking
     members = tuple(sorted(staying | {own.name}))
     text = f"in sync with {', '.join(members)}"
-    return Accept(max(generations) + 1, view.epoch + 1, members, text, evidence.force)
+    generation = max(generations) + 1
+    # In a record, as much as the generation: so a later candidate tells a mere claim from a change (`_is_as_claimed`).
+    epochs = generation - view.generation if evidence.has_coordinator else 1
+    return Accept(generation, view.epoch + epochs, members, text, evidence.force)
