@@ -23,6 +23,7 @@ from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.store.errors import StoreError
 from simulated_disk import PowerCut
 from simulation.channel import Delivery
+from simulation.copies import copies_in
 from simulation.custody import Custody, Generation
 from simulation.network import Network
 from simulation.node_store import Machine, NodeStore, Process, ProcessEnds
@@ -417,8 +418,15 @@ class Node(MemberHarness):
     def note_state(self, change: fx.StateChanged) -> None:
         if change.before is State.PRIMARY:
             self._drop_sessions()
+            self._note_last_batch()
         self.was_level |= change.after in (State.PRIMARY, State.READY)
         self._world.watcher.state_changed(self, change)
+
+    def _note_last_batch(self) -> None:
+        """What a primary wrote since its last turn is taken by no turn any more, and is in its memory still."""
+        for copy in copies_in(self.resources.state):
+            self._world.custody.received((self.name, self.process), copy.payload())
+        self._note_log(self.resources.log.last_lsn)
 
     def note_status(self, status: fx.MemberStatus) -> None:
         if self.store is not None:
