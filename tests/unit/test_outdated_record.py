@@ -106,6 +106,27 @@ def test_a_record_from_before_a_departure_is_known_to_be_old_by_who_has_heard_of
     assert "this broker's log knows epoch" in cluster.promote("b").text
 
 
+def test_who_was_told_of_a_newer_generation_remembers_it_when_nobody_answers_any_more() -> None:
+    """`b` led alone, which `c` has only heard of: what `b` confirmed must not be lost because it is slow once."""
+    cluster = three(has_coordinator=True)
+    before = cluster.record
+    cluster.kill("a")
+    cluster.cut("b", "c")
+    assert cluster.promote("b").done
+    cluster.settle()
+    cluster.demote("b")
+    cluster.heal()
+    cluster.record = before
+    assert not cluster.promote("c").done
+    cluster.cut("b", "c")
+
+    assert "b said before that its log knows generation 2" in cluster.promote("c").text
+
+    assert cluster.promote("c", force=True).done
+    assert cluster.record is not None
+    assert cluster.record.generation == 3, "nobody else's generation has that number"
+
+
 def test_who_had_a_newer_record_confirmed_knows_that_this_one_is_old() -> None:
     cluster = three(has_coordinator=True)
     before = cluster.record

@@ -15,7 +15,15 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.effects import ClusterRecord, PeersAnswered, PromoteAsked, ReadRecord, WriteRecord
 from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.ha.verdict import Accept, CommittedSet, PromotionEvidence, Refusal, StepDownFirst, judge
+from qpid_ha_broker.ha.verdict import (
+    Accept,
+    CommittedSet,
+    PromotionEvidence,
+    Refusal,
+    StepDownFirst,
+    ToldGeneration,
+    judge,
+)
 
 VOTE_LIMITS = 3
 """A promise lapses after so many ask limits; an attempt gives up after one less."""
@@ -45,6 +53,7 @@ class OwnEvidence(NamedTuple):
     committed: CommittedSet | None
     record: ClusterRecord | None
     """The last one that the coordinator has confirmed to it."""
+    told: ToldGeneration
 
 
 class Granted(NamedTuple):
@@ -147,6 +156,7 @@ class Promotion:
             own_claim=own.claim,
             own_committed=own.committed,
             own_record=own.record,
+            told=own.told,
         )
 
     def _judge(self) -> Outcome:

@@ -14,7 +14,7 @@ A role changes in one place, `MemberParts.become`, which checks the transition a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 from qpid_ha_broker.events.types import GenerationStarted, InSyncChanged, TransientsLost
@@ -30,7 +30,7 @@ from qpid_ha_broker.ha.promotion import AttemptStep, Granted, Outcome, OwnEviden
 from qpid_ha_broker.ha.replica import STREAM_ERRORS, Replica, Restored, StreamError
 from qpid_ha_broker.ha.states import Cause, Phase, State, StateMachine
 from qpid_ha_broker.ha.step_down import ClusterShutdown, StepDown
-from qpid_ha_broker.ha.verdict import Refusal
+from qpid_ha_broker.ha.verdict import TOLD_OF_NONE, Refusal, ToldGeneration
 from qpid_ha_broker.ha.votes import UnresolvedRecordWrite, Votes
 from qpid_ha_broker.model.configuration import Configuration
 
@@ -55,6 +55,8 @@ class MemberParts:
         self.unresolved = UnresolvedRecordWrite(ctx, self.votes)
         self.confirmed_record: fx.ClusterRecord | None = None
         """The last record that the coordinator has confirmed to this process."""
+        self.told = TOLD_OF_NONE
+        """By those who were asked before a promotion, since this broker has had a primary."""
         self.refusal: str | None = None
         """Of the last promotion, until this broker has a primary or is one."""
         self.machine = StateMachine(State.LOADING)
@@ -105,7 +107,14 @@ class MemberParts:
             claim=self.votes.own_claim,
             committed=replica.committed_in_sync(),
             record=self.confirmed_record,
+            told=self.told,
         )
+
+    def note_generations(self, answers: Sequence[fr.Answer]) -> None:
+        """Remember the newest: who knows of it may not answer the next time."""
+        cluster = self.replica.history.cluster
+        told = [ToldGeneration(each.generation, each.name) for each in answers if each.cluster == cluster]
+        self.told = max([self.told, *told], key=lambda each: each.generation)
 
 
 class RoleView(NamedTuple):
@@ -458,6 +467,7 @@ class Connecting(Standby):
         for frame in frames:
             ctx.send(link, frame)
         parts.channel.welcomed()
+        parts.told = TOLD_OF_NONE  # an operator may have had this generation begin without whoever knew of that one
         following = Following(parts, welcome)
         parts.become(following, Cause.WELCOMED, f"welcomed by the primary {welcome.name}")
         following.acknowledge()
@@ -671,6 +681,7 @@ class Candidate(ActiveRole):
 
     def peers_answered(self, answered: fx.PeersAnswered) -> None:
         """All peers were asked."""
+        self._parts.note_generations(answered.answers)
         self.decide(self.promotion.answered(answered))
 
     def record_read(self, read: fx.RecordRead) -> None:

@@ -36,6 +36,16 @@ class CommittedSet(NamedTuple):
     members: tuple[str, ...]
 
 
+class ToldGeneration(NamedTuple):
+    """The newest generation that another broker's log had when this process asked it, now or before; 0: none."""
+
+    generation: int
+    source: str
+
+
+TOLD_OF_NONE = ToldGeneration(0, "")
+
+
 @dataclass(frozen=True)
 class PromotionEvidence:
     """What there is to judge by. `own`: what this broker would answer to a peer; `record` None: not to be had."""
@@ -60,6 +70,7 @@ class PromotionEvidence:
     """The newest one of this broker's log; None: it was told of none since it was started."""
     own_record: ClusterRecord | None = None
     """The last one that the coordinator has confirmed to this process."""
+    told: ToldGeneration = TOLD_OF_NONE
 
 
 class StepDownFirst(NamedTuple):
@@ -198,7 +209,7 @@ def _outdated_record(evidence: PromotionEvidence) -> Refusal | None:
 
     Each of these proves it, because whatever is in a log in this way had been recorded before:
 
-    1. A generation: it is recorded before its first event is written.
+    1. A generation, in the log of whoever answers, or has answered: it is recorded before its first event is written.
     2. What the coordinator has confirmed to this broker.
     3. Another primary of the same generation: only one of them was recorded, and the other record replaced it.
     4. A committed in-sync set without somebody who is in the record: a departure counts only once it is recorded. (A
@@ -213,6 +224,8 @@ def _outdated_record(evidence: PromotionEvidence) -> Refusal | None:
     has_left = committed is not None and not set(record.members) <= set(committed.members)
     if furthest.generation > record.generation:
         proof = f"the log of {furthest.name} knows generation {furthest.generation}"
+    elif evidence.told.generation > record.generation:
+        proof = f"{evidence.told.source} said before that its log knows generation {evidence.told.generation}"
     elif confirmed is not None and (confirmed.generation, confirmed.epoch) > at:
         proof = f"this broker had generation {confirmed.generation}, epoch {confirmed.epoch} recorded"
     elif own.generation == record.generation and evidence.own_primary != record.primary:
@@ -408,7 +421,8 @@ def _newest_view(evidence: PromotionEvidence) -> _View:
 
 def _accept(evidence: PromotionEvidence) -> Accept:
     own, view = evidence.own, _newest_view(evidence)
-    generations = [view.generation, own.promised, *[answer.promised for answer in evidence.answers]]
+    promised = [answer.promised for answer in evidence.answers]
+    generations = [view.generation, own.promised, evidence.told.generation, *promised]
     # Whoever has a name in the set but not its memory any more cannot stay: it would have to say so at once anyway.
     hollow = {answer.name for answer in evidence.answers if not answer.complete or answer.name not in answer.members}
     recorded = evidence.record.primary if evidence.record is not None else ""
