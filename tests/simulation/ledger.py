@@ -72,7 +72,7 @@ class Ledger:
         self._now_s = now_s
         self._false_records: list[FalseRecord] = []
         self._promotions: list[tuple[float, frozenset[str]]] = []
-        """When, and which brokers were up then."""
+        """When, and which brokers could have told then that a store was put back."""
         self.is_memory_damaged = False
         """A store or the coordinator's record was lost, or put back."""
         self.is_record_lost = False
@@ -118,8 +118,8 @@ class Ledger:
         """
         key, process = (node.member.status.cluster, node.member.status.generation), (node.name, node.process)
         self._newest_started = max(self._newest_started, node.member.status.generation)
-        up = {other.name for other in self._nodes.values() if other.is_up and not other.is_paused}
-        self._promotions.append((self._now_s(), frozenset(up)))
+        contradicting = {other.name for other in self._nodes.values() if _may_contradict(other, node)}
+        self._promotions.append((self._now_s(), frozenset(contradicting)))
         other = self._primaries.setdefault(key, process)
         settings = node.member.settings
         is_in_history = bool(node.member.history()[-1]["forced"])
@@ -187,19 +187,20 @@ class Ledger:
 
     def _is_kept_by_somebody(self, promise: Promise) -> bool:
         is_kept = any(self._custody.loss(holder, promise.at_s) is None for holder in promise.holders)
-        return is_kept and not self._is_a_copy_believed(promise)
+        return is_kept and not self._is_a_copy_believed(promise) and not self._misled(promise)
 
     def _is_a_copy_believed(self, promise: Promise) -> bool:
         """Whether a holder's store was put back, and may lead, or have another one lead, where nobody contradicts.
 
-        Without a coordinator, and with `min-in-sync` 1 or while those who hold it could not be asked.
+        Without a coordinator, and with `min-in-sync` 1 or while those who hold it could not be asked, or were not in
+        sync by their own logs.
         """
         losses = {holder.name: self._custody.loss(holder, promise.at_s) for holder in promise.holders}
         is_silent = any(loss is not None and loss.is_silent for loss in losses.values())
         if not is_silent or self._terms.has_coordinator:
             return False
         kept = {name for name, loss in losses.items() if loss is None}
-        was_contradicted = all(kept & asked for at_s, asked in self._promotions if at_s > promise.at_s)
+        was_contradicted = all(kept & told for at_s, told in self._promotions if at_s > promise.at_s)
         return self._terms.min_in_sync == 1 or not was_contradicted
 
     def record_put_back(self, since_s: float, until_s: Callable[[], float]) -> None:
@@ -436,3 +437,13 @@ class Ledger:
                 raise Violation(
                     f"of {count} messages of {copy.publisher} from {first} on, in a transaction, there is {numbers}"
                 )
+
+
+def _may_contradict(other: Node, candidate: Node) -> bool:
+    """Whether it can be asked, and is in sync by its own log, or knows a set without the candidate.
+
+    Who was dropped, and is in the middle of a comparison perhaps, takes it that the one in sync holds more.
+    """
+    members = other.member.status.members if other.is_up else ()
+    defers = candidate.name in members and other.name not in members
+    return other.is_up and not other.is_paused and not defers
