@@ -91,6 +91,7 @@ class Cluster:
         operator = Operator(
             self.nodes, plan.has_store, lambda: self.ledger.has_promises, lambda: self.faults.damage.has_struck,
             self._note_force, self._force_settled, self._set_stranger_aside,
+            lambda: self.register.record.cluster, self._delete_foreign_record,
         )  # fmt: skip
         self.manager = self._make_manager(operator)
         shop = Shop(self.schedule, self._draw("clients"), self.ledger, self.nodes, plan.transient, bool(plan.producers))
@@ -207,6 +208,13 @@ class Cluster:
     def _set_stranger_aside(self, node: Node) -> None:
         node.kill(is_silent=False, cause="an operator stops it")
         self.ended_for_good(node, "it is of another cluster")
+
+    def _delete_foreign_record(self) -> None:
+        if not self.faults.damage.has_struck:
+            raise Violation(f"nothing was damaged, and the record is of another cluster: {self.register.record}")
+        if self.trace.wanted:
+            self.trace.add("operator", f"deletes the record of another cluster: {self.register.record}")
+        self.faults.damage.record_lost()
 
     def _note_force(self, node: Node) -> None:
         self.forced += 1

@@ -27,6 +27,8 @@ class Operator:
         given_up: Callable[[Node], None],
         settled: Callable[[Node], None],
         set_aside: Callable[[Node], None],
+        recorded_cluster: Callable[[], str],
+        delete_record: Callable[[], None],
     ) -> None:
         self._nodes = nodes
         self._has_store = has_store
@@ -35,6 +37,9 @@ class Operator:
         self._given_up = given_up
         self._set_aside = set_aside
         """For a store that is of another cluster; Raises Violation where none was put back."""
+        self._recorded_cluster = recorded_cluster
+        self._delete_record = delete_record
+        """For one that is of another cluster; Raises Violation where none was damaged."""
         self.settled = settled
         """To be called when the promotion of whomever `choose` chose was answered."""
         self._have_all_refused = False
@@ -48,6 +53,8 @@ class Operator:
         self._looks_at_problem = self._looks_at_problem + 1 if is_stuck else 0
         if self._looks_at_problem >= LOOKS_BEFORE_FORCE:
             self._looks_at_problem = 0
+            if self._deletes_record_before(primary):
+                return
             self._given_up(primary)
             primary.ask_for(lambda request: PromoteAsked(request, force=True), lambda done, text: None)
 
@@ -62,11 +69,19 @@ class Operator:
         with_data = [node for node in candidates if node.member.status.generation]
         if not with_data and len(candidates) < len(self._nodes):
             return None  # whoever is out of sight may hold something: an empty one would begin a cluster of its own
-        if holders:
-            return _best(holders)
-        best = _best(candidates)
-        self._given_up(best)
+        best = _best(holders or candidates)
+        if self._deletes_record_before(best):
+            return None
+        if not holders:
+            self._given_up(best)
         return best
+
+    def _deletes_record_before(self, leading: Node) -> bool:
+        """A record of a cluster that came to nothing; there is no other one that uses this coordinator."""
+        if not _cluster_of(leading) or self._recorded_cluster() in ("", _cluster_of(leading)):
+            return False
+        self._delete_record()
+        return True
 
     def _choose_with_stores(self, candidates: list[Node], refusals: list[str]) -> Node | None:
         """Once all stores are back, one of them may lead, unless something was damaged.
@@ -85,7 +100,7 @@ class Operator:
         strangers = [node for node in candidates if _cluster_of(node) not in ("", _cluster_of(best))]
         for node in strangers:
             self._set_aside(node)
-        if strangers:
+        if strangers or self._deletes_record_before(best):
             return None
         self._given_up(best)
         return best

@@ -295,3 +295,18 @@ def test_a_record_of_another_cluster_is_never_replaced() -> None:
 
     assert cluster.record == foreign
     assert "the coordinator is of the cluster another cluster" in cluster["a"].member.status.problem
+
+
+def test_nor_is_it_by_force_where_nobody_leads_but_once_an_operator_has_deleted_it() -> None:
+    cluster = three(has_coordinator=True)
+    foreign = ClusterRecord("a cluster that came to nothing", 1, "c", 1, ("c",))
+    cluster.demote("a")
+    cluster.record = foreign
+
+    refused = cluster.promote("b", force=True)
+
+    assert cluster.record == foreign
+    assert "delete its record" in refused.text
+    cluster.record = EMPTY
+    assert cluster.promote("b", force=True).done
+    assert cluster["b"].member.history()[-1]["forced"] is False, "and nothing was given up"

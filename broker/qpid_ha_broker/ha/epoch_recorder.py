@@ -7,7 +7,8 @@ that no peer can reach; docs/decisions/0004-coordinators.md says what follows fr
 The cases of a coordinator's record, as it is read or comes back from a compare-and-set (`_compare`):
 
 1. It is ours, of this or a later epoch: it took a change whose answer was lost.
-2. It is of another cluster: a wrong setting; nothing is recorded until an operator has corrected it.
+2. It is of another cluster: a wrong setting, or left by one that is no more; nothing is recorded until an operator has
+   corrected that.
 3. It names another primary of this generation, or a newer one: this primary was deposed.
 4. It is older than what was confirmed to us: it was lost, or put back from a copy. Another broker may have been
    recorded in between, so it is replaced only when all who could have been promoted say that they follow this primary
@@ -198,7 +199,10 @@ class EpochRecorder:
             self._holds(record)
         elif record.cluster not in ("", confirmed.cluster):
             self._blocked = None
-            self._complain(f"the coordinator is of the cluster {record.cluster}: correct ha.coordinator")
+            self._complain(
+                f"the coordinator is of the cluster {record.cluster}: correct ha.coordinator; if no such cluster is"
+                " there any more, delete its record (record.json, or the property in the CIB)"
+            )
         elif record.generation > generation or (record.generation == generation and not is_own):
             return Deposed(f"the coordinator names {record.primary} primary of generation {record.generation}")
         else:

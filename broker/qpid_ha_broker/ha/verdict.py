@@ -141,7 +141,11 @@ def _stranger(evidence: PromotionEvidence) -> str:
     if record is None and evidence.has_coordinator:
         return "the coordinator cannot be reached, and without its record nobody knows who is in sync: try again"
     if record is not None and record.cluster and own.cluster and record.cluster != own.cluster:
-        return f"the coordinator is of the cluster {record.cluster}, this broker of {own.cluster}: check ha.coordinator"
+        return (
+            f"the coordinator is of the cluster {record.cluster}, this broker of {own.cluster}: correct ha.coordinator;"
+            " if no such cluster is there any more, delete its record (record.json, or the property in the CIB), and"
+            " use `qpid-ha promote --force` on the broker that is furthest"
+        )
     return ""
 
 
