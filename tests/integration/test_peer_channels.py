@@ -244,8 +244,8 @@ class FarBehind:
     """A backup's store seems not to get on with it, until `is_over`."""
 
     def __init__(self, backup: Broker) -> None:
-        assert backup.kept is not None
-        self._writer = backup.kept.store.writer
+        assert backup.broker_store is not None
+        self._writer = backup.broker_store.store.writer
         self._writer._written_bytes -= BEHIND_BYTES
 
     def is_over(self) -> None:

@@ -21,7 +21,7 @@ from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.server.restored import restored_from
 from qpid_ha_broker.server.store import Store, StoreListener
-from qpid_ha_broker.server.store_base import BaseDump
+from qpid_ha_broker.server.store_checkpoint import CheckpointWriter
 from qpid_ha_broker.server.store_writer import Job, JournalPiece
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import FULL
@@ -214,10 +214,10 @@ class SimulatedStore(Store):
         self._writer = self.simulated_writer  # type: ignore[assignment]
         self._folding = NoFolding(self._drop_before)  # type: ignore[assignment]
 
-    # --- bases, in slices
+    # --- checkpoints, in slices
 
-    def _make_dump(self, done: Callable[[], None]) -> BaseDump:
-        return SimulatedBaseDump(self, self._state_of, done, self._soon)
+    def _make_checkpoint(self, done: Callable[[], None]) -> CheckpointWriter:
+        return SimulatedCheckpoint(self, self._state_of, done, self._soon)
 
     def note(self, text: str) -> None:
         """For the trace."""
@@ -267,7 +267,7 @@ class SimulatedStore(Store):
         self._end(clean)
 
 
-class SimulatedBaseDump(BaseDump):
+class SimulatedCheckpoint(CheckpointWriter):
     """In small slices, so that much happens between them."""
 
     slice_bytes = SLICE_BYTES
@@ -275,7 +275,7 @@ class SimulatedBaseDump(BaseDump):
 
     def _finish(self) -> None:
         super()._finish()
-        self._store.note(f"BASE {self._store.journal.number} of {self._dump.end()}")  # type: ignore[attr-defined]
+        self._store.note(f"CHECKPOINT {self._store.journal.number} of {self._dump.end()}")  # type: ignore[attr-defined]
 
 
 class NodeStore:
@@ -303,7 +303,7 @@ class NodeStore:
 
     # --- see server.store.StoreListener
 
-    def kept(self, local_lsn: int, number: int) -> None:
+    def persisted(self, local_lsn: int, number: int) -> None:
         """On disk up to there."""
         if local_lsn:
             self._process.resources.local_log.acknowledge(WITNESS, local_lsn)

@@ -22,7 +22,7 @@ from qpid_ha_broker.server.control import ControlServer
 from qpid_ha_broker.server.main import main
 from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.pager import Pager
-from qpid_ha_broker.server.store_base import BaseDump
+from qpid_ha_broker.server.store_checkpoint import CheckpointWriter
 
 LONG_S: Final = 0.004
 STEPS: Final = (
@@ -34,7 +34,7 @@ STEPS: Final = (
     (Container, "tick"),
     (Membership, "feed"),
     (Pager, "_work"),
-    (BaseDump, "_give"),
+    (CheckpointWriter, "_give"),
     (ControlServer, "_call"),
 )
 """What the loop calls, and what runs long inside of that."""

@@ -23,13 +23,13 @@ class Slow:
     """A store that answers when it is told to, or never."""
 
     def __init__(self) -> None:
-        self.bases: list[Callable[[], None]] = []
+        self.checkpoints: list[Callable[[], None]] = []
 
     def keep(self, batch: LogBatch, committed_lsn: int, number: int) -> bool:
         return False
 
-    def dump_base(self, done: Callable[[], None]) -> None:
-        self.bases.append(done)
+    def write_checkpoint(self, done: Callable[[], None]) -> None:
+        self.checkpoints.append(done)
 
 
 class Backup:

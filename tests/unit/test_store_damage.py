@@ -253,7 +253,7 @@ def after_a_copy() -> KeptCore:
     number = core.journal.roll(needs_base=True)
     dump, _ = core.begin_dump()
     core.write_dump(dump, number, list(iter(lambda: dump.next(100), None)))
-    core.journal.base_kept(number)
+    core.journal.base_persisted(number)
     core.publish(core.state.queues["q"], message("after it", durable=True))
     core.keep()
     return core
@@ -281,7 +281,7 @@ def test_a_copy_that_is_begun_when_its_segment_is_full_already_is_counted_as_wel
     core.journal.roll(needs_base=True)
     dump, number = core.begin_dump()
     core.write_dump(dump, number, list(iter(lambda: dump.next(100), None)))
-    core.journal.base_kept(number)
+    core.journal.base_persisted(number)
     core.publish(core.state.queues["q"], message("after it", durable=True))
     core.keep()
     core.journal.drop_before(number)

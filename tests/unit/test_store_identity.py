@@ -19,7 +19,7 @@ from qpid_ha_config.settings import StoreSettings
 class Listener:
     """Nobody waits."""
 
-    def kept(self, local_lsn: int, number: int) -> None:
+    def persisted(self, local_lsn: int, number: int) -> None:
         """On disk."""
 
     def store_failed(self, text: str) -> None:

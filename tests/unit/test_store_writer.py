@@ -113,10 +113,10 @@ class Owner:
             return True
         is_kept = self.store.keep(batch, self.resources.log.committed_lsn, batch.last_lsn)
         if is_kept:
-            self.kept(0, batch.last_lsn)
+            self.persisted(0, batch.last_lsn)
         return is_kept
 
-    def kept(self, local_lsn: int, number: int) -> None:
+    def persisted(self, local_lsn: int, number: int) -> None:
         """The number of each request is the last LSN that it is about."""
         if number:
             self.told.append(number)
@@ -401,7 +401,7 @@ def test_status_is_dirty_while_it_runs_and_clean_after_a_close(tmp_path: Path) -
         owner.publish(owner.queue("q"), b"passing", durable=False)
         owner.turn()
         assert Status.decode(owner.disk.peek(STATUS_FILE)).clean == ""
-        owner.store.remember(7, "node2")
+        owner.store.persist_vote(7, "node2")
         assert Status.decode(owner.disk.peek(STATUS_FILE)).promised == 7
         assert await owner.store.close("uuid") is True
 
@@ -429,7 +429,7 @@ def test_all_of_a_store_that_is_closed_as_a_whole_one_counts(tmp_path: Path, cle
     run(story)
 
 
-def test_a_base_is_the_state_of_its_moment_and_counts_once_it_is_told(tmp_path: Path) -> None:
+def test_a_checkpoint_is_the_state_of_its_moment_and_counts_once_it_is_told(tmp_path: Path) -> None:
     async def story() -> None:
         owner = Owner(tmp_path)
         owner.start()
@@ -438,9 +438,9 @@ def test_a_base_is_the_state_of_its_moment_and_counts_once_it_is_told(tmp_path: 
             owner.publish(queue, b"%d" % number)
         owner.turn()
         await owner.committed(owner.resources.log.written)
-        owner.store.begin_base()
+        owner.store.begin_checkpoint()
         done = asyncio.Event()
-        owner.store.dump_base(done.set)
+        owner.store.write_checkpoint(done.set)
         owner.publish(queue, b"meanwhile")
         owner.turn()
         async with asyncio.timeout(LIMIT_S):

@@ -113,7 +113,7 @@ class Broker:
         self.membership: Membership
         """Since the store is loaded."""
         self._set_replication()
-        self.kept = None if self.store is None else BrokerStore(self, self.store)
+        self.broker_store = None if self.store is None else BrokerStore(self, self.store)
         """What is done with the store, if there is one."""
         self.loading: StoreLoading | None = None
         """While the store is loaded; nobody may touch the container's resources then."""
@@ -179,7 +179,7 @@ class Broker:
         settings = self._settings
         if settings.sasl.users_db is not None:
             self._sasl = SaslConfiguration(settings.sasl.users_db.absolute())
-        if self.kept is not None:
+        if self.broker_store is not None:
             self.loading = StoreLoading(settings.name, lambda: self.listening, lambda: self.end(""))
             self._control.methods = self.loading.methods(self._methods["ping"])
             self._control.not_yet = self.loading.refuse
@@ -189,8 +189,8 @@ class Broker:
             await self._listen()
             await self._control.start()
             self._ticker = asyncio.create_task(self._tick_forever())
-            if self.kept is not None and self.loading is not None:
-                await self._load(self.kept, self.loading)
+            if self.broker_store is not None and self.loading is not None:
+                await self._load(self.broker_store, self.loading)
         except BaseException:
             await self._close_listeners()
             await self._control.close()
@@ -268,11 +268,11 @@ class Broker:
             protocol.abort()
         await self._close_listeners()
         await self._control.close()
-        if self.kept is not None:
+        if self.broker_store is not None:
             self.turn()
         self.membership.stop()
-        if self.kept is not None:
-            await self.kept.close(self._clean if not self.failure else "")
+        if self.broker_store is not None:
+            await self.broker_store.close(self._clean if not self.failure else "")
         log.info("stopped")
 
     def end(self, clean: str) -> None:
@@ -356,8 +356,8 @@ class Broker:
             for witness in self.witnesses:
                 witness(batch)
         self.is_in_turn = True
-        if self.kept is not None:
-            self.kept.turn_ended()
+        if self.broker_store is not None:
+            self.broker_store.turn_ended()
         self.membership.turn_ended(batch)
         self.is_in_turn = False
         if self._has_news:
@@ -367,8 +367,8 @@ class Broker:
         if self._waiters:
             self._wake_waiters()
         self._log_notices(self.container.take_notices())
-        if self.kept is not None:
-            self.kept.pager.turn()
+        if self.broker_store is not None:
+            self.broker_store.pager.turn()
         if self.container.has_work:
             self.schedule_turn()
 
@@ -432,8 +432,8 @@ class Broker:
             now_ms = int(time.monotonic() * 1000)
             for connection in list(self._protocols):
                 connection.heartbeat(now_ms)
-            if self.kept is not None and self.loading is None:
-                self.kept.tick()
+            if self.broker_store is not None and self.loading is None:
+                self.broker_store.tick()
             self.refusals.flush()
             self._notes.flush()
             self.schedule_turn()
@@ -448,7 +448,7 @@ class Broker:
             "name": self._settings.name,
             "version": self.container.settings.version,
             **self.membership.facts(),
-            **({"store": "off"} if self.kept is None else self.kept.facts()),
+            **({"store": "off"} if self.broker_store is None else self.broker_store.facts()),
             **self.copies.facts(),
             "listening": ", ".join(self.listening),
             "uptime_s": round(time.monotonic() - self._started, 1),

@@ -100,7 +100,7 @@ class BrokerStore:
 
     # --- see store.StoreListener
 
-    def kept(self, local_lsn: int, number: int) -> None:
+    def persisted(self, local_lsn: int, number: int) -> None:
         """On disk up to there."""
         local_log = self._resources.local_log
         before = local_log.committed_lsn
@@ -108,7 +108,7 @@ class BrokerStore:
         if local_log.committed_lsn != before:
             self._broker.want_turn()
         if number:  # whether that commits anything, the member knows
-            self._broker.membership.kept(number)
+            self._broker.membership.persisted(number)
 
     def store_failed(self, text: str) -> None:
         """Nothing is kept any more."""

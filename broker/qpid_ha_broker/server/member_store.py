@@ -103,13 +103,13 @@ class MemberStore:
     def begin_checkpoint(self, effect: fx.BeginCheckpoint) -> None:
         """The state follows from no log."""
         self._store.reset(effect.lsn)
-        self._store.begin_base()
+        self._store.begin_checkpoint()
 
     def write_checkpoint(self, effect: fx.WriteCheckpoint) -> None:
         """The state is whole again."""
         self._checkpoint = effect.number
         if self._policy is None:
-            self._store.dump_base(lambda: self._checkpoint_persisted(effect.number))
+            self._store.write_checkpoint(lambda: self._checkpoint_persisted(effect.number))
         else:
             self._checkpoint_persisted(effect.number)
 
@@ -119,7 +119,7 @@ class MemberStore:
 
     def persist_vote(self, effect: fx.PersistVote) -> None:
         """On disk before anything else is done. Raises StoreError."""
-        self._store.remember(*effect)
+        self._store.persist_vote(*effect)
 
     def describe(self, status: fx.MemberStatus) -> None:
         """Let the store's STATUS tell what the member is now."""

@@ -421,7 +421,7 @@ class Membership:
         self._is_leaving = False
         self._announce_primary()
 
-    def kept(self, number: int) -> None:
+    def persisted(self, number: int) -> None:
         """The store holds what was asked for under that number."""
         if self._store is not None:
             self._store.persisted(number)

@@ -22,7 +22,7 @@ from qpid_ha_broker.model.log import LOCAL_BASE, LogBatch
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.server.pager import Pager
 from qpid_ha_broker.server.recovery_progress import RecoveryProgress
-from qpid_ha_broker.server.store_base import BaseDump
+from qpid_ha_broker.server.store_checkpoint import CheckpointWriter
 from qpid_ha_broker.server.store_folding import Folding
 from qpid_ha_broker.server.store_progress import AwaitedWrite, Given
 from qpid_ha_broker.server.store_status import StoreStatus
@@ -50,7 +50,7 @@ CLOSE_LIMIT_S: Final = 10.0
 class StoreListener(Protocol):
     """Who hears of it, on the loop."""
 
-    def kept(self, local_lsn: int, number: int) -> None:
+    def persisted(self, local_lsn: int, number: int) -> None:
         """On disk up to there, as far as need be: last LSN of the broker's own log, and last `number` (0: none)."""
 
     def store_failed(self, text: str) -> None:
@@ -58,7 +58,7 @@ class StoreListener(Protocol):
 
 
 class Store:
-    """The promise: `kept` names only what survives a power cut, or never has to; in order, with all before it."""
+    """The promise: `persisted` names only what survives a power cut, or never has to; in order, with all before it."""
 
     def __init__(self, directory: Path, settings: StoreSettings, name: str, disk: Disk | None = None) -> None:
         self.directory = directory / SET
@@ -77,7 +77,7 @@ class Store:
         self._synced_ticket = 0
         self._committed_lsn = self._marked_lsn = 0
         self._journal_end = (0, 0)
-        self._base_dump: BaseDump | None = None
+        self._checkpoint: CheckpointWriter | None = None
         """The newest one; it may have ended."""
         self.pager: Pager | None = None
         """Who reads payloads from files, and has to know of each that comes or goes. Before `start`, if at all."""
@@ -173,15 +173,15 @@ class Store:
     # --- what a turn wrote
 
     def keep_local(self, parts: Sequence[LocalPart]) -> None:
-        """Keep what was written to the broker's own log, in its place; `kept` follows, or comes at once."""
+        """Keep what was written to the broker's own log, in its place; `persisted` follows, or comes at once."""
         if parts:
             self._held += parts
             self._release(self._replicated.last_lsn)
             if self._is_kept(0):
-                self._listener.kept(self._local.last_lsn, 0)
+                self._listener.persisted(self._local.last_lsn, 0)
 
     def keep(self, batch: LogBatch, committed_lsn: int, number: int) -> bool:
-        """Keep a part of the replicated log. True: nothing of it has to be waited for; else `kept(number)` follows.
+        """Keep a part of the replicated log. True: nothing of it is on its way; else `persisted(number)` follows.
 
         `committed_lsn`: as far as is known, for a recovery that must not apply more than that.
         """
@@ -199,7 +199,7 @@ class Store:
         self._release(batch.last_lsn)
         is_kept = self._is_kept(number)
         if is_kept and self._local.last_lsn != local_lsn:
-            self._listener.kept(self._local.last_lsn, 0)
+            self._listener.persisted(self._local.last_lsn, 0)
         return is_kept
 
     def take_back(self, lsn: int) -> None:
@@ -255,7 +255,7 @@ class Store:
             found = waiting.popleft()
             local_lsn, number = found.local_lsn, found.number or number
         if local_lsn:
-            self._listener.kept(local_lsn, number)
+            self._listener.persisted(local_lsn, number)
 
     def filled(self, shortage: OSError | None) -> None:
         """There is no room on the disk, or no file descriptor; None: there is again."""
@@ -308,7 +308,7 @@ class Store:
         """On the writer's thread."""
         self._journal.identity, self._journal.generation = identity, generation
 
-    def remember(self, generation: int, to: str) -> None:
+    def persist_vote(self, generation: int, to: str) -> None:
         """Have on disk, when this returns, what was promised. Raises StoreError."""
         if self._status.change(promised=generation, promised_to=to):
             try:
@@ -317,33 +317,33 @@ class Store:
                 raise StoreError(f"cannot write STATUS in {self.directory}: {error}") from error
 
     def reset(self, last_lsn: int) -> None:
-        """The replicated log now ends at `last_lsn`, by what no log tells: `begin_base` follows."""
+        """The replicated log now ends at `last_lsn`, by what no log tells: `begin_checkpoint` follows."""
         self._settle()
         self._replicated, self._committed_lsn, self._marked_lsn = Given(last_lsn), 0, 0
 
-    def begin_base(self) -> None:
-        """What is kept from now on counts only with the base that `dump_base` makes of the state."""
+    def begin_checkpoint(self) -> None:
+        """What is kept from now on counts only with the checkpoint that `write_checkpoint` makes of the state."""
         self._settle()
-        if self._base_dump is not None:
-            self._base_dump.abandon()  # the state is not the one any more of which it was to tell
+        if self._checkpoint is not None:
+            self._checkpoint.abandon()  # the state is not the one any more of which it was to tell
         self._writer.run(partial(self._journal.roll, needs_base=True, last_lsn=self._replicated.last_lsn))
 
-    def dump_base(self, done: Callable[[], None]) -> None:
+    def write_checkpoint(self, done: Callable[[], None]) -> None:
         """Put the state as it is now into the store, a little in each turn; `done` once it counts.
 
         To be called when all that was given to us follows from the state, or the other way round.
         """
         self._settle()
-        dump = self._make_dump(lambda: self._based(dump.number, done))
-        self._base_dump = dump
-        dump.start()
+        checkpoint = self._make_checkpoint(lambda: self._checkpoint_written(checkpoint.number, done))
+        self._checkpoint = checkpoint
+        checkpoint.start()
 
-    def _make_dump(self, done: Callable[[], None]) -> BaseDump:
-        return BaseDump(self, self._state_of, done, asyncio.get_running_loop().call_soon)
+    def _make_checkpoint(self, done: Callable[[], None]) -> CheckpointWriter:
+        return CheckpointWriter(self, self._state_of, done, asyncio.get_running_loop().call_soon)
 
-    def _based(self, number: int, done: Callable[[], None]) -> None:
+    def _checkpoint_written(self, number: int, done: Callable[[], None]) -> None:
         """It is on disk: what follows it counts from now on, and what lies before it tells of another state."""
-        self._writer.run(partial(self._journal.base_kept, number), done)
+        self._writer.run(partial(self._journal.base_persisted, number), done)
         self._folding.drop_before(number)
 
     def reach(self, end: SnapshotEnd) -> bool:

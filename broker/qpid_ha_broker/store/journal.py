@@ -211,7 +211,7 @@ class Journal:
             self._next_segment(needs_base, 0, last_lsn)
         return self.number
 
-    def base_kept(self, number: int) -> None:
+    def base_persisted(self, number: int) -> None:
         """The base of segment `number` is on disk: what follows it counts, and STATUS says so when this returns.
 
         Nothing of what was written since `roll(needs_base=True)` may be said to be kept before. `number` is that

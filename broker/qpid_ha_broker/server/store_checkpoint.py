@@ -1,25 +1,47 @@
-"""A base for the journal, made of the living state: a little in each turn, so that no client waits for it."""
+"""A checkpoint, made of the living state: a little in each turn, so that no client waits for it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.server.store_writer import StoreWriter
 from qpid_ha_broker.store.blocks import FileHeader
 from qpid_ha_broker.store.dump import Dump
-from qpid_ha_broker.store.snapshot import SnapshotWriter
-
-if TYPE_CHECKING:
-    from qpid_ha_broker.server.store import Store
+from qpid_ha_broker.store.files import Disk
+from qpid_ha_broker.store.journal import Journal
+from qpid_ha_broker.store.snapshot import SnapshotEnd, SnapshotWriter
+from qpid_ha_broker.store.status import Status
 
 AHEAD_BYTES: Final = 4 * 1024 * 1024
 """What may wait for the disk, so that a dump does not fill the memory that it is meant to save."""
 
 
-class BaseDump:
+class CheckpointedStore(Protocol):
+    """What a checkpoint needs of the store that it is for; `Store` says what each is."""
+
+    @property
+    def writer(self) -> StoreWriter: ...
+
+    @property
+    def journal(self) -> Journal: ...
+
+    @property
+    def disk(self) -> Disk: ...
+
+    @property
+    def status(self) -> Status: ...
+
+    @property
+    def status_revision(self) -> int: ...
+
+    def reach(self, end: SnapshotEnd) -> bool: ...
+
+
+class CheckpointWriter:
     """The promise: `done` is called once the snapshot for the segment that was open at the start is on disk.
 
     `call_soon`: asyncio's.
@@ -31,7 +53,7 @@ class BaseDump:
 
     def __init__(
         self,
-        store: Store,
+        store: CheckpointedStore,
         resources: ResourceSet,
         done: Callable[[], None],
         call_soon: Callable[[Callable[[], None]], object],
