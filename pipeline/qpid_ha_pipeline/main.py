@@ -111,9 +111,9 @@ def consolidate(stores: tuple[str, ...], master: str, form: str, mode: str, outp
 @click.option("--output", type=click.Path(dir_okay=False), help="An HTML page with plots.")
 def failovers(stores: tuple[str, ...], master: str, form: str, mode: str, output: str | None) -> None:
     """Who led when, how long nobody did, and how far backups lagged behind."""
-    from .jobs.broker_states import TimeInStates
     from .jobs.failover_report import NO_GENERATION, page
-    from .jobs.failovers import COLUMNS, Lag, timelines
+    from .jobs.failovers import COLUMNS, timelines
+    from .jobs.timeline import Lag, TimeInStates
 
     with _job("reading journals", master) as spark:
         found = timelines(_journal(spark, stores, mode, COLUMNS))

@@ -41,7 +41,6 @@ CIRCLES = {
             "qpid_ha_broker.server",
             "broker broker_store client_protocol cluster_control listeners membership membership_setup queue_copies",
         ),
-        ("qpid_ha_pipeline.jobs", "broker_states failovers"),
     ]
 }
 

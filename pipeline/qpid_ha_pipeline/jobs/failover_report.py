@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from .failovers import PERCENTILES, Generation, Lag, Timeline
+from .failovers import PERCENTILES
+from .timeline import Generation, Lag, Timeline
 
 _WIDTH, _ROW, _LEFT = 900, 26, 120
 _LED, _GAP, _IN_SYNC = "#2b6cb0", "#c53030", "#bee3f8"

@@ -10,87 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
-from .broker_states import TimeInStates, times_in_states
+from .timeline import Generation, InSyncSetChange, Lag, Timeline
 
 PERCENTILES = (0.5, 0.9, 0.99, 1.0)
 COLUMNS = ("cluster", "broker", "set", "generation", "lsn", "local", "event", "written_at", "details")
-
-
-class Generation(NamedTuple):
-    """One primary's time; moments in seconds since the epoch."""
-
-    number: int
-    primary: str
-    cause: str
-    forced: bool
-    first_lsn: int
-    started_s: float
-    last_s: float
-    """When its last event was written, by itself."""
-    events: int
-    detection_s: float
-    """From the last event of the generation before to the start of this one: nobody led, or had nothing to do."""
-    promotion_s: float
-    """From there to the first event that is about a message or an object."""
-    publishing_s: float | None
-    """And from there to the first new message; None: there was none."""
-
-
-class Lag(NamedTuple):
-    """How much later than the primary a backup wrote the same event, in seconds: the percentiles above.
-
-    Negative: the clocks disagree by more than that.
-    """
-
-    broker: str
-    events: int
-    """Of those that it wrote while it was in the in-sync set: these are what publishers wait for."""
-    percentiles_s: tuple[float, ...]
-    late_events: int
-    """And of those that it wrote when it was not, because it had been away or was catching up."""
-
-
-class InSyncSetChange(NamedTuple):
-    """A change of the in-sync set."""
-
-    at_s: float
-    epoch: int
-    members: tuple[str, ...]
-    lsn: int
-
-
-class Timeline(NamedTuple):
-    """Of one cluster."""
-
-    cluster: str
-    generations: tuple[Generation, ...]
-    memberships: tuple[InSyncSetChange, ...]
-    lags: tuple[Lag, ...]
-
-    @property
-    def span_s(self) -> float:
-        """From the first to the last event."""
-        return self.generations[-1].last_s - self.generations[0].started_s if self.generations else 0.0
-
-    @property
-    def without_primary_s(self) -> float:
-        """How long nobody led, at most: a quiet time before a failover counts, too."""
-        return sum(each.detection_s + each.promotion_s for each in self.generations[1:])
-
-    @property
-    def availability(self) -> float:
-        """The part of the span in which somebody led."""
-        return 1 - self.without_primary_s / self.span_s if self.span_s > 0 else 1.0
-
-    @property
-    def states(self) -> tuple[TimeInStates, ...]:
-        """For how long each broker was what."""
-        return times_in_states(self.generations, self.memberships)
 
 
 def timelines(journal: DataFrame) -> list[Timeline]:
