@@ -4,8 +4,14 @@ It tells what it holds, puts that aside queue by queue (the *stash*), and takes 
 replicating browsers come down from the newest message; the live stream goes on in between. So a queue has two parts:
 above `high` it is level and follows the stream, below it nothing is there yet but a stash.
 
-What the stream takes away below `high` becomes a *tombstone*: a chunk that was made before and arrives after must not
-bring it back. Failed deliveries below `high` need no note: the chunk that comes later has the primary's count.
+What the stream says meanwhile of a message in a queue that is not level yet:
+
+1. It is above `high`: as everywhere.
+2. It is at or below `high`, and is removed: it becomes a *tombstone*. A chunk that was made before and arrives after
+   must not bring it back, nor must the stash.
+3. It is at or below `high`, and is acquired or released: nothing. The chunk that comes later has the primary's count.
+4. Its queue is deleted or emptied: that queue is not brought level any more, and chunks for it are ignored.
+5. It removes a message in a transaction, and the primary dies before that is whole: the tombstone is void (`abandon`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The primary's side of replication: backups that follow, how far each is, and what is committed because of it.
 
-Every turn's batch goes to all backups that are level, in the order of the log; each answers with one number. A backup
-that comes back continues where it was while the stream's tail is still held; otherwise replicating browsers bring it
-level beside the live stream. Nobody waits for a backup that is not in the in-sync set.
+Who may follow is decided here, and who is in sync: a backup joins the in-sync set when it is level, and leaves it when
+it is lost or late. What each is sent is the business of `backup_feed`; each answers with one number, the end of what it
+holds. Nobody waits for a backup that is not in the in-sync set.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class Primary:
         self._known = set(change.members)
         """Who was ever in sync in this generation: one of them could have begun another one."""
         self._began_s = ctx.clock_s
-        self._start_lsn = 0
         self.needs_peer_check = False
         """The others have to be asked before a backup may join."""
         self.unrecorded: InSyncChange | None = None
@@ -59,7 +58,7 @@ class Primary:
 
     def began(self, start_lsn: int, in_sync_lsn: int) -> None:
         """The generation's first events are in the log."""
-        self._start_lsn = self._feed.start_lsn = start_lsn
+        self._feed.start_lsn = start_lsn
         self.in_sync.appended(self.in_sync.epoch, in_sync_lsn)
 
     def end(self) -> None:
@@ -119,7 +118,7 @@ class Primary:
     # --- the stream
 
     def turn_ended(self, batch: LogBatch | None) -> None:
-        """Send what the turn wrote, and let the browsers take a step."""
+        """Send what the turn wrote, and more to those who catch up."""
         if batch is not None:
             self._tail.append(batch.first_lsn, batch.last_lsn, batch.data)
             self._feed.send_to(self.links.values(), batch)
@@ -331,7 +330,7 @@ class Primary:
     def check_invariants(self) -> None:
         """Raise AssertionError where the promise is broken; called after each step in tests."""
         self.in_sync.check_invariants()
-        inherited = max(self._start_lsn - 1, 0)  # nobody here was told of what the log held before
+        inherited = max(self._feed.start_lsn - 1, 0)  # nobody here was told of what the log held before
         if self._log.is_witnessed and self._log.committed_lsn > max(self.in_sync.committed_lsn, inherited):
             raise AssertionError(
                 f"committed {self._log.committed_lsn}, but not by the set: {self.in_sync.committed_lsn}"

@@ -103,7 +103,23 @@ class _View(NamedTuple):
 
 
 def judge(evidence: PromotionEvidence) -> Verdict:
-    """The promotion verdict (DESIGN section 4)."""
+    """The promotion verdict. The first of these that applies:
+
+    1. A broker of the same name or of another cluster, or a coordinator that cannot be read: no, not even by force.
+    2. An operator's force: no, if this broker is empty beside one that has data; else on to 6.
+    3. Its store has failed, or it lacks messages because it is catching up: no.
+    4. It is empty (`_why_not_empty`): no, if anybody has data, or may have.
+    5. It has data (`_why_not_with_data`), and
+       a. the newest in-sync set that is known is without this broker: no;
+       b. the record is older than a log (`_outdated_record`): no, nobody knows who was in sync last;
+       c. it was restarted after a crash (`_why_not_from_store`): no, if one of the in-sync set was not restarted,
+          cannot be asked, or goes further, or if that is for an operator to decide;
+       d. the stores are older than the record (`_outdated_stores`): no, they are copies;
+       e. it was not restarted, and one that was may have confirmed something without it (`_why_left_out`): no;
+       f. there is no coordinator, and who may have gone on without it cannot be asked (`_why_no_majority`): no.
+    6. Another broker leads: yes, once that one has handed over.
+    7. Nothing of that: yes.
+    """
     strangers = _stranger(evidence)
     if strangers:
         return Refusal(strangers)

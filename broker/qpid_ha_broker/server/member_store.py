@@ -123,9 +123,14 @@ class MemberStore:
 
     def describe(self, status: fx.MemberStatus) -> None:
         """Let the store's STATUS tell what the member is now."""
-        facts = {"cluster": status.cluster, "history": status.history, "role": status.state.value}
-        if facts | {"epoch": status.epoch, "members": status.members} == self._described:
-            return
-        self._described = {**facts, "epoch": status.epoch, "members": status.members}
-        chosen = {"chosen": None} if status.state in LEVEL else {}
-        self._store.describe(**self._described, **chosen)
+        facts = {
+            "cluster": status.cluster,
+            "history": status.history,
+            "role": status.state.value,
+            "epoch": status.epoch,
+            "members": status.members,
+        }
+        if facts != self._described:
+            self._described = facts
+            chosen = {"chosen": None} if status.state in LEVEL else {}
+            self._store.describe(**facts, **chosen)

@@ -1,8 +1,17 @@
 """Old segments of the journal into one snapshot, without making a message of any record.
 
-A first pass over all segments notes what was removed, a second one copies what is left without decoding it. What is
-copied are runs of bytes; a record is written anew only where it does not stay as it is: one of a transaction, or a
-message that some of its queues do not have any more.
+A first pass over all segments notes what was removed, a second one copies what is left. What becomes of a record:
+
+1. A durable message of one queue, outside of a transaction, that is still there: it is copied, undecoded, in one run of
+   bytes with its neighbours.
+2. One of several queues, with a key or of a transaction: it is decoded; it is written anew where some of the queues do
+   not have it any more, or it was part of a unit.
+3. A message that was removed, whose queue was deleted, that was there before its queue was emptied, or that is not
+   durable: it is left out.
+4. A removal: it is left out. One without a message to it was of one that is not durable, and is subtracted from their
+   number; unless nobody can judge that (`Loader.is_doubtful`), because the snapshot was made beside the broker.
+5. Failed deliveries: one record for many messages, behind all of them, and only of those that are still there.
+6. Queues, exchanges, bindings, generations and producers: as the state has them in the end, before all messages.
 
 The same input gives the same bytes.
 """

@@ -1,7 +1,20 @@
 """From files to a state: what a broker knows when it starts.
 
 The promise: the state is the one that follows from what was kept, or an error says which file is not as it was written
-and where. A crash leaves a torn end, which nobody was promised anything about; that is noted and left out.
+and where. What there is, and what becomes of it (`survey` decides 1. to 5., before a record is decoded):
+
+1. Nothing: the broker is empty.
+2. The newest snapshot, and the segments from its number on, none missing: the snapshot is loaded, then the segments.
+   Where either log does not go on where what came before ends, the store is damaged.
+3. A segment that needs a snapshot which is not there: a checkpoint did not come to its end. That segment and all
+   behind it are dropped; what was before them is the state, and the primary is asked again.
+4. A torn end of the last segment: nobody was promised anything about it. It is noted and left out. The same in an
+   earlier segment, or before the place up to which STATUS says that the journal was synced, is damage.
+5. Events that a later block has truncated: they are left out.
+6. Events that are known to be committed, of a whole unit: they are applied. So is all of the broker's own log.
+7. Events after that: they are held, in batches, for the primary to say whether they count. A broker that is alone
+   (`apply_all`) applies them, too.
+8. A journal that ends before what its snapshot was made of, or elsewhere than STATUS says of an end in order: damage.
 """
 
 from __future__ import annotations
