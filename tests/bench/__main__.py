@@ -34,7 +34,7 @@ from bench.machine import facts
 from bench.pacemaker import LAB_MEASURES
 from bench.scenario import Measure, Scenario
 from qpid_ha_agent.control import ControlFailure
-from qpid_ha_agent.demo_cluster import ClusterFailed
+from qpid_ha_demo.cluster import ClusterFailed
 
 MEASURES: Mapping[str, Measure] = {
     "enqueue": throughput.measure_enqueue,

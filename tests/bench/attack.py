@@ -20,7 +20,7 @@ from bench.replication import fresh_cluster, port_of
 from bench.scenario import Scenario
 from bench.throughput import message, publish
 from failover_load import FailoverLoad, LedgerAudit
-from qpid_ha_agent.demo_cluster import ClusterFailed
+from qpid_ha_demo.cluster import ClusterFailed
 from running_cluster import RunningCluster
 
 RATE_PER_S = 100

@@ -11,7 +11,7 @@ from bench.replication import fill, fresh_cluster, port_of
 from bench.scenario import Scenario
 from bench.throughput import QUEUE, message, publish
 from qpid_ha_agent.control import ControlClient
-from qpid_ha_agent.demo_cluster import LocalBroker
+from qpid_ha_demo.cluster import LocalBroker
 from running_cluster import RunningCluster
 
 SERVED_TIMEOUT_S = 60.0

@@ -15,7 +15,7 @@ from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
 from bench.scenario import LAST_WORDS, Scenario
 from bench.throughput import QUEUE, SIZES, WINDOW, consume, message, publish, rate
 from bench.usage import Usage
-from qpid_ha_agent.demo_cluster import LocalBroker
+from qpid_ha_demo.cluster import LocalBroker
 from running_cluster import RunningCluster
 
 BURST = 500

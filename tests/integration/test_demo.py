@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from failover_load import FailoverLoad
-from qpid_ha_agent.demo_ledger import Arrival, Ledger, LedgerAudit
+from qpid_ha_demo.ledger import Arrival, Ledger, LedgerAudit
 from running_broker import RunningBroker
 
 
 def play_demo(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "qpid_ha_agent.demo", *words]
+    command = [sys.executable, "-m", "qpid_ha_demo", *words]
     return subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=120, check=False
     )

@@ -10,7 +10,7 @@ import pytest
 
 from failover_load import FailoverLoad
 from qpid_ha_agent.control import RequestRefused
-from qpid_ha_agent.demo_cluster import LocalBroker
+from qpid_ha_demo.cluster import LocalBroker
 from running_cluster import RunningCluster
 
 FAILOVERS = 20

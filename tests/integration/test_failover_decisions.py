@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from failover_load import FailoverLoad
-from qpid_ha_agent.demo_cluster import LocalBroker
 from qpid_ha_broker.coordination.file import PRIMARY_LOCK_FILE, holder_of
+from qpid_ha_demo.cluster import LocalBroker
 from running_cluster import RunningCluster
 
 SWITCHOVERS = 6

@@ -17,7 +17,7 @@ import pytest
 import confirms_early
 from failover_load import FailoverLoad, LedgerAudit
 from qpid_ha_agent.control import RequestRefused
-from qpid_ha_agent.demo_cluster import LocalBroker
+from qpid_ha_demo.cluster import LocalBroker
 from running_cluster import RunningCluster
 from severable_links import SeverableAddress
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qpid_ha_agent.demo_cluster import LocalBroker
+from qpid_ha_demo.cluster import LocalBroker
 from total_crash import TotalCrashes
 
 ROUNDS = 3

@@ -4,7 +4,7 @@
 
 Ordinary Proton clients with their books. Each line of the standard input is a JSON object {"do": ...}, each answer a
 line of JSON with the time `now_s` of this machine's clock, to which all other times refer. It ends with its input.
-Alone on its machine, it needs nothing but an installed qpid-ha.
+Alone on its machine, it needs nothing but an installed qpid-ha, and the demo's package beside it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
-from qpid_ha_agent.demo_ledger import Ledger
-from qpid_ha_agent.demo_load import DemoConsumer, DemoPublisher, FailoverClient
+from qpid_ha_demo.ledger import Ledger
+from qpid_ha_demo.load import DemoConsumer, DemoPublisher, FailoverClient
 
 _CONNECT_LIMIT_S = 0.25
 _SHOWN = 20

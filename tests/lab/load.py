@@ -12,11 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+import qpid_ha_demo
 from lab.machines import Lab
 from lab.plan import CLIENT, SERVICE_URL
 
 _PROGRAM: Final = Path(__file__).with_name("client_load.py")
 _REMOTE: Final = "/var/tmp/client_load.py"
+_CLIENTS: Final = Path(qpid_ha_demo.__file__).parent
+"""What the program imports, from beside it."""
 _PYTHON: Final = "/opt/qpid-ha/bin/python"
 _GLANCE_S: Final = 0.05
 _QUEUES: Final = itertools.count(1)
@@ -41,7 +44,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Account:
-    """What became of everything, as demo_ledger.Audit says it."""
+    """What became of everything, as `qpid_ha_demo.ledger.LedgerAudit` says it."""
 
     facts: dict[str, Any]
 
@@ -92,6 +95,7 @@ class Load:
 
     def __enter__(self) -> Load:
         self._lab.push(self._machine, _PROGRAM, _REMOTE)
+        self._lab.push(self._machine, _CLIENTS, f"/var/tmp/{_CLIENTS.name}")
         self._process = self._lab.spawn(self._machine, *self._command)
         asked_s = time.monotonic()
         theirs_s = self.ask("report")["now_s"]

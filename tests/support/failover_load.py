@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from qpid_ha_agent.demo_ledger import Ledger, LedgerAudit
-from qpid_ha_agent.demo_load import DemoConsumer, DemoPublisher
+from qpid_ha_demo.ledger import Ledger, LedgerAudit
+from qpid_ha_demo.load import DemoConsumer, DemoPublisher
 
 __all__ = ["FailoverLoad", "LedgerAudit"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from lab.rgmanager_conf import Resource, Service
 from qpid_ha_agent.broker_process import find_pid
 from qpid_ha_agent.control import ControlFailure
-from qpid_ha_agent.demo_cluster import LocalBroker, LocalCluster
+from qpid_ha_demo.cluster import LocalBroker, LocalCluster
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "rgmanager"
 TIMEOUT_S = 60.0

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from qpid_ha_agent.demo_cluster import ClusterFailed, Facts, LocalBroker, LocalCluster
+from qpid_ha_demo.cluster import ClusterFailed, Facts, LocalBroker, LocalCluster
 
 __all__ = ["ClusterFailed", "RunningCluster"]
 

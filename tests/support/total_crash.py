@@ -17,9 +17,9 @@ from proton import Link
 from proton.reactor import LinkOption
 
 from failover_load import FailoverLoad, LedgerAudit
-from qpid_ha_agent.demo_cluster import ClusterFailed
-from qpid_ha_agent.demo_ledger import Ledger
-from qpid_ha_agent.demo_load import DemoConsumer
+from qpid_ha_demo.cluster import ClusterFailed
+from qpid_ha_demo.ledger import Ledger
+from qpid_ha_demo.load import DemoConsumer
 from running_cluster import RunningCluster
 
 SERVED_TIMEOUT_S = 60.0

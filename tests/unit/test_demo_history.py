@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from qpid_ha_agent.demo_history import write_history
-from qpid_ha_agent.demo_ledger import Arrival, Ledger
+from qpid_ha_demo.history import write_history
+from qpid_ha_demo.ledger import Arrival, Ledger
 
 
 def test_everything_that_was_written_down_is_in_the_history(tmp_path: Path) -> None:

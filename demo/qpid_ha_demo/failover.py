@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from qpid_ha_agent.demo_cluster import ClusterFailed, LocalBroker, LocalCluster
-from qpid_ha_agent.demo_load import DemoPublisher
+from qpid_ha_demo.cluster import ClusterFailed, LocalBroker, LocalCluster
+from qpid_ha_demo.load import DemoPublisher
 
 _GLANCE_S = 0.002
 _HAS_THE_LOCK = b"we have the lock"

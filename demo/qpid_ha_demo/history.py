@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from qpid_ha_agent.demo_ledger import Ledger
+from qpid_ha_demo.ledger import Ledger
 
 
 def write_history(ledger: Ledger, queue: str, path: Path) -> None:

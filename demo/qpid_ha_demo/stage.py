@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from qpid_ha_agent.control import ControlFailure
-from qpid_ha_agent.demo_cluster import Facts, LocalCluster
-from qpid_ha_agent.demo_failover import Failover
-from qpid_ha_agent.demo_ledger import Ledger, LedgerAudit
+from qpid_ha_demo.cluster import Facts, LocalCluster
+from qpid_ha_demo.failover import Failover
+from qpid_ha_demo.ledger import Ledger, LedgerAudit
 
 WIDTH_IN_A_FILE = 100
 _STYLES = {"primary": "bold green", "ready": "green", "catchup": "yellow", "connecting": "yellow", "down": "bold red"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import struct
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from threading import Thread
@@ -18,7 +19,7 @@ from proton import Handler, Message
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
-from qpid_ha_agent.demo_ledger import Arrival, Ledger
+from qpid_ha_demo.ledger import Arrival, Ledger
 
 _NUMBER: Final = struct.Struct(">Q")
 _STEP_S = 0.005
@@ -76,7 +77,7 @@ class _LivingSockets(Handler):
             event.dispatch(self._protons_own)
 
 
-class FailoverClient(MessagingHandler):
+class FailoverClient(MessagingHandler, ABC):
     """One connection, made again for as long as it takes. It runs in a thread of its own, from `start` to `stop`."""
 
     def __init__(self, urls: Sequence[str], queue: str, ledger: Ledger, **options: Any) -> None:
@@ -118,9 +119,9 @@ class FailoverClient(MessagingHandler):
         self._connection = self._container.connect(self._addresses.next(), reconnect=False, heartbeat=_HEARTBEAT_S)
         self.open_link(self._container, self._connection)
 
+    @abstractmethod
     def open_link(self, container: Any, connection: Any) -> None:
         """Attach to the queue."""
-        raise NotImplementedError
 
     def lost(self) -> None:
         """The connection is gone, and with it the answers that were under way."""

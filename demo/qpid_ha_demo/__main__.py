@@ -21,12 +21,12 @@ from rich.panel import Panel
 from rich.text import Text
 
 from qpid_ha_agent.control import ControlFailure
-from qpid_ha_agent.demo_cluster import ClusterFailed, LocalCluster
-from qpid_ha_agent.demo_failover import Failover, fail_over
-from qpid_ha_agent.demo_history import write_history
-from qpid_ha_agent.demo_ledger import Ledger, LedgerAudit
-from qpid_ha_agent.demo_load import DemoConsumer, DemoPublisher
-from qpid_ha_agent.demo_stage import LiveTable, Stage
+from qpid_ha_demo.cluster import ClusterFailed, LocalCluster
+from qpid_ha_demo.failover import Failover, fail_over
+from qpid_ha_demo.history import write_history
+from qpid_ha_demo.ledger import Ledger, LedgerAudit
+from qpid_ha_demo.load import DemoConsumer, DemoPublisher
+from qpid_ha_demo.stage import LiveTable, Stage
 
 QUEUE = "orders"
 CALM_S = 2.0
