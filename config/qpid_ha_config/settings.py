@@ -193,7 +193,7 @@ class BrokerSettings:
     max_unopened_connections: int = setting("max-unopened-connections", count(1, 1_000_000), 1000, changeable=True)
     """Sockets without an AMQP open: beyond it the oldest of the address that has most make way."""
     max_sessions_per_connection: int = setting("max-sessions-per-connection", count(1, 65_536), 256)
-    max_links_per_connection: int = setting("max-links-per-connection", count(1, 1_000_000), 4096)
+    max_links_per_connection: int = setting("max-links-per-connection", count(1, 1_000_000), 1000)
     max_unsettled_per_connection: int = setting(
         "max-unsettled-per-connection", count(1, 1_000_000), 30_000, changeable=True
     )

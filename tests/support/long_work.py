@@ -37,8 +37,9 @@ MANY_BINDINGS: Final = 30_000
 MANY_QUEUES: Final = 20_000
 MANY_UNSETTLED: Final = 30_000
 """As many as max-unsettled-per-connection allows."""
-MANY_LINKS: Final = 4000
-HELD: Final = 7
+MANY_LINKS: Final = 1000
+"""As many as max-links-per-connection allows."""
+HELD: Final = 28
 """Messages that each of so many consumers has."""
 MANY_ACCEPTED: Final = 2000
 """As many as max-transaction-messages allows."""
@@ -228,7 +229,7 @@ def vanish(port: int) -> None:
 def delete_consumed(port: int) -> None:
     """A queue with very many consumers."""
     with BlockingClient(f"amqp://{HOST}:{port}") as client:
-        peers = [_with_links(port, RECEIVER) for _ in range(3)]
+        peers = [_with_links(port, RECEIVER) for _ in range(12)]
         Management(client).delete_queue("linked")
         for peer in peers:
             for _ in range(MANY_LINKS):

@@ -55,7 +55,7 @@ class ContainerSettings:
     """What one connection may have in unfinished messages, beyond one of the largest size."""
     max_transaction_bytes: int = 256 * 1024 * 1024
     max_transaction_messages: int = 2000
-    max_links_per_connection: int = 4096
+    max_links_per_connection: int = 1000
     max_sessions_per_connection: int = 256
     max_unsettled_per_connection: int = 30_000
     """Messages that a client may have and not have answered: credit beyond it waits until some are."""
