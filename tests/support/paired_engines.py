@@ -49,8 +49,9 @@ class PairedBroker:
         return Connection(self.container, Engine(transport, proton.Connection()), "127.0.0.1:1")
 
     def turn(self) -> None:
-        """The broker's move; what it wrote is kept in `batches`."""
+        """The broker's move; what it wrote to the replicated log is kept in `batches`."""
         batch = self.container.turn()
+        self.container.resources.local_log.take_parts()
         if batch is not None:
             self.batches.append(batch)
         self.container.take_touched()

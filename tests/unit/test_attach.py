@@ -272,3 +272,24 @@ def test_the_limits_that_a_broker_gives_are_good_arguments() -> None:
     assert temporary_limits(BrokerSettings.from_values({"temporary-queue-size": 0})) == {}
     own = temporary_limits(BrokerSettings.from_values({"temporary-queue-size": "1MiB"}))
     assert QueueArguments.parse(own).max_size == 1024**2
+
+
+@pytest.mark.parametrize("first", ["local", "replicated"])
+def test_a_relay_accepts_in_order_what_waits_for_two_logs(
+    broker: PairedBroker, client: PairedClient, first: str
+) -> None:
+    """Each message waits for the log that it was written to, and for those before it on the same link."""
+    resources = broker.container.resources
+    broker.container.configuration.declare_queue("local", {"qpid.replicate": "none"})
+    broker.container.configuration.declare_queue("replicated", {})
+    logs = {"local": resources.local_log, "replicated": resources.log}
+    for log in logs.values():
+        log.add_witness("store")
+    second = "replicated" if first == "local" else "local"
+    relay = client.sender(None)
+    deliveries = [client.send(relay, proton.Message(address=name)) for name in (first, second)]
+    broker.settle_down()
+    for name, settled in ((second, [False, False]), (first, [True, True])):
+        logs[name].acknowledge("store", logs[name].last_lsn)
+        broker.settle_down()
+        assert [delivery.settled for delivery in deliveries] == settled

@@ -158,7 +158,9 @@ def test_what_is_sent_twice_is_accepted_twice_and_queued_once(broker: PairedBrok
     assert broker.container.resources.deduplication.dropped_total == 1
 
 
-def test_a_duplicate_is_accepted_only_when_the_original_is_certain(broker: PairedBroker, client: PairedClient) -> None:
+def test_a_duplicate_is_accepted_only_when_the_original_is_committed(
+    broker: PairedBroker, client: PairedClient
+) -> None:
     link, other = client.sender("q"), broker.connect()
     log = broker.container.resources.log
     log.add_witness("store")
