@@ -14,7 +14,6 @@ import pytest
 from blocking_client import BlockingClient, bodies
 from raw_peer import (
     ATTACH,
-    BEGIN,
     DETACH,
     DISPOSITION,
     FLOW,
@@ -23,7 +22,6 @@ from raw_peer import (
     TRANSFER,
     RawPeer,
     attach,
-    begin,
     credit,
     frame,
     message,
@@ -87,9 +85,7 @@ def wait_for_credit(peer: RawPeer) -> None:
 
 def sender(broker: RunningBroker, address: str) -> RawPeer:
     peer = RawPeer(broker.port)
-    peer.open()
-    peer.send(begin())
-    peer.expect(BEGIN)
+    peer.open_session()
     peer.send(attach("publisher", 0, SENDER, address))
     return peer
 
@@ -118,9 +114,7 @@ def small() -> Iterator[RunningBroker]:
 def stalled_consumer(broker: RunningBroker, links: int, first: str = "stock") -> RawPeer:
     """A consumer that asks for everything on each of its links, and never reads its socket again."""
     peer = RawPeer(broker.port, receive_buffer=4096)
-    peer.open()
-    peer.send(begin())
-    peer.expect(BEGIN)
+    peer.open_session()
     for handle in range(links):
         peer.send(attach(f"consumer-{handle}", handle, RECEIVER, first))
     for _ in range(links):
@@ -173,9 +167,7 @@ def test_a_consumer_that_reads_again_gets_the_rest(stocked: RunningBroker) -> No
 def rude(broker: RunningBroker) -> Iterator[RawPeer]:
     """A client that does not read; what it sends has to be worked through, however long that takes."""
     with RawPeer(broker.port, receive_buffer=4096, timeout_s=PATIENCE_S) as peer:
-        peer.open()
-        peer.send(begin())
-        peer.expect(BEGIN)
+        peer.open_session()
         yield peer
 
 
@@ -252,9 +244,7 @@ def test_management_works_while_memory_is_full(small: RunningBroker) -> None:
         with pytest.raises(TimeoutError):
             publish(peer, 10 * SMALL_MEMORY // BODY, b"x" * BODY)
         with RawPeer(small.port) as manager:
-            manager.open()
-            manager.send(begin())
-            manager.expect(BEGIN)
+            manager.open_session()
             manager.send(attach("requests", 0, SENDER, "$management"))
             publish(manager, 300, b"no request, but a command that is let in")
 

@@ -16,7 +16,6 @@ from proton.utils import LinkDetached
 from blocking_client import BlockingClient, bodies
 from raw_peer import (
     AMQP_HEADER,
-    BEGIN,
     CLOSE,
     FLOW,
     OPEN,
@@ -211,9 +210,7 @@ def test_more_connections_than_allowed_are_told_so_and_the_others_stay() -> None
         clients[0].send("q", "from one that was there")
         clients.pop().close()
         with RawPeer(broker.port) as instead:
-            instead.open()
-            instead.send(begin())
-            instead.expect(BEGIN)
+            instead.open_session()
         assert bodies(clients[0].consume("q")) == ["from one that was there"]
 
 
@@ -225,9 +222,7 @@ def test_a_client_with_ten_thousand_links_is_refused_those_over_the_limit() -> N
         RunningBroker({"handshake-timeout": f"{patience_s}s"}) as broker,
         RawPeer(broker.port, timeout_s=patience_s) as greedy,
     ):
-        greedy.open()
-        greedy.send(begin())
-        greedy.expect(BEGIN)
+        greedy.open_session()
         attached = 0
         for handle in range(10_000):
             greedy.send(attach(f"link-{handle}", handle, SENDER, "greedy"))
@@ -246,9 +241,7 @@ def test_a_client_that_reads_late_still_learns_why_it_was_closed() -> None:
         RunningBroker({"max-links-per-connection": 50}) as broker,
         RawPeer(broker.port, receive_buffer=4096) as late,
     ):
-        late.open()
-        late.send(begin())
-        late.expect(BEGIN)
+        late.open_session()
         late.send(b"".join(attach(f"link-{handle}", handle, SENDER, "late") for handle in range(3000)))
         assert logged(broker, "none of them has been detached")
         for handle in range(3000, 3010):

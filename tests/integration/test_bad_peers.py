@@ -92,9 +92,7 @@ def the_line(new_lines: NewLines, condition: str) -> str:
 
 
 def start_session(peer: RawPeer) -> None:
-    peer.open()
-    peer.send(begin())
-    peer.expect(BEGIN)
+    peer.open_session()
 
 
 def start_sending(peer: RawPeer, address: str) -> None:

@@ -14,7 +14,6 @@ from attackers import HOST, attached
 from blocking_client import BlockingClient, LocalTransaction, Management
 from raw_peer import (
     ATTACH,
-    BEGIN,
     DETACH,
     DISPOSITION,
     END,
@@ -24,7 +23,6 @@ from raw_peer import (
     TRANSFER,
     RawPeer,
     attach,
-    begin,
     credit,
     described,
     frame,
@@ -190,9 +188,7 @@ def delete_to_alternate(port: int) -> None:
 def _with_links(port: int, role: bool) -> RawPeer:
     """As many as a connection may have, in one session, to a queue or from it; from it, each with some messages."""
     peer = RawPeer(port, timeout_s=30)
-    peer.open()
-    peer.send(begin())
-    peer.expect(BEGIN)
+    peer.open_session()
     peer.send(b"".join(attach(f"l{number}", number, role, "linked") for number in range(MANY_LINKS)))
     for _ in range(MANY_LINKS):
         peer.expect(ATTACH)

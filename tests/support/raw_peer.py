@@ -132,6 +132,12 @@ class RawPeer:
             raise ConnectionError(f"the broker answered {header!r}")
         return self.expect(OPEN)
 
+    def open_session(self) -> None:
+        """`open`, and a session on channel 0."""
+        self.open()
+        self.send(begin())
+        self.expect(BEGIN)
+
     def next_frame(self) -> Frame:
         """The next frame that is no heartbeat. Raises EOFError when the broker has closed the socket."""
         while True:
