@@ -37,10 +37,6 @@ CIRCLES = {
             "attach connection container coordinator incoming management management_control management_link outgoing"
             " peer_link",
         ),
-        (
-            "qpid_ha_broker.server",
-            "broker broker_store client_protocol cluster_control listeners membership membership_setup queue_copies",
-        ),
     ]
 }
 

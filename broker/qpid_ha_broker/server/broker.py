@@ -209,7 +209,7 @@ class Broker:
     def _join(self, restored: Restored | None) -> None:
         """Be a member, of the cluster or of none. Raises what `make_membership` does."""
         self.membership = make_membership(self, self.store, restored)
-        self._control.methods = cluster_methods(self, self.membership, self._methods)
+        self._control.methods = cluster_methods(self.facts, self.end, self.membership, self._methods)
         if self.membership.is_standalone:
             self.membership.start()  # before the first client: there is nobody to ask
         else:

@@ -6,19 +6,18 @@ The replicated log is the member's to have kept: see `member_store`.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.model.paged import BodyDamaged
+from qpid_ha_broker.server.host import Host
 from qpid_ha_broker.server.member_settings import member_settings
+from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.pager import Pager
 from qpid_ha_broker.server.restored import restored_from
 from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.recovery import Progress, Recovered
-
-if TYPE_CHECKING:
-    from qpid_ha_broker.server.broker import Broker
 
 log = logging.getLogger("store")
 
@@ -33,10 +32,16 @@ class Loaded(NamedTuple):
     restored: Restored
 
 
+class StoreHost(Host, Protocol):
+    """What the store needs of the broker."""
+
+    membership: Membership
+
+
 class BrokerStore:
     """The promise: what the broker's own log has to keep is confirmed only once it is; nothing is lost on the way."""
 
-    def __init__(self, broker: Broker, store: Store) -> None:
+    def __init__(self, broker: StoreHost, store: Store) -> None:
         self.store = store
         self._broker = broker
         self._resources = broker.container.resources

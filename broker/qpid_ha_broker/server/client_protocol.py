@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, RESOURCE_LIMIT, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.model.budget import Budget
-from qpid_ha_broker.server.admission import AdmissionRefusal
+from qpid_ha_broker.server.admission import Admission, AdmissionRefusal
+from qpid_ha_broker.server.engines import EngineFactory
+from qpid_ha_broker.server.host import Host
+from qpid_ha_broker.server.logs import RateLimitedLog
 from qpid_ha_broker.server.peer_channels import MUCH_BYTES
-
-if TYPE_CHECKING:
-    from qpid_ha_broker.server.broker import Broker
-    from qpid_ha_broker.server.engines import EngineFactory
+from qpid_ha_broker.server.store_loading import StoreLoading
 
 log = logging.getLogger("connection")
 
@@ -33,11 +33,29 @@ SLICE_S = 0.004
 """So long a connection's bytes are worked on; then it is everybody else's turn first."""
 
 
+class ClientHost(Host, Protocol):
+    """What a socket needs of the broker."""
+
+    admission: Admission[ClientProtocol]
+    refusals: RateLimitedLog
+    is_stopping: bool
+    loading: StoreLoading | None
+
+    def set_time(self) -> None:
+        """Let the container know what time it is."""
+
+    def add(self, connection: Connection, protocol: ClientProtocol) -> None:
+        """A client has connected."""
+
+    def remove(self, connection: Connection) -> None:
+        """A client's socket is gone."""
+
+
 class ClientProtocol(asyncio.Protocol):
     """Drives one `Connection`. Reads are not held up, because what a client may send is bounded by its credit; but when
     much came at once, or what came takes long, it is everybody else's turn first."""
 
-    def __init__(self, broker: Broker, engines: EngineFactory) -> None:
+    def __init__(self, broker: ClientHost, engines: EngineFactory) -> None:
         self.peer = "unknown peer"
         """`host:port` of the other end."""
         self._broker = broker

@@ -10,7 +10,6 @@ import asyncio
 import json
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING
 
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Topic
@@ -20,9 +19,6 @@ from qpid_ha_broker.server.administration import Params, check_known
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method, Stream
 from qpid_ha_broker.server.membership import Membership
 
-if TYPE_CHECKING:
-    from qpid_ha_broker.server.broker import Broker
-
 REQUEST_LIMIT_S = 25.0
 """After so long nobody waits for a promotion any more."""
 SENTENCE_LENGTH = 200
@@ -30,9 +26,15 @@ UNREACHABLE = "unreachable"
 READING = ("list", "read")
 
 
-def cluster_methods(broker: Broker, membership: Membership, others: Mapping[str, Method]) -> dict[str, Method]:
+Facts = Callable[[], dict[str, object]]
+"""Of this broker, as `query` shows them."""
+End = Callable[[str], None]
+"""Ends this broker; with the UUID under which its store is whole, or without one."""
+
+
+def cluster_methods(facts: Facts, end: End, membership: Membership, others: Mapping[str, Method]) -> dict[str, Method]:
     """All methods; `others` are those of `administration`."""
-    control = ClusterControl(broker, membership)
+    control = ClusterControl(facts, end, membership)
     return {
         **others,
         "status": control.status,
@@ -53,8 +55,9 @@ def cluster_methods(broker: Broker, membership: Membership, others: Mapping[str,
 class ClusterControl:
     """Each public method but `on_primary` is a method of the control socket."""
 
-    def __init__(self, broker: Broker, membership: Membership) -> None:
-        self._broker = broker
+    def __init__(self, facts: Facts, end: End, membership: Membership) -> None:
+        self._facts = facts
+        self._end = end
         self._membership = membership
 
     # --- looking
@@ -75,9 +78,9 @@ class ClusterControl:
     async def query(self, params: Params) -> object:
         """Facts and figures of this broker, or with `all` of each broker of the cluster."""
         if not _flags(params, "all")["all"]:
-            return self._broker.facts()
+            return self._facts()
         answers, unreachable = await self._ask_all(Topic.QUERY)
-        rows = [self._broker.facts(), *[{**_query_row(answer), "address": address} for address, answer in answers]]
+        rows = [self._facts(), *[{**_query_row(answer), "address": address} for address, answer in answers]]
         return _sorted(rows) + [{"name": None, "address": each, "state": UNREACHABLE} for each in unreachable]
 
     def backups(self, params: Params) -> object:
@@ -150,7 +153,7 @@ class ClusterControl:
     async def shutdown(self, params: Params) -> object:
         """End this broker, or with `cluster` all of them: level, and their stores marked with one UUID."""
         if not _flags(params, "cluster")["cluster"]:
-            self._broker.end("")
+            self._end("")
             return {**self._membership.summary(), "text": f"{self._membership.member.settings.name} ends"}
         if self._membership.is_standalone:
             raise ControlError(INVALID_PARAMS, "this broker is in no cluster: leave --cluster out")

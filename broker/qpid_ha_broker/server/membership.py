@@ -13,9 +13,10 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-from qpid_ha_broker.amqp.conditions import UNAUTHORIZED_ACCESS
+from qpid_ha_broker.amqp.conditions import UNAUTHORIZED_ACCESS, AmqpError
+from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.peer_link import PeerChannel
 from qpid_ha_broker.coordination.coordinator import Coordinator
 from qpid_ha_broker.ha import effects as fx
@@ -29,6 +30,7 @@ from qpid_ha_broker.server.cluster_clients import failover_servers, refusal
 from qpid_ha_broker.server.cluster_events import ClusterEvents
 from qpid_ha_broker.server.cluster_facts import facts, summary
 from qpid_ha_broker.server.discarded import DiscardedMessages
+from qpid_ha_broker.server.host import Host
 from qpid_ha_broker.server.member_settings import member_settings
 from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.server.peer_asker import PeerAsker
@@ -37,9 +39,6 @@ from qpid_ha_broker.server.record_requests import RecordRequests
 from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.settings import BrokerSettings
-
-if TYPE_CHECKING:
-    from qpid_ha_broker.server.broker import Broker
 
 log = logging.getLogger("cluster")
 
@@ -69,6 +68,28 @@ class Link:
         self.writable = True
 
 
+class MemberHost(Host, Protocol):
+    """What a broker's part in its cluster needs of the broker."""
+
+    def turn(self) -> None:
+        """Make the broker's move, and write to everybody what came of it."""
+
+    def end_clients(self, reason: AmqpError) -> None:
+        """End all connections but those of other brokers and of administrators, who are let in everywhere."""
+
+    def disappoint_waiters(self) -> None:
+        """This broker is primary no more: what becomes of its last events, others decide."""
+
+    def unwritten_bytes(self, connection: Connection) -> int:
+        """What its socket has not taken yet."""
+
+    def facts(self) -> dict[str, object]:
+        """What `qpid-ha query` shows."""
+
+    def end(self, clean: str) -> None:
+        """Stop as soon as possible; `clean`: the UUID under which the store is closed as one that is whole."""
+
+
 class Membership:
     """The promise: inputs reach the core in the order in which they happen, and effects are carried out in theirs.
 
@@ -77,7 +98,7 @@ class Membership:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: MemberHost,
         member: Member,
         dialler: Dialler,
         coordinator: Coordinator,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from typing import TYPE_CHECKING
 
 from qpid_ha_broker.coordination.choice import make_coordinator
 from qpid_ha_broker.ha.frames import StoreOrigin as StoreState
@@ -14,17 +13,14 @@ from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.server.discarded import DiscardedMessages
 from qpid_ha_broker.server.engines import PeerEngines
 from qpid_ha_broker.server.member_settings import member_settings
-from qpid_ha_broker.server.membership import Membership
+from qpid_ha_broker.server.membership import MemberHost, Membership
 from qpid_ha_broker.server.peer_channels import Dialler
 from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.settings import BrokerSettings
 
-if TYPE_CHECKING:
-    from qpid_ha_broker.server.broker import Broker
 
-
-def make_membership(broker: Broker, store: Store | None, restored: Restored | None) -> Membership:
+def make_membership(broker: MemberHost, store: Store | None, restored: Restored | None) -> Membership:
     """The part of `broker` in the cluster that its settings describe; `restored` is what it has from its store.
 
     Without `ha.cluster` it is a member that leads alone: see `ha.member`.

@@ -9,21 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import FrameError
 from qpid_ha_broker.ha.queue_copy import CopyError, CopyState, QueueCopy
+from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.state import ReplayError
 from qpid_ha_broker.server.administration import Params, check_known
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError
 from qpid_ha_broker.server.engines import PeerEngines
+from qpid_ha_broker.server.host import Host
+from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.peer_channels import Channel, Dialler, OutgoingChannel
 from qpid_ha_config.addresses import Address, parse_peers, show_addresses
 from qpid_ha_config.kinds import PEERS
-
-if TYPE_CHECKING:
-    from qpid_ha_broker.server.broker import Broker
 
 log = logging.getLogger("copies")
 
@@ -35,10 +35,19 @@ PAUSE_S = 1.0
 BEGIN_LIMIT_S = 20.0
 
 
+class CopyHost(Host, Protocol):
+    """What copies of queues need of the broker."""
+
+    membership: Membership
+
+    async def wait_committed(self, written: CommitToken) -> None:
+        """Come back once `written` is committed."""
+
+
 class CopyLink:
     """One copy, and its channel to the address that is tried or used."""
 
-    def __init__(self, broker: Broker, dialler: Dialler, copy: QueueCopy, addresses: tuple[Address, ...]) -> None:
+    def __init__(self, broker: CopyHost, dialler: Dialler, copy: QueueCopy, addresses: tuple[Address, ...]) -> None:
         self.copy = copy
         self.problem = ""
         """Why the last channel came to an end."""
@@ -167,7 +176,7 @@ class CopyLink:
 class QueueCopies:
     """All copies that this broker keeps, by queue."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: CopyHost) -> None:
         self._broker = broker
         self._dialler = Dialler(broker.current().name, PeerEngines(broker.current))
         self._links: dict[str, CopyLink] = {}
