@@ -107,14 +107,18 @@ class RunningCluster(LocalCluster):
         """SIGKILL to the broker; when that was."""
         return self.broker(which).kill()
 
-    def crash(self) -> float:
-        """SIGKILL to every process of every broker at once, agents included: the power is gone. When that was."""
-        pids = [pid for broker in self.brokers for pid in broker.processes()]
+    def crash(self, *which: int | LocalBroker) -> float:
+        """SIGKILL to every process of these brokers at once, agents included: the power is gone. When that was.
+
+        Without `which` of every broker.
+        """
+        brokers = [self.broker(one) for one in which] or self.brokers
+        pids = [pid for broker in brokers for pid in broker.processes()]
         at_s = time.monotonic()
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for broker in self.brokers:
+        for broker in brokers:
             broker.wait()
         return at_s
 
