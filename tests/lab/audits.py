@@ -98,9 +98,8 @@ class Processes:
 
 def processes(cluster: Cluster, machine: str) -> Processes:
     """What runs there. Raises MachineError."""
-    listed = cluster.lab.output(machine, "ps", "-eo", "stat=,pid=,args=").splitlines()
-    lines = [line.strip() for line in listed if _OURS.search(line) and " ps -eo " not in line]
-    found = [line for line in lines if "lab.netns.node_boot" not in line]
+    lines = [f"{each.state} {each.pid} {each.arguments}" for each in cluster.lab.processes(machine)]
+    found = [line for line in lines if _OURS.search(line) and "lab.netns.node_boot" not in line]
     brokers = [line for line in found if _BROKER.search(line)]
     watchers = [line for line in found if _WATCHER.search(line)]
     return Processes(brokers, watchers, [line for line in found if line not in (*brokers, *watchers)])

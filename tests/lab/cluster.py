@@ -14,6 +14,8 @@ from lab.plan import VIRTUAL_ADDRESS
 from qpid_ha_agent.control import ControlClient, ControlFailure
 
 _GLANCE_S: Final = 0.1
+_FORMED_GLANCE_S: Final = 0.3
+"""It takes seconds, and each look takes a process."""
 _ANSWER_LIMIT_S: Final = 3.0
 _ADMIN: Final = ("qpid-ha", "--timeout", f"{_ANSWER_LIMIT_S:g}", "--format", "json")
 _COMMANDS: Final = {"status": ["status"], "query": ["query"], "queues": ["queue", "list"], "history": ["history"]}
@@ -79,8 +81,7 @@ class Cluster:
     def has_address(self, machine: str, address: str = VIRTUAL_ADDRESS) -> bool:
         """Does the machine hold it?"""
         with suppress(MachineError):
-            shown = json.loads(self.lab.output(machine, "ip", "-j", "addr", "show", timeout_s=5))
-            return any(entry.get("local") == address for link in shown for entry in link.get("addr_info", ()))
+            return address in self.lab.addresses(machine)
         return False
 
     def ask(self, machine: str, method: str, **params: object) -> Any:
@@ -120,7 +121,9 @@ class Cluster:
 
     # --- waiting
 
-    def wait(self, holds: Callable[[], object], what: str, timeout_s: float = 30.0) -> float:
+    def wait(
+        self, holds: Callable[[], object], what: str, timeout_s: float = 30.0, *, glance_s: float = _GLANCE_S
+    ) -> float:
         """Until it does; the seconds that took. Raises NotInTime, with the state of everything."""
         began = time.monotonic()
         problem = ""
@@ -133,7 +136,7 @@ class Cluster:
                 problem = f" ({complaint})"
             if time.monotonic() - began > timeout_s:
                 raise NotInTime(f"not in {timeout_s:g} s: {what}{problem}\n{self.diagnosis()}")
-            time.sleep(_GLANCE_S)
+            time.sleep(glance_s)
 
     def wait_formed(self, nodes: Sequence[str] | None = None, timeout_s: float = 60.0) -> float:
         """Until these nodes (default: all) take part, with quorum."""
@@ -143,7 +146,8 @@ class Cluster:
             view = self.view(next(iter(wanted & set(self.lab.members_on())), None))
             return view.has_quorum and wanted <= set(view.online())
 
-        return self.wait(has_formed, f"{', '.join(sorted(wanted))} form a cluster with quorum", timeout_s)
+        what = f"{', '.join(sorted(wanted))} form a cluster with quorum"
+        return self.wait(has_formed, what, timeout_s, glance_s=_FORMED_GLANCE_S)
 
     def wait_promoted(self, *nodes: str, timeout_s: float = 60.0) -> str:
         """Until the broker is promoted on exactly one node, and on one of these if some are named; which."""
@@ -167,10 +171,10 @@ class Cluster:
         states = {node: self.state(node) for node in self.lab.plan.members}
         primaries = [node for node, state in states.items() if state == "primary"]
         backups = sorted(node for node, state in states.items() if state == "ready")
-        if len(primaries) != 1 or len(primaries + backups) != len(states):
+        if len(primaries) != 1 or len(primaries + backups) != len(states) or self.holders() != primaries:
             return False
         view = self.view()
-        return view.promoted() == primaries and view.unpromoted() == backups and self.holders() == primaries
+        return view.promoted() == primaries and view.unpromoted() == backups
 
     def is_idle(self) -> bool:
         """Does Pacemaker see nothing that it may do?"""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import shlex
 import subprocess
 import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from lab.plan import Plan
 
@@ -22,6 +23,17 @@ _TIMED_OUT: Final = (124, 137)
 
 class MachineError(Exception):
     """A command in a machine failed, or the machine is off."""
+
+
+class MachineProcess(NamedTuple):
+    """One process of a machine, as `ps` shows it there."""
+
+    pid: int
+    state: str
+    """R, S, D, T (stopped by a signal), Z (dead, and nobody has asked how it ended), ..."""
+    name: str
+    """Its first 15 characters."""
+    arguments: str
 
 
 class Lab(ABC):
@@ -68,6 +80,21 @@ class Lab(ABC):
         """Where this host reaches the control socket of the machine's broker; None where only a command in the
         machine does. Raises MachineError when the machine is off."""
         return None
+
+    def processes(self, machine: str) -> list[MachineProcess]:
+        """All that run there. Raises MachineError."""
+        lines = self.output(machine, "ps", "-eo", "pid=,stat=,ucomm=,args=").splitlines()
+        parts = [line.split(maxsplit=3) for line in lines]
+        return [
+            MachineProcess(int(pid), state[0], name, arguments)
+            for pid, state, name, arguments in parts
+            if not arguments.startswith("ps -eo ")
+        ]
+
+    def addresses(self, machine: str) -> set[str]:
+        """Of all its interfaces, IPv4. Raises MachineError."""
+        links = json.loads(self.output(machine, "ip", "-j", "-4", "addr", "show", timeout_s=5))
+        return {str(entry["local"]) for link in links for entry in link.get("addr_info", ())}
 
     # --- the network
 

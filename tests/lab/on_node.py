@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from lab.cluster import BROKER, Cluster
-from lab.machines import MachineError
+from lab.machines import MachineError, MachineProcess
 
 CONFIG: Final = "/etc/qpid-ha/qpid-ha.yaml"
 _NO_PROCESS: Final = 0
+_WATCHER: Final = re.compile(r"[^ ]*python -m qpid_ha_agent\.pacemaker\.watching ")
 _FAIL_COUNT: Final = re.compile(rf"fail-count-{BROKER}#([a-z]+)_[0-9]+")
 
 
@@ -27,11 +29,11 @@ class Node:
 
     def broker_pid(self) -> int:
         """Of the broker, as the node counts; 0 when there is none, or no node."""
-        return self._pid("pgrep", "-x", "qpidd")
+        return self._pid(lambda process: process.name == "qpidd")
 
     def watcher_pid(self) -> int:
         """Of the process that watches it; 0 when there is none."""
-        return self._pid("pgrep", "-f", r"^[^ ]*python -m qpid_ha_agent\.pacemaker\.watching ")
+        return self._pid(lambda process: _WATCHER.match(process.arguments))
 
     def has_process(self, pid: int) -> bool:
         """Is there one of that number?"""
@@ -41,9 +43,10 @@ class Node:
         """Send it; whether somebody got it."""
         return self._lab.run(self.name, "kill", f"-{name}", str(pid), check=False).returncode == 0
 
-    def _pid(self, *command: str) -> int:
-        with suppress(MachineError, ValueError):
-            return int(self._lab.run(self.name, *command, check=False).stdout)
+    def _pid(self, is_sought: Callable[[MachineProcess], object]) -> int:
+        with suppress(MachineError):
+            found = [process.pid for process in self._lab.processes(self.name) if is_sought(process)]
+            return found[0] if len(found) == 1 else _NO_PROCESS
         return _NO_PROCESS
 
     # --- files

@@ -16,7 +16,8 @@ def restore(cluster: Cluster, *, has_fencing: bool) -> None:
     lab.heal()
     lab.power_on_all()
     for member in lab.plan.members:
-        lab.run(member, "pkill", "-CONT", "-x", "qpidd", check=False)
+        if any((process.name, process.state) == ("qpidd", "T") for process in lab.processes(member)):
+            cluster.thaw_broker(member)
     cluster.wait_formed(timeout_s=_LIMIT_S)
     _undo_orders(cluster, has_fencing=has_fencing)
     cluster.wait_well(timeout_s=_LIMIT_S)

@@ -123,6 +123,22 @@ def test_who_is_cut_off_one_way_hears_nothing_and_is_heard(machines: Lab) -> Non
     assert reaches(machines, "n2", "n1")
 
 
+def test_what_is_read_from_outside_is_what_ps_and_ip_show_inside(machines: Lab) -> None:
+    """Of a broker that sleeps, too."""
+    primary = next(machine for machine in machines.members_on() if VIRTUAL_ADDRESS in machines.addresses(machine))
+    machines.output(primary, "pkill", "-STOP", "-x", "qpidd")
+    shown = {process for process in Lab.processes(machines, primary) if "qpid" in process.arguments}
+    seen = {process for process in machines.processes(primary) if "qpid" in process.arguments}
+    machines.output(primary, "pkill", "-CONT", "-x", "qpidd")
+    assert [process.state for process in seen if process.name == "qpidd"] == ["T"]
+    lasting = {process for process in shown if process.state == "T" or "watching" in process.arguments}
+    assert len(lasting) >= 2
+    assert lasting <= seen
+
+    assert machines.addresses(primary) == Lab.addresses(machines, primary)
+    assert machines.addresses(CLIENT) == Lab.addresses(machines, CLIENT)
+
+
 def test_a_partition_leaves_the_unnamed_with_the_first_group(machines: Lab) -> None:
     machines.partition(["n2"], ["n1"])
     assert not reaches(machines, "n1", "n2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -10,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from lab.machines import Lab, MachineError
+from lab.machines import Lab, MachineError, MachineProcess
 from lab.netns.commands import PATH
 from lab.netns.control import SwitchClient, SwitchError, end_switch, start_switch
 from lab.netns.places import Places
@@ -30,6 +31,8 @@ _TOOLS: Final = {
     "crm": "crmsh",
     "pcs": "pcs",
 }
+_LOCAL_ADDRESS: Final = re.compile(r"\|-- (\S+)\n +/32 host LOCAL\n")
+"""In the kernel's table of routes."""
 _AGENTS: Final = {
     "/usr/lib/ocf/resource.d/heartbeat/IPaddr2": "resource-agents",
     "/usr/lib/ocf/resource.d/pacemaker/Stateful": "pacemaker-resource-agents",
@@ -133,6 +136,23 @@ class NamespaceLab(Lab):
         """See Lab. A socket's path leads to it from every network namespace."""
         return Path("/proc", str(self.switch.init_pid(machine)), "root", "run", "qpid-ha", f"{machine}.sock")
 
+    def processes(self, machine: str) -> list[MachineProcess]:
+        """See Lab. From the machine's own /proc: `ps` in a machine takes four processes, and scenarios look often."""
+        processes = Path("/proc", str(self.switch.init_pid(machine)), "root", "proc")
+        found = []
+        for directory in processes.glob("[0-9]*"):
+            with suppress(OSError):  # it has just ended
+                found.append(_read_process(directory))
+        return found
+
+    def addresses(self, machine: str) -> set[str]:
+        """See Lab."""
+        routes = Path("/proc", str(self.switch.init_pid(machine)), "net", "fib_trie")
+        try:
+            return set(_LOCAL_ADDRESS.findall(routes.read_text(encoding="ascii")))
+        except OSError as problem:
+            raise MachineError(f"{machine} is off: {problem}") from problem
+
     def log(self, machine: str, path: str) -> str:
         """See Lab."""
         if self.is_on(machine):
@@ -141,3 +161,10 @@ class NamespaceLab(Lab):
             return ""
         on_disk = self.switch.root() / self.places.disk(machine).relative_to("/") / "upper" / path.lstrip("/")
         return on_disk.read_text(encoding="utf-8", errors="replace") if on_disk.exists() else ""
+
+
+def _read_process(directory: Path) -> MachineProcess:
+    """From its directory in /proc. Raises OSError when it has ended."""
+    name, _, rest = (directory / "stat").read_text(errors="replace").partition(" (")[2].rpartition(") ")
+    words = (directory / "cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0")
+    return MachineProcess(int(directory.name), rest[0], name, " ".join(words) or f"[{name}]")
