@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +20,7 @@ from qpid_ha_broker.amqp.nodes import NodeSettings
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.model.administration import Done, Outcome, Result
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.log import CommitToken, LogBatch
+from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue_arguments import FullPolicy
 from qpid_ha_broker.model.state import MESSAGE_OVERHEAD
 from qpid_ha_broker.server.administration import check_known, control_methods
@@ -57,8 +57,6 @@ LAST_ANSWERS_S = 1.0
 PARTING_S = 1.0
 """How long a broker that was not primary waits for the goodbyes of clients that it did not serve."""
 
-Witness = Callable[[LogBatch], None]
-
 
 class BrokerFailed(Exception):
     """The broker has ended by itself; the text says why, and what to do."""
@@ -73,8 +71,6 @@ class Broker:
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
         self.container.resources.deduplication.producers = settings.deduplication.producers
-        self.witnesses: list[Witness] = []
-        """Who is shown what each turn wrote: a store, a stream. Each answers through the log's `acknowledge`."""
         self.is_stopping = False
         self.listening: list[str] = []
         """The addresses in use, with the real port where 0 was asked."""
@@ -352,9 +348,6 @@ class Broker:
             self._log_notices(notices)
             return
         batch = self.container.turn()
-        if batch is not None:
-            for witness in self.witnesses:
-                witness(batch)
         self.is_in_turn = True
         if self.broker_store is not None:
             self.broker_store.turn_ended()
