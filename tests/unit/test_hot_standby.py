@@ -50,6 +50,27 @@ def test_a_paused_primary_confirms_nothing_when_it_goes_on_and_steps_down(has_co
     assert all(node.bodies("q") == ["sent to the new one"] for node in cluster.nodes.values())
 
 
+@pytest.mark.parametrize("stopped_s", [0, 0.7, 2])
+def test_a_primary_that_was_stopped_hands_over_only_to_who_still_waits_for_it(stopped_s: float) -> None:
+    """A candidate waits a second for the answer; then nobody would lead after a primary that does as it was told."""
+    cluster = three()
+    a, b = cluster["a"], cluster["b"]
+    cluster.settle()
+    a.paused = True
+    status = b.member.status
+    question = fr.Question(
+        1, fr.Topic.STEP_DOWN, "b", b.member.settings.instance, status.cluster, status.generation, 0, "b:5672"
+    )
+    cluster.ask(b, fx.Ask(question, ("a:5672",), b.member.settings.ask_limit_s))
+    cluster.wait(stopped_s)
+    a.paused = False
+    cluster.run()
+    assert a.is_in(State.PRIMARY) is (stopped_s > b.member.settings.ask_limit_s)
+    cluster.settle()
+    assert cluster.promote("b").done
+    assert primaries(cluster) == ["b"]
+
+
 def test_who_promised_to_follow_nobody_older_keeps_that_when_the_new_primary_is_cut_off_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

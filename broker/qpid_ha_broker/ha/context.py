@@ -11,6 +11,8 @@ from qpid_ha_broker.model.resource_set import ResourceSet
 
 _STEP_MAX_S = 0.5
 """A process that was stopped for ten seconds must not hold it against its peers that it heard nothing from them."""
+_WAKING_S = 0.5
+"""After it goes on, what was sent meanwhile has been read within this."""
 
 
 class MemberContext:
@@ -34,13 +36,22 @@ class MemberContext:
         self.is_status_stale = True
         """Something that `MemberStatus` shows may have changed since it was made."""
         self._last_number = 0
+        self._stopped_s = self._woke_s = 0.0
+        """How long this process was stopped the last time, and when it went on."""
 
     def set_time(self, now_s: float) -> None:
         """Let time go on."""
         if now_s > self.now_s:
             if self.now_s:
-                self.clock_s += min(now_s - self.now_s, _STEP_MAX_S)
+                step_s = now_s - self.now_s
+                self.clock_s += min(step_s, _STEP_MAX_S)
+                if step_s > _STEP_MAX_S:
+                    self._stopped_s, self._woke_s = step_s, now_s
             self.now_s = now_s
+
+    def unread_s(self) -> float:
+        """How long what is read now may have been lying there, because this process was stopped."""
+        return self._stopped_s if self.now_s - self._woke_s < _WAKING_S else 0.0
 
     def number(self) -> int:
         """For a request whose answer comes back later."""
