@@ -8,6 +8,7 @@ import queue
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -279,6 +280,18 @@ def test_who_was_recovered_meanwhile_is_not_reported(told: Told) -> None:
     with told.memory.changed() as memory:
         memory.stops += 1  # as the stop of a recovery does
     assert told.end() == []
+
+
+def test_a_broker_that_was_started_meanwhile_without_a_stop_is_not_taken_for_the_dead_one(told: Told) -> None:
+    told.broker.says(**PRIMARY)
+    told.watch()
+    told.broker.send(signal.SIGKILL)
+    while told.pacemaker.score() != "-INFINITY":
+        time.sleep(0.01)
+    command = [sys.executable, "-c", "input()", "--control-socket", os.fspath(told.broker.control_socket)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as successor:
+        assert told.end() == []
+        successor.communicate(b"\n")
 
 
 def test_a_stop_that_was_asked_for_is_not_reported(told: Told) -> None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
+from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError, find_pid
 from qpid_ha_agent.control import ControlClient, ControlFailure, TimedOut
 from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.pacemaker.attributes import ClusterUnreachable
@@ -158,8 +158,15 @@ def main(arguments: list[str]) -> int:
         if watch.was_primary:
             _insist(agent.rule_out)
             time.sleep(FAILOVER_FIRST_S)
-        _insist(agent.report_failure, lambda: memory.read().stops == stops)
+        _insist(
+            agent.report_failure, lambda: memory.read().stops == stops and not _has_successor(process, control_socket)
+        )
     return 0
+
+
+def _has_successor(process: BrokerProcess, control_socket: Path) -> bool:
+    """Whether another broker runs in its place: after a clean-up by hand Pacemaker starts one without a stop before."""
+    return find_pid(control_socket) not in (0, process.pid)
 
 
 def _insist(tell: Callable[[], None], is_news: Callable[[], bool] = lambda: True) -> None:
