@@ -478,7 +478,7 @@ class Node(MemberHarness):
             self._hand_out()
         log, store = self.resources.log, self.store
         if store is not None:
-            store.keep_local()
+            store.persist_local()
         batch = log.take_batch() if log.has_pending else None
         if batch is not None and self.member.status.state is State.PRIMARY:
             self._world.custody.received((self.name, self.process), batch.data)

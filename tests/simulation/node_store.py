@@ -340,14 +340,14 @@ class NodeStore:
         """The journal says it when nothing else does."""
         self._store.note_committed(lsn)
 
-    def keep_local(self) -> None:
+    def persist_local(self) -> None:
         """The broker's own log, before the turn's batch of the other one is handed over."""
-        self._store.keep_local(self._process.resources.local_log.take_parts())
+        self._store.persist_local(self._process.resources.local_log.take_parts())
 
     def clean_end(self, uuid: str) -> None:
         """Write all that is left, and close in order. Raises PowerCut or ProcessEnds."""
         with ending_process():
-            self.keep_local()
+            self.persist_local()
             self._store.end_at_once(uuid)
 
     # --- the end

@@ -47,7 +47,7 @@ BLACKOUTS = tuple(Fault(Kind.BLACKOUT, at_s, 0.3, 0, 1, 0) for at_s in (3.0, 5.5
 def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep_and_say_so(self: MemberStore, effect: fx.Persist) -> None:
         number, first_lsn, last_lsn, committed_lsn, transient, data = effect
-        self._store.keep(LogBatch(first_lsn, last_lsn, data, transient), committed_lsn, number)
+        self._store.persist(LogBatch(first_lsn, last_lsn, data, transient), committed_lsn, number)
         self._feed(fx.Persisted(number))
 
     monkeypatch.setattr(MemberStore, "persist", keep_and_say_so)

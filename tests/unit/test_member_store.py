@@ -25,7 +25,7 @@ class Slow:
     def __init__(self) -> None:
         self.checkpoints: list[Callable[[], None]] = []
 
-    def keep(self, batch: LogBatch, committed_lsn: int, number: int) -> bool:
+    def persist(self, batch: LogBatch, committed_lsn: int, number: int) -> bool:
         return False
 
     def write_checkpoint(self, done: Callable[[], None]) -> None:

@@ -107,14 +107,14 @@ class Owner:
 
     def turn(self) -> bool:
         """Hand over what was written; whether all of the replicated log is certain at once."""
-        self.store.keep_local(self.resources.local_log.take_parts())
+        self.store.persist_local(self.resources.local_log.take_parts())
         batch = self.resources.log.take_batch()
         if batch is None:
             return True
-        is_kept = self.store.keep(batch, self.resources.log.committed_lsn, batch.last_lsn)
-        if is_kept:
+        is_persisted = self.store.persist(batch, self.resources.log.committed_lsn, batch.last_lsn)
+        if is_persisted:
             self.persisted(0, batch.last_lsn)
-        return is_kept
+        return is_persisted
 
     def persisted(self, local_lsn: int, number: int) -> None:
         """The number of each request is the last LSN that it is about."""

@@ -74,7 +74,7 @@ class BrokerStore:
         if self.store.health == "failed":
             return
         try:
-            self.store.keep_local(self._resources.local_log.take_parts())
+            self.store.persist_local(self._resources.local_log.take_parts())
         except Exception as error:  # what is missing in the journal now must never seem to be there
             log.exception("a bug: %s", error)
             self._broker.fail(f"a bug in the store ({type(error).__name__}); the log has it")

@@ -49,7 +49,7 @@ class MemberStore:
         if self._policy is not None:
             self._check_may_lose(effect, self._policy)
             self._feed(fx.Persisted(number))
-        elif self._store.keep(LogBatch(first_lsn, last_lsn, data, transient), committed_lsn, number):
+        elif self._store.persist(LogBatch(first_lsn, last_lsn, data, transient), committed_lsn, number):
             self._feed(fx.Persisted(number))
         else:
             self._waiting.append(effect)

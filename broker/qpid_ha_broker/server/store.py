@@ -172,16 +172,16 @@ class Store:
 
     # --- what a turn wrote
 
-    def keep_local(self, parts: Sequence[LocalPart]) -> None:
-        """Keep what was written to the broker's own log, in its place; `persisted` follows, or comes at once."""
+    def persist_local(self, parts: Sequence[LocalPart]) -> None:
+        """Persist what was written to the broker's own log, in its place; `persisted` follows, or comes at once."""
         if parts:
             self._held += parts
             self._release(self._replicated.last_lsn)
-            if self._is_kept(0):
+            if self._is_persisted(0):
                 self._listener.persisted(self._local.last_lsn, 0)
 
-    def keep(self, batch: LogBatch, committed_lsn: int, number: int) -> bool:
-        """Keep a part of the replicated log. True: nothing of it is on its way; else `persisted(number)` follows.
+    def persist(self, batch: LogBatch, committed_lsn: int, number: int) -> bool:
+        """Persist a part of the replicated log. True: nothing of it is on its way; else `persisted(number)` follows.
 
         `committed_lsn`: as far as is known, for a recovery that must not apply more than that.
         """
@@ -197,10 +197,10 @@ class Store:
         if self.status.cluster and not self._named[0].cluster:
             self._name_journal()
         self._release(batch.last_lsn)
-        is_kept = self._is_kept(number)
-        if is_kept and self._local.last_lsn != local_lsn:
+        is_persisted = self._is_persisted(number)
+        if is_persisted and self._local.last_lsn != local_lsn:
             self._listener.persisted(self._local.last_lsn, 0)
-        return is_kept
+        return is_persisted
 
     def take_back(self, lsn: int) -> None:
         """What was given to us of the replicated log after `lsn` is void."""
@@ -237,7 +237,7 @@ class Store:
         self._writer.append(JournalPiece(self._tickets, kind, first, last, self._committed_lsn, left_out, data))
         self._folding.count(len(data))
 
-    def _is_kept(self, number: int) -> bool:
+    def _is_persisted(self, number: int) -> bool:
         """Whether nothing of what was given to us is on its way. If not, tell when all of it has arrived."""
         if self._tickets == self._synced_ticket:
             return True
