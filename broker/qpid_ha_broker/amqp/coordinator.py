@@ -151,7 +151,7 @@ class CoordinatorLink(ReceivingLink):
         elif descriptor in _DISCHARGE and fields and isinstance(fields[0], bytes | memoryview):
             self.connection.container.flush_accepted()
             fail = len(fields) > 1 and bool(fields[1])
-            self._unconfirmed.append((transactions.discharge(bytes(fields[0]), fail, now_ms), delivery))
+            self._unconfirmed.append((*transactions.discharge(bytes(fields[0]), fail, now_ms), delivery))
             self.connection.container.unconfirmed[self] = None
         else:
             raise AmqpError(NOT_IMPLEMENTED, f"a coordinator takes declare and discharge, not {descriptor}")

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
 
 
+Unconfirmed = tuple[Log, int, CommitToken | None, Delivery]
+"""The commit token that has to be committed before a delivery is settled as accepted, and the delivery."""
+
+
 class ReceivingLink:
     """What every link has on which messages come in: parts of a message, the size limit, and credit."""
 
@@ -45,8 +49,7 @@ class ReceivingLink:
         self.connection = connection
         self.link = link
         self._parts = bytearray()
-        self._unconfirmed: list[tuple[CommitToken, Delivery]] = []
-        """What has to be committed before each is settled as accepted."""
+        self._unconfirmed: list[Unconfirmed] = []
         self._credit = credit
         self._credit_due = credit
         self._give_due_credit()
@@ -82,7 +85,7 @@ class ReceivingLink:
         if waiting:
             count = _count_committed(waiting)
             if count:
-                engine.accept_all([delivery for _, delivery in waiting[:count]])
+                engine.accept_all([delivery for _, _, _, delivery in waiting[:count]])
                 del waiting[:count]
                 self._credit_due += count
                 self.connection.touch()
@@ -160,6 +163,7 @@ class IncomingLink(ReceivingLink):
         self._queue = target.node if target is not None and isinstance(target.node, Queue) else None
         self._container = container
         self._publish = container.resources.publish
+        self._enqueue_plain = container.resources.enqueue_plain
         self._deduplication = container.resources.deduplication
         self._read_header = container.sections.header
 
@@ -182,10 +186,12 @@ class IncomingLink(ReceivingLink):
                 self._publish_in_transaction(delivery, message)
                 return
             queue = self._queue
-            if queue is not None and not queue.needs_care:
-                token = self._publish(queue, message, container.now_ms)
+            if queue is None or queue.needs_care:
+                waits: Unconfirmed = (*self._publish_anywhere(message), delivery)
+            elif lsn := self._enqueue_plain(queue, message):
+                waits = queue.log, lsn, None, delivery
             else:
-                token = self._publish_anywhere(message)
+                waits = (*self._publish(queue, message, container.now_ms), delivery)
         except ModelError as error:
             self._refuse(delivery, settled, as_amqp(error))
         except AmqpError as error:
@@ -195,7 +201,7 @@ class IncomingLink(ReceivingLink):
                 engine.forget(delivery)
                 self._credit_due += 1
             else:
-                self._unconfirmed.append((token, delivery))
+                self._unconfirmed.append(waits)
             container.unconfirmed[self] = None
 
     def _refuse(self, delivery: Delivery, settled: bool, error: AmqpError) -> None:
@@ -244,11 +250,11 @@ class IncomingLink(ReceivingLink):
         return self.connection.container.has_room(self)
 
 
-def _count_committed(unconfirmed: list[tuple[CommitToken, Delivery]]) -> int:
+def _count_committed(unconfirmed: list[Unconfirmed]) -> int:
     """How many are committed, up to the first that is not: asked in every turn until a sync."""
     latest: Log | None = None
     committed_lsn = 0
-    for at, ((log, lsn, also), _) in enumerate(unconfirmed):
+    for at, (log, lsn, also, _) in enumerate(unconfirmed):
         if log is not latest:
             latest, committed_lsn = log, log.committed_lsn
         if lsn > committed_lsn or not (also is None or also.is_committed):

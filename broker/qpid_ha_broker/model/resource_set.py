@@ -139,17 +139,26 @@ class ResourceSet(Gate):
 
         Raises QueueFull, NotFound (deleted), NotPrimary or what `refusal` says, and then nothing has changed.
         """
+        lsn = self.enqueue_plain(queue, message)
+        if lsn:
+            return CommitToken(queue.log, lsn)
+        known_at = self._known_at(message)
+        return self._publish_to((queue,), message, now_ms, routed=False) if known_at is None else known_at
+
+    def enqueue_plain(self, queue: Queue, message: Message) -> int:
+        """The short way of `publish` for a message about which there is nothing to decide.
+
+        Returns its LSN in the log of `queue`; 0: there is, and nothing was done.
+        """
         if queue.needs_care or message.expires_at_ms or self._barred or message.producer:
-            known_at = self._known_at(message)
-            return self._publish_to((queue,), message, now_ms, routed=False) if known_at is None else known_at
+            return 0
         event = ev.Enqueued(queue.ids, message.payload, message.durable, message.priority, 0, "")
-        log = queue.log
-        lsn = log.append(event)
+        lsn = queue.log.append(event)
         queue.add(Entry(lsn, event), event)
         self.state.memory_bytes += len(message.payload) + MESSAGE_OVERHEAD
         if queue.consumers:
             self._awake[queue] = None
-        return CommitToken(log, lsn)
+        return lsn
 
     def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> CommitToken:
         """Enqueue wherever the exchange says, everywhere or nowhere; returns and raises as `publish`."""
