@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from blocking_client import BlockingClient
@@ -19,6 +23,22 @@ from written_journal import WrittenJournal
 
 # A JVM lives here for seconds: compiling its code as well as can be takes longer than it gains. Every `java` reads it.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+def _home_without_zips() -> str:
+    """PySpark's directory but for its archive of itself: Python processes that Spark starts would read that first, and
+    compile all of it anew in each, since nobody keeps the bytecode of an archive."""
+    home = Path(tempfile.mkdtemp(prefix="qpid-ha-spark-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    for part in Path(pyspark.__file__).parent.iterdir():
+        if part.name != "python":
+            (home / part.name).symlink_to(part)
+    return str(home)
+
+
+# Spark's own scripts read it, and so does every session, here and in what a test starts.
+if "SPARK_HOME" not in os.environ:
+    os.environ["SPARK_HOME"] = _home_without_zips()
 
 
 @pytest.fixture(scope="session")

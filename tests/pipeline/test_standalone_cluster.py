@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from written_journal import WrittenJournal, amqp
 
 ROOT = Path(__file__).parents[2]
-SPARK_HOME = Path(pyspark.__file__).parent
+SPARK_HOME = Path(os.environ["SPARK_HOME"])
 WORKERS = 2
 START_S = 180.0
 JOB = """
@@ -53,7 +52,7 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def environment() -> dict[str, str]:
     return {
-        **os.environ, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable,
+        **os.environ, "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
     }  # fmt: skip
 
