@@ -26,6 +26,9 @@ def fresh(name: str) -> Answer:
     return broker(name, cluster="", generation=0, epoch=0, members=(), lsn=0)
 
 
+RECORDED = ClusterRecord("uuid", 3, "a", 7, ("a", "b", "c"))
+
+
 def verdict(own: Answer, *answers: Answer, **changed: Any) -> Verdict:
     """With `a` gone, and the primary so far, unless told otherwise."""
     given: dict[str, Any] = {
@@ -277,6 +280,22 @@ def test_the_first_primary_of_a_cluster_that_died_before_it_wrote_anything_may_t
     assert "generation 1 was confirmed by a, b" in refusal(verdict(fresh("b"), fresh("a"), own_claim=1, **given))
 
 
+@pytest.mark.parametrize("store", [StoreOrigin.MEMORY, StoreOrigin.DIRTY])
+@pytest.mark.parametrize("changed", [{}, {"min_in_sync": 2}, {"record": RECORDED, "has_coordinator": True}])
+def test_a_store_that_was_closed_in_order_gives_way_to_whoever_in_sync_went_on_since(
+    store: StoreOrigin, changed: dict[str, Any]
+) -> None:
+    """It was put back from a copy of the time when the whole cluster was shut down."""
+    copy = broker("b", store=StoreOrigin.CLEAN, generation=2, epoch=4, lsn=90)
+    text = refusal(verdict(copy, broker("a", store=store), unreachable=("c:5672",), **changed))
+    assert "put back since: a goes further, to LSN 100 (here 90)" in text
+
+
+def test_but_not_to_one_that_is_not_in_sync_by_its_own_log() -> None:
+    own = broker("b", store=StoreOrigin.CLEAN)
+    assert isinstance(verdict(own, broker("c", lsn=200, members=("a", "b")), unreachable=("a:5672",)), Accept)
+
+
 def test_a_member_that_came_back_empty_cannot_say_whether_it_had_gone_on_alone() -> None:
     text = refusal(verdict(restarted("b"), restarted("a"), fresh("c"), unreachable=()))
     assert "c of the last in-sync set cannot be asked" in text
@@ -287,7 +306,6 @@ def test_a_member_that_came_back_empty_cannot_say_whether_it_had_gone_on_alone()
 # --- a record that was lost, or is older than what the logs know
 
 
-RECORDED = ClusterRecord("uuid", 3, "a", 7, ("a", "b", "c"))
 EMPTY = ClusterRecord()
 
 

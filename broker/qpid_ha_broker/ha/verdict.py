@@ -330,12 +330,19 @@ def _without_record(evidence: PromotionEvidence) -> PromotionEvidence:
 def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
     """After a crash of everybody: whoever was in the last in-sync set may hold more than this broker's disk kept.
 
-    When all of them are here, the furthest holds everything that was confirmed; before that nobody can know.
+    When all of them are here, the furthest holds everything that was confirmed; before that nobody can know. All that
+    were closed in order together hold the same; if one in sync holds more, this one was put back from a copy.
     """
     own = evidence.own
-    if own.store is not StoreOrigin.DIRTY or evidence.is_chosen:
+    if own.store not in (StoreOrigin.DIRTY, StoreOrigin.CLEAN) or evidence.is_chosen:
         return ""
     members = [answer for answer in evidence.answers if answer.name in view.members]
+    # Who was recorded but died before its own log had that cannot lead, and what it alone has was not confirmed.
+    best = max(filter(_was_in_sync, members), key=log_end, default=own)
+    is_behind = log_end(best) > log_end(own)
+    further = f"{best.name} goes further, to LSN {best.lsn} (here {own.lsn}): promote that one"
+    if own.store is StoreOrigin.CLEAN:
+        return f"this store was closed in order, and put back since: {further}" if is_behind else ""
     awake = [each.name for each in members if _is_awake(each) and not _left_out_by(each, evidence)]
     if awake:
         return f"this broker was restarted, unlike {' and '.join(awake)}: {_promote(awake)}"
@@ -349,11 +356,7 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
         )
     if not evidence.auto_recover:
         return "this store was not closed in order, and ha.auto-recover is off: see `qpid-ha store best`"
-    # Who was recorded but died before its own log had that cannot lead, and what it alone has was not confirmed.
-    best = max(filter(_was_in_sync, members), key=log_end, default=own)
-    if log_end(best) > log_end(own):
-        return f"the store of {best.name} goes further, to LSN {best.lsn} (here {own.lsn}): promote that one"
-    return ""
+    return f"the store of {further}" if is_behind else ""
 
 
 def _is_awake(answer: Answer) -> bool:
