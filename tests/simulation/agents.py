@@ -359,8 +359,24 @@ class Agents:
             and node.member.status.generation == record.generation
             and node.member.answer().complete
             and node.member.status.store is StoreOrigin.MEMORY
+            and not self._is_contradicted(node)
             for node in self._nodes
         )
+
+    def _is_contradicted(self, node: Node) -> bool:
+        """Another one's log knows a newer in-sync set, without this one, and all who were in that have lost their data.
+
+        That set may have been recorded, and the record put back since: the candidate believes the newest of all
+        answers, and an operator decides.
+        """
+        own = node.member.status
+        newer = [
+            other.member.status.members
+            for other in self._nodes
+            if other.is_up and (other.member.status.generation, other.member.status.epoch) > (own.generation, own.epoch)
+        ]
+        empty = {other.name for other in self._nodes if other.is_up and not other.member.status.generation}
+        return any(empty.issuperset(members) for members in newer)
 
     def _ask_operator(self) -> None:
         able = [node for node in self._nodes if node.is_up and not node.is_paused]

@@ -231,12 +231,18 @@ class Ledger:
         else:
             promise = self._promise(str(copy), tuple(sorted(holders)), node, copy.durable)
         self.confirmations.setdefault(copy, []).append(promise)
-        self._check_stale(copy, promise.generation, node)
+        self._check_stale(copy, promise, node)
 
-    def _check_stale(self, copy: Copy, generation: int, node: Node) -> None:
-        """Of two primaries only the newer one may confirm; the older only what the newer one has too."""
+    def _check_stale(self, copy: Copy, promise: Promise, node: Node) -> None:
+        """Of two primaries only the newer one may confirm; the older only what the newer one has too.
+
+        Or what it had recorded itself alone for, if that record was put back, and it had no time to notice.
+        """
+        generation = promise.generation
         if generation >= self._newest_confirmed:
             self._newest_confirmed = generation
+            return
+        if self._misled(promise):
             return
         for other in self._nodes.values():
             if other is node or not other.is_primary or other.member.status.generation <= generation:
