@@ -199,10 +199,13 @@ class Cluster:
         self.faults.start_later(node, self._restarts.choice(RESTARTED_AFTER_S))
 
     def ended_for_good(self, node: Node, reason: str) -> None:
-        """An operator sets a store aside that was put back and is of another cluster."""
-        if node.machine is None or not node.machine.is_put_back:
+        """An operator has a broker begin anew that is of another cluster: its store was put back, or another broker was
+        faster at the first start, and the record of that one was lost in just that moment."""
+        is_put_back = node.machine is not None and node.machine.is_put_back
+        if not is_put_back and not self.register.was_overtaken(node.member.status.cluster):
             raise Violation(f"{node.name} stops for good: {reason}")
-        self.faults.damage.set_aside(node, reason)
+        if node.machine is not None:
+            self.faults.damage.set_aside(node, reason)
         self.faults.start_later(node, self._restarts.choice(RESTARTED_AFTER_S))
 
     def _set_stranger_aside(self, node: Node) -> None:

@@ -26,6 +26,8 @@ class Register:
         self.record = ClusterRecord()
         self.history = [self.record]
         self._written_s = [0.0]
+        self._first_asked_s: dict[str, float] = {}
+        """When a record of each cluster was wanted for the first time."""
         self.is_down = False
         self.is_outdated = False
         """What it keeps was lost or put back, and no broker has written it since: nobody may lead by it."""
@@ -45,6 +47,8 @@ class Register:
     def write(
         self, number: int, expected: ClusterRecord, wanted: ClusterRecord, reply: Callable[[RecordWritten], None]
     ) -> None:
+        self._first_asked_s.setdefault(wanted.cluster, self._schedule.now_s)
+
         def compare_and_set() -> bool:
             is_as_expected = self.record == expected
             if is_as_expected:
@@ -93,6 +97,14 @@ class Register:
     def at(self, at_s: float) -> ClusterRecord:
         """What it held at that time."""
         return self.history[self._index_at(at_s)]
+
+    def was_overtaken(self, cluster: str) -> bool:
+        """Whether another cluster was recorded while the first record of `cluster` was on its way, and lost before that
+        came."""
+        clusters = [record.cluster for record in self.history]
+        at = clusters.index(cluster) if cluster in clusters else 0
+        is_over_lost = at > 0 and not clusters[at - 1] and any(clusters[:at])
+        return is_over_lost and self._first_asked_s[cluster] < self._written_s[at - 1]
 
     def next_written_s(self, after_s: float) -> float:
         """When it was written for the first time after that; infinite: it was not."""

@@ -46,6 +46,10 @@ RARE = {
     "a record of a cluster that never was took effect late": 604027,
     "a primary was deposed with a batch that no turn had taken": 607517,
     "part of a transaction was settled before its record was put back": 612112,
+    "a store was put back that was closed in order before the others went on": 712157,
+    "two first starts at once, and the record of the faster one was lost": 706498,
+    "the record was put back that said that a slow primary is alone": 713969,
+    "the one in sync by an unrecorded set lost its disk": 712923,
     "a store was put back while the other was in the middle of a comparison": 613581,
 }
 """Seeds of what a few hundred clusters do not come across."""

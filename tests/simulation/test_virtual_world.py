@@ -188,6 +188,28 @@ def test_a_record_that_is_put_back_is_that_of_then() -> None:
     assert register.record == ClusterRecord()
 
 
+def test_a_first_start_is_overtaken_by_one_whose_record_was_lost_after_it_had_begun() -> None:
+    schedule = Schedule()
+    register = Register(schedule, random.Random(2))
+    slow, late = RECORD._replace(cluster="slow"), RECORD._replace(cluster="late")
+    register.writes_late = True
+    register.write(2, ClusterRecord(), slow, lambda reply: None)
+    schedule.run_until(LIMIT_S / 2)
+    register.writes_late = False
+    register.write(3, ClusterRecord(), RECORD, lambda reply: None)
+    schedule.run_until(LIMIT_S)
+    assert register.record == RECORD
+    register.lose()
+    schedule.run_until(10.0)
+    assert register.record == slow
+    register.lose()
+    assert written(register, schedule, ClusterRecord(), late).written
+
+    assert register.was_overtaken("slow")
+    assert not register.was_overtaken("late"), "it could have asked whoever held data"
+    assert not register.was_overtaken(RECORD.cluster), "that was there first"
+
+
 def test_a_late_write_takes_effect_after_its_failure_was_told_unless_somebody_was_faster() -> None:
     schedule = Schedule()
     register = Register(schedule, random.Random(2))
