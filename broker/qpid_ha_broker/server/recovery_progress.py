@@ -6,10 +6,10 @@ import logging
 import sys
 import time
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 log = logging.getLogger("store")
 
@@ -52,6 +52,10 @@ class RecoveryProgress:
 
     def _draw(self, done_bytes: int, total_bytes: int) -> None:
         if self._bar is None:
+            # They take 40 ms to load, at each start, and few starts draw.
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
             columns = (TextColumn("recovering"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.add_task("recovering", total=total_bytes)
