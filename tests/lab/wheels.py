@@ -33,7 +33,7 @@ class NoWheels(Exception):
 def build(target: Path) -> None:
     """Fill the directory: the project as it lies in the checkout, built anew, and its dependencies, kept in `.lab/`
     until setup.cfg names others. Raises NoWheels."""
-    with _one_at_a_time():
+    with one_at_a_time("lock"):
         dependencies = CACHE / f"wheels-{_fingerprint()}"
         if not (dependencies / "complete").exists():
             shutil.rmtree(dependencies, ignore_errors=True)
@@ -97,8 +97,9 @@ def _fingerprint() -> str:
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def one_at_a_time(name: str) -> Iterator[None]:
+    """Of the processes that make something in `.lab/`: whoever comes later waits."""
     CACHE.mkdir(exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
+    with (CACHE / name).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

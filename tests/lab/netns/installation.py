@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -24,16 +26,59 @@ def install(lab: NamespaceLab) -> None:
     """Once per lab: into the image that all its machines share. They are off before and after."""
     source = lab.places.state / _SOURCE
     shutil.rmtree(source, ignore_errors=True)
-    wheels.build(source / "wheels")
     for name in ("vagrant/provision", "docs"):
         shutil.copytree(wheels.ROOT / name, source / name)
     lab.power_on(CLIENT)
     lab.output(CLIENT, str(_SCRIPTS / "keys.sh"), str(_KEYS))
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:
+        _make_image(lab)
+        return
+    with wheels.one_at_a_time("images"):
+        kept = wheels.CACHE / f"image-{run}"
+        if not _take_image(lab, kept):
+            _make_image(lab)
+            _keep_image(lab, kept)
+
+
+def _make_image(lab: NamespaceLab) -> None:
+    """On the client, which is on; afterwards it is off."""
+    wheels.build(lab.places.state / _SOURCE / "wheels")
     lab.output(CLIENT, str(_SCRIPTS / "install.sh"), str(IN_MACHINE / _SOURCE / "wheels"), timeout_s=_INSTALL_LIMIT_S)
     lab.push(CLIENT, _FENCE_AGENT, "/usr/sbin/fence_lab")
     lab.output(CLIENT, "chmod", "755", "/usr/sbin/fence_lab")
     lab.power_off(CLIENT)
     lab.bake(CLIENT)
+
+
+def _keep_image(lab: NamespaceLab, kept: Path) -> None:
+    """For the next lab of this test run. Where the file system cannot hold it, that one installs, too."""
+    for old in wheels.CACHE.glob("image-*"):
+        shutil.rmtree(old)
+    unfinished = kept.with_suffix(".new")
+    if _copy(lab.image(), unfinished):
+        unfinished.rename(kept)
+    else:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _take_image(lab: NamespaceLab, kept: Path) -> bool:
+    """If there is one: there is no third lab, so it goes. The client is off then."""
+    if not kept.exists():
+        return False
+    lab.power_off(CLIENT)
+    lab.wipe(CLIENT)
+    shutil.rmtree(lab.image(), ignore_errors=True)
+    is_copied = _copy(kept, lab.image())
+    shutil.rmtree(kept)
+    if not is_copied:
+        lab.power_on(CLIENT)
+    return is_copied
+
+
+def _copy(source: Path, target: Path) -> bool:
+    """With all that an overlay's layer has: devices, owners, extended attributes."""
+    return subprocess.run(["cp", "-a", str(source), str(target)], check=False, capture_output=True).returncode == 0
 
 
 def furnish(lab: NamespaceLab) -> None:

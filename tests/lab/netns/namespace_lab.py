@@ -98,6 +98,10 @@ class NamespaceLab(Lab):
         """What was installed on this machine is installed on all, from their next boot on."""
         self.switch.ask("bake", machine=machine)
 
+    def image(self) -> Path:
+        """What `bake` made, as this host sees it."""
+        return self.switch.root() / self.places.image.relative_to("/")
+
     def wipe(self, machine: str) -> None:
         """An empty disk; the machine must be off."""
         self.switch.ask("wipe", machine=machine)
