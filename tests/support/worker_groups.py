@@ -20,7 +20,7 @@ EXPECTED_S: Final[Mapping[str, float]] = {
     SPARK: 250,
     "tests/pipeline/test_pipeline_demo.py": 100,
     "tests/pipeline/test_standalone_cluster.py": 60,
-    "tests/integration/test_failover.py": 150,
+    "tests/integration/test_failover.py": 90,
     "tests/integration/test_bench.py": 110,
     "tests/integration/test_rgmanager_scripts.py": 130,
     "tests/integration/test_durable_broker.py": 60,
