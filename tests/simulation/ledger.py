@@ -11,7 +11,7 @@ from math import inf
 from typing import NamedTuple
 
 from simulation.copies import UNIT_SIZES, Copy, copies_in, queued_copies
-from simulation.custody import Custody, Generation, Holder, Process
+from simulation.custody import Custody, Generation, Holder, Loss, Process
 from simulation.node import Node, Violation
 
 
@@ -385,7 +385,8 @@ class Ledger:
         # What is not durable goes with the last process in sync, though one that was dropped may have it still.
         is_memory = self._terms.has_store and not promise.is_durable
         binding = [each for each in kept if not (is_memory and self._was_dropped(each, promise.at_s, gone_at_s))]
-        if not reasons or (binding and not self._is_a_copy_believed(promise)):
+        is_unknown = self._is_a_copy_believed(promise) or self._is_last_set_lost(promise, losses)
+        if not reasons or (binding and not is_unknown):
             raise Violation(
                 f"{text}, confirmed at {promise.at_s:.2f} s in generation {promise.generation}:"
                 f" {' and '.join(map(str, kept))} has it"
@@ -393,6 +394,23 @@ class Ledger:
         if self._can_be_noticed(promise) and not is_silent:
             raise Violation(f"{text}, and no operator was asked: {promise}; {reasons}")
         return reasons
+
+    def _is_last_set_lost(self, promise: Promise, losses: Mapping[Holder, Loss | None]) -> bool:
+        """Whether all who were in sync before a promotion have lost it, where nobody else can know that they had it.
+
+        With neither a coordinator nor a majority a broker that was dropped does not know of it, and any may be
+        promoted once nobody of the last in-sync set is left: one that was dropped earlier than another, too.
+        """
+        if self._terms.has_coordinator or self._terms.min_in_sync > 1:
+            return False
+        kept = {holder.name for holder, loss in losses.items() if loss is None}
+        lost = {holder.name for holder in losses} - kept
+        last_sets = (
+            [in_sync for begin_s, in_sync in self._in_sync if begin_s < at_s][-1:]
+            for at_s, _ in self._promotions
+            if at_s > promise.at_s
+        )
+        return any(in_sync <= lost for last in last_sets for in_sync in last)
 
     def _was_dropped(self, holder: Holder, since_s: float, until_s: float) -> bool:
         """Whether the newest primary did not wait for that broker at some time between."""
