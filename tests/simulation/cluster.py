@@ -6,6 +6,7 @@ import random
 import traceback
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 from model_support import replicated_picture
 from qpid_ha_broker.ha.effects import StateChanged
@@ -82,6 +83,8 @@ class Cluster:
         self.newest_in_sync: dict[str, int] = {}
         """The in-sync set of the newest primary, as processes."""
         self._in_sync: dict[Process, dict[str, int]] = {}
+        self._led_since_s: dict[str, float] = {}
+        """When each cluster had its first primary."""
         self._restarts = self._draw("restarts")
         fault_draw = self._draw("faults")
         self.faults = Faults(
@@ -155,6 +158,7 @@ class Cluster:
 
     def state_changed(self, node: Node, change: StateChanged) -> None:
         if change.after is State.PRIMARY:
+            self._led_since_s.setdefault(node.member.status.cluster, self.schedule.now_s)
             self.ledger.became_primary(node)
             self.generations += 1
             self.newest_generation = node.member.status.generation
@@ -199,10 +203,11 @@ class Cluster:
         self.faults.start_later(node, self._restarts.choice(RESTARTED_AFTER_S))
 
     def ended_for_good(self, node: Node, reason: str) -> None:
-        """An operator has a broker begin anew that is of another cluster: its store was put back, or another broker was
-        faster at the first start, and the record of that one was lost in just that moment."""
+        """An operator has a broker begin anew that is of another cluster: its store was put back, or another one began
+        its first start at the same time, and the record of the faster one was lost in just that moment."""
         is_put_back = node.machine is not None and node.machine.is_put_back
-        if not is_put_back and not self.register.was_overtaken(node.member.status.cluster):
+        cluster = node.member.status.cluster
+        if not is_put_back and not self.register.was_overtaken(cluster, self._led_since_s.get(cluster, inf)):
             raise Violation(f"{node.name} stops for good: {reason}")
         if node.machine is not None:
             self.faults.damage.set_aside(node, reason)

@@ -98,13 +98,17 @@ class Register:
         """What it held at that time."""
         return self.history[self._index_at(at_s)]
 
-    def was_overtaken(self, cluster: str) -> bool:
-        """Whether another cluster was recorded while the first record of `cluster` was on its way, and lost before that
-        came."""
-        clusters = [record.cluster for record in self.history]
-        at = clusters.index(cluster) if cluster in clusters else 0
-        is_over_lost = at > 0 and not clusters[at - 1] and any(clusters[:at])
-        return is_over_lost and self._first_asked_s[cluster] < self._written_s[at - 1]
+    def was_overtaken(self, cluster: str, led_since_s: float) -> bool:
+        """Whether a record was lost while the first one of `cluster`, or the answer to it, was on its way, and another
+        cluster was recorded before anybody led this one."""
+        asked_s = self._first_asked_s.get(cluster, math.inf)
+        before = [
+            (written_s, record.cluster)
+            for written_s, record in zip(self._written_s, self.history, strict=True)
+            if written_s < led_since_s
+        ]
+        is_lost = any(written_s > asked_s and not name for written_s, name in before)
+        return is_lost and any(name not in ("", cluster) for _, name in before)
 
     def next_written_s(self, after_s: float) -> float:
         """When it was written for the first time after that; infinite: it was not."""

@@ -48,6 +48,8 @@ RARE = {
     "part of a transaction was settled before its record was put back": 612112,
     "a store was put back that was closed in order before the others went on": 712157,
     "two first starts at once, and the record of the faster one was lost": 706498,
+    "the same, and the faster one hears last of its own": 715986,
+    "without a coordinator the last one in sync lost its disk, and one that was dropped has more than another": 716072,
     "the record was put back that said that a slow primary is alone": 713969,
     "the one in sync by an unrecorded set lost its disk": 712923,
     "a store was put back while the other was in the middle of a comparison": 613581,

@@ -205,9 +205,9 @@ def test_a_first_start_is_overtaken_by_one_whose_record_was_lost_after_it_had_be
     register.lose()
     assert written(register, schedule, ClusterRecord(), late).written
 
-    assert register.was_overtaken("slow")
-    assert not register.was_overtaken("late"), "it could have asked whoever held data"
-    assert not register.was_overtaken(RECORD.cluster), "that was there first"
+    assert register.was_overtaken("slow", 10.0)
+    assert not register.was_overtaken("slow", LIMIT_S), "it led before that"
+    assert not register.was_overtaken("late", schedule.now_s), "it could have asked whoever held data"
 
 
 def test_a_late_write_takes_effect_after_its_failure_was_told_unless_somebody_was_faster() -> None:
