@@ -113,7 +113,8 @@ def judge(evidence: PromotionEvidence) -> Verdict:
        a. the newest in-sync set that is known is without this broker: no;
        b. the record is older than a log (`_outdated_record`): no, nobody knows who was in sync last;
        c. it was restarted after a crash (`_why_not_from_store`): no, if one of the in-sync set was not restarted,
-          cannot be asked, or goes further, or if that is for an operator to decide;
+          cannot be asked, or goes further, or if that is for an operator to decide; or after an end in good order:
+          no, if one of the in-sync set goes further;
        d. the stores are older than the record (`_outdated_stores`): no, they are copies;
        e. it was not restarted, and one that was may have confirmed something without it (`_why_left_out`): no;
        f. there is no coordinator, and who may have gone on without it cannot be asked (`_why_no_majority`): no.
