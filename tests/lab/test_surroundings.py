@@ -133,7 +133,8 @@ def test_a_broker_that_was_restarted_by_hand_in_maintenance_is_noticed(cluster: 
     cluster.set_property("maintenance-mode", "true")
     command = cluster.lab.read(primary.name, f"/proc/{primary.broker_pid()}/cmdline").rstrip("\0").split("\0")
     killed_at_s = cluster.kill_broker(primary.name)
-    by_hand = f"setsid runuser -u qpid-ha -- {shlex.join(command)} </dev/null >/dev/null 2>&1 &"
+    as_user = "setsid setpriv --reuid=qpid-ha --regid=qpid-ha --init-groups --"  # no process stays around the broker
+    by_hand = f"{as_user} {shlex.join(command)} </dev/null >/dev/null 2>&1 &"
     cluster.lab.shell(primary.name, by_hand)
     cluster.wait(lambda: cluster.state(primary.name) == "connecting", "it runs again")
 
