@@ -271,23 +271,24 @@ def test_a_dead_primary_is_ruled_out_first_and_reported_later(told: Told) -> Non
     assert time.monotonic() - killed_s >= watching.FAILOVER_FIRST_S
 
 
-def test_who_was_recovered_meanwhile_is_not_reported(told: Told) -> None:
+def kill_primary(told: Told) -> None:
+    """Until it is ruled out; it is reported later."""
     told.broker.says(**PRIMARY)
     told.watch()
     told.broker.send(signal.SIGKILL)
     while told.pacemaker.score() != "-INFINITY":
         time.sleep(0.01)
+
+
+def test_who_was_recovered_meanwhile_is_not_reported(told: Told) -> None:
+    kill_primary(told)
     with told.memory.changed() as memory:
         memory.stops += 1  # as the stop of a recovery does
     assert told.end() == []
 
 
 def test_a_broker_that_was_started_meanwhile_without_a_stop_is_not_taken_for_the_dead_one(told: Told) -> None:
-    told.broker.says(**PRIMARY)
-    told.watch()
-    told.broker.send(signal.SIGKILL)
-    while told.pacemaker.score() != "-INFINITY":
-        time.sleep(0.01)
+    kill_primary(told)
     command = [sys.executable, "-c", "input()", "--control-socket", os.fspath(told.broker.control_socket)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as successor:
         assert told.end() == []

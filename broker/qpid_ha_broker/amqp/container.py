@@ -1,8 +1,8 @@
 """The AMQP container: the nodes that clients attach to, their connections, and the turn that joins them with the model.
 
-A turn is like the end of a round in a card game. During the round peers play: messages come in, answers come in. At its
-end the broker moves once: it hands out messages, takes what was written to the log for those who must witness it, and
-tells everybody what was committed. So the cost of a confirmation is shared by all that happened in the round.
+While sockets are read, messages and answers come in. At the end of that round of the event loop there is one turn: it
+hands out messages, takes what was written to the log for the witnesses, and confirms what was committed. So the cost of
+a confirmation is shared by all that happened in the round.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Container:
         return resources.has_work or has_pending or goes_on or bool(resources.deleted_queues)
 
     def turn(self) -> LogBatch | None:
-        """Make the broker's move; returns what witnesses must see. Call again when one has acknowledged."""
+        """End a round; returns what witnesses must see. Call again when one has acknowledged."""
         log = self.resources.log
         if self.resources.is_expiring:
             self.tick()

@@ -221,7 +221,7 @@ class Administration:
 
     def _queue_facts(self, queue: Queue) -> Facts:
         # A replica holds nothing but what is committed, and its log does not know of it.
-        certain_lsn = queue.log.last_lsn if self._resources.read_only else queue.log.whole_lsn()
+        committed_lsn = queue.log.last_lsn if self._resources.read_only else queue.log.whole_lsn()
         return {
             "name": queue.name,
             "messages": queue.count,
@@ -231,8 +231,8 @@ class Administration:
             "enqueued": queue.enqueued_total,
             "dequeued": queue.dequeued_total,
             "id": queue.id,
-            "newest_message": queue.newest_id(certain_lsn),
-            "log_position": certain_lsn,
+            "newest_message": queue.newest_id(committed_lsn),
+            "log_position": committed_lsn,
             "arguments": dict(queue.arguments.given),
         }
 

@@ -426,18 +426,18 @@ class Queue:
         expired: list[Entry] = []
         self.interrupted = self.awaits_bodies = self.awaits_commit = False
         # On a replica there is nothing else than what is committed.
-        certain = _NO_LIMIT if only_browsers else 0
+        readable_lsn = _NO_LIMIT if only_browsers else 0
         ready = [consumer for consumer in self.consumers if consumer.credit > 0 and consumer.window_bytes > 0]
         if only_browsers:
             now_ms, ready = 0, [consumer for consumer in ready if consumer.browsing]
         if len(ready) == 1:
-            given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, certain, budget)}
+            given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, readable_lsn, budget)}
         else:
-            given = self._serve_in_turn(ready, limit, now_ms, expired, certain, budget)
+            given = self._serve_in_turn(ready, limit, now_ms, expired, readable_lsn, budget)
         return [(consumer, entries) for consumer, entries in given.items() if entries], expired
 
     def _serve_in_turn(
-        self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry], certain: int, budget: Budget
+        self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry], readable_lsn: int, budget: Budget
     ) -> dict[Consumer, list[Entry]]:
         given: dict[Consumer, list[Entry]] = {}
         if ready:
@@ -446,7 +446,7 @@ class Queue:
         for _ in range(limit):
             still_ready = []
             for consumer in ready:
-                entries = self._serve(consumer, 1, now_ms, expired, certain, budget)
+                entries = self._serve(consumer, 1, now_ms, expired, readable_lsn, budget)
                 if entries:
                     given.setdefault(consumer, []).extend(entries)
                     still_ready.append(consumer)
@@ -462,13 +462,13 @@ class Queue:
         return given
 
     def _serve(
-        self, consumer: Consumer, limit: int, now_ms: int, expired: list[Entry], certain: int, budget: Budget
+        self, consumer: Consumer, limit: int, now_ms: int, expired: list[Entry], readable_lsn: int, budget: Budget
     ) -> list[Entry]:
         position, accepts, browsing = consumer.position, consumer.accepts, consumer.browsing
         if position is None:
             raise LookupError(f"a consumer that was never subscribed to {self.name}")
         # Who takes a message has it until the end, whatever becomes of it; who only looks is told what will stay true.
-        last = (certain or self.log.whole_lsn()) if browsing else self._last_in_order()
+        last = (readable_lsn or self.log.whole_lsn()) if browsing else self._last_in_order()
         wanted = min(limit, consumer.credit)
         window = consumer.window_bytes
         entries: list[Entry] = []

@@ -395,7 +395,7 @@ class Broker:
         self.schedule_turn()
         return await waiter
 
-    def disappoint_waiters(self) -> None:
+    def refuse_waiters(self) -> None:
         """This broker is primary no more: what becomes of its last events, others decide."""
         waiters, self._waiters = self._waiters, []
         text = "this broker stopped being primary before the change was committed: ask the next one whether it was kept"

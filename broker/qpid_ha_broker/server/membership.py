@@ -77,7 +77,7 @@ class MemberHost(Host, Protocol):
     def end_clients(self, reason: AmqpError) -> None:
         """End all connections but those of other brokers and of administrators, who are let in everywhere."""
 
-    def disappoint_waiters(self) -> None:
+    def refuse_waiters(self) -> None:
         """This broker is primary no more: what becomes of its last events, others decide."""
 
     def unwritten_bytes(self, connection: Connection) -> int:
@@ -402,7 +402,7 @@ class Membership:
         self._show_clients_the_way()
         if effect.before is State.PRIMARY:  # at once: before the next turn, which could confirm what nobody else has
             self._broker.end_clients(refusal(self.member))
-            self._broker.disappoint_waiters()
+            self._broker.refuse_waiters()
         self._broker.schedule_turn()
         change = {"before": effect.before.value, "after": effect.after.value, "reason": effect.reason}
         self.events.publish("state", {**self.summary(), **change})
