@@ -19,13 +19,13 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
+from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.store.advice import host_of
 from qpid_ha_broker.store.facts import FactsError, StoreFacts
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.inspection import Progress, examine, nobody_watches
 from qpid_ha_broker.store.status import STATUS_FILE, read_status
 
-SET = "default"
 LOCK_FILE = "LOCK"
 READ_TIMEOUT_S = 600.0
 """A large store takes minutes to read."""
@@ -79,9 +79,9 @@ def store_directory(text: str) -> Path:
     path = Path(text).expanduser().absolute()
     if not path.is_dir():
         raise SourceError(f"{text}: there is no such directory")
-    if path.name.partition(".")[0] == SET or any((path / name).exists() for name in (STATUS_FILE, "journal")):
+    if path.name.partition(".")[0] == DEFAULT_SET or any((path / name).exists() for name in (STATUS_FILE, "journal")):
         return path
-    return path / SET
+    return path / DEFAULT_SET
 
 
 def facts_of_directory(store: Path, progress: Progress = nobody_watches) -> StoreFacts:

@@ -38,7 +38,7 @@ def recovered(fill: Callable[[Path], object]) -> tuple[Work, Recovered]:
     with disk_directory() as directory:
         fill(directory / "default")
         resources, began, worked = empty_resources(), time.perf_counter(), time.process_time()
-        found = recover(LocalDisk(directory / "default"), resources, apply_all=True)
+        found = recover(LocalDisk(directory / "default"), resources.sets, apply_all=True)
         return Work(time.perf_counter() - began, time.process_time() - worked), found
 
 

@@ -10,9 +10,9 @@ from bench.throughput import QUEUE, message
 from qpid_ha_broker.amqp.sections import MessageSections
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, encode_all
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.log import LOCAL_BASE
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.journal import SEGMENT_BYTES, Identity, Journal
@@ -27,17 +27,17 @@ GROUP = 16
 """Blocks that go to disk with one sync."""
 
 
-def empty_resources() -> ResourceSet:
+def empty_resources() -> Resources:
     """For a store to be loaded into."""
-    return ResourceSet("default", MessageSections())
+    return Resources(MessageSections())
 
 
-def _with_one_queue() -> tuple[ResourceSet, int]:
+def _with_one_queue() -> tuple[Resources, int]:
     """What a new broker has written once it has a queue; and that queue's id."""
     resources = empty_resources()
-    resources.log.add_witness("store")
+    resources.default.log.add_witness("store")
     configuration = Configuration(resources)
-    configuration.declare_standard_exchanges()
+    resources.default.declare_standard_exchanges()
     return resources, configuration.declare_queue(QUEUE, {}).id
 
 
@@ -64,7 +64,7 @@ def fill_journal(
     directory.mkdir(parents=True)
     resources, queue = _with_one_queue()
     journal = begin_journal(LocalDisk(directory), 0, segment_bytes)
-    batch = resources.log.take_batch()
+    batch = resources.default.log.take_batch()
     if batch is None:
         raise RuntimeError("a new broker wrote nothing")
     journal.stage(BlockKind.EVENTS, batch.first_lsn, batch.last_lsn, 0, 0, batch.data)
@@ -92,11 +92,11 @@ def fill_snapshot(directory: Path, messages: int, size: int = 100) -> None:
     """A snapshot with so many messages in one queue, as the consolidator would write it, and an empty journal."""
     directory.mkdir(parents=True)
     resources, queue = _with_one_queue()
-    first, disk = resources.log.last_lsn + 1, LocalDisk(directory)
+    first, disk = resources.default.log.last_lsn + 1, LocalDisk(directory)
     last = first + messages - 1
     header = FileHeader("snapshot", *IDENTITY, 1, 0, last + 1, LOCAL_BASE + 1, _now_ms(), 0, False)
     writer = SnapshotWriter(disk, header)
-    writer.add(encode_all(LogRecord(*each, False) for each in configuration_events(resources.state, last, LOCAL_BASE)))
+    writer.add(encode_all(LogRecord(*each, False) for each in configuration_events(resources.sets, last, LOCAL_BASE)))
     for records in _messages(queue, first, last, message(size, durable=True)):
         writer.add(records)
     writer.finish(SnapshotEnd(last, LOCAL_BASE, last, LOCAL_BASE, messages, 0))

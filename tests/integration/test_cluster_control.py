@@ -30,8 +30,8 @@ def connection_error(url: str) -> Any:
 
 
 def messages(cluster: InProcessCluster, name: str, queue: str) -> int:
-    found = cluster.brokers[name].container.resources.state.queues.get(queue)
-    return -1 if found is None else found.count
+    found = cluster.brokers[name].container.resources.catalog.queues.get(queue)
+    return -1 if found is None else found.messages.count
 
 
 def test_a_first_start_one_is_promoted_and_the_others_follow(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_backup_changes_nothing_and_names_the_primary(tmp_path: Path) -> None:
             await cluster.ask("a", "exchanges", action="create", name="x", kind="topic")
             await eventually(lambda: messages(cluster, "b", "q") == 0)
             assert "q" in [queue["name"] for queue in await cluster.ask("b", "queues")]
-            await eventually(lambda: "x" in cluster.brokers["b"].container.resources.state.exchanges)
+            await eventually(lambda: "x" in cluster.brokers["b"].container.resources.catalog.exchanges)
             assert "x" in [exchange["name"] for exchange in await cluster.ask("b", "exchanges", action="list")]
 
     told(story)
@@ -233,7 +233,7 @@ def test_a_broker_with_the_data_of_another_cluster_ends_and_says_why(tmp_path: P
             await strange.ask("x", "demote")
             brokers = ",".join(cluster.url(name) for name in ("a", "b"))
             await strange.ask("x", "set", key="ha.brokers-url", value=f"{brokers},{strange.url('x')}")
-            await strange.brokers["x"].failed.wait()
+            await strange.brokers["x"].ended.wait()
             assert "belongs to the cluster" in strange.brokers["x"].failure
             assert (await cluster.ask("a", "status"))["members"] == ["a", "b"]
 

@@ -20,7 +20,7 @@ from proton import Delivery, Message, ProtonException, Timeout
 from blocking_client import BlockingClient, LocalTransaction, Management, SettleSecond, bodies
 from failover_load import FailoverLoad
 from kept_journal import last_block
-from qpid_ha_broker.server.store import SET
+from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.layout import segment_path
 from running_agent import wait_until
@@ -259,7 +259,7 @@ def test_whoever_reads_the_journal_learns_that_the_last_message_is_certain(start
 
 
 def is_all_committed(data_dir: Path) -> bool:
-    block = last_block(LocalDisk(data_dir / SET))
+    block = last_block(LocalDisk(data_dir / DEFAULT_SET))
     return block.committed_lsn >= block.last_lsn > 0
 
 

@@ -27,7 +27,7 @@ class TimedBroker(RunningBroker):
     """Notes each step of its loop that took long: see `timed_broker`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__({"memory-limit": "1GiB"})
+        super().__init__({"memory-limit": "1GiB", "idle-timeout": "600s"})  # the work before takes as long as it takes
         self._steps = self.directory / "steps"
         monkeypatch.setenv("QPID_HA_LONG_STEPS", os.fspath(self._steps))
         at = self._command.index("-m")

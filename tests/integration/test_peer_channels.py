@@ -214,7 +214,7 @@ def test_a_bug_in_the_core_ends_the_broker_before_it_says_anything_wrong(tmp_pat
             script = Script(membership)
             script.effects[fx.Ticked] = [object()]  # type: ignore[list-item]
             membership.feed(fx.Ticked())
-            assert cluster.brokers["a"].failed.is_set()
+            assert cluster.brokers["a"].ended.is_set()
             assert "KeyError" in cluster.brokers["a"].failure
             membership.member = script.real
 
@@ -260,7 +260,7 @@ def test_a_backup_whose_store_is_far_behind_reads_no_more_and_comes_back_once_it
             await cluster.stop("b")
             await cluster.start("b", data_dir=str(tmp_path / "b"))
             await cluster.form("a")
-            container, backup = cluster.brokers["a"].container, cluster.brokers["b"].container.resources.state
+            container, backup = cluster.brokers["a"].container, cluster.brokers["b"].container.resources.catalog
             queue = container.configuration.declare_queue("q", {})
             await eventually(lambda: "q" in backup.queues)
             behind = FarBehind(cluster.brokers["b"])
@@ -269,9 +269,9 @@ def test_a_backup_whose_store_is_far_behind_reads_no_more_and_comes_back_once_it
                 cluster.brokers["a"].schedule_turn()
                 await asyncio.sleep(0)
             await eventually(lambda: cluster.member("a").member.status.members == ("a",))
-            assert backup.queues["q"].count < COUNT
+            assert backup.queues["q"].messages.count < COUNT
             behind.is_over()
             await cluster.reach("b", State.READY)
-            assert backup.queues["q"].count == COUNT
+            assert backup.queues["q"].messages.count == COUNT
 
     told(story)

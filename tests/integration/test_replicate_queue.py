@@ -53,10 +53,10 @@ class Elsewhere:
 
     @property
     def bodies(self) -> list[str]:
-        queue = self.broker.container.resources.state.queues.get("orders")
+        queue = self.broker.container.resources.catalog.queues.get("orders")
         if queue is None:
             return []
-        return [body_of(entry.content().payload) for entry in queue.entries()]
+        return [body_of(entry.resident_body()) for entry in queue.messages]
 
 
 def body_of(payload: bytes) -> str:
@@ -171,8 +171,8 @@ def test_the_primary_of_a_cluster_keeps_a_copy_that_its_backups_have_too(tmp_pat
             await asyncio.to_thread(receive, here.url("a"), 1)
 
             def copied(name: str) -> int:
-                queue = there.brokers[name].container.resources.state.queues.get("orders")
-                return -1 if queue is None else queue.count
+                queue = there.brokers[name].container.resources.catalog.queues.get("orders")
+                return -1 if queue is None else queue.messages.count
 
             await eventually(lambda: (copied("x"), copied("y")) == (2, 2))
             await there.ask("x", "switchover", to="y")

@@ -68,7 +68,7 @@ def test_without_one_store_nobody_begins_until_the_verdicts_own_command_was_run(
 
     crashes.restart(without=[2])
     for broker in cluster.brokers[:2]:
-        cluster.wait_until(partial(refuses, broker), f"{broker.name} refuses")
+        cluster.wait_until(partial(refuses, broker), f"{broker.name} refuses", timeout_s=90)
     assert cluster.primary() is None
     cluster.crash()
 

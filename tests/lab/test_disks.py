@@ -18,8 +18,8 @@ SEGMENTS: Final = "store:\\n  segment-size: 64KiB\\n"
 """The room of a file is taken when it is made: with small ones a full disk shows soon."""
 QUIET_S: Final = 12.0
 """Longer than two monitors are apart."""
-LONG_NAME: Final = "a-queue-with-a-name-as-long-as-it-takes-to-fill-a-page-of-the-log-with-not-so-many-of-them" * 2
-TIMES_ENOUGH: Final = 12
+LONG_NAME: Final = "a-queue-with-a-name-as-long-as-may-be".ljust(1000, "-")
+TIMES_ENOUGH: Final = 4
 """Two lines each; the file system has given the log its last page, which may have room still."""
 
 

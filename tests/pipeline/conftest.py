@@ -48,6 +48,7 @@ def spark() -> Iterator[SparkSession]:
         "local[2]",
         spark_sql_shuffle_partitions="2",
         spark_default_parallelism="2",
+        spark_sql_codegen_wholeStage="false",
         spark_driver_host="127.0.0.1",
         spark_driver_bindAddress="127.0.0.1",
     )

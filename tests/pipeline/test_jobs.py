@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from qpid_ha_broker.amqp.sections import MessageSections
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.store.best import best
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.fold import fold
@@ -96,7 +96,7 @@ def test_a_consolidated_store_is_what_the_broker_itself_would_have_made(
     shutil.copytree(made.parent, old.directory / "snapshots", dirs_exist_ok=True)
     for number in (1, 2):
         old.segment(number).unlink()
-    recovered = recover(LocalDisk(old.directory), ResourceSet("default", MessageSections()), apply_all=True)
+    recovered = recover(LocalDisk(old.directory), Resources(MessageSections()).sets, apply_all=True)
     assert recovered.messages == 67
     rows = spark.read.parquet(str(tmp_path / "out" / "events"))
     assert rows.count() == json.loads(result.stdout)["rows"] == 1 + 1 + 100 + 34 + 1

@@ -193,7 +193,7 @@ class ConsumingClient:
                 self._open(node)
 
     def _open(self, node: Node) -> None:
-        queue = node.resources.state.queues.get(self._queue_name)
+        queue = node.resources.catalog.queues.get(self._queue_name)
         if queue is None:
             return
         session = self._session = node.open_session(self)
@@ -206,7 +206,7 @@ class ConsumingClient:
     def _give_credit(self, node: Node) -> None:
         if self._taker is not None and self._queue is not None:
             self._taker.credit = CREDIT - len(self._held)
-            node.resources.wake(self._queue)
+            node.resources.catalog.wake(self._queue)
             node.written()
 
     def handed_out(self, taker: Taker, entry: Entry) -> None:
@@ -215,7 +215,7 @@ class ConsumingClient:
             return
         self._held[entry.id] = entry
         is_marked = entry.acquired_before or entry.delivery_count > 0 or entry.id <= queue.redelivered_below
-        self._shop.ledger.delivered(Copy.read(entry.content().payload), is_marked, session.node)
+        self._shop.ledger.delivered(Copy.read(entry.resident_body()), is_marked, session.node)
         answer = partial(session.node.do, partial(self._answer, session, entry))
         self._shop.schedule.after(0.3 * self._shop.draw.random(), answer)
 
@@ -231,7 +231,7 @@ class ConsumingClient:
         self._give_credit(node)
 
     def _accept(self, session: Session, queue: Queue, entry: Entry) -> None:
-        copy, ledger = Copy.read(entry.content().payload), self._shop.ledger
+        copy, ledger = Copy.read(entry.resident_body()), self._shop.ledger
         ledger.accepting(copy)
         token = session.node.resources.accept(queue, [entry])
         session.node.wait(token, session, partial(ledger.settled, copy, session.node, token.lsn))
@@ -244,14 +244,14 @@ class ConsumingClient:
         self._held = {}
 
     def _leave(self, node: Node, queue: Queue, taker: Taker) -> None:
-        held = [entry for entry in self._held.values() if entry.event is not None]
+        held = [entry for entry in self._held.values() if entry.body is not None]
         if node.is_primary:
             node.resources.release(queue, held, failed=self._shop.draw.random() < 0.5)
             node.resources.unsubscribe(queue, taker, node.clock.wall_ms())
             node.written()
         else:
             for entry in held:  # Nothing may be written any more: the messages are simply free again.
-                queue.give_back(entry, failed=False)
+                queue.messages.give_back(entry, failed=False)
             queue.unsubscribe(taker, node.clock.wall_ms())
 
 
@@ -281,7 +281,7 @@ class Administrator:
         node, ledger = session.node, self._shop.ledger
         if not session.is_open:
             return
-        exists = name not in node.resources.state.queues
+        exists = name not in node.resources.catalog.queues
         change = ledger.object_changing(name, exists)
         try:
             if exists:
@@ -291,13 +291,13 @@ class Administrator:
         except ModelError:
             node.end_session(session)
             return
-        written = node.resources.log.written
+        written = node.resources.default.log.written
         node.wait(written, session, partial(self._changed, session, name, change, written.lsn))
         node.written()
 
     def _make(self, node: Node, name: str) -> None:
         queue = node.configuration.declare_queue(name, {})
-        if "x" not in node.resources.state.exchanges:
+        if "x" not in node.resources.catalog.exchanges:
             node.configuration.declare_exchange("x", "direct", {})
         node.configuration.bind("x", name, "key", {})
         for _ in range(self._shop.draw.randrange(4)):

@@ -70,7 +70,7 @@ class Cluster:
         codec = recoded if plan.use_codec else None
         draw = self._draw("network")
         self.network = Network(self.schedule, draw, plan.delay_s, plan.channel_frames, codec)
-        self.register = Register(self.schedule, self._draw("register"))
+        self.register = Register(self.schedule, self._draw("register"), self._draw("register of backups"))
         names = [f"n{index}" for index in range(plan.nodes)]
         self.custody = Custody(names, plan.has_store, lambda: self.schedule.now_s)
         world = World(self.schedule, self.network, self.register, self.trace, self, self.custody, plan.check_every)
@@ -159,6 +159,7 @@ class Cluster:
     def state_changed(self, node: Node, change: StateChanged) -> None:
         if change.after is State.PRIMARY:
             self._led_since_s.setdefault(node.member.status.cluster, self.schedule.now_s)
+            self._note_force_before(node)
             self.ledger.became_primary(node)
             self.generations += 1
             self.newest_generation = node.member.status.generation
@@ -228,6 +229,24 @@ class Cluster:
         self.forced += 1
         self.ledger.force(node)
 
+    def _note_force_before(self, primary: Node) -> None:
+        """The one whom an operator promoted by force was recorded, and overtaken by this one before it heard of that.
+
+        The record that the operator had written is the one by which this one leads. If it goes as far as the other one,
+        what it lacks was given up.
+        """
+        own = primary.member.status.generation, primary.name
+        records = [record for record in self.register.history if record.cluster == primary.member.status.cluster]
+        index = next((at for at, record in enumerate(records) if (record.generation, record.primary) == own), 0)
+        before = records[index - 1].primary if index else ""
+        if before not in self.ledger.given_up_for or before == primary.name:
+            return
+        forced = next(node for node in self.nodes if node.name == before)
+        history = primary.member.status.history
+        held = history[-2].generation if len(history) > 1 else 0, history[-1].first_lsn - 1
+        if held >= forced.member.position:
+            self.ledger.give_up(primary)
+
     def _force_settled(self, node: Node) -> None:
         """The promotion by force was answered. If its record was written all the same, the next one need not force."""
         record = self.register.record
@@ -288,7 +307,11 @@ class Cluster:
 def _replica(node: Node) -> dict[str, object]:
     """What must be the same everywhere. When and why a generation began is told only to who was there."""
     generations = [(entry["generation"], entry["primary"], entry["first_lsn"]) for entry in node.member.history()]
-    return {**replicated_picture(node.resources.state), "generations": generations, "lsn": node.resources.log.last_lsn}
+    return {
+        **replicated_picture(node.resources.sets),
+        "generations": generations,
+        "lsn": node.resources.default.log.last_lsn,
+    }
 
 
 def _address(index: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from qpid_ha_broker.model.state import SetState as Content
+from qpid_ha_broker.model.catalog import Catalog
 
 UNIT_SIZES = 4
 _PAYLOAD = re.compile(rb"<[^<>]{7,60}>")
@@ -43,16 +43,16 @@ def payloads_in(data: bytes | bytearray | memoryview) -> list[bytes]:
     return _PAYLOAD.findall(data)
 
 
-def queued_copies(content: Content) -> dict[str, list[Copy]]:
+def queued_copies(catalog: Catalog) -> dict[str, list[Copy]]:
     """The copies in each queue, in its order."""
     return {
         queue.name: [
-            Copy.read(payload) for entry in queue.entries() if (payload := entry.content().payload).startswith(b"<")
+            Copy.read(payload) for entry in queue.messages if (payload := entry.resident_body()).startswith(b"<")
         ]
-        for queue in content.queues.values()
+        for queue in catalog.queues.values()
     }
 
 
-def copies_in(content: Content) -> set[Copy]:
+def copies_in(catalog: Catalog) -> set[Copy]:
     """All copies, wherever they are."""
-    return {copy for copies in queued_copies(content).values() for copy in copies}
+    return {copy for copies in queued_copies(catalog).values() for copy in copies}

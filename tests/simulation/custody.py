@@ -59,6 +59,10 @@ class Custody:
         self._on_disk: dict[bytes, set[tuple[str, int]]] = {}
         self._ends: dict[Generation, dict[Process, int]] = {}
         self._losses: dict[Holder, Loss] = {}
+        self._began_s: dict[Holder, float] = {Holder(name, 0, 1): 0.0 for name in self._disks}
+        """Of each disk."""
+        self._is_on: dict[Holder, int] = {}
+        """On which disk is what a disk still has, although it was lost; without an entry, on the next one."""
         self._synced_s: dict[str, float] = {}
 
     # --- what happens
@@ -75,7 +79,20 @@ class Custody:
         """What came to the disk since then is not there any more."""
         loss = Loss(f"{cause} at {self._now_s():.1f} s", since_s, is_silent)
         self._losses[Holder(name, 0, self._disks[name])] = loss
+        self._replace(name)
+
+    def disk_put_back(self, name: str, cause: str, copied_s: float, *, is_silent: bool) -> None:
+        """What came to the disk since then is not there any more; what an earlier disk had by then is there again."""
+        self.disk_lost(name, cause, copied_s, is_silent=is_silent)
+        newest = self._disks[name]
+        copied = max(each for each in range(1, newest) if self._began_s[Holder(name, 0, each)] <= copied_s)
+        for number in range(copied, newest - 1):
+            self._losses[Holder(name, 0, number)] = self._losses[Holder(name, 0, newest - 1)]
+        self._is_on[Holder(name, 0, copied)] = newest
+
+    def _replace(self, name: str) -> None:
         self._disks[name] += 1
+        self._began_s[Holder(name, 0, self._disks[name])] = self._now_s()
 
     def received(self, process: Process, data: bytes) -> None:
         """A process has taken messages into its memory."""
@@ -119,5 +136,5 @@ class Custody:
             loss = self._losses[holder]
             if at_s >= loss.since_s:
                 return loss
-            holder = holder._replace(disk=holder.disk + 1)
+            holder = holder._replace(disk=self._is_on.get(holder, holder.disk + 1))
         return None

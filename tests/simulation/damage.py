@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from simulated_disk import SimulatedDisk
 from simulation.custody import Custody
-from simulation.ledger import Ledger
+from simulation.ledger import UNNOTICED_S, Ledger
 from simulation.node import Node
 from simulation.node_store import Machine
 from simulation.plan import Fault, Kind
@@ -88,7 +88,7 @@ class Damage:
         # of one before it is recorded.
         is_known = max(image.known for image in copies.values()) >= (record.generation, record.epoch)
         is_silent = is_known or self._register.at(copied_s) == record
-        self._custody.disk_lost(node.name, fault.kind, copied_s, is_silent=is_silent)
+        self._custody.disk_put_back(node.name, fault.kind, copied_s, is_silent=is_silent)
 
     def all_disks_put_back(self, fault: Fault) -> None:
         for node in self._nodes:
@@ -152,7 +152,7 @@ class Damage:
         now_s = self._schedule.now_s
         self._ledger.is_memory_damaged = True
         since_s = self._register.put_back(max(0.0, now_s - fault.detail / 1000))
-        self._ledger.record_put_back(since_s, lambda: self._register.next_written_s(now_s))
+        self._ledger.record_put_back(since_s, lambda: self._register.misleads_until_s(now_s, UNNOTICED_S))
 
 
 def machine_of(node: Node) -> Machine:

@@ -92,6 +92,8 @@ class Ledger:
         """The in-sync sets of the newest primaries, and since when."""
         self._last_delivered: dict[tuple[str, str], int] = {}
         self._primaries: dict[tuple[str, int], Process] = {}
+        self._led_since_s: dict[Process, float] = {}
+        """When each process became primary last."""
         self._newest_confirmed = 0
         self._newest_started = 0
         self._has_incomplete_lineage = False
@@ -114,7 +116,8 @@ class Ledger:
         """At most one primary in a generation. A cluster that has lost all its memory is another one.
 
         With neither a coordinator nor a majority, nobody may be left who knows of a generation whose primary died.
-        Nor where all who knew of it have died since, and their memory with them.
+        Nor where all who knew of it have died since, and their memory with them. Nor may anybody know of one that leads
+        and cannot be asked, if the record was put back to what it was before that one was recorded.
         """
         key, process = (node.member.status.cluster, node.member.status.generation), (node.name, node.process)
         self._newest_started = max(self._newest_started, node.member.status.generation)
@@ -129,17 +132,27 @@ class Ledger:
         is_nobody_asked = not settings.has_coordinator and settings.min_in_sync == 1
         is_recorded = settings.has_coordinator and not self.is_memory_damaged
         may_forget = is_forced or is_nobody_asked or (is_in_no_memory and not is_recorded)
-        if other != process and may_forget and not self._is_still_primary(other):
+        is_over = may_forget and not self._is_still_primary(other)
+        if other != process and (is_over or self._is_hidden(other, node)):
             self._primaries[key] = process
         elif other != process:
             raise Violation(f"{other} and {process} were both primary of generation {key[1]}")
+        self._led_since_s[process] = self._now_s()
         self._has_incomplete_lineage |= is_in_history
         if node.name in self.given_up_for:
-            self._give_up(node)
+            self.give_up(node)
         if self.is_record_lost and len(node.member.history()) == 1:
             # Neither the record nor a broker knows that anything was there. Nobody may: what is kept is not excused.
             self._may_have_begun_anew = True
-        self._note_what_is_gone(copies_in(node.resources.state))
+        self._note_what_is_gone(copies_in(node.resources.catalog))
+
+    def _is_hidden(self, primary: Process, candidate: Node) -> bool:
+        """Whether the candidate asked that one in vain, and was promoted by a record of before it that was put back."""
+        led_since_s, now_s = self._led_since_s.get(primary, inf), self._now_s()
+        return primary[0] in candidate.could_not_ask and any(
+            record.since_s <= led_since_s <= record.at_s and now_s <= record.until_s() + UNNOTICED_S
+            for record in self._false_records
+        )
 
     def _note_what_is_gone(self, present: set[Copy]) -> None:
         for copy in self.confirmations:
@@ -157,13 +170,13 @@ class Ledger:
     def force(self, node: Node) -> None:
         """An operator is about to make `node` primary, or to let it go on, whatever others may hold."""
         if node.is_primary:
-            self._give_up(node)
+            self.give_up(node)
         else:
             self.given_up_for.add(node.name)
 
-    def _give_up(self, node: Node) -> None:
+    def give_up(self, node: Node) -> None:
         """An operator promoted `node` by force: what it lacks was given up, and only that."""
-        present, reason = copies_in(node.resources.state), (f"an operator promoted {node.name} by force",)
+        present, reason = copies_in(node.resources.catalog), (f"an operator promoted {node.name} by force",)
         for copy in [copy for copy in self.confirmations if not self._is_there(copy, present)]:
             del self.confirmations[copy]
             self.excuses.append(Excuse(f"{copy} was confirmed", reason))
@@ -171,7 +184,7 @@ class Ledger:
             del self.settlements[copy]
             self.excuses.append(Excuse(f"{copy} was settled", reason))
         for name, (change, exists, promise) in self._objects.items():
-            if promise is not None and (name in node.resources.state.queues) != exists:
+            if promise is not None and (name in node.resources.catalog.queues) != exists:
                 self._objects[name] = change, exists, None
                 self.excuses.append(Excuse(f"queue {name} was changed", reason))
 
@@ -186,8 +199,10 @@ class Ledger:
         return Promise(node.member.status.generation, holders, self._now_s(), is_durable)
 
     def _is_kept_by_somebody(self, promise: Promise) -> bool:
-        is_kept = any(self._custody.loss(holder, promise.at_s) is None for holder in promise.holders)
-        return is_kept and not self._is_a_copy_believed(promise) and not self._misled(promise)
+        losses = {holder: self._custody.loss(holder, promise.at_s) for holder in promise.holders}
+        if None not in losses.values() or self._is_last_set_lost(promise, losses):
+            return False
+        return not self._is_a_copy_believed(promise) and not self._misled(promise)
 
     def _is_a_copy_believed(self, promise: Promise) -> bool:
         """Whether a holder's store was put back, and may lead, or have another one lead, where nobody contradicts.
@@ -247,7 +262,7 @@ class Ledger:
         for other in self._nodes.values():
             if other is node or not other.is_primary or other.member.status.generation <= generation:
                 continue
-            is_there = self._is_among(copy, copies_in(other.resources.state))
+            is_there = self._is_among(copy, copies_in(other.resources.catalog))
             if not is_there and not self._is_among(copy, self._accepting):
                 raise Violation(f"{node.name} confirmed {copy} in generation {generation}; {other.name} has it not")
 
@@ -324,10 +339,10 @@ class Ledger:
 
     def check_end(self, primary: Node, backups: Iterable[Node] = ()) -> None:
         """Compare what was promised with what is there, on all brokers at rest."""
-        queued = queued_copies(primary.resources.state)
+        queued = queued_copies(primary.resources.catalog)
         self._check_order(queued)
         for backup in backups:
-            if queued_copies(backup.resources.state) != queued:
+            if queued_copies(backup.resources.catalog) != queued:
                 raise Violation(
                     f"{backup.name} is at rest and holds other messages than {primary.name}, or in other order"
                 )
@@ -342,7 +357,7 @@ class Ledger:
         self._check_units(present)
         self._check_numbers(present)
         for name, (_, exists, promise) in self._objects.items():
-            if promise is not None and (name in primary.resources.state.queues) != exists:
+            if promise is not None and (name in primary.resources.catalog.queues) != exists:
                 self._excuse_or_raise(f"queue {name} should {'' if exists else 'not '}exist", [promise])
 
     def _is_there(self, copy: Copy, present: set[Copy]) -> bool:
@@ -466,8 +481,13 @@ class Ledger:
 def _may_contradict(other: Node, candidate: Node) -> bool:
     """Whether it can be asked, and is in sync by its own log, or knows a set without the candidate.
 
-    Who was dropped, and is in the middle of a comparison perhaps, takes it that the one in sync holds more.
+    Who was dropped, and is in the middle of a comparison perhaps, takes it that the one in sync holds more; unless it
+    was told of a commit that the candidate lacked when it was promoted.
     """
-    members = other.member.status.members if other.is_up else ()
+    if not other.is_up or other.is_paused:
+        return False
+    answer, history = other.member.answer(), candidate.member.status.history
+    members = answer.members
     defers = candidate.name in members and other.name not in members
-    return other.is_up and not other.is_paused and not defers
+    before = (history[-2].generation if len(history) > 1 else 0), history[-1].first_lsn - 1
+    return not defers or (answer.committed_generation, answer.committed_lsn) > before

@@ -115,8 +115,12 @@ class Manager:
             self._promote(candidates[1])
 
     def _ask_operator(self, candidates: list[Node]) -> None:
-        """All have refused; those of the last in-sync set perhaps for want of witnesses only."""
-        in_sync = [node for node in candidates if node.member.status.generation and self.is_in_sync(node)]
+        """All have refused; those of the last in-sync set perhaps for want of witnesses only.
+
+        One that the primary let in last, and that has not heard of it, lacks what was confirmed just before, and says
+        so: it is not in the in-sync set of its own log.
+        """
+        in_sync = [node for node in candidates if self.is_in_sync(node) and node.name in node.member.status.members]
         chosen = self._operator.choose(candidates, in_sync, self.refusals)
         if chosen is None:
             self._refused.clear()
@@ -137,9 +141,11 @@ class Manager:
         return able
 
     def _in_sync_first(self, able: list[Node]) -> list[Node]:
-        """Those of the last set; all, once those of it have refused: its last change may be on nobody's disk."""
+        """Those of the last set; all, once the whole of it is there and has refused: its last change may be on nobody's
+        disk. One that is down holds it perhaps, and will be back (decision 0004)."""
         in_sync = [node for node in able if self.is_in_sync(node)]
-        have_refused = in_sync and all(self._refusals(node) >= REFUSALS_BEFORE_FORCE for node in in_sync)
+        are_all_here = len(in_sync) == len(self.last_in_sync)
+        have_refused = are_all_here and all(self._refusals(node) >= REFUSALS_BEFORE_FORCE for node in in_sync)
         return able if self._has_store and have_refused else in_sync
 
     def is_in_sync(self, node: Node) -> bool:

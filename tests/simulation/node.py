@@ -13,12 +13,12 @@ from member_harness import MemberHarness, StoreRequest
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Batch, CaughtUp, Chunk, Frame, Resync, Topic, Welcome
 from qpid_ha_broker.ha.replica import Restored
-from qpid_ha_broker.ha.roles import Candidate
+from qpid_ha_broker.ha.roles import Candidate, Following
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.log import CommitToken
-from qpid_ha_broker.model.queue import Consumer
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.store.errors import StoreError
 from simulated_disk import PowerCut
@@ -152,6 +152,8 @@ class Node(MemberHarness):
         self.answers: dict[int, Callable[[bool, str], None]] = {}
         self.sessions: list[Session] = []
         self.stopped_because = ""
+        self.could_not_ask: frozenset[str] = frozenset()
+        """Who did not answer when it asked everybody last."""
         self.step_down_cause = ""
         """Why it was promoted when it asked a primary to step down last."""
         self._inbox: deque[tuple[fx.Input | Callable[[], None], Delivery | None]] = deque()
@@ -172,7 +174,7 @@ class Node(MemberHarness):
         instance = f"{self.name}#{self.process}"
         draw = random.Random(f"{self._world.schedule.now_s}/{instance}")
         self._draw = draw.random
-        self.prepare(ResourceSet("default", PlainReader()))
+        self.prepare(Resources(PlainReader()))
         self.resources.deduplication.producers = self.producers
         self.sessions = []
         self.waiting: deque[Waiting] = deque()
@@ -320,6 +322,8 @@ class Node(MemberHarness):
     def _handle(self, happening: fx.Input) -> None:
         if type(happening) is fx.Ticked:
             self._tick_waits = False
+        elif isinstance(happening, fx.PeersAnswered):
+            self.could_not_ask = frozenset(address.partition(":")[0] for address in happening.unreachable)
         effects = self.apply(happening)
         if effects is None:
             return
@@ -362,7 +366,11 @@ class Node(MemberHarness):
                 waiting = self.waiting.popleft()
                 if waiting.session.is_open:
                     waiting.tell()
-        if self.resources.log.has_pending or self.has_catch_up_work or (self._serves and self.resources.has_work):
+        if (
+            self.resources.default.log.has_pending
+            or self.has_catch_up_work
+            or (self._serves and self.resources.has_work)
+        ):
             self.want_turn()
 
     @property
@@ -406,7 +414,8 @@ class Node(MemberHarness):
         self._world.network.ask(self, asked)
 
     def read_record(self, number: int) -> None:
-        self._world.register.read(number, self._reply())
+        is_backup = isinstance(self.member.role, Following)
+        self._world.register.read(number, self._reply(), is_backup=is_backup)
 
     def write_record(self, number: int, expected: fx.ClusterRecord, wanted: fx.ClusterRecord) -> None:
         self._world.register.write(number, expected, wanted, self._reply())
@@ -424,9 +433,9 @@ class Node(MemberHarness):
 
     def _note_last_batch(self) -> None:
         """What a primary wrote since its last turn is taken by no turn any more, and is in its memory still."""
-        for copy in copies_in(self.resources.state):
+        for copy in copies_in(self.resources.catalog):
             self._world.custody.received((self.name, self.process), copy.payload())
-        self._note_log(self.resources.log.last_lsn)
+        self._note_log(self.resources.default.log.last_lsn)
 
     def note_status(self, status: fx.MemberStatus) -> None:
         if self.store is not None:
@@ -476,7 +485,7 @@ class Node(MemberHarness):
         self._turn_waits = False
         if self._serves and self.resources.has_work:
             self._hand_out()
-        log, store = self.resources.log, self.store
+        log, store = self.resources.default.log, self.store
         if store is not None:
             store.persist_local()
         batch = log.take_batch() if log.has_pending else None

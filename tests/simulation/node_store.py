@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.replica import Restored
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.server.restored import restored_from
 from qpid_ha_broker.server.store import Store, StoreListener
@@ -92,7 +92,7 @@ class Process(NamedTuple):
     """What a store needs of the process around it."""
 
     schedule: Schedule
-    resources: ResourceSet
+    resources: Resources
     run: Callable[[Callable[[], None]], None]
     """Between two inputs, if the process still lives."""
     feed: Callable[[fx.Input], None]
@@ -202,8 +202,8 @@ class SimulatedStore(Store):
     def load(self) -> Recovered:
         """Recover, and begin a segment. Raises OSError as it comes, StoreError."""
         disk, resources = self._machine.disk, self._process.resources
-        found = recover(disk, resources, apply_all=False)
-        self._state_of = resources
+        found = recover(disk, resources.sets, apply_all=False)
+        self._sets = resources.sets
         self._begin(disk, found)
         return found
 
@@ -217,7 +217,7 @@ class SimulatedStore(Store):
     # --- checkpoints, in slices
 
     def _make_checkpoint(self, done: Callable[[], None]) -> CheckpointWriter:
-        return SimulatedCheckpoint(self, self._state_of, done, self._soon)
+        return SimulatedCheckpoint(self, self._sets, done, self._soon)
 
     def note(self, text: str) -> None:
         """For the trace."""
@@ -285,14 +285,14 @@ class NodeStore:
         self._machine = machine
         self._process = process
         self._store = SimulatedStore(machine, process, name)
-        self._member_store = MemberStore(self._store, process.resources.state, process.feed)
+        self._member_store = MemberStore(self._store, process.resources.catalog, process.feed)
 
     def open(self) -> Restored:
         """Recover, and begin a new segment. Raises OSError, StoreError."""
         resources, store = self._process.resources, self._store
         found = store.load()
         restored = restored_from(self._machine.disk, found, self._process.tail_bytes)
-        resources.local_log.add_witness(WITNESS)
+        resources.sets.local_log.add_witness(WITNESS)
         store.start(self)
         self._process.note(
             f"RECOVERED lsn={found.last_lsn} journal={found.journal_lsn} committed={found.committed_lsn}"
@@ -306,7 +306,7 @@ class NodeStore:
     def persisted(self, local_lsn: int, number: int) -> None:
         """On disk up to there."""
         if local_lsn:
-            self._process.resources.local_log.acknowledge(WITNESS, local_lsn)
+            self._process.resources.sets.local_log.acknowledge(WITNESS, local_lsn)
         if number:
             self._member_store.persisted(number)
 
@@ -342,7 +342,7 @@ class NodeStore:
 
     def persist_local(self) -> None:
         """The broker's own log, before the turn's batch of the other one is handed over."""
-        self._store.persist_local(self._process.resources.local_log.take_parts())
+        self._store.persist_local(self._process.resources.sets.local_log.take_parts())
 
     def clean_end(self, uuid: str) -> None:
         """Write all that is left, and close in order. Raises PowerCut or ProcessEnds."""

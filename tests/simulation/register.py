@@ -20,9 +20,11 @@ LATE_S = 0.0, 3.0
 class Register:
     """The promise: reads and compare-and-sets happen at one moment each, somewhere between question and answer."""
 
-    def __init__(self, schedule: Schedule, draw: random.Random) -> None:
+    def __init__(self, schedule: Schedule, draw: random.Random, draw_of_backups: random.Random) -> None:
         self._schedule = schedule
         self._draw = draw
+        self._draw_of_backups = draw_of_backups
+        """For the looks of backups: how often they look changes nothing for others, so a seed stays the same story."""
         self.record = ClusterRecord()
         self.history = [self.record]
         self._written_s = [0.0]
@@ -34,15 +36,17 @@ class Register:
         self.writes_late = False
         """Each write fails for whoever wanted it, and takes effect after that."""
 
-    def read(self, number: int, reply: Callable[[RecordRead], None]) -> None:
+    def read(self, number: int, reply: Callable[[RecordRead], None], *, is_backup: bool = False) -> None:
+        draw = self._draw_of_backups if is_backup else self._draw
+
         def arrived() -> None:
-            if self._is_lost():
+            if self._is_lost(draw):
                 self._fail(lambda: reply(RecordRead(number, None, "no answer")))
                 return
             found = RecordRead(number, self.record)
-            self._schedule.after(self._delay_s(), lambda: reply(found))
+            self._schedule.after(self._delay_s(draw), lambda: reply(found))
 
-        self._schedule.after(self._delay_s(), arrived)
+        self._schedule.after(self._delay_s(draw), arrived)
 
     def write(
         self, number: int, expected: ClusterRecord, wanted: ClusterRecord, reply: Callable[[RecordWritten], None]
@@ -60,7 +64,7 @@ class Register:
             compare_and_set()
 
         def arrived() -> None:
-            if self._is_lost():
+            if self._is_lost(self._draw):
                 self._fail(lambda: reply(RecordWritten(number, False, None, "no answer")))
                 return
             if self.writes_late:
@@ -71,9 +75,9 @@ class Register:
             if self._draw.random() < LOST_REPLIES:
                 self._fail(lambda: reply(RecordWritten(number, False, None, "no answer")))
             else:
-                self._schedule.after(self._delay_s(), lambda: reply(found))
+                self._schedule.after(self._delay_s(self._draw), lambda: reply(found))
 
-        self._schedule.after(self._delay_s(), arrived)
+        self._schedule.after(self._delay_s(self._draw), arrived)
 
     def _set(self, record: ClusterRecord) -> None:
         self.record = record
@@ -110,18 +114,29 @@ class Register:
         is_lost = any(written_s > asked_s and not name for written_s, name in before)
         return is_lost and any(name not in ("", cluster) for _, name in before)
 
-    def next_written_s(self, after_s: float) -> float:
-        """When it was written for the first time after that; infinite: it was not."""
-        return next((written_s for written_s in self._written_s if written_s > after_s), math.inf)
+    def misleads_until_s(self, put_back_s: float, unnoticed_s: float) -> float:
+        """How long a record that was put back then misleads somebody: until it is written the next time.
+
+        Or, if a newer generation was recorded before, and the primary of the one that came back has a change recorded:
+        until somebody else writes, and `unnoticed_s` more: that one may not look sooner. Infinite: it still does.
+        """
+        index = self._index_at(put_back_s)
+        before, false = self.history[index - 1], self.history[index]
+        is_older = false.cluster == before.cluster and false.generation < before.generation
+        writes = list(zip(self._written_s, self.history, strict=True))[index + 1 :]
+        right = [written_s for written_s, record in writes if not (is_older and record[:3] == false[:3])]
+        if not right:
+            return math.inf
+        return right[0] if right[0] == writes[0][0] else right[0] + unnoticed_s
 
     def _index_at(self, at_s: float) -> int:
         return bisect_right(self._written_s, at_s) - 1
 
-    def _is_lost(self) -> bool:
-        return self.is_down or self._draw.random() < LOST_REPLIES / 3
+    def _is_lost(self, draw: random.Random) -> bool:
+        return self.is_down or draw.random() < LOST_REPLIES / 3
 
     def _fail(self, reply: Callable[[], None]) -> None:
         self._schedule.after(LIMIT_S, reply)
 
-    def _delay_s(self) -> float:
-        return self._draw.uniform(0.001, 0.02) if self._draw.random() < 0.9 else self._draw.uniform(0.02, 0.8)
+    def _delay_s(self, draw: random.Random) -> float:
+        return draw.uniform(0.001, 0.02) if draw.random() < 0.9 else draw.uniform(0.02, 0.8)

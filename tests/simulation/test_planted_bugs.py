@@ -7,7 +7,6 @@ from operator import attrgetter
 
 import pytest
 
-from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.ha import catchup
 from qpid_ha_broker.ha.browser import Ranges, ReplicatingBrowser
 from qpid_ha_broker.ha.in_sync import InSyncSet
@@ -60,22 +59,23 @@ class Seen:
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
-        self._event = entry.content()
-        self.id = entry.id
+        self.id, self.body, self.size = entry.id, entry.resident_body(), entry.size
+        self.enqueued = entry.enqueued
 
     @property
     def delivery_count(self) -> int:
         return self._entry.delivery_count
 
-    def content(self) -> Enqueued:
-        return self._event
+    def resident_body(self) -> bytes:
+        return self.body
 
 
 class Snapshot:
     """A queue as it was when its browser began."""
 
     def __init__(self, queue: Queue) -> None:
-        self._seen = sorted((Seen(entry) for entry in queue.entries()), key=attrgetter("id"))
+        self.messages = self
+        self._seen = sorted((Seen(entry) for entry in queue.messages), key=attrgetter("id"))
 
     def newest_before(self, bound: int, limit: int) -> list[Seen]:
         return [seen for seen in self._seen if seen.id < bound][-limit:]
@@ -113,7 +113,7 @@ def test_a_new_primary_that_knows_no_producers_is_found(monkeypatch: pytest.Monk
 
     def apply_all_without_memory(self: Replica) -> None:
         apply_all(self)
-        self._resources.state.producers.clear()
+        self._set.state.producers.clear()
 
     monkeypatch.setattr(Replica, "apply_all", apply_all_without_memory)
 

@@ -41,6 +41,10 @@ def test_messages_of_a_store_that_were_not_durable_leave_a_gap_and_no_more() -> 
 
 
 RARE = {
+    "a primary came back from its store without a message that was not durable and was committed": 763159,
+    "of the last set one lost its disk, the other one was restarted, and a third one was dropped before": 765159,
+    "who led the newest generation lost its disk, and was filled by the stale primary before that heard of it": 773133,
+    "one never heard that the whole cluster was shut down, and alone has what was not durable": 766452,
     "two candidates in a row died between claim and first event": 613535,
     "who knew of a newer generation than the record answered too late": 615225,
     "a record of a cluster that never was took effect late": 604027,
@@ -53,6 +57,15 @@ RARE = {
     "the record was put back that said that a slow primary is alone": 713969,
     "the one in sync by an unrecorded set lost its disk": 712923,
     "a store was put back while the other was in the middle of a comparison": 613581,
+    "a primary that slept had a change recorded by a record that was put back": 723645,
+    "the same, and what it confirmed until it looked again went to its own disk": 728060,
+    "the first backup was let in and never heard of it": 734015,
+    "one left while another one's departure and return were on their way": 743158,
+    "a candidate could not ask a primary of whom the record that was put back says nothing": 743870,
+    "all disks were put back, and one of them again, to a newer copy": 744735,
+    "who was promoted by force was recorded, and overtaken by another one before it knew": 753398,
+    "without a coordinator the last one in sync is fenced, and one that was dropped knows what was settled": 753826,
+    "the one in sync lost its disk and was filled by a primary that had slept": 725552,
 }
 """Seeds of what a few hundred clusters do not come across."""
 

@@ -150,7 +150,7 @@ def test_a_question_ends_at_its_limit_and_says_who_has_not_answered() -> None:
 
 def test_the_register_takes_one_of_two_writers() -> None:
     schedule = Schedule()
-    register = Register(schedule, random.Random(1))
+    register = Register(schedule, random.Random(1), random.Random(1))
     answers: list[object] = []
     for name in ("n0", "n1"):
         register.write(1, ClusterRecord(), ClusterRecord("c", 1, name, 1, (name,)), answers.append)
@@ -174,7 +174,7 @@ def written(register: Register, schedule: Schedule, expected: ClusterRecord, wan
 
 def test_a_record_that_is_put_back_is_that_of_then() -> None:
     schedule = Schedule()
-    register = Register(schedule, random.Random(2))
+    register = Register(schedule, random.Random(2), random.Random(2))
     assert written(register, schedule, ClusterRecord(), RECORD).written
     now_s, newer = schedule.now_s, RECORD._replace(epoch=2)
     assert written(register, schedule, RECORD, newer).written
@@ -183,14 +183,47 @@ def test_a_record_that_is_put_back_is_that_of_then() -> None:
 
     assert register.record == RECORD
     assert 0 < since_s < now_s
-    assert register.next_written_s(schedule.now_s) == math.inf
+    assert register.misleads_until_s(schedule.now_s, 4.0) == math.inf
     register.lose()
     assert register.record == ClusterRecord()
 
 
+def test_a_record_that_was_put_back_misleads_nobody_once_it_was_written() -> None:
+    schedule = Schedule()
+    register = Register(schedule, random.Random(2), random.Random(2))
+    assert written(register, schedule, ClusterRecord(), RECORD).written
+    now_s, newer = schedule.now_s, RECORD._replace(epoch=2)
+    assert written(register, schedule, RECORD, newer).written
+    put_back_s = schedule.now_s
+    register.put_back(now_s)
+
+    assert written(register, schedule, RECORD, newer).written
+
+    assert put_back_s < register.misleads_until_s(put_back_s, 4.0) < put_back_s + LIMIT_S
+
+
+def test_but_the_primary_of_a_generation_that_is_over_until_somebody_else_has_written_and_it_has_looked() -> None:
+    """It slept, and has a change recorded by what it finds."""
+    schedule = Schedule()
+    register = Register(schedule, random.Random(3), random.Random(3))
+    assert written(register, schedule, ClusterRecord(), RECORD).written
+    now_s, newer = schedule.now_s, RECORD._replace(generation=2, primary="n1")
+    assert written(register, schedule, RECORD, newer).written
+    put_back_s = schedule.now_s
+    register.put_back(now_s)
+    alone = RECORD._replace(epoch=2)
+    assert written(register, schedule, RECORD, alone).written
+    assert register.misleads_until_s(put_back_s, 4.0) == math.inf
+
+    asked_s = schedule.now_s
+    assert written(register, schedule, alone, newer).written
+
+    assert asked_s + 4.0 < register.misleads_until_s(put_back_s, 4.0) < asked_s + 4.0 + LIMIT_S
+
+
 def test_a_first_start_is_overtaken_by_one_whose_record_was_lost_after_it_had_begun() -> None:
     schedule = Schedule()
-    register = Register(schedule, random.Random(2))
+    register = Register(schedule, random.Random(2), random.Random(2))
     slow, late = RECORD._replace(cluster="slow"), RECORD._replace(cluster="late")
     register.writes_late = True
     register.write(2, ClusterRecord(), slow, lambda reply: None)
@@ -212,7 +245,7 @@ def test_a_first_start_is_overtaken_by_one_whose_record_was_lost_after_it_had_be
 
 def test_a_late_write_takes_effect_after_its_failure_was_told_unless_somebody_was_faster() -> None:
     schedule = Schedule()
-    register = Register(schedule, random.Random(2))
+    register = Register(schedule, random.Random(2), random.Random(2))
     register.writes_late = True
     answers: list[RecordWritten] = []
     register.write(1, ClusterRecord(), RECORD, answers.append)
@@ -256,3 +289,24 @@ def test_who_received_a_message_has_it_until_its_process_dies() -> None:
     assert [custody.loss(holder, 0.0) for holder in custody.holders_of(copy)] == [None, Loss("crash at 0.0 s")]
     assert custody.holders_at(Generation("c", 1), 7) == (Holder("n0", 1),)
     assert custody.holders_at(Generation("c", 2), 1) == ()
+
+
+def test_a_newer_copy_brings_back_what_an_older_one_had_taken_away() -> None:
+    schedule = Schedule()
+    custody = Custody(["n0"], True, lambda: schedule.now_s)
+    at_first = Holder("n0", 0, 1)
+    schedule.run_until(10.0)
+    custody.disk_put_back("n0", "put back", 5.0, is_silent=False)
+    assert custody.loss(at_first, 8.0) is not None
+    schedule.run_until(11.0)
+
+    custody.disk_put_back("n0", "put back again", 9.0, is_silent=True)
+
+    assert custody.loss(at_first, 8.0) is None
+    loss, between = custody.loss(at_first, 9.5), custody.loss(Holder("n0", 0, 2), 10.5)
+    assert loss is not None
+    assert between is not None
+    assert (loss.is_silent, between.is_silent) == (True, True)
+    assert custody.loss(Holder("n0", 0, 3), 12.0) is None
+    custody.disk_lost("n0", "lost")
+    assert custody.loss(at_first, 8.0) is not None

@@ -26,7 +26,7 @@ class Pair:
     def part(self) -> None:
         """Bring the backup level by the stream; from then on each is alone."""
         for record in self.written():
-            self.backup.resources.follow(record)
+            self.backup.resources.default.follow(record)
         self.common_lsn = self.primary.log.last_lsn
 
     def written(self) -> list[LogRecord]:
@@ -39,7 +39,7 @@ class Pair:
 
     def meet(self, max_messages: int = 2, window: int = 3) -> None:
         """Up to the primary's objects."""
-        self.catch_up = CatchUp(self.backup.resources, self.common_lsn)
+        self.catch_up = CatchUp(self.backup.resources.default, self.common_lsn)
         self.discarded += self.catch_up.discard_after_common()
         held: dict[int, tuple[tuple[int, int], ...]] = {}
         for frame in self.catch_up.holdings():
@@ -86,13 +86,13 @@ class Pair:
         self.check_equal()
 
     def check_equal(self) -> None:
-        assert replicated_picture(self.backup.state) == replicated_picture(self.primary.state)
+        assert replicated_picture(self.backup.sets) == replicated_picture(self.primary.sets)
         assert self.backup.log.last_lsn == self.primary.log.last_lsn
 
     def follow_on(self) -> None:
         """Afterwards the backup follows as any other."""
         for record in self.written():
-            self.backup.resources.follow(record)
+            self.backup.resources.default.follow(record)
         self.check_equal()
 
 
@@ -106,10 +106,10 @@ def pair_with(count: int = 0, **arguments: Scalar) -> tuple[Pair, Queue]:
 
 
 def accept(core: Core, name: str, *places: int) -> None:
-    queue = core.state.queues[name]
-    entries = sorted(queue.entries(), key=lambda entry: entry.id)
+    queue = core.catalog.queues[name]
+    entries = sorted(queue.messages, key=lambda entry: entry.id)
     core.resources.accept(queue, [entries[place] for place in places])
 
 
 def held_by(core: Core, name: str = "a") -> list[str]:
-    return bodies(core.state.queues[name].entries())
+    return bodies(core.catalog.queues[name].messages)

@@ -17,6 +17,7 @@ from qpid_ha_broker.ha import frames as fr
 RESYNC = {fr.Resync.TAIL: "the tail of the stream follows", fr.Resync.DIFF: "compare"}
 STORES = {
     fr.StoreOrigin.MEMORY: "",
+    fr.StoreOrigin.UNVERIFIED: ", from a primary that is not known to be the recorded one",
     fr.StoreOrigin.DIRTY: ", from a store that was not closed in order",
     fr.StoreOrigin.CLEAN: ", from a store that was closed in order",
     fr.StoreOrigin.FAILED: ", its store has failed",

@@ -6,17 +6,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
-from model_support import NOW_MS, WITNESS, Core, TextReader, message
+from model_support import NOW_MS, WITNESS, Core, TextReader, event_of, message
 from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.events.types import GenerationStarted, InSyncChanged, Scalar
+from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange
-from qpid_ha_broker.model.log import LOCAL_BASE
-from qpid_ha_broker.model.queue import Consumer, Queue
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import SetState
 from qpid_ha_broker.model.transaction import Message, Publish, Transaction
 from qpid_ha_broker.server.store_status import StoreStatus
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
@@ -48,7 +49,7 @@ class KeptCore(Core):
 
     def __init__(self, disk: Disk | None = None, *, log_acquisitions: bool = False) -> None:
         super().__init__(log_acquisitions=log_acquisitions)
-        self.resources.local_log.add_witness(WITNESS)
+        self.resources.sets.local_log.add_witness(WITNESS)
         self.disk: Disk = disk or SimulatedDisk(Random(1))
         self.committed_lsn: int | None = None
         """What blocks say; None: that all before them is committed."""
@@ -58,15 +59,15 @@ class KeptCore(Core):
             self.disk, IDENTITY, 1, generation=1, first_lsn=1, first_local_lsn=LOCAL_BASE + 1, previous_bytes=0,
             clock=lambda: NOW_MS, segment_bytes=SEGMENT_BYTES, status=self.status,
         )  # fmt: skip
-        self.resources.write(GenerationStarted(1, "alpha", "the cluster", NOW_MS, False, "the first start"))
-        self.resources.write(InSyncChanged(1, ("alpha",)))
+        self.resources.default.write(GenerationStarted(1, "alpha", "the cluster", NOW_MS, False, "the first start"))
+        self.resources.default.write(InSyncChanged(1, ("alpha",)))
         self.keep()
 
     def keep(self) -> None:
         """What one turn wrote: blocks of both logs, cut where the other one was written in between."""
         batch = self.log.take_batch()
         records = decode(batch.data).records if batch is not None else []
-        for part in self.resources.local_log.take_parts():
+        for part in self.resources.sets.local_log.take_parts():
             before = [record for record in records if record.lsn <= part.after_lsn]
             records = records[len(before) :]
             self._stage(before)
@@ -88,7 +89,7 @@ class KeptCore(Core):
         """Roll, and begin a dump of the state before the new segment."""
         self.keep()
         number = self.journal.roll()
-        return Dump(self.state, *self.state.log_ends), number
+        return Dump(self.sets), number
 
     def write_dump(self, dump: Dump, number: int, pieces: list[bytes]) -> None:
         """Make a snapshot of all pieces of a dump."""
@@ -203,44 +204,49 @@ class AnyCommands:
         return plain._replace(producer=random.choice([b"p", b"q", b"r", b"\xff"]), sequence=max(number, 0))
 
     def _queue(self) -> Queue:
-        queues = list(self.core.state.queues.values())
+        queues = list(self.core.catalog.queues.values())
         return self.random.choice(queues) if queues else self.core.queue("a")
 
     def _target(self) -> Queue | Exchange:
-        targets: list[Queue | Exchange] = [*self.core.state.queues.values(), *self.core.state.exchanges.values()]
+        targets: list[Queue | Exchange] = [
+            *self.core.catalog.queues.values(),
+            *self.core.catalog.exchanges.values(),
+        ]
         return self.random.choice(targets) if targets else self.core.queue("a")
 
 
-def recovered(disk: Disk, *, apply_all: bool = True) -> tuple[ResourceSet, Recovered]:
+def recovered(disk: Disk, *, apply_all: bool = True) -> tuple[Resources, Recovered]:
     """What a broker knows that starts with what is on `disk`; the books balance."""
-    resources = ResourceSet("default", TextReader())
-    facts = recover(disk, resources, apply_all=apply_all)
+    resources = Resources(TextReader())
+    facts = recover(disk, resources.sets, apply_all=apply_all)
     memory = 0
-    for queue in resources.state.queues.values():
-        queue.check_invariants()
-        memory += queue.size + 300 * queue.count
-    assert resources.state.memory_bytes == memory
-    assert facts.messages == sum(queue.count for queue in resources.state.queues.values())
+    for queue in resources.catalog.queues.values():
+        queue.messages.check_invariants()
+        memory += queue.messages.size + 300 * queue.messages.count
+    assert resources.catalog.memory_bytes == memory
+    assert facts.messages == sum(queue.messages.count for queue in resources.catalog.queues.values())
     return resources, facts
 
 
-def durable_picture(state: SetState) -> dict[str, object]:
-    """All of a state that a restart must bring back."""
+def durable_picture(sets: ResourceSets) -> dict[str, object]:
+    """All that a restart must bring back."""
+    catalog, state = sets.catalog, sets.default.state
     return {
-        "queues": {queue.name: _queue_picture(queue) for queue in state.queues.values()},
+        "queues": {queue.name: _queue_picture(queue) for queue in catalog.queues.values()},
         "exchanges": {
-            each.name: (each.id, each.kind, dict(each.arguments), each.bindings()) for each in state.exchanges.values()
+            each.name: (each.id, each.kind, dict(each.arguments), each.bindings())
+            for each in catalog.exchanges.values()
         },
         "generations": state.generations,
         "in sync": state.in_sync,
-        "producers": (state.producers.items(), state.local_producers.items()),
+        "producers": [each.state.producers.items() for each in sets],
     }
 
 
 def check_transient(facts: Recovered, core: KeptCore, commands: AnyCommands) -> None:
     """Who comes back knows when it lacks messages that are not durable, and whose messages all are lacks none."""
-    entries = [entry for queue in core.state.queues.values() for entry in queue.entries()]
-    assert facts.lost_transient >= sum(not entry.content().durable for entry in entries)
+    entries = [entry for queue in core.catalog.queues.values() for entry in queue.messages]
+    assert facts.lost_transient >= sum(not entry.header.durable for entry in entries)
     if commands.durable == 1:
         assert facts.lost_transient == 0
 
@@ -248,8 +254,8 @@ def check_transient(facts: Recovered, core: KeptCore, commands: AnyCommands) -> 
 def _queue_picture(queue: Queue) -> tuple[object, ...]:
     messages = [
         (entry.id, event.payload, event.priority, event.expires_at_ms, event.key, entry.delivery_count)
-        for entry in queue.entries()
-        if (event := entry.content()).durable
+        for entry in queue.messages
+        if (event := event_of(entry)).durable
     ]
     return queue.id, dict(queue.arguments.given), queue.replication, queue.used, queue.owner, messages
 

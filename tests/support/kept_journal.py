@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.store.blocks import Block, BlockKind
 from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.journal import ClosedSegment, Identity, Journal, StatusFile

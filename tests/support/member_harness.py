@@ -15,7 +15,7 @@ from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 
 StoreRequest = fx.Persist | fx.TruncateLog | fx.BeginCheckpoint | fx.WriteCheckpoint | fx.PersistVote
 
@@ -35,20 +35,20 @@ class ProcessClocks(ABC):
 class MemberHarness(ProcessClocks):
     """The promise: effects are carried out in their order, and those of one input before the next input."""
 
-    resources: ResourceSet
+    resources: Resources
     configuration: Configuration
     member: Member
 
     # --- the process
 
-    def prepare(self, resources: ResourceSet) -> None:
+    def prepare(self, resources: Resources) -> None:
         """An empty memory, or what a store filled."""
         self.resources = resources
         self.configuration = Configuration(resources)
 
     def begin(self, settings: MemberSettings, draw: Callable[[], float], restored: Restored | None = None) -> None:
         """A member over `resources`; `restored`: what the process before left on disk."""
-        self.member = Member(settings, self.resources, draw, self.wall_ms, restored)
+        self.member = Member(settings, self.resources.default, draw, self.wall_ms, restored)
 
     @property
     def has_catch_up_work(self) -> bool:

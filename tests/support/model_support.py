@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from qpid_ha_broker.events.codec import LogRecord, decode
-from qpid_ha_broker.events.types import Event, Scalar
+from qpid_ha_broker.events.types import Enqueued, Event, Scalar
+from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.dispatcher import Accepts, Consumer
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.log import Log
-from qpid_ha_broker.model.queue import Accepts, Consumer, Queue
+from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
-from qpid_ha_broker.model.replication import is_local, is_local_binding
-from qpid_ha_broker.model.resource_set import ResourceSet
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, SetState
+from qpid_ha_broker.model.replication import is_local_binding
+from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sequence import Entry, load_bodies
 from qpid_ha_broker.model.transaction import Message, Publish, Transaction
 
 NOW_MS = 1_700_000_000_000
@@ -48,12 +50,17 @@ def body(payload: bytes) -> str:
 
 def bodies(entries: Iterable[Entry]) -> list[str]:
     """What the messages say, in order."""
-    return [body(entry.content().payload) for entry in entries]
+    return [body(each) for each in load_bodies(list(entries))]
+
+
+def event_of(entry: Entry) -> Enqueued:
+    """The event that brought the message, wherever its body is."""
+    return entry.enqueued(*load_bodies([entry]))
 
 
 def wants(text: str) -> Accepts:
     """The selector of a consumer that takes only messages with `text` in their body."""
-    return lambda event: text in body(event.payload)
+    return lambda encoded: text in body(encoded)
 
 
 def read_batch(log: Log) -> list[LogRecord]:
@@ -71,12 +78,13 @@ class Core:
     """A resource set, its configuration, and a witness that reads along and acknowledges nothing by itself."""
 
     def __init__(
-        self, resources: ResourceSet | None = None, *, log_acquisitions: bool = False, witness: bool = True
+        self, resources: Resources | None = None, *, log_acquisitions: bool = False, witness: bool = True
     ) -> None:
-        self.resources = resources or ResourceSet("default", TextReader(), log_acquisitions=log_acquisitions)
+        self.resources = resources or Resources(TextReader(), log_acquisitions=log_acquisitions)
         self.configuration = Configuration(self.resources)
-        self.log = self.resources.log
-        self.state = self.resources.state
+        self.log = self.resources.default.log
+        self.sets, self.catalog = self.resources.sets, self.resources.catalog
+        self.state = self.resources.default.state
         self.now_ms = NOW_MS
         self.records: list[LogRecord] = []
         self._inboxes: dict[Consumer, list[Entry]] = {}
@@ -134,7 +142,7 @@ class Core:
 
     def give_credit(self, queue: Queue, consumer: Consumer, credit: int = 1000, window_bytes: int = PLENTY) -> None:
         consumer.credit, consumer.window_bytes = credit, window_bytes
-        self.resources.wake(queue)
+        self.resources.catalog.wake(queue)
 
     def commit(self) -> None:
         """All that was written."""
@@ -173,7 +181,7 @@ class Core:
 
     def purge(self, queue: Queue) -> int:
         """How many messages a purge has dropped, from its first portion to its last."""
-        purge = self.resources.purge(queue)
+        purge = self.resources.purges.begin(queue)
         self.resources.work.run()
         assert purge.written is not None
         return purge.count
@@ -184,7 +192,7 @@ class Core:
     def tick(self, after_ms: int = 0) -> list[Queue]:
         """Let `after_ms` pass, and then the resource set notice."""
         self.now_ms += after_ms
-        return self.resources.tick(self.now_ms)
+        return self.resources.timers.tick(self.now_ms)
 
     # --- what the log tells
 
@@ -194,26 +202,26 @@ class Core:
         self.records += records
         return [record.event for record in records]
 
-    def replayed(self) -> SetState:
-        """The state that follows from everything written so far."""
-        return self.followed().state
+    def replayed(self) -> ResourceSets:
+        """What follows from everything written so far."""
+        return self.followed().sets
 
-    def followed(self) -> ResourceSet:
+    def followed(self) -> Resources:
         """A backup that has followed everything written so far."""
         self.read()
-        backup = ResourceSet("default", TextReader())
+        backup = Resources(TextReader())
         for record in self.records:
-            backup.follow(record)
+            backup.default.follow(record)
         return backup
 
     def check(self) -> None:
         """What must hold at any time: counters, and that the log alone gives the same state."""
-        for queue in self.state.queues.values():
-            queue.check_invariants()
+        for queue in self.catalog.queues.values():
+            queue.messages.check_invariants()
         self.state.producers.check_invariants(self.log.last_lsn)
         backup = self.followed()
-        assert backup.applied_lsn == self.log.last_lsn
-        assert picture(backup.state) == replicated_picture(self.state)
+        assert backup.default.log.last_lsn == self.log.last_lsn
+        assert picture(backup.sets) == replicated_picture(self.sets)
 
 
 def qpid(arguments: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -229,31 +237,33 @@ def transaction_of(*publishes: tuple[Queue | Exchange, str | Message]) -> Transa
     return transaction
 
 
-def picture(state: SetState) -> dict[str, object]:
-    """All that two states must agree on, in a form that shows the difference."""
-    return _picture(state, list(state.queues.values()), list(state.exchanges.values()), state.memory_bytes)
+def picture(sets: ResourceSets) -> dict[str, object]:
+    """All that two brokers must agree on, in a form that shows the difference."""
+    catalog = sets.catalog
+    return _picture(sets, list(catalog.queues.values()), list(catalog.exchanges.values()), catalog.memory_bytes)
 
 
-def replicated_picture(state: SetState) -> dict[str, object]:
+def replicated_picture(sets: ResourceSets) -> dict[str, object]:
     """What of a primary's state its backups must hold."""
-    queues = [queue for queue in state.queues.values() if not is_local(queue)]
-    exchanges = [exchange for exchange in state.exchanges.values() if not is_local(exchange)]
+    queues, exchanges = sets.default.state.queues(), sets.default.state.exchanges()
     held = [queue for queue in queues if queue.replication is Replicate.MESSAGES]
-    memory = sum(queue.size + MESSAGE_OVERHEAD * queue.count for queue in held)
-    return _picture(state, queues, exchanges, memory)
+    memory = sum(queue.messages.size + MESSAGE_OVERHEAD * queue.messages.count for queue in held)
+    return _picture(sets, queues, exchanges, memory)
 
 
-def _picture(state: SetState, queues: list[Queue], exchanges: list[Exchange], memory: int) -> dict[str, object]:
+def _picture(sets: ResourceSets, queues: list[Queue], exchanges: list[Exchange], memory: int) -> dict[str, object]:
+    catalog, state = sets.catalog, sets.default.state
+
     def shared(exchange: Exchange) -> list[Binding]:
-        ends = [(binding, state.queues_by_id[binding.queue]) for binding in exchange.bindings()]
+        ends = [(binding, catalog.queues_by_id[binding.queue]) for binding in exchange.bindings()]
         return [binding for binding, queue in ends if not is_local_binding(exchange, queue, binding.arguments)]
 
     return {
         "queues": {queue.name: _queue_picture(queue) for queue in queues},
         "exchanges": {each.name: (each.id, each.kind, dict(each.arguments), shared(each)) for each in exchanges},
         "ids": (
-            sorted(queue.id for queue in queues if state.queues_by_id[queue.id] is queue),
-            sorted(exchange.id for exchange in exchanges if state.exchanges_by_id[exchange.id] is exchange),
+            sorted(queue.id for queue in queues if catalog.queues_by_id[queue.id] is queue),
+            sorted(exchange.id for exchange in exchanges if catalog.exchanges_by_id[exchange.id] is exchange),
         ),
         "memory": memory,
         "generations": state.generations,
@@ -263,8 +273,8 @@ def _picture(state: SetState, queues: list[Queue], exchanges: list[Exchange], me
 
 
 def _queue_picture(queue: Queue) -> tuple[object, ...]:
-    kept = queue.entries() if queue.replication is Replicate.MESSAGES else ()
-    messages = [(entry.id, entry.content(), entry.delivery_count) for entry in kept]
+    kept = queue.messages if queue.replication is Replicate.MESSAGES else ()
+    messages = [(entry.id, event_of(entry), entry.delivery_count) for entry in kept]
     size = sum(len(event.payload) for _, event, _ in messages)
     facts = queue.id, dict(queue.arguments.given), queue.replication, queue.used, queue.owner
     return *facts, len(messages), size, messages

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from model_support import Core, message
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
 
 
@@ -12,7 +12,7 @@ def numbered(sequence: int, producer: str = "p", *, text: str = "", durable: boo
     return plain._replace(producer=producer.encode(), sequence=sequence)
 
 
-def dropped(core: Core | ResourceSet) -> int:
+def dropped(core: Core | Resources) -> int:
     resources = core.resources if isinstance(core, Core) else core
     return resources.deduplication.dropped_total
 

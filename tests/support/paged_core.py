@@ -6,11 +6,10 @@ from random import Random
 
 from model_support import Core, message
 from qpid_ha_broker.events.codec import LogRecord, encode_all
-from qpid_ha_broker.events.types import Enqueued
-from qpid_ha_broker.model.paged import BodyDamaged, PagedMessage, read_back
-from qpid_ha_broker.model.paging import Ordered, Paging, Tally
+from qpid_ha_broker.model.paged import BodyDamaged, BodyRef, read_bodies
+from qpid_ha_broker.model.paging import BodyRequest, Paging, Tally
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.store.blocks import BlockKind
 from qpid_ha_broker.store.bodies import Bodies
 from qpid_ha_broker.store.files import Disk
@@ -22,11 +21,11 @@ from simulated_disk import SimulatedDisk
 class PagedCore(Core):
     """What is published is in the journal once `close_file` was called; then `page_out` lets payloads leave."""
 
-    def __init__(self, memory_bytes: int = 0, disk: Disk | None = None, resources: ResourceSet | None = None) -> None:
+    def __init__(self, memory_bytes: int = 0, disk: Disk | None = None, resources: Resources | None = None) -> None:
         super().__init__(resources)
         self.disk = disk or SimulatedDisk(Random(0))
         self.bodies = Bodies(self.disk)
-        self.paging = Paging(self.state, memory_bytes)
+        self.paging = Paging(self.catalog, memory_bytes)
         self.damaged: list[BodyDamaged] = []
         self.journal = Journal.begin(
             self.disk, Identity("cluster", "broker", "default"), 1, generation=1, first_lsn=1,
@@ -65,33 +64,33 @@ class PagedCore(Core):
         self.close_file()
         self.page_out()
 
-    def order(self) -> list[Ordered]:
+    def wanted(self) -> list[BodyRequest]:
         """What has to be read for those who stand before it."""
         self.paging.find_queues()
         return self.paging.wanted()
 
-    def bring(self, ordered: list[Ordered]) -> None:
+    def bring(self, requests: list[BodyRequest]) -> None:
         """The disk has delivered."""
-        self.damaged += self.paging.brought(ordered, read_back([each.message for each in ordered]))
+        self.damaged += self.paging.brought(requests, read_bodies([request.ref for request in requests]))
         for queue in self.paging.waiting():
-            self.resources.wake(queue)
+            self.resources.catalog.wake(queue)
 
     def hand_out(self, limit: int = 100) -> None:
         """As ever, with a disk that delivers in time."""
         super().hand_out(limit)
-        while ordered := self.order():
-            self.bring(ordered)
+        while requests := self.wanted():
+            self.bring(requests)
             super().hand_out(limit)
 
 
 def paged(queue: Queue) -> list[int]:
     """Which messages are on disk alone, by their places among all."""
-    return [at for at, entry in enumerate(queue.entries()) if type(entry.event) is PagedMessage]
+    return [at for at, entry in enumerate(queue.messages) if type(entry.body) is BodyRef]
 
 
 def resident(queue: Queue) -> list[int]:
     """Which are in memory."""
-    return [at for at, entry in enumerate(queue.entries()) if type(entry.event) is Enqueued]
+    return [at for at, entry in enumerate(queue.messages) if type(entry.body) is bytes]
 
 
 def filled(core: PagedCore, count: int = 20, name: str = "q", **arguments: str | int) -> Queue:

@@ -31,7 +31,7 @@ class PairedBroker:
         self.container = Container(
             settings or ContainerSettings("test", "0"), lambda: str(next(numbers)), log_acquisitions=log_acquisitions
         )
-        self.container.configuration.declare_standard_exchanges()
+        self.container.resources.default.declare_standard_exchanges()
         self.container.now_ms = START_MS
         self.batches: list[LogBatch] = []
         self.clients: list[PairedClient] = []
@@ -51,7 +51,7 @@ class PairedBroker:
     def turn(self) -> None:
         """The broker's move; what it wrote to the replicated log is kept in `batches`."""
         batch = self.container.turn()
-        self.container.resources.local_log.take_parts()
+        self.container.resources.sets.local_log.take_parts()
         if batch is not None:
             self.batches.append(batch)
         self.container.take_touched()
@@ -68,12 +68,12 @@ class PairedBroker:
 
     def queue(self, name: str) -> Queue:
         """A queue, by name."""
-        return self.container.resources.state.queues[name]
+        return self.container.resources.catalog.queues[name]
 
     def check_invariants(self) -> None:
         """Raise AssertionError where a queue's counters and its messages disagree."""
-        for queue in self.container.resources.state.queues.values():
-            queue.check_invariants()
+        for queue in self.container.resources.catalog.queues.values():
+            queue.messages.check_invariants()
 
 
 class PairedClient:

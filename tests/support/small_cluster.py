@@ -15,8 +15,9 @@ from qpid_ha_broker.ha.frames import Answer, Frame
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.queue import Consumer, Queue
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.dispatcher import Consumer
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.sequence import Entry
 
 TICK_S = 0.1
@@ -28,7 +29,7 @@ class Node(MemberHarness):
     def __init__(self, cluster: SmallCluster, name: str, settings: MemberSettings) -> None:
         self.cluster = cluster
         self.name = name
-        self.prepare(ResourceSet("default", TextReader()))
+        self.prepare(Resources(TextReader()))
         self.inbox: deque[fx.Input] = deque()
         self.running = True
         self.paused = False
@@ -70,7 +71,7 @@ class Node(MemberHarness):
         if self.inbox:
             self.handle(self.inbox.popleft())
             return True
-        if self.turn_due or self.resources.log.has_pending or self.has_catch_up_work:
+        if self.turn_due or self.resources.default.log.has_pending or self.has_catch_up_work:
             self.turn()
             return True
         return False
@@ -104,7 +105,7 @@ class Node(MemberHarness):
     def turn(self) -> None:
         """What the driver does at the end of a round."""
         self.turn_due = False
-        self.handle(fx.TurnEnded(self.resources.log.take_batch()))
+        self.handle(fx.TurnEnded(self.resources.default.log.take_batch()))
 
     # --- what it asks for
 
@@ -155,42 +156,43 @@ class Node(MemberHarness):
     @property
     def committed(self) -> int:
         """What may be confirmed."""
-        return self.resources.log.committed_lsn
+        return self.resources.default.log.committed_lsn
 
     def declare(self, name: str, **arguments: str | int | bool) -> Queue:
         """Make a queue; arguments without their prefix."""
         return self.configuration.declare_queue(name, {f"qpid.{key}": value for key, value in arguments.items()})
 
-    def publish(self, queue: str, *bodies: str) -> int:
+    def publish(self, queue: str, *bodies: str, durable: bool = False) -> int:
         """Publish; returns the LSN that a confirmation has to wait for."""
         lsn = 0
         for body in bodies:
-            lsn = self.resources.publish(self.resources.state.queues[queue], message(body), NOW_MS).lsn
+            whole = message(body, durable=durable)
+            lsn = self.resources.publish(self.resources.catalog.queues[queue], whole, NOW_MS).lsn
         return lsn
 
     def consume(self, queue: str, count: int) -> int:
         """Take `count` messages and be done with them; returns the LSN to wait for."""
-        found = self.resources.state.queues[queue]
+        found = self.resources.catalog.queues[queue]
         taken = self.take(queue, count)
         return self.resources.accept(found, taken).lsn
 
     def take(self, queue: str, count: int) -> list[Entry]:
         """What a consumer with that credit gets."""
-        found = self.resources.state.queues[queue]
+        found = self.resources.catalog.queues[queue]
         consumer = Consumer()
         consumer.credit, consumer.window_bytes = count, 1 << 30
         self.resources.subscribe(found, consumer, consumer)
-        self.resources.wake(found)
+        self.resources.catalog.wake(found)
         taken = [entry for handout in self.resources.hand_out(NOW_MS, count) for entry in handout.entries]
         self.resources.unsubscribe(found, consumer, NOW_MS)
         return taken
 
     def bodies(self, queue: str) -> list[str]:
         """What the replica holds, in order."""
-        found = self.resources.state.queues.get(queue)
+        found = self.resources.catalog.queues.get(queue)
         if found is None:
             return []
-        return [entry.content().payload.decode().split(";", 2)[2] for entry in found.entries()]
+        return [entry.resident_body().decode().split(";", 2)[2] for entry in found.messages]
 
 
 class SmallCluster:

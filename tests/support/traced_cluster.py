@@ -422,7 +422,7 @@ class TracedCluster(SmallCluster):
             try:
                 if not (node.serves or (node.paused and node.is_in(State.PRIMARY))):
                     raise ModelError(f"no clients are served: this broker is {node.state if node.running else 'down'}")
-                found = node.resources.state.queues[queue]
+                found = node.resources.catalog.queues[queue]
                 lsn = node.resources.publish(found, message(text, durable=True), NOW_MS).lsn
             except ModelError as error:
                 self.tell(f'{name} refuses "{text}": {error}')
@@ -436,10 +436,10 @@ class TracedCluster(SmallCluster):
         """A consumer takes and accepts so many."""
         node = self.traced(name)
         entries = node.take(queue, number)
-        bodies = [entry.content().payload.decode().split(";", 2)[2] for entry in entries]
+        bodies = [entry.resident_body().decode().split(";", 2)[2] for entry in entries]
         self.tell(f"{name} hands out {', '.join(bodies) or 'nothing'}")
         if entries:
-            lsn = node.resources.accept(node.resources.state.queues[queue], entries).lsn
+            lsn = node.resources.accept(node.resources.catalog.queues[queue], entries).lsn
             node.taken.append((lsn, self.promises.consumed(queue, bodies)))
 
     # --- what is told
@@ -560,4 +560,4 @@ class TracedCluster(SmallCluster):
 
 
 def _has_work(node: TracedNode) -> bool:
-    return node.resources.log.has_pending or node.has_catch_up_work
+    return node.resources.default.log.has_pending or node.has_catch_up_work

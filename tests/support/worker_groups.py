@@ -1,7 +1,8 @@
 """Which tests share a process of pytest-xdist, and which process gets which of these groups next.
 
 Who shares something that is expensive to make runs in one process: a lab, Spark, the fixtures of a module. A lab waits
-for its clusters half of the time, so two of them run beside one process that computes; the longest groups begin first.
+for its clusters half of the time, and other tests for processes that they start, so two labs run beside two processes
+without one; the longest groups begin first.
 """
 
 from __future__ import annotations
@@ -18,18 +19,25 @@ LABS: Final = 2
 """Processes that make a lab each; at least one makes none."""
 EXPECTED_S: Final[Mapping[str, float]] = {
     SPARK: 250,
-    "tests/pipeline/test_pipeline_demo.py": 100,
+    "tests/pipeline/test_pipeline_demo.py": 105,
     "tests/pipeline/test_standalone_cluster.py": 60,
     "tests/integration/test_failover.py": 90,
     "tests/integration/test_bench.py": 110,
     "tests/integration/test_rgmanager_scripts.py": 130,
     "tests/integration/test_durable_broker.py": 60,
-    "tests/integration/test_long_steps.py": 50,
-    "tests/simulation/test_simulation.py": 90,
-    "tests/simulation/test_power_cuts.py": 45,
+    "tests/integration/test_long_steps.py": 90,
+    "tests/integration/test_total_crash.py": 35,
+    "tests/integration/test_attack.py": 25,
+    "tests/integration/test_failover_decisions.py": 35,
+    "tests/integration/test_ocf_tester.py": 25,
+    "tests/simulation/test_simulation.py": 160,
+    "tests/simulation/test_power_cuts.py": 60,
     "tests/lab/test_blackouts.py": 170,
     "tests/lab/test_rgmanager.py": 140,
+    "tests/lab/test_partitions.py": 110,
+    "tests/lab/test_choice.py": 100,
     "tests/lab/test_disks.py": 60,
+    "tests/lab/test_configurations.py": 50,
     "tests/lab/test_lab_itself.py": 60,
 }
 """Of groups that take longer than the number of their tests tells, from `./dev test --durations=0`. Only the order

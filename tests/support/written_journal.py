@@ -10,8 +10,8 @@ import proton
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, encode, encode_all
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.scan import durable_only
-from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.journal import Identity, Journal

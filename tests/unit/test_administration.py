@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.administration import Administration, Done, Outcome, Result
 from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, ModelError, NotFound
 from qpid_ha_broker.model.log import CommitToken
-from qpid_ha_broker.model.queue import Consumer
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
 from qpid_ha_broker.server import control
 from qpid_ha_broker.server.administration import control_methods
@@ -54,9 +54,9 @@ class Desk:
     """A resource set with everything that administers it."""
 
     def __init__(self) -> None:
-        self.resources = ResourceSet("default", PlainReader())
+        self.resources = Resources(PlainReader())
         self.configuration = Configuration(self.resources)
-        self.configuration.declare_standard_exchanges()
+        self.resources.default.declare_standard_exchanges()
         self.administration = Administration(self.resources, self.configuration)
         self.settings = Holder()
         self.waited_for: list[CommitToken] = []
@@ -147,7 +147,7 @@ def test_a_queue_is_described_with_what_it_holds_and_who_uses_it(desk: Desk) -> 
     consumer = Consumer()
     desk.resources.subscribe(queue, consumer, owner=None)
     consumer.credit, consumer.window_bytes = 2, 1000
-    desk.resources.wake(queue)
+    desk.resources.catalog.wake(queue)
     (handout,) = desk.resources.hand_out(now_ms=0, limit=10)
     desk.resources.accept(queue, handout.entries[:1])
     assert desk.administration.queue("orders") == {
@@ -197,13 +197,13 @@ def test_purging_says_how_many_went(desk: Desk) -> None:
     desk.publish("orders")
     desk.publish("orders")
     assert [desk.administration.purge_queue("orders").done() for _ in range(2)] == [
-        Done(2, desk.resources.log.written),
-        Done(0, desk.resources.log.written),
+        Done(2, desk.resources.default.log.written),
+        Done(0, desk.resources.default.log.written),
     ]
 
 
 def test_a_command_names_the_lsn_that_makes_it_safe_even_when_it_found_all_done(desk: Desk) -> None:
-    log = desk.resources.log
+    log = desk.resources.default.log
     log.add_witness("backup")
     first = desk.administration.create_queue("orders")
     assert first.written == log.written
@@ -256,7 +256,7 @@ def test_what_is_no_name_is_refused_everywhere(desk: Desk, name: object) -> None
 )
 def test_arguments_that_the_log_could_not_hold_never_reach_it(desk: Desk, arguments: object) -> None:
     desk.administration.create_queue("orders")
-    before = desk.resources.log.last_lsn
+    before = desk.resources.default.log.last_lsn
     commands: list[Callable[[], object]] = [
         lambda: desk.administration.create_queue("news", arguments),
         lambda: desk.administration.update_queue("orders", arguments),
@@ -266,7 +266,7 @@ def test_arguments_that_the_log_could_not_hold_never_reach_it(desk: Desk, argume
     for command in commands:
         with pytest.raises(InvalidArgument, match="arguments"):
             command()
-    assert desk.resources.log.last_lsn == before
+    assert desk.resources.default.log.last_lsn == before
 
 
 def test_updates_cannot_add_up_to_more_than_the_log_holds(desk: Desk) -> None:
@@ -313,12 +313,12 @@ commands = st.one_of(
 @given(st.lists(commands, max_size=5))
 def test_whatever_is_accepted_can_be_written_and_read_back(asked: list[tuple[str, object]]) -> None:
     desk = Desk()
-    desk.resources.log.add_witness("backup")
+    desk.resources.default.log.add_witness("backup")
     desk.administration.create_queue("a")
     for name, *values in asked:
         with suppress(ModelError):
             getattr(desk.administration, str(name))(*values)
-    batch = desk.resources.log.take_batch()
+    batch = desk.resources.default.log.take_batch()
     if batch is not None:
         decoded = decode(batch.data)
         assert decoded.problem is None
@@ -394,7 +394,7 @@ def test_a_change_is_answered_only_when_it_is_committed(desk: Desk) -> None:
         async def wait(outcome: Outcome[Result]) -> Result:
             done = outcome.done()
             assert done is not None
-            assert done.written == desk.resources.log.written
+            assert done.written == desk.resources.default.log.written
             await committed.wait()
             return done.result
 
@@ -403,7 +403,7 @@ def test_a_change_is_answered_only_when_it_is_committed(desk: Desk) -> None:
         assert asyncio.iscoroutine(answer)
         asking = asyncio.create_task(answer)
         await asyncio.sleep(0)
-        assert "orders" in desk.resources.state.queues
+        assert "orders" in desk.resources.catalog.queues
         assert not asking.done()
         committed.set()
         assert (await asking)["name"] == "orders"
@@ -429,7 +429,7 @@ def test_a_command_that_is_given_up_while_it_is_waited_for_is_refused_with_the_r
 
 def test_reading_waits_for_nothing(desk: Desk) -> None:
     desk.ask("queues", action="create", name="orders")
-    assert desk.waited_for == [desk.resources.log.written]
+    assert desk.waited_for == [desk.resources.default.log.written]
     desk.ask("queues", action="list")
     desk.ask("queues", action="read", name="orders")
     assert len(desk.waited_for) == 1

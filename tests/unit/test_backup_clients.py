@@ -101,7 +101,7 @@ def test_what_a_client_still_sends_when_it_was_sent_away_is_not_taken(broker: Cl
     broker.container.end_clients(refusal())
     delivery = client.send(sender, proton.Message(body="x"))
     broker.settle_down()
-    assert broker.queue("q").count == 0
+    assert broker.queue("q").messages.count == 0
     assert not delivery.settled
 
 
@@ -136,7 +136,7 @@ def replica(broker: Cluster) -> Cluster:
     client = broker.connect()
     client.send(client.sender("q"), proton.Message(body="kept", ttl=1))
     broker.settle_down()
-    broker.container.resources.log.add_witness("replication")
+    broker.container.resources.default.log.add_witness("replication")
     broker.container.read_only = True
     broker.container.end_clients(refusal())
     broker.container.client_refusal = refusal()
@@ -155,7 +155,7 @@ def test_an_administrator_browses_a_replica_and_changes_nothing(replica: Cluster
     admin.vanish()
     replica.settle_down()
     assert replica.batches == []
-    assert len(list(replica.queue("q").entries())) == 1
+    assert len(list(replica.queue("q").messages)) == 1
 
 
 @pytest.mark.parametrize("address", ["q", "amq.topic", "new", None])
@@ -201,7 +201,7 @@ def test_management_answers_on_a_replica(replica: Cluster) -> None:
 
 def test_a_replica_answers_management_as_the_manual_asks_it(replica: Cluster) -> None:
     """To a dynamic address, which on a primary is a temporary queue."""
-    replica.container.resources.read_only = "b is the primary"
+    replica.container.resources.default.read_only = "b is the primary"
     admin = replica.admin()
     replies = subscribe(admin, None, "replies", dynamic=True)
     other = subscribe(admin, None, "other", dynamic=True)
@@ -244,13 +244,13 @@ def test_an_answer_waits_for_the_replicas_if_that_is_wanted(confirm_dequeue: boo
     client = broker.connect()
     client.send(client.sender("q"), proton.Message(body="x"))
     receiver = client.receiver("q", credit=1, answers_first=True)
-    broker.container.resources.log.add_witness("replication")
+    broker.container.resources.default.log.add_witness("replication")
     ((delivery, _),) = client.received(receiver)
     delivery.update(proton.Delivery.ACCEPTED)
     broker.settle_down()
     assert delivery.settled is not confirm_dequeue
     assert [type(record.event) for batch in broker.batches for record in decode(batch.data).records] != [Enqueued]
-    broker.container.resources.log.acknowledge("replication", broker.container.resources.log.last_lsn)
+    broker.container.resources.default.log.acknowledge("replication", broker.container.resources.default.log.last_lsn)
     broker.settle_down()
     assert delivery.settled
 
@@ -258,7 +258,7 @@ def test_an_answer_waits_for_the_replicas_if_that_is_wanted(confirm_dequeue: boo
 def test_too_few_replicas_is_a_condition_of_its_own(broker: Cluster) -> None:
     client = broker.connect()
     sender = client.sender("q")
-    broker.container.resources.refusal = NotEnoughReplicas("1 of 2 brokers")
+    broker.container.resources.default.refusal = NotEnoughReplicas("1 of 2 brokers")
     delivery = client.send(sender, proton.Message(body="x"))
     broker.settle_down()
     assert delivery.remote_state == proton.Delivery.REJECTED

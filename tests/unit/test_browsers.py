@@ -40,7 +40,7 @@ def ids(chunk: Chunk) -> list[int]:
 
 
 def accept(core: Core, queue: Queue, *message_ids: int) -> None:
-    core.resources.accept(queue, [entry for each in message_ids if (entry := queue.find(each))])
+    core.resources.accept(queue, [entry for each in message_ids if (entry := queue.messages.find(each))])
 
 
 # --- one queue
@@ -89,7 +89,7 @@ def test_all_gone_is_one_chunk_that_says_so() -> None:
 def test_failed_deliveries_are_told_of_sent_and_of_held_messages() -> None:
     core, queue = queue_of(4)
     for message_id in (2, 3, 3, 5):
-        entry = queue.find(message_id)
+        entry = queue.messages.find(message_id)
         assert entry is not None
         core.resources.release(queue, [entry], failed=True)
     (chunk,) = chunks_of(queue, 5, [(3, 3)])
@@ -145,7 +145,7 @@ def test_a_confused_backup_does_not_confuse_its_primary(holdings: list[tuple[int
 
 
 def browsers_of(core: Core, window: int = 2, holdings: dict[str, Ranges] | None = None) -> Browsers:
-    by_id = {core.state.queues[name].id: ranges for name, ranges in (holdings or {}).items()}
+    by_id = {core.catalog.queues[name].id: ranges for name, ranges in (holdings or {}).items()}
     return Browsers(
         core.state, 7, core.log.last_lsn, by_id, max_messages=2, max_bytes=PLENTY, window=window
     )  # fmt: skip
@@ -156,7 +156,7 @@ def core_with(**counts: int) -> Core:
     for name in counts:
         core.queue(name)
     for name, count in counts.items():
-        core.publish(core.state.queues[name], *["m"] * count)
+        core.publish(core.catalog.queues[name], *["m"] * count)
     return core
 
 

@@ -77,15 +77,15 @@ def test_what_is_not_committed_is_shown_to_no_browser() -> None:
 def test_the_newest_message_is_one_that_is_committed() -> None:
     core = Core()
     queue = core.queue("q")
-    assert core.state.queues["q"].newest_id(core.log.whole_lsn()) == 0
+    assert core.catalog.queues["q"].messages.newest_id(core.log.whole_lsn()) == 0
     first = core.publish(queue, "a")
     core.log.acknowledge(WITNESS, first)
     core.publish(queue, "b")
-    assert queue.newest_id(core.log.whole_lsn()) == first
+    assert queue.messages.newest_id(core.log.whole_lsn()) == first
     core.log.acknowledge(WITNESS, core.log.last_lsn)
-    assert queue.newest_id(core.log.whole_lsn()) == first + 1
+    assert queue.messages.newest_id(core.log.whole_lsn()) == first + 1
     core.consume(queue)
-    assert queue.newest_id(core.log.whole_lsn()) == 0
+    assert queue.messages.newest_id(core.log.whole_lsn()) == 0
 
 
 def test_where_to_begin_in_a_deep_queue_is_found_without_a_walk() -> None:
@@ -133,7 +133,7 @@ def test_the_tag_of_each_delivery_is_the_id_of_its_message() -> None:
     for number in range(5):
         client.send(sender, proton.Message(body=number))
     broker.settle_down()
-    ids = [entry.id for entry in broker.queue("q").entries()]
+    ids = [entry.id for entry in broker.queue("q").messages]
     link = attach(client, proton.ulong(ids[1]))
     link.flow(10)
     broker.settle_down()

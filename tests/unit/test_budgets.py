@@ -13,11 +13,12 @@ from model_support import NOW_MS, Core, bodies, body, message
 from paired_engines import PairedBroker, PairedClient
 from qpid_ha_broker.amqp.container import HANDOUT_LIMIT, ContainerSettings
 from qpid_ha_broker.amqp.engine import EVENTS_LENGTH
-from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.budget import Budget
-from qpid_ha_broker.model.queue import Consumer, Queue
-from qpid_ha_broker.model.resource_set import EXPIRED_LENGTH, RELEASED_LENGTH
+from qpid_ha_broker.model.dispatcher import Consumer
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resources import RELEASED_LENGTH
 from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.timers import EXPIRED_LENGTH
 from qpid_ha_broker.model.transaction import Message
 
 
@@ -33,8 +34,8 @@ def test_a_selector_looks_at_as_many_messages_as_there_is_time_for_and_goes_on_w
     core.publish(queue, *(f"{number}" for number in range(100)))
     asked: list[str] = []
 
-    def wants_the_last(event: Enqueued) -> bool:
-        asked.append(body(event.payload))
+    def wants_the_last(encoded: bytes) -> bool:
+        asked.append(body(encoded))
         return asked[-1] == "99"
 
     consumer = core.consumer(queue, accepts=wants_the_last)
@@ -60,7 +61,7 @@ def test_queues_that_had_no_turn_are_the_first_in_the_next_one() -> None:
     for _ in range(6):
         core.publish(queues[0], "another one")
         handouts = core.resources.hand_out(core.now_ms, 100, budget_of(2))
-        served += [queue for queue in queues for handout in handouts if handout.consumer in queue.consumers]
+        served += [queue for queue in queues for handout in handouts if handout.consumer in queue.dispatcher.consumers]
     assert set(served) == set(queues), "one that is always awake keeps nobody from having a turn"
     core.check()
 
@@ -72,9 +73,9 @@ def test_what_expires_at_once_goes_in_portions_and_all_of_it_goes() -> None:
     core.publish(other, message("y", ttl_ms=1))
     core.publish(queue, "stays")
     counts: list[tuple[int, int]] = []
-    while not counts or core.resources.is_expiring:
-        core.resources.tick(NOW_MS + 2, budget_of(1))
-        counts.append((queue.count, other.count))
+    while not counts or core.resources.timers.is_behind:
+        core.resources.timers.tick(NOW_MS + 2, budget_of(1))
+        counts.append((queue.messages.count, other.messages.count))
     assert counts[0] == (2 * EXPIRED_LENGTH + 1, 1)
     assert counts[1] == (2 * EXPIRED_LENGTH + 1, 0), "the others do not wait until the first has done"
     assert counts[-1] == (1, 0)
@@ -97,7 +98,7 @@ def bodies_in_turns(core: Core, queue: Queue, consumer: Consumer) -> list[str]:
     while core.resources.has_work or core.resources.work:
         core.resources.work.run(budget_of(1))
         got += [entry for handout in core.resources.hand_out(core.now_ms, 1 << 20) for entry in handout.entries]
-        queue.check_invariants()
+        queue.messages.check_invariants()
     return bodies(got)
 
 
@@ -123,7 +124,7 @@ def test_a_consumer_that_seeks_finds_what_comes_back_before_what_is_behind_it() 
     core.publish(queue, *(str(number) for number in range(count)), "last wanted")
     gone_with(core, queue, count)
     wanted = {str(count - 2), str(count - 1), "last wanted"}
-    seeking = core.consumer(queue, accepts=lambda event: body(event.payload) in wanted)
+    seeking = core.consumer(queue, accepts=lambda encoded: body(encoded) in wanted)
     assert bodies_in_turns(core, queue, seeking) == [str(count - 2), str(count - 1), "last wanted"]
 
 
@@ -144,8 +145,8 @@ def test_what_comes_back_in_portions_is_back_at_once_and_unwritten_when_the_log_
     held = gone_with(core, queue, 3 * RELEASED_LENGTH)
     core.resources.work.run(budget_of(1))
     written = core.log.last_lsn
-    core.resources.read_only = "this broker is joining, not primary"
-    assert (queue.acquired, bool(core.resources.work), core.log.last_lsn) == (0, False, written)
+    core.resources.default.read_only = "this broker is joining, not primary"
+    assert (queue.messages.acquired, bool(core.resources.work), core.log.last_lsn) == (0, False, written)
     assert [entry.delivery_count for entry in held[-2:]] == [0, 0], "nothing counts that the log does not say"
     core.check()
 
@@ -171,7 +172,7 @@ def test_nothing_comes_back_to_a_queue_that_is_deleted_meanwhile() -> None:
     core.configuration.delete_queue("q")
     while core.resources.work:
         core.resources.work.run(budget_of(1))
-    assert other.acquired == 0
+    assert other.messages.acquired == 0
     core.check()
 
 
@@ -186,8 +187,8 @@ def test_what_is_spent_among_it_becomes_dead_letters_and_the_rest_comes_back() -
     gone_with(core, queue, 2 * RELEASED_LENGTH)
     while core.resources.work:
         core.resources.work.run(budget_of(1))
-    assert dead.count == RELEASED_LENGTH + 1
-    assert (queue.count, queue.acquired) == (RELEASED_LENGTH - 1, 0)
+    assert dead.messages.count == RELEASED_LENGTH + 1
+    assert (queue.messages.count, queue.messages.acquired) == (RELEASED_LENGTH - 1, 0)
     core.check()
 
 
@@ -203,15 +204,15 @@ def test_a_connection_that_breaks_with_much_unsettled_gives_it_back_over_several
     broker.settle_down()
     client.receiver("q", credit=count)
     queue = broker.queue("q")
-    assert queue.acquired == count
+    assert queue.messages.acquired == count
     clock = itertools.count()
     broker.container.clock = lambda: next(clock)
     client.vanish()
-    acquired = [queue.acquired]
+    acquired = [queue.messages.acquired]
     assert broker.container.unsettled_bytes == 0
     while broker.container.has_work:
         broker.turn()
-        acquired.append(queue.acquired)
+        acquired.append(queue.messages.acquired)
     assert acquired[0] == count - RELEASED_LENGTH
     assert acquired[-1] == 0
     assert not broker.container.garbage
@@ -247,7 +248,7 @@ def test_a_transaction_takes_as_many_messages_as_one_unit_may_have_and_refuses_t
         coordinator, proton.Message(body=proton.Described(proton.symbol("amqp:discharge:list"), [transaction_id]))
     )
     broker.settle_down()
-    assert broker.queue("q").count == 3
+    assert broker.queue("q").messages.count == 3
 
 
 def consumer_of(broker: PairedBroker, count: int) -> tuple[PairedClient, list[Delivery]]:
@@ -269,11 +270,11 @@ def test_one_frame_that_settles_very_many_deliveries_is_worked_on_in_portions() 
     data = client.transport.peek(client.transport.pending()) or b""
     assert len(data) < 100
     client.peer.receive(data, budget_of(1))
-    acquired = [broker.queue("q").acquired]
+    acquired = [broker.queue("q").messages.acquired]
     while client.peer.is_behind:
         broker.turn()
         client.peer.receive(b"", budget_of(1))
-        acquired.append(broker.queue("q").acquired)
+        acquired.append(broker.queue("q").messages.acquired)
     assert {before - after for before, after in itertools.pairwise(acquired)} == {0, EVENTS_LENGTH}
     assert acquired[-1] == 0
 
@@ -291,9 +292,9 @@ def test_what_a_client_has_said_that_is_gone_counts_as_far_as_there_is_time_for_
     while broker.container.has_work:
         broker.turn()
     queue = broker.queue("q")
-    assert queue.acquired == 0
-    assert EVENTS_LENGTH <= queue.count < EVENTS_LENGTH + 5  # there are other events among them
-    assert {entry.delivery_count for entry in queue.entries()} == {1}
+    assert queue.messages.acquired == 0
+    assert EVENTS_LENGTH <= queue.messages.count < EVENTS_LENGTH + 5  # there are other events among them
+    assert {entry.delivery_count for entry in queue.messages} == {1}
 
 
 def test_requests_are_carried_out_one_by_one_as_there_is_time() -> None:
@@ -304,11 +305,11 @@ def test_requests_are_carried_out_one_by_one_as_there_is_time() -> None:
         request = {"operation": "CREATE", "type": "queue", "name": f"made {number}"}
         client.send(sender, proton.Message(properties=request, reply_to="nobody"))
     client.peer.receive(client.transport.peek(client.transport.pending()) or b"", budget_of(1))
-    state = broker.container.resources.state
-    made = [len(state.queues)]
+    queues = broker.container.resources.catalog.queues
+    made = [len(queues)]
     while client.peer.is_behind:
         client.peer.receive(b"", budget_of(1))
-        made.append(len(state.queues))
+        made.append(len(queues))
     assert made == [1, 2, 3, 4, 4]
 
 
@@ -355,7 +356,7 @@ def test_who_has_much_unanswered_gets_no_more_before_it_answers() -> None:
         delivery.update(Delivery.ACCEPTED)
         delivery.settle()
     broker.settle_down()
-    assert client.peer.unsettled == broker.queue("q").acquired >= 600
+    assert client.peer.unsettled == broker.queue("q").messages.acquired >= 600
 
 
 @pytest.mark.parametrize("how", ["at once", "answers second", "browser", "rejected"])
@@ -390,8 +391,8 @@ def test_a_drain_is_answered_also_where_answers_are_waited_for() -> None:
     receiver.drain(0)
     broker.settle_down()
     assert (receiver.credit, client.received(receiver)) == (0, [])
-    assert broker.queue("q").count == 2000
-    assert len(deliveries) == broker.queue("q").acquired
+    assert broker.queue("q").messages.count == 2000
+    assert len(deliveries) == broker.queue("q").messages.acquired
 
 
 def test_a_link_that_ends_makes_room_for_the_others() -> None:
@@ -418,7 +419,7 @@ def many_links(count: int) -> tuple[PairedBroker, PairedClient]:
     for number in range(count):
         broker.container.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
     broker.settle_down()
-    assert (client.peer.link_count, queue.acquired) == (count, count)
+    assert (client.peer.link_count, queue.messages.acquired) == (count, count)
     clock = itertools.count(step=1.0)
     broker.container.clock = lambda: next(clock)
     return broker, client
@@ -433,21 +434,21 @@ def test_links_end_one_by_one_as_there_is_time_and_the_client_is_answered_when_a
     else:
         (client.session if what == "session" else client.connection).close()
     client.exchange()
-    left = [len(queue.consumers)]
+    left = [len(queue.dispatcher.consumers)]
     while broker.container.has_work:
         ended = proton.Endpoint.REMOTE_CLOSED
         if what != "queue" and left[-1]:
             assert not (client.session.state | client.connection.state) & ended
         broker.turn()
         client.exchange()
-        left.append(len(queue.consumers))
+        left.append(len(queue.dispatcher.consumers))
     assert {before - after for before, after in itertools.pairwise(left)} <= {0, 1, 2}
     assert left[0] >= 28
     assert left[-1] == 0
     if what != "queue":
         assert (client.session if what == "session" else client.connection).state & ended
-        assert (queue.count, queue.acquired) == (30, 0)
-        assert {entry.delivery_count for entry in queue.entries()} == {0}
+        assert (queue.messages.count, queue.messages.acquired) == (30, 0)
+        assert {entry.delivery_count for entry in queue.messages} == {0}
 
 
 def test_a_client_that_has_gone_gets_no_more_while_its_links_end() -> None:
@@ -458,9 +459,9 @@ def test_a_client_that_has_gone_gets_no_more_while_its_links_end() -> None:
         broker.container.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
     while broker.container.has_work:
         broker.turn()
-        assert queue.acquired <= 30
-    assert (queue.count, queue.acquired, len(queue.consumers)) == (130, 0, 0)
-    assert sum(entry.delivery_count for entry in queue.entries()) == 30
+        assert queue.messages.acquired <= 30
+    assert (queue.messages.count, queue.messages.acquired, len(queue.dispatcher.consumers)) == (130, 0, 0)
+    assert sum(entry.delivery_count for entry in queue.messages) == 30
     broker.container.clock = lambda: 0.0
     other = broker.connect()
     got = [message.body for _, message in other.received(other.receiver("q", credit=200))]
@@ -476,15 +477,15 @@ def test_a_connection_that_is_lost_while_the_links_of_its_session_end_gives_all_
     while broker.container.has_work:
         broker.turn()
     broker.check_invariants()
-    assert (broker.queue("q").acquired, broker.queue("q").count) == (0, 30)
-    assert broker.queue("q").consumers == []
+    assert (broker.queue("q").messages.acquired, broker.queue("q").messages.count) == (0, 30)
+    assert broker.queue("q").dispatcher.consumers == []
 
 
 def test_a_broker_that_may_write_no_more_ends_all_links_at_once() -> None:
     broker, client = many_links(30)
     client.vanish()
-    broker.container.resources.read_only = "this broker is joining, not primary"
-    assert broker.queue("q").consumers == []
+    broker.container.resources.default.read_only = "this broker is joining, not primary"
+    assert broker.queue("q").dispatcher.consumers == []
     broker.check_invariants()
 
 
@@ -504,10 +505,10 @@ def test_very_many_transactions_are_rolled_back_one_by_one_as_there_is_time() ->
     clock = itertools.count(step=1.0)
     broker.container.clock = lambda: next(clock)
     client.vanish()
-    acquired = [queue.acquired]
+    acquired = [queue.messages.acquired]
     while broker.container.has_work:
         broker.turn()
-        acquired.append(queue.acquired)
+        acquired.append(queue.messages.acquired)
     assert {before - after for before, after in itertools.pairwise(acquired)} <= {0, 1, 2}
     assert acquired[0] >= 17
     assert acquired[-1] == 0

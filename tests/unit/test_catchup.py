@@ -15,7 +15,7 @@ def test_an_empty_backup_gets_all() -> None:
     pair = Pair()
     pair.primary.publish(pair.primary.queue("a"), "1", "2", "3", "4", "5")
     pair.primary.publish(pair.primary.queue("b", priorities=3), message("x", priority=1), message("y", priority=9))
-    pair.primary.exchange("x", "direct", pair.primary.state.queues["a"])
+    pair.primary.exchange("x", "direct", pair.primary.catalog.queues["a"])
     pair.meet()
     pair.finish()
 
@@ -33,7 +33,7 @@ def test_the_newest_come_first() -> None:
 
 def test_what_the_primary_never_had_is_given_out_to_be_kept_elsewhere() -> None:
     pair, _ = pair_with(2)
-    pair.backup.publish(pair.backup.state.queues["a"], "lost 1", "lost 2")
+    pair.backup.publish(pair.backup.catalog.queues["a"], "lost 1", "lost 2")
     pair.backup.publish(pair.backup.queue("mine"), "lost 3")
     pair.backup.exchange("mine too")
     pair.meet()
@@ -97,17 +97,17 @@ def test_a_held_message_that_was_consumed_meanwhile_does_not_come_back_from_the_
 
 def test_an_object_deleted_and_created_again_under_its_name_is_the_new_one() -> None:
     pair, _ = pair_with(3)
-    pair.primary.exchange("x", "direct", pair.primary.state.queues["a"])
+    pair.primary.exchange("x", "direct", pair.primary.catalog.queues["a"])
     pair.part()
     core = pair.primary
     core.configuration.delete_queue("a")
     core.configuration.delete_exchange("x")
     core.publish(core.queue("a", max_count=10), "new")
-    core.exchange("x", "topic", core.state.queues["a"])
+    core.exchange("x", "topic", core.catalog.queues["a"])
     pair.meet()
     pair.finish()
     assert held_by(pair.backup) == ["new"]
-    assert pair.backup.state.exchanges["x"].kind == "topic"
+    assert pair.backup.catalog.exchanges["x"].kind == "topic"
 
 
 def test_an_object_deleted_and_created_again_during_the_catch_up_is_the_new_one() -> None:
@@ -135,12 +135,12 @@ def test_objects_are_made_equal_in_every_way() -> None:
     configuration.bind("x", "a", "1", {"k": "2"})
     pair.backup.configuration.bind("x", "a", "1", {"k": "9"})
     pair.backup.configuration.bind("x", "a", "3", {"k": "9"})
-    pair.primary.resources.write(ev.InSyncChanged(4, ("n1", "n2")))
-    pair.primary.resources.write(ev.QueueUsed(pair.primary.state.queues["a"].id, "container"))
+    pair.primary.resources.default.write(ev.InSyncChanged(4, ("n1", "n2")))
+    pair.primary.resources.default.write(ev.QueueUsed(pair.primary.catalog.queues["a"].id, "container"))
     pair.primary.queue("newest")  # its id is the LSN of the frame
     pair.meet()
     pair.finish()
-    assert pair.backup.state.queues["a"].owner == "container"
+    assert pair.backup.catalog.queues["a"].owner == "container"
 
 
 def test_failed_deliveries_count_once_wherever_they_happened() -> None:
@@ -148,8 +148,8 @@ def test_failed_deliveries_count_once_wherever_they_happened() -> None:
     pair.primary.publish(queue, "new")
 
     def fail(core: Core, *places: int) -> None:
-        there = core.state.queues["a"]
-        entries = list(there.entries())
+        there = core.catalog.queues["a"]
+        entries = list(there.messages)
         core.resources.release(there, [entries[place] for place in places], failed=True)
 
     fail(pair.backup, 0, 1)  # nobody else knows of these
@@ -159,14 +159,14 @@ def test_failed_deliveries_count_once_wherever_they_happened() -> None:
     pair.step()
     fail(pair.primary, 0, 3, 4)
     pair.finish()
-    counts = [entry.delivery_count for entry in pair.backup.state.queues["a"].entries()]
+    counts = [entry.delivery_count for entry in pair.backup.catalog.queues["a"].messages]
     assert counts == [2, 1, 0, 2, 3]
 
 
 def test_a_failed_delivery_of_which_only_the_backup_knows_does_not_count() -> None:
     pair, _ = pair_with(1)
-    there = pair.backup.state.queues["a"]
-    pair.backup.resources.release(there, list(there.entries()), failed=True)
+    there = pair.backup.catalog.queues["a"]
+    pair.backup.resources.release(there, list(there.messages), failed=True)
     pair.meet()
     pair.finish()
 
@@ -181,8 +181,8 @@ def test_a_message_in_several_queues_is_kept_in_memory_once() -> None:
     accept(pair.backup, "b", 0)
     pair.meet()
     pair.finish()
-    a, b = pair.backup.state.queues["a"].entries(), pair.backup.state.queues["b"].entries()
-    assert all(one.event is other.event for one, other in zip(a, b, strict=True))
+    a, b = pair.backup.catalog.queues["a"].messages, pair.backup.catalog.queues["b"].messages
+    assert all(one.body is other.body for one, other in zip(a, b, strict=True))
 
 
 def test_a_transaction_counts_as_a_whole_during_the_catch_up() -> None:
@@ -192,7 +192,7 @@ def test_a_transaction_counts_as_a_whole_during_the_catch_up() -> None:
     pair.step()
     pair.stream()
     transaction = transaction_of((queue, "new a"), (b, "new b"))
-    for entry in list(queue.entries())[::2]:
+    for entry in list(queue.messages)[::2]:
         transaction.accept(queue, entry, None)
     pair.primary.resources.commit(transaction, NOW_MS)
     *parts, closing = pair.written()
@@ -209,7 +209,7 @@ def test_half_a_transaction_is_forgotten_when_the_primary_is_lost() -> None:
     pair, queue = pair_with(3)
     pair.meet()
     transaction = transaction_of((queue, "new"))
-    transaction.accept(queue, next(iter(queue.entries())), None)
+    transaction.accept(queue, next(iter(queue.messages)), None)
     pair.primary.resources.commit(transaction, NOW_MS)
     for part in pair.written()[:-1]:
         pair.catch_up.follow(part)
@@ -238,9 +238,7 @@ def test_a_catch_up_that_came_to_nothing_is_not_for_nothing() -> None:
 
 def write_locally(core: Core, event: ev.Event) -> int:
     """What a broker keeps for itself."""
-    lsn = core.resources.local_log.append(event)
-    core.state.apply(lsn, event)
-    return lsn
+    return core.resources.local.write(event)
 
 
 def local_message(core: Core, queue_id: int, text: str) -> None:
@@ -263,12 +261,12 @@ def test_what_is_only_this_brokers_stays() -> None:
         pass
     assert held_by(pair.backup, "local") == ["backup's"]
     assert held_by(pair.backup) == held_by(pair.primary)
-    assert [binding.key for binding in pair.backup.state.exchanges["x"].bindings()] == ["backup's", "backup's", ""]
+    assert [binding.key for binding in pair.backup.catalog.exchanges["x"].bindings()] == ["backup's", "backup's", ""]
 
 
 def test_messages_of_a_queue_of_which_only_the_configuration_is_replicated_stay_where_they_are() -> None:
     pair, queue = pair_with()
-    pair.primary.resources.write(ev.ReplicationChanged(queue.id, False))
+    pair.primary.resources.default.write(ev.ReplicationChanged(queue.id, False))
     pair.part()
     local_message(pair.primary, queue.id, "primary's")
     local_message(pair.backup, queue.id, "backup's")
@@ -281,9 +279,9 @@ def test_messages_of_a_queue_of_which_only_the_configuration_is_replicated_stay_
 @pytest.mark.parametrize("messages", [True, False])
 def test_another_level_of_replication_before_the_catch_up_is_taken_over(messages: bool) -> None:
     pair, queue = pair_with(2)
-    pair.primary.resources.write(ev.ReplicationChanged(queue.id, not messages))
+    pair.primary.resources.default.write(ev.ReplicationChanged(queue.id, not messages))
     pair.part()
-    pair.primary.resources.write(ev.ReplicationChanged(queue.id, messages))
+    pair.primary.resources.default.write(ev.ReplicationChanged(queue.id, messages))
     if messages:
         pair.primary.publish(queue, "new")
     pair.meet()
@@ -296,7 +294,7 @@ def test_another_level_of_replication_during_the_catch_up_is_taken_over() -> Non
     pair.meet()
     pair.step()
     late = pair.next()
-    pair.primary.resources.write(ev.ReplicationChanged(queue.id, False))
+    pair.primary.resources.default.write(ev.ReplicationChanged(queue.id, False))
     pair.stream()
     pair.take(late)
     assert held_by(pair.backup) == []
@@ -315,8 +313,8 @@ def test_a_local_queue_makes_way_for_a_replicated_one_and_its_messages_are_given
 
 def test_ten_thousand_gaps_are_told_in_several_frames() -> None:
     pair, queue = pair_with(70_000)
-    pair.backup.resources.accept(pair.backup.state.queues["a"], list(pair.backup.state.queues["a"].entries())[::2])
-    frames = list(CatchUp(pair.backup.resources, pair.common_lsn).holdings())
+    pair.backup.resources.accept(pair.backup.catalog.queues["a"], list(pair.backup.catalog.queues["a"].messages)[::2])
+    frames = list(CatchUp(pair.backup.resources.default, pair.common_lsn).holdings())
     assert {frame.queue for frame in frames} == {queue.id}
     assert len(frames) > 1
     assert sum(len(frame.ranges) for frame in frames) == 35_000

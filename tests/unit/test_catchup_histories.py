@@ -36,7 +36,7 @@ histories = st.lists(operations, max_size=12)
 
 def perform(core: Core, what: str, name: str, number: int) -> None:
     """Do it, if it can be done."""
-    configuration, resources, state = core.configuration, core.resources, core.state
+    configuration, resources, there = core.configuration, core.resources, core.catalog
     with suppress(ModelError):
         if what == "declare":
             configuration.declare_queue(name, kinds[number])
@@ -49,8 +49,8 @@ def perform(core: Core, what: str, name: str, number: int) -> None:
         elif what == "route":
             core.publish(configuration.exchange("x"), message(f"r{number}", "red", k=str(number % 3)))
         elif what == "transaction":
-            take = [(state.queues[name], entry) for entry in picked(state.queues.get(name), number)]
-            transaction = transaction_of(*[(queue, "t") for queue in state.queues.values()])
+            take = [(there.queues[name], entry) for entry in picked(there.queues.get(name), number)]
+            transaction = transaction_of(*[(queue, "t") for queue in there.queues.values()])
             for queue, entry in take:
                 transaction.accept(queue, entry, None)
             try:
@@ -71,13 +71,13 @@ def perform_on_queue(core: Core, queue: Queue, what: str, number: int) -> None:
         resources.accept(queue, picked(queue, number))
     elif what == "hold":
         for entry in picked(queue, number):
-            queue.hold(entry, core.consumer(queue))
+            queue.messages.hold(entry, core.consumer(queue))
     elif what == "fail":
         resources.release(queue, picked(queue, number), failed=True)
     elif what == "delete":
         configuration.delete_queue(queue.name)
     elif what == "purge":
-        resources.purge(queue)
+        resources.purges.begin(queue)
     elif what == "update":
         configuration.update_queue(queue.name, {"qpid.max_count": number + 1})
     elif what == "bind":
@@ -88,7 +88,7 @@ def perform_on_queue(core: Core, queue: Queue, what: str, number: int) -> None:
 
 def picked(queue: Queue | None, bits: int) -> list[Entry]:
     """Some of the messages."""
-    entries = sorted(queue.entries(), key=lambda entry: entry.id) if queue is not None else []
+    entries = sorted(queue.messages, key=lambda entry: entry.id) if queue is not None else []
     return [entry for place, entry in enumerate(entries) if bits >> place % 8 & 1]
 
 

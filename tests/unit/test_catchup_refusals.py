@@ -10,10 +10,10 @@ from catchup_support import GENERATION, Pair, pair_with
 from model_support import Core, picture
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, encode
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.ha.browser import objects_frame
 from qpid_ha_broker.ha.catchup import CatchUp, CatchUpError
 from qpid_ha_broker.ha.frames import Chunk
-from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.state import ReplayError
 
 
@@ -53,10 +53,10 @@ def an_enqueued(queue: int) -> ev.Enqueued:
 @pytest.mark.parametrize("how", spoilt)
 def test_a_chunk_that_cannot_be_is_refused_and_the_right_one_still_fits(how: str) -> None:
     pair, right = caught_in_the_middle()
-    before = picture(pair.backup.state)
+    before = picture(pair.backup.sets)
     with pytest.raises(CatchUpError):
         pair.catch_up.chunk(spoilt[how](right))
-    assert picture(pair.backup.state) == before
+    assert picture(pair.backup.sets) == before
     pair.catch_up.check_invariants()
     pair.take(right)
     pair.finish()
@@ -67,7 +67,7 @@ def test_an_end_before_the_end_is_refused() -> None:
     with pytest.raises(CatchUpError, match="before 1 queues were level: a"):
         pair.catch_up.finish()
     with pytest.raises(CatchUpError, match="before it sent its objects"):
-        CatchUp(Core().resources, 0).finish()
+        CatchUp(Core().resources.default, 0).finish()
 
 
 def test_a_chunk_after_the_last_is_refused() -> None:
@@ -100,12 +100,12 @@ def test_objects_that_cannot_be_are_refused_and_nothing_changes() -> None:
         "used and not there": frame._replace(used=((99, ""),)),
         "unreplicated and not there": frame._replace(unreplicated=(99,)),
     }
-    before = picture(pair.backup.state)
-    catch_up = CatchUp(pair.backup.resources, pair.common_lsn)
+    before = picture(pair.backup.sets)
+    catch_up = CatchUp(pair.backup.resources.default, pair.common_lsn)
     for what, each in wrong.items():
         with pytest.raises(CatchUpError, match="objects"):
             catch_up.objects(each)
-        assert picture(pair.backup.state) == before, what
+        assert picture(pair.backup.sets) == before, what
     catch_up.objects(frame)
     with pytest.raises(CatchUpError, match="twice"):
         catch_up.objects(frame)

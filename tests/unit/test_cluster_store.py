@@ -129,10 +129,10 @@ def test_what_is_in_no_store_is_lost_only_with_all_who_held_it() -> None:
     wait(cluster, 1.0)
     cluster.faults.crash(primary, 0.3, has_power=False)
     wait(cluster, 10.0)
-    assert primary_of(cluster).resources.state.queues["passing"].count == 2
+    assert primary_of(cluster).resources.catalog.queues["passing"].messages.count == 2
 
     for node in cluster.nodes:
         cluster.faults.crash(node, 0.3, has_power=False)
     wait(cluster, 10.0)
 
-    assert primary_of(cluster).resources.state.queues["passing"].count == 1
+    assert primary_of(cluster).resources.catalog.queues["passing"].messages.count == 1

@@ -28,12 +28,12 @@ def client(broker: PairedBroker) -> PairedClient:
 
 
 def witness(broker: PairedBroker, name: str = STORE) -> None:
-    broker.container.resources.log.add_witness(name)
+    broker.container.resources.default.log.add_witness(name)
 
 
 def acknowledge(broker: PairedBroker, name: str = STORE, lsn: int | None = None) -> None:
     """The witness has everything up to `lsn`, by default all."""
-    log = broker.container.resources.log
+    log = broker.container.resources.default.log
     log.acknowledge(name, log.last_lsn if lsn is None else lsn)
     broker.settle_down()
 
@@ -80,7 +80,7 @@ def test_publishes_are_settled_as_far_as_the_witness_has_come(broker: PairedBrok
     deliveries = [client.send(sender, proton.Message(body=number)) for number in range(3)]
     broker.settle_down()
 
-    acknowledge(broker, lsn=broker.container.resources.log.last_lsn - 1)
+    acknowledge(broker, lsn=broker.container.resources.default.log.last_lsn - 1)
 
     assert [delivery.settled for delivery in deliveries] == [True, True, False]
 
@@ -156,7 +156,7 @@ def test_a_discharge_is_accepted_only_when_the_whole_unit_is_committed(
     discharged = client.send(coordinator, proton.Message(body=discharge))
     broker.settle_down()
     assert not discharged.settled
-    log = broker.container.resources.log
+    log = broker.container.resources.default.log
     acknowledge(broker, lsn=log.last_lsn - 1)
     assert not discharged.settled
 
@@ -164,7 +164,7 @@ def test_a_discharge_is_accepted_only_when_the_whole_unit_is_committed(
 
     assert discharged.settled
     assert discharged.remote_state == Delivery.ACCEPTED
-    assert broker.queue("q").count == 1
+    assert broker.queue("q").messages.count == 1
 
 
 def test_a_rollback_does_not_let_an_earlier_commit_be_accepted_too_early(
@@ -224,8 +224,8 @@ def test_an_outcome_other_than_accepted_means_in_a_transaction_what_it_means_out
 
     receiver.close()
     broker.settle_down()
-    assert (broker.queue("q").count, broker.queue("dead").count) == (queued, dead)
-    assert [entry.delivery_count for entry in broker.queue("q").entries()] == ([] if failures is None else [failures])
+    assert (broker.queue("q").messages.count, broker.queue("dead").messages.count) == (queued, dead)
+    assert [entry.delivery_count for entry in broker.queue("q").messages] == ([] if failures is None else [failures])
     broker.check_invariants()
 
 
@@ -246,7 +246,7 @@ def test_a_consumers_accepted_is_settled_only_when_the_dequeue_is_committed(
     assert delivery.settled
     events = [record.event for batch in broker.batches for record in decode(batch.data).records]
     assert [type(event) for event in events] == [Dequeued]
-    assert broker.queue("q").count == 0
+    assert broker.queue("q").messages.count == 0
 
 
 def test_a_message_goes_out_only_when_its_acquisition_is_committed() -> None:
@@ -276,8 +276,8 @@ def test_a_message_whose_consumer_left_before_its_acquisition_was_committed_is_t
     acknowledge(broker)
 
     queue = broker.queue("q")
-    assert (queue.count, queue.acquired) == (1, 0)
-    queue.check_invariants()
+    assert (queue.messages.count, queue.messages.acquired) == (1, 0)
+    queue.messages.check_invariants()
 
 
 def test_without_acquisitions_in_the_log_a_consumer_does_not_wait(broker: PairedBroker, client: PairedClient) -> None:
@@ -297,7 +297,7 @@ def test_what_was_not_confirmed_is_never_confirmed_to_somebody_else(broker: Pair
     acknowledge(broker)
 
     assert broker.container.unconfirmed == {}
-    assert broker.queue("q").count == 1
+    assert broker.queue("q").messages.count == 1
 
 
 def test_when_a_witness_is_dropped_what_it_held_up_goes_on(broker: PairedBroker, client: PairedClient) -> None:
@@ -306,7 +306,7 @@ def test_when_a_witness_is_dropped_what_it_held_up_goes_on(broker: PairedBroker,
     delivery = client.send(sender, proton.Message(body="x"))
     broker.settle_down()
 
-    broker.container.resources.log.remove_witness(STORE)
+    broker.container.resources.default.log.remove_witness(STORE)
     broker.settle_down()
 
     assert delivery.settled
@@ -342,7 +342,7 @@ def test_a_transaction_of_a_lost_client_is_rolled_back(broker: PairedBroker, cli
 
     client.vanish()
 
-    assert broker.queue("q").count == 0
+    assert broker.queue("q").messages.count == 0
 
 
 def test_a_temporary_queue_goes_with_its_client(broker: PairedBroker, client: PairedClient) -> None:
@@ -351,11 +351,11 @@ def test_a_temporary_queue_goes_with_its_client(broker: PairedBroker, client: Pa
     link.open()
     broker.settle_down()
     name = link.remote_source.address
-    assert name in broker.container.resources.state.queues
+    assert name in broker.container.resources.catalog.queues
 
     client.vanish()
 
-    assert name not in broker.container.resources.state.queues
+    assert name not in broker.container.resources.catalog.queues
 
 
 # --- limits
@@ -378,7 +378,7 @@ def test_a_message_that_nobody_can_read_goes_to_the_dead_letters(broker: PairedB
     delivery.settle()
     broker.settle_down()
 
-    assert (broker.queue("q").count, broker.queue("dead").count) == (0, 1)
+    assert (broker.queue("q").messages.count, broker.queue("dead").messages.count) == (0, 1)
 
 
 def test_an_unreadable_message_for_a_headers_exchange_is_rejected(broker: PairedBroker, client: PairedClient) -> None:

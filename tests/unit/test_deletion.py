@@ -12,9 +12,10 @@ from model_support import Core, bodies
 from paired_engines import PairedBroker
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.deletion import MOVED_LENGTH
+from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import InUse, NotPrimary, QueueLocked
-from qpid_ha_broker.model.queue import Consumer, Queue
-from qpid_ha_broker.model.resource_set import RELEASED_LENGTH
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resources import RELEASED_LENGTH
 from qpid_ha_broker.model.transaction import Message, Transaction
 
 SPENT = Budget(lambda: 0.0, 0.0)
@@ -33,16 +34,16 @@ def test_the_messages_move_in_portions_and_the_queue_goes_with_the_last() -> Non
     core = Core()
     queue, dead = full(core)
     deletion = core.configuration.delete_queue("q")
-    counts = [(queue.count, dead.count)]
+    counts = [(queue.messages.count, dead.messages.count)]
     while core.resources.work:
         assert (deletion.written, queue.deleted) == (None, False)
         core.resources.work.run(SPENT)
-        counts.append((queue.count, dead.count))
+        counts.append((queue.messages.count, dead.messages.count))
         core.check()
     assert {after - before for (_, before), (_, after) in itertools.pairwise(counts)} <= set(range(MOVED_LENGTH + 1))
     assert (queue.deleted, deletion.written) == (True, core.resources.written)
-    assert bodies(dead.entries()) == [str(number) for number in range(COUNT)]
-    assert "q" not in core.state.queues
+    assert bodies(dead.messages) == [str(number) for number in range(COUNT)]
+    assert "q" not in core.catalog.queues
 
 
 def test_until_then_nobody_publishes_to_it_takes_from_it_or_makes_it_again() -> None:
@@ -57,7 +58,7 @@ def test_until_then_nobody_publishes_to_it_takes_from_it_or_makes_it_again() -> 
         core.queue("q", alternate_exchange="dlx")
     assert core.configuration.delete_queue("q") is deletion
     core.resources.work.run()
-    assert core.queue("q").count == 0
+    assert core.queue("q").messages.count == 0
     core.check()
 
 
@@ -71,7 +72,7 @@ def test_what_is_held_moves_last_and_an_answer_to_it_comes_too_late() -> None:
     core.resources.accept(queue, held[:1])
     core.resources.work.run()
     core.resources.accept(queue, held[1:])
-    assert (dead.count, bodies(dead.entries())[-1]) == (COUNT - 1, "1")
+    assert (dead.messages.count, bodies(dead.messages)[-1]) == (COUNT - 1, "1")
     core.check()
 
 
@@ -87,20 +88,20 @@ def test_what_open_transactions_have_accepted_moves_in_portions_and_their_discha
         transaction.accept(queue, entry, None)
     core.leave(queue, consumer)
     core.configuration.delete_queue("q")
-    counts = [dead.count]
-    while dead.count < 2 * MOVED_LENGTH:
+    counts = [dead.messages.count]
+    while dead.messages.count < 2 * MOVED_LENGTH:
         core.resources.work.run(SPENT)
-        counts.append(dead.count)
+        counts.append(dead.messages.count)
     if discharge == "commit":
         core.resources.commit(transaction, core.now_ms)
     else:
         core.resources.roll_back(transaction)
     while core.resources.work:
         core.resources.work.run(SPENT)
-        counts.append(dead.count)
+        counts.append(dead.messages.count)
     assert {after - before for before, after in itertools.pairwise(counts)} <= set(range(MOVED_LENGTH + 1))
     assert queue.deleted
-    assert dead.count == (2 * MOVED_LENGTH if discharge == "commit" else COUNT)
+    assert dead.messages.count == (2 * MOVED_LENGTH if discharge == "commit" else COUNT)
     core.check()
 
 
@@ -116,7 +117,7 @@ def test_what_gone_consumers_are_still_giving_back_is_waited_for() -> None:
         assert not queue.deleted
         core.resources.work.run(SPENT)
         core.check()
-    assert (dead.count, queue.deleted) == (COUNT, True)
+    assert (dead.messages.count, queue.deleted) == (COUNT, True)
 
 
 def test_a_broker_that_may_write_no_more_leaves_the_queue_with_the_rest() -> None:
@@ -125,13 +126,13 @@ def test_a_broker_that_may_write_no_more_leaves_the_queue_with_the_rest() -> Non
     deletion = core.configuration.delete_queue("q")
     core.resources.work.run(SPENT)
     lsn = core.log.last_lsn
-    core.resources.read_only = "this broker is joining, not primary"
+    core.resources.default.read_only = "this broker is joining, not primary"
     core.resources.work.run()
     assert isinstance(deletion.failure, NotPrimary)
     assert (core.log.last_lsn, bool(core.resources.work)) == (lsn, False)
-    core.resources.read_only = ""
+    core.resources.default.read_only = ""
     core.publish(queue, "again")
-    assert queue.count == COUNT - MOVED_LENGTH + 1
+    assert queue.messages.count == COUNT - MOVED_LENGTH + 1
     core.check()
 
 
@@ -147,7 +148,7 @@ def test_its_consumers_lose_it_at_once_and_who_asked_is_answered_at_the_end() ->
         resources.publish(queue, Message(b"\x00\x53\x77\xa1\x04%04d" % number), 0)
     consumer, client = broker.connect(), broker.connect()
     receiver = consumer.receiver("q", credit=2 * RELEASED_LENGTH)
-    assert queue.acquired == 2 * RELEASED_LENGTH
+    assert queue.messages.acquired == 2 * RELEASED_LENGTH
     replies, requests = client.receiver("$management", 10), client.sender("$management")
     clock = itertools.count()
     broker.container.clock = lambda: next(clock)
@@ -164,4 +165,4 @@ def test_its_consumers_lose_it_at_once_and_who_asked_is_answered_at_the_end() ->
     broker.settle_down()
     ((_, answer),) = client.received(replies)
     assert answer.properties["statusCode"] == 204
-    assert (queue.deleted, dead.count) == (True, count)
+    assert (queue.deleted, dead.messages.count) == (True, count)

@@ -17,6 +17,7 @@ HA, COORDINATION = "qpid_ha_broker.ha", "qpid_ha_broker.coordination"
 STORE = "qpid_ha_broker.store"
 HISTORY = ("qpid_ha_broker.ha.history", "qpid_ha_broker.ha.frames")  # where two logs part, and of what that is said
 RECORD = "qpid_ha_broker.ha.effects.ClusterRecord"  # one value: what a coordinator remembers, to judge stores beside it
+VERSION = "qpid_ha_broker.__version__"
 AMQP, SERVER = "qpid_ha_broker.amqp", "qpid_ha_broker.server"
 AGENT = "qpid_ha_agent"
 PIPELINE = "qpid_ha_pipeline"
@@ -36,7 +37,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     CONFIG: ARGUMENTS,
     COORDINATION: (EVENTS, HA, CONFIG),
     STORE: (EVENTS, MODEL, *HISTORY, RECORD),
-    SERVER: (EVENTS, MODEL, HA, AMQP, COORDINATION, STORE, CONFIG),
+    SERVER: (EVENTS, MODEL, HA, AMQP, COORDINATION, STORE, CONFIG, VERSION),
     AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, CONFIG),
     PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *WIRE, CONFIG),
 }

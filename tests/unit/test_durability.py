@@ -11,7 +11,7 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.durability import EVERYTHING, DurableProgress
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 
 SETTINGS = MemberSettings("a", "a-1", ("a:5672", "b:5672"), has_store=True)
 
@@ -20,7 +20,7 @@ class Archive:
     """A store's progress, and the requests that it has made."""
 
     def __init__(self, settings: MemberSettings = SETTINGS, durable_lsn: int = 10) -> None:
-        self.ctx = MemberContext(settings, ResourceSet("default", TextReader()), lambda: 0.5, lambda: NOW_MS)
+        self.ctx = MemberContext(settings, Resources(TextReader()).default, lambda: 0.5, lambda: NOW_MS)
         self.progress = DurableProgress(self.ctx, durable_lsn)
 
     def persist(self, first_lsn: int, last_lsn: int) -> int:

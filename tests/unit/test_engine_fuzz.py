@@ -173,13 +173,13 @@ def check_nothing_is_held(broker: PairedBroker) -> None:
     assert not container.starved
     assert not container.draining
     assert not container.unconfirmed
-    for queue in container.resources.state.queues.values():
-        assert (queue.name, queue.acquired, queue.consumers) == (queue.name, 0, [])
-    if "stock" in container.resources.state.queues:
+    for queue in container.resources.catalog.queues.values():
+        assert (queue.name, queue.messages.acquired, queue.dispatcher.consumers) == (queue.name, 0, [])
+    if "stock" in container.resources.catalog.queues:
         client = broker.connect()
         receiver = client.receiver("stock", 1000)
         stock = broker.queue("stock")
-        assert stock.acquired == stock.count
+        assert stock.messages.acquired == stock.messages.count
         client.vanish()
         assert receiver is not None
 

@@ -9,9 +9,9 @@ import pytest
 from model_support import NOW_MS, Core, TextReader, bodies, message, picture, replicated_picture, transaction_of
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord
+from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import InUse, NotEnoughReplicas, NotPrimary
-from qpid_ha_broker.model.queue import Consumer
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.state import ReplayError
 
 SECOND = 1000
@@ -22,7 +22,7 @@ def take_over(core: Core) -> Core:
     """The broker that followed `core` and is now primary."""
     backup = core.followed()
     heir = Core(backup)
-    backup.take_over(core.now_ms, GRACE_MS)
+    backup.default.take_over(core.now_ms, GRACE_MS)
     return heir
 
 
@@ -34,8 +34,8 @@ def test_who_follows_the_log_holds_the_same_and_stands_where_it_ends() -> None:
     core.consume(q, 2)
     core.resources.commit(transaction_of((q, "e"), (r, "f")), NOW_MS)
     backup = core.followed()
-    assert picture(backup.state) == replicated_picture(core.state)
-    assert backup.applied_lsn == backup.log.last_lsn == core.log.last_lsn
+    assert picture(backup.sets) == replicated_picture(core.sets)
+    assert backup.default.log.last_lsn == backup.default.log.last_lsn == core.log.last_lsn
 
 
 def test_the_parts_of_a_unit_wait_for_its_end() -> None:
@@ -43,12 +43,12 @@ def test_the_parts_of_a_unit_wait_for_its_end() -> None:
     queue = core.queue("q")
     core.resources.commit(transaction_of((queue, "a"), (queue, "b")), NOW_MS)
     core.read()
-    backup = ResourceSet("default", TextReader())
+    backup = Resources(TextReader())
     for record in core.records[:-1]:
-        backup.follow(record)
-    assert (backup.state.queues["q"].count, backup.applied_lsn) == (0, queue.id)
-    backup.follow(core.records[-1])
-    assert (backup.state.queues["q"].count, backup.applied_lsn) == (2, core.log.last_lsn)
+        backup.default.follow(record)
+    assert (backup.catalog.queues["q"].messages.count, backup.default.log.last_lsn) == (0, queue.id)
+    backup.default.follow(core.records[-1])
+    assert (backup.catalog.queues["q"].messages.count, backup.default.log.last_lsn) == (2, core.log.last_lsn)
 
 
 def test_a_unit_that_was_cut_off_is_forgotten_and_what_comes_in_its_place_counts() -> None:
@@ -56,31 +56,31 @@ def test_a_unit_that_was_cut_off_is_forgotten_and_what_comes_in_its_place_counts
     queue = core.queue("q")
     core.resources.commit(transaction_of((queue, "a"), (queue, "b")), NOW_MS)
     core.read()
-    backup = ResourceSet("default", TextReader())
+    backup = Resources(TextReader())
     for record in core.records[:-1]:
-        backup.follow(record)
-    backup.drop_open_unit()
+        backup.default.follow(record)
+    backup.default.drop_open_unit()
     event = ev.Enqueued(queue.ids, message("c").payload, False, 4, 0, "")
-    backup.follow(LogRecord(queue.id + 1, event, False))
-    assert bodies(backup.state.queues["q"].entries()) == ["c"]
-    assert backup.applied_lsn == queue.id + 1
+    backup.default.follow(LogRecord(queue.id + 1, event, False))
+    assert bodies(backup.catalog.queues["q"].messages) == ["c"]
+    assert backup.default.log.last_lsn == queue.id + 1
 
 
 def test_an_event_that_does_not_fit_is_named_with_its_place() -> None:
-    backup = ResourceSet("default", TextReader())
+    backup = Resources(TextReader())
     with pytest.raises(ReplayError, match="LSN 7: Enqueued"):
-        backup.follow(LogRecord(7, ev.Enqueued((3,), b"", False, 4, 0, ""), False))
+        backup.default.follow(LogRecord(7, ev.Enqueued((3,), b"", False, 4, 0, ""), False))
 
 
 def test_generations_and_the_in_sync_set_are_part_of_the_state() -> None:
     core = Core()
     started = ev.GenerationStarted(1, "node1", "the cluster", NOW_MS, False, "the first start")
     assert core.state.in_sync == ev.InSyncChanged(0, ())
-    lsn = core.resources.write(started)
-    core.resources.write(ev.InSyncChanged(2, ("node1", "node2")))
+    lsn = core.resources.default.write(started)
+    core.resources.default.write(ev.InSyncChanged(2, ("node1", "node2")))
     backup = core.followed()
-    assert backup.state.generations == core.state.generations == [(lsn, started)]
-    assert backup.state.in_sync == ev.InSyncChanged(2, ("node1", "node2"))
+    assert backup.default.state.generations == core.state.generations == [(lsn, started)]
+    assert backup.default.state.in_sync == ev.InSyncChanged(2, ("node1", "node2"))
 
 
 def test_browsers_on_a_backup_see_what_comes_and_expires_nothing() -> None:
@@ -88,9 +88,9 @@ def test_browsers_on_a_backup_see_what_comes_and_expires_nothing() -> None:
     queue = core.queue("q")
     core.publish(queue, "a")
     backup = core.followed()
-    backup.read_only = "this broker is ready; node1 is primary"
+    backup.default.read_only = "this broker is ready; node1 is primary"
     reader = Core(backup, witness=False)
-    replica = backup.state.queues["q"]
+    replica = backup.catalog.queues["q"]
     browser = reader.browser(replica)
     assert bodies(reader.take(replica, browser)) == ["a"]
     core.publish(queue, message("b", ttl_ms=1))
@@ -100,12 +100,12 @@ def test_browsers_on_a_backup_see_what_comes_and_expires_nothing() -> None:
     single, *unit = core.records[-4:]
     for records, seen in (([single], ["b"]), (unit, ["c", "d"])):
         for record in records:
-            backup.follow(record)
+            backup.default.follow(record)
         reader.now_ms += SECOND
         assert reader.tick() == []
         reader.hand_out()
         assert bodies(reader.inbox(browser)) == seen
-    assert (replica.count, backup.applied_lsn) == (4, core.log.last_lsn)
+    assert (replica.messages.count, backup.default.log.last_lsn) == (4, core.log.last_lsn)
 
 
 # --- taking over
@@ -116,9 +116,9 @@ def test_what_was_queued_at_a_failover_may_have_been_seen_and_what_comes_later_w
     queue = core.queue("q")
     core.publish(queue, "a")
     heir = take_over(core)
-    heir.publish(heir.state.queues["q"], "b")
-    replica = heir.state.queues["q"]
-    old, new = replica.entries()
+    heir.publish(heir.catalog.queues["q"], "b")
+    replica = heir.catalog.queues["q"]
+    old, new = replica.messages
     assert old.id <= replica.redelivered_below < new.id
 
 
@@ -126,9 +126,9 @@ def test_messages_of_a_local_queue_count_as_seen_too() -> None:
     core = Core()
     queue = core.queue("q", replicate="none")
     core.publish(queue, "a")
-    core.resources.take_over(NOW_MS, GRACE_MS)
+    core.resources.default.take_over(NOW_MS, GRACE_MS)
     core.publish(queue, "b")
-    old, new = queue.entries()
+    old, new = queue.messages
     assert old.id <= queue.redelivered_below < new.id
 
 
@@ -137,7 +137,7 @@ def test_messages_expire_after_a_failover() -> None:
     core.publish(core.queue("q"), message("a", ttl_ms=SECOND), "b")
     heir = take_over(core)
     heir.tick(after_ms=SECOND)
-    assert bodies(heir.state.queues["q"].entries()) == ["b"]
+    assert bodies(heir.catalog.queues["q"].messages) == ["b"]
 
 
 def test_an_auto_delete_queue_waits_for_its_users_after_a_failover_and_then_goes() -> None:
@@ -148,7 +148,7 @@ def test_an_auto_delete_queue_waits_for_its_users_after_a_failover_and_then_goes
     assert core.read().count(ev.QueueUsed(used.id, "")) == 1
     heir = take_over(core)
     assert heir.tick(GRACE_MS - 1) == []
-    assert heir.tick(1) == [heir.state.queues["used"]]
+    assert heir.tick(1) == [heir.catalog.queues["used"]]
     assert not unused.used
 
 
@@ -156,7 +156,7 @@ def test_a_user_that_came_back_in_time_keeps_its_auto_delete_queue() -> None:
     core = Core()
     core.consumer(core.queue("q", auto_delete=True))
     heir = take_over(core)
-    queue = heir.state.queues["q"]
+    queue = heir.catalog.queues["q"]
     consumer = heir.consumer(queue)
     assert heir.tick(2 * GRACE_MS) == []
     heir.leave(queue, consumer)
@@ -167,7 +167,7 @@ def test_an_exclusive_queue_is_kept_for_its_owner_until_the_grace_is_over() -> N
     core = Core()
     core.consumer(core.queue("q", exclusive=True), owner_name="client-1")
     heir = take_over(core)
-    queue = heir.state.queues["q"]
+    queue = heir.catalog.queues["q"]
     with pytest.raises(InUse, match="client-1"):
         heir.consumer(queue, owner_name="client-2")
     heir.leave(queue, heir.consumer(queue, owner_name="client-1"))
@@ -178,7 +178,7 @@ def test_an_exclusive_queue_is_anybodys_once_the_grace_is_over() -> None:
     core = Core()
     core.consumer(core.queue("q", exclusive=True), owner_name="client-1")
     heir = take_over(core)
-    queue = heir.state.queues["q"]
+    queue = heir.catalog.queues["q"]
     heir.tick(GRACE_MS)
     heir.consumer(queue, owner_name="client-2")
     assert heir.read()[-1] == ev.QueueUsed(queue.id, "client-2")
@@ -189,7 +189,7 @@ def test_an_owner_that_leaves_is_not_waited_for() -> None:
     queue = core.queue("q", exclusive=True)
     core.leave(queue, core.consumer(queue, owner_name="client-1"))
     heir = take_over(core)
-    heir.consumer(heir.state.queues["q"], owner_name="client-2")
+    heir.consumer(heir.catalog.queues["q"], owner_name="client-2")
     core.check()
 
 
@@ -208,12 +208,12 @@ def test_a_backup_writes_nothing_and_says_who_does() -> None:
     core.publish(queue, "a")
     (entry,) = core.take(queue, core.consumer(queue))
     lsn = core.log.last_lsn
-    core.resources.read_only = "this broker is ready; node1 is primary"
+    core.resources.default.read_only = "this broker is ready; node1 is primary"
     commands: list[Callable[[], object]] = [
         lambda: core.publish(queue, "b"),
         lambda: core.publish(exchange, "b"),
         lambda: core.resources.commit(transaction_of(), NOW_MS),
-        lambda: core.resources.purge(queue),
+        lambda: core.resources.purges.begin(queue),
         lambda: core.resources.subscribe(queue, Consumer(), "somebody"),
         lambda: core.queue("new"),
         lambda: core.configuration.update_queue("q", {}),
@@ -228,8 +228,8 @@ def test_a_backup_writes_nothing_and_says_who_does() -> None:
             command()
     core.resources.release(queue, [entry], failed=True)
     assert (entry.holder, entry.delivery_count) == (None, 0)
-    assert (core.log.last_lsn, queue.count) == (lsn, 1)
-    core.resources.read_only = ""
+    assert (core.log.last_lsn, queue.messages.count) == (lsn, 1)
+    core.resources.default.read_only = ""
     core.publish(queue, "b")
     core.check()
 
@@ -240,16 +240,16 @@ def test_without_enough_replicas_nothing_replicated_is_taken_in() -> None:
     both = core.exchange("both", "fanout", queue, local)
     core.publish(queue, "a")
     lsn = core.log.last_lsn
-    core.resources.refusal = NotEnoughReplicas("2 brokers must hold it, 1 does")
+    core.resources.default.refusal = NotEnoughReplicas("2 brokers must hold it, 1 does")
     for target in (queue, both):
         with pytest.raises(NotEnoughReplicas, match="2 brokers"):
             core.publish(target, "b")
     with pytest.raises(NotEnoughReplicas):
         core.resources.commit(transaction_of((local, "b"), (queue, "b")), NOW_MS)
-    assert (core.log.last_lsn, local.count) == (lsn, 0)
+    assert (core.log.last_lsn, local.messages.count) == (lsn, 0)
     assert core.resources.publish(local, message("c"), core.now_ms).is_committed
     assert core.consume(queue) == ["a"]
-    core.resources.refusal = None
+    core.resources.default.refusal = None
     core.publish(queue, "d")
     core.check()
 
@@ -258,11 +258,11 @@ def test_messages_that_are_not_durable_are_given_up_by_everybody_at_the_same_pla
     core = Core()
     queue = core.queue("q")
     core.publish(queue, message("durable", durable=True), message("transient"))
-    core.resources.write(ev.TransientsLost(core.resources.log.last_lsn + 1))
+    core.resources.default.write(ev.TransientsLost(core.resources.default.log.last_lsn + 1))
     core.publish(queue, message("later"))
     backup = core.followed()
-    for each in (core.state, backup.state):
-        assert bodies(each.queues["q"].entries()) == ["durable", "later"]
-        each.queues["q"].check_invariants()
-    assert backup.state.memory_bytes == core.state.memory_bytes
-    assert backup.state.transients_lost_lsn == core.state.transients_lost_lsn > 0
+    for each in (core.catalog, backup.catalog):
+        assert bodies(each.queues["q"].messages) == ["durable", "later"]
+        each.queues["q"].messages.check_invariants()
+    assert backup.catalog.memory_bytes == core.catalog.memory_bytes
+    assert backup.default.state.transients_lost_lsn == core.state.transients_lost_lsn > 0

@@ -42,7 +42,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
     st.builds(
         fr.Hello,
         *(st.integers(0, 2**32 - 1), TEXT, TEXT, TEXT, HISTORY, U64, U64),
-        *(st.booleans(), st.booleans(), U64, st.booleans()),
+        *(st.booleans(), st.booleans(), U64, st.booleans(), TEXT),
     ),
     st.builds(
         fr.Welcome, TEXT, TEXT, U64, HISTORY, U64, st.sampled_from(fr.Resync), TEXT, st.floats(0, 1e6, allow_nan=False)
@@ -60,11 +60,12 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
     st.builds(fr.CaughtUp, U64, U64),
     st.builds(fr.TakeOver, U64),
     st.builds(fr.Shutdown, U64, U64, TEXT),
-    st.builds(fr.Question, U64, st.sampled_from(fr.Topic), TEXT, TEXT, TEXT, U64, U64, TEXT),
+    st.builds(fr.Question, U64, st.sampled_from(fr.Topic), TEXT, TEXT, TEXT, U64, U64, TEXT, TEXT),
     st.builds(
         fr.Answer,
         *(U64, TEXT, TEXT, TEXT, st.sampled_from([state.value for state in State]), U64, U64, NAMES, NAMES, U64),
         *(st.booleans(), U64, TEXT, st.booleans(), TEXT, st.integers(0, 2**32 - 1), st.sampled_from(fr.StoreOrigin)),
+        *(U64, U64),
     ),
     st.builds(fr.Follow, st.integers(0, 2**32 - 1), TEXT, TEXT, TEXT, HISTORY, U64),
     st.builds(fr.Followed, TEXT, TEXT, U64, HISTORY, U64, U64, ARGUMENTS, st.floats(0, 1e6, allow_nan=False)),
@@ -99,6 +100,15 @@ def frame_of(vector: dict[str, Any]) -> Frame:
 def test_the_agreed_bytes_are_read_and_written(vector: dict[str, Any]) -> None:
     assert decode(bytes.fromhex(vector["hex"])) == frame_of(vector)
     assert encode(frame_of(vector)).hex() == vector["hex"]
+
+
+@pytest.mark.parametrize("name", ["set", "committed_generation", "committed_lsn"])
+def test_a_field_that_an_older_release_does_not_send_says_nothing(name: str) -> None:
+    vector = next(each for each in vectors() if each["type"] in ("Hello", "Answer") and name in each["fields"])
+    older = {field: value for field, value in vector["fields"].items() if field != name}
+    frame = decode(sealed(bytes.fromhex(vector["hex"])[0], json.dumps(older).encode()))
+    assert getattr(frame, name) == {"set": "default"}.get(name, 0)
+    assert f'"{name}"'.encode() not in encode(frame)
 
 
 def test_every_kind_of_frame_has_agreed_bytes() -> None:

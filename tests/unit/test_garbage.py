@@ -49,11 +49,11 @@ def test_the_messages_of_a_deleted_queue_go_in_portions_and_no_collector_is_need
     core.read()
     core.records.clear()
     core.configuration.delete_queue("q")
-    core.state.deleted_queues.clear()
+    core.catalog.deleted_queues.clear()
     left = [entries_in_memory()]
     del queue
-    while core.state.garbage:
-        core.state.garbage.run(SPENT)
+    while core.catalog.garbage:
+        core.catalog.garbage.run(SPENT)
         left.append(entries_in_memory())
     assert left[-1] == others
     assert max(before - after for before, after in itertools.pairwise(left)) <= BLOCK_LENGTH
@@ -71,14 +71,14 @@ def test_no_message_goes_to_a_deleted_queue_while_its_bindings_are_still_being_t
     core.publish(exchange, last)
     core.configuration.delete_queue(gone.name)
     assert (len(exchange), exchange.bindings()) == (0, [])
-    core.state.garbage.run(SPENT)
+    core.catalog.garbage.run(SPENT)
     core.publish(exchange, last)
     assert core.resources.unroutable_total == 1
     core.configuration.bind("e", "stays", f"red.{count - 1}", {"colour": f"red.{count - 1}"})
     core.publish(exchange, last)
-    core.state.garbage.run()
+    core.catalog.garbage.run()
     core.publish(exchange, last)
-    assert stays.count == 2
+    assert stays.messages.count == 2
     core.check()
 
 
@@ -95,8 +95,8 @@ def test_the_patterns_of_what_is_deleted_go_in_portions(whose: str) -> None:
         core.configuration.delete_queue("q")
     else:
         core.configuration.delete_exchange("e")
-    while core.state.garbage:
-        core.state.garbage.run(SPENT)
+    while core.catalog.garbage:
+        core.catalog.garbage.run(SPENT)
         left.append(patterns_in_memory())
     assert max(before - after for before, after in itertools.pairwise(left)) <= UNINDEXED_LENGTH + 2
     assert left[-1] <= left[0] - 3 * UNINDEXED_LENGTH
@@ -112,7 +112,7 @@ def test_what_only_deleted_queues_would_have_had_goes_to_the_alternate_exchange(
     core.publish(exchange, message("before", "red"))
     core.configuration.delete_queue("gone")
     core.publish(exchange, message("a", "red"))
-    assert bodies(lost.entries()) == ["a"]
+    assert bodies(lost.messages) == ["a"]
 
 
 @pytest.mark.usefixtures("no_collector")

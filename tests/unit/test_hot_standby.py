@@ -277,14 +277,14 @@ def test_who_is_being_recorded_as_the_primary_follows_the_old_one_no_more() -> N
     a.paused = True
     cluster.heal()
     cluster.wait(0.2)
-    lsn_before, cluster.record_answers = b.resources.log.last_lsn, deque()
+    lsn_before, cluster.record_answers = b.resources.default.log.last_lsn, deque()
     b.feed(fx.PromoteAsked(1))
     cluster.wait(0.4)
     assert cluster.record is not None
     assert cluster.record.primary == "b"
     a.paused = False
     cluster.run()
-    assert (b.state, b.resources.log.last_lsn) == (State.CONNECTING, lsn_before)
+    assert (b.state, b.resources.default.log.last_lsn) == (State.CONNECTING, lsn_before)
     cluster.let_record_answers_come()
     cluster.settle()
     assert primaries(cluster) == ["b"]
@@ -359,11 +359,11 @@ def test_below_the_least_number_in_sync_publishes_are_refused_and_what_waits_is_
     lsn = a.publish("q", "waits")
     cluster.wait(20)
     assert a.committed < lsn
-    assert a.resources.refusal is not None
+    assert a.resources.default.refusal is not None
     cluster.heal()
     cluster.settle()
     assert a.committed >= lsn
-    assert a.resources.refusal is None
+    assert a.resources.default.refusal is None
 
 
 def test_with_at_least_two_in_sync_a_broker_without_news_of_the_others_is_not_promoted() -> None:
@@ -520,6 +520,7 @@ def said_to(node: Node, link: int, frame: fr.Frame) -> list[fx.Effect]:
     [
         ({"cluster": "another"}, fr.RefusalCode.OTHER_CLUSTER),
         ({"version": 99}, fr.RefusalCode.VERSION),
+        ({"set": "shard-1"}, fr.RefusalCode.NO_SET),
         ({"name": "b", "instance": "not-b's"}, fr.RefusalCode.SAME_NAME),
         ({"name": "a", "instance": "not-a's"}, fr.RefusalCode.SAME_NAME),
         ({"last_lsn": 5}, fr.RefusalCode.BAD_HISTORY),
@@ -537,6 +538,22 @@ def test_a_hello_that_makes_no_sense_is_refused_with_a_reason(wrong: dict[str, o
     assert refused.code == code
     assert any(isinstance(effect, fx.Close) and effect.link == 999 for effect in effects)
     assert (a.member.position, a.member.status.members) == before
+
+
+def test_a_question_about_a_set_that_is_not_here_is_answered_with_no_and_changes_nothing() -> None:
+    a = three()["a"]
+    question = fr.Question(7, fr.Topic.CLAIM, "x", "x-1", "", 9, 99, "x:5672", "shard-1")
+    (effect,) = [effect for effect in said_to(a, 999, question) if isinstance(effect, fx.Send)]
+    assert isinstance(effect.frame, fr.Answer)
+    assert (effect.frame.granted, effect.frame.text) == (False, "there is no resource set shard-1 here")
+    assert (effect.frame.promised, a.is_in(State.PRIMARY)) == (1, True)
+
+
+def test_a_newer_generation_of_another_set_makes_no_primary_step_down() -> None:
+    a = three()["a"]
+    history = (fr.GenerationEntry(1, "a", 1), fr.GenerationEntry(5, "x", 3))
+    said_to(a, 999, hello(history=history, last_lsn=3, set="shard-1"))
+    assert a.is_in(State.PRIMARY)
 
 
 def test_a_hello_from_a_newer_generation_makes_the_primary_step_down() -> None:

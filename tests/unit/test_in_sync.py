@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from qpid_ha_broker.ha.in_sync import InSyncChange, InSyncSet
 
@@ -62,6 +64,51 @@ def test_who_comes_back_before_its_departure_counts_is_waited_for_again() -> Non
     in_sync.acknowledge("a", 9)
     in_sync.acknowledge("b", 9)
     assert in_sync.committed_lsn == 4
+
+
+def test_nothing_is_committed_between_a_departure_and_the_return_when_another_one_leaves_meanwhile() -> None:
+    """Whoever reads the log takes an in-sync set that is committed for one that was recorded, if it lacks a member."""
+    in_sync = three_brokers()
+    for name in "abc":
+        in_sync.acknowledge(name, 5)
+    left = in_sync.leave("b").epoch
+    in_sync.appended(left, 6)
+    in_sync.acknowledge("c", 7)
+    in_sync.appended(in_sync.join("b", 5).epoch, 9)
+    in_sync.appended(in_sync.leave("c").epoch, 10)
+
+    for name in "ab":
+        in_sync.acknowledge(name, 10)
+    assert in_sync.committed_lsn == 5, "c has 7, and no more: that is after the departure, and before the return"
+
+    in_sync.recorded(in_sync.epoch)
+    assert in_sync.committed_lsn == 10
+
+
+STEPS = st.tuples(st.sampled_from(["come or go", "hold", "hold"]), st.sampled_from("bcd"))
+
+
+@settings(max_examples=400)
+@given(steps=st.lists(STEPS, min_size=10, max_size=40))
+def test_no_commit_ever_lies_between_a_departure_that_was_not_recorded_and_the_return(
+    steps: list[tuple[str, str]],
+) -> None:
+    in_sync = InSyncSet("a", InSyncChange(1, ("a", "b", "c", "d")), committed_lsn=0, min_in_sync=1)
+    held, away, windows = dict.fromkeys("bcd", 0), dict[str, int](), list[tuple[int, int]]()
+    for lsn, (step, name) in enumerate(steps, start=1):
+        if step == "hold":
+            held[name] = lsn if name in in_sync else held[name]
+        elif name in in_sync:
+            in_sync.appended(in_sync.leave(name).epoch, lsn)
+            away[name] = lsn
+        else:
+            in_sync.appended(in_sync.join(name, held[name]).epoch, lsn)
+            windows.append((away.pop(name), lsn))
+        in_sync.acknowledge("a", lsn)
+        in_sync.acknowledge(name, held[name])
+
+        assert not [window for window in windows if window[0] <= in_sync.committed_lsn < window[1]]
+        assert all(in_sync.committed_lsn < left for left in away.values())
 
 
 def test_one_who_comes_back_without_its_memory_may_have_led_others_meanwhile() -> None:

@@ -177,7 +177,7 @@ def test_lc2a_a_queue_that_an_address_created_is_there_after_a_failover_with_its
     cluster.kill("a")
     assert cluster.promote("b").done
     assert cluster["b"].bodies("by-address") == ["1"]
-    assert cluster["b"].declare("by-address", auto_delete=False) is cluster["b"].resources.state.queues["by-address"]
+    assert cluster["b"].declare("by-address", auto_delete=False) is cluster["b"].resources.catalog.queues["by-address"]
 
 
 def test_lc2b_an_administrator_can_ask_a_backup_whether_the_configuration_has_come() -> None:
@@ -187,9 +187,9 @@ def test_lc2b_an_administrator_can_ask_a_backup_whether_the_configuration_has_co
     cluster["a"].configuration.bind("x", "made", "key.#", {})
     cluster.settle()
     for name in "bc":
-        state = cluster[name].resources.state
-        assert "made" in state.queues
-        assert [binding.key for binding in state.exchanges["x"].bindings()] == ["key.#"]
+        there = cluster[name].resources.catalog
+        assert "made" in there.queues
+        assert [binding.key for binding in there.exchanges["x"].bindings()] == ["key.#"]
 
 
 def test_lc2c_the_completion_of_a_command_means_that_every_broker_in_sync_has_carried_it_out() -> None:
@@ -197,13 +197,13 @@ def test_lc2c_the_completion_of_a_command_means_that_every_broker_in_sync_has_ca
     a = cluster["a"]
     cluster.cut("a", "c")
     a.declare("made")
-    lsn = a.resources.log.last_lsn
+    lsn = a.resources.default.log.last_lsn
     cluster.run()
     assert a.committed < lsn
     cluster.heal()
     cluster.settle()
     assert a.committed >= lsn
-    assert "made" in cluster["c"].resources.state.queues
+    assert "made" in cluster["c"].resources.catalog.queues
 
 
 def test_lc3_what_was_deleted_while_a_backup_was_away_is_deleted_there_when_it_is_back() -> None:
@@ -222,9 +222,9 @@ def test_lc3_what_was_deleted_while_a_backup_was_away_is_deleted_there_when_it_i
     cluster.settle()
     cluster.heal()
     cluster.settle()
-    state = cluster["c"].resources.state
+    there = cluster["c"].resources.catalog
     assert cluster["c"].is_in(State.READY)
-    assert (list(state.queues), "goes-too" in state.exchanges) == (["stays"], False)
+    assert (list(there.queues), "goes-too" in there.exchanges) == (["stays"], False)
     assert cluster["c"].bodies("stays") == ["2"]
 
 
@@ -237,7 +237,7 @@ def test_lc4_an_object_that_only_a_backup_knew_of_is_gone_when_the_new_primary_l
     assert cluster.promote("b").done
     cluster.settle()
     for name in "bc":
-        assert "only-at-c" not in cluster[name].resources.state.queues
+        assert "only-at-c" not in cluster[name].resources.catalog.queues
 
 
 def test_lc5_queues_and_bindings_are_replicated_as_far_as_they_say() -> None:
@@ -250,11 +250,11 @@ def test_lc5_queues_and_bindings_are_replicated_as_far_as_they_say() -> None:
     a.configuration.bind("amq.direct", "messages", "kept", {})
     a.configuration.bind("amq.direct", "messages", "local", {"qpid.replicate": "none"})
     cluster.settle()
-    state = cluster["b"].resources.state
-    assert sorted(state.queues) == ["configuration", "messages"]
+    there = cluster["b"].resources.catalog
+    assert sorted(there.queues) == ["configuration", "messages"]
     assert (cluster["b"].bodies("configuration"), cluster["b"].bodies("messages")) == ([], ["1"])
-    assert len(state.exchanges["amq.fanout"].bindings()) == 2
-    assert [binding.key for binding in state.exchanges["amq.direct"].bindings()] == ["kept"]
+    assert len(there.exchanges["amq.fanout"].bindings()) == 2
+    assert [binding.key for binding in there.exchanges["amq.direct"].bindings()] == ["kept"]
 
 
 def test_lc6_a_deletion_in_the_middle_of_a_catch_up_is_not_lost_to_it() -> None:
@@ -278,5 +278,5 @@ def test_lc6_a_deletion_in_the_middle_of_a_catch_up_is_not_lost_to_it() -> None:
     a.consume("one", 2)
     cluster.settle()
     assert cluster["c"].is_in(State.READY)
-    assert list(cluster["c"].resources.state.queues) == ["one", "two"]
+    assert list(cluster["c"].resources.catalog.queues) == ["one", "two"]
     assert (cluster["c"].bodies("one"), cluster["c"].bodies("two")) == (list("345"), [])

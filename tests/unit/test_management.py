@@ -17,7 +17,7 @@ from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.administration import Administration
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.level_change import MOVED_MOST
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
 
 QUEUE, EXCHANGE, BINDING = "org.qpid_ha.queue", "org.qpid_ha.exchange", "org.qpid_ha.binding"
@@ -55,9 +55,9 @@ class Node:
     """`$management` of a resource set."""
 
     def __init__(self) -> None:
-        self.resources = ResourceSet("default", PlainReader())
+        self.resources = Resources(PlainReader())
         self.configuration = Configuration(self.resources)
-        self.configuration.declare_standard_exchanges()
+        self.resources.default.declare_standard_exchanges()
         self.management = Management(Administration(self.resources, self.configuration), "node1")
 
     def send(self, message: Any) -> Answer:
@@ -161,7 +161,7 @@ def test_a_reply_finds_its_request(node: Node, identity: Any) -> None:
 
 
 def test_a_command_is_told_only_when_it_is_committed(node: Node) -> None:
-    log = node.resources.log
+    log = node.resources.default.log
     log.add_witness("backup")
     commands: list[Callable[[], Answer]] = [
         lambda: node.create("orders"),
@@ -309,11 +309,11 @@ def test_a_refusal_has_a_status_and_says_what_to_do(
     node: Node, status: int, hint: str, operation: str, body: object, properties: dict[str, object]
 ) -> None:
     node.create("taken")
-    before = node.resources.log.last_lsn
+    before = node.resources.default.log.last_lsn
     answer = node.ask(operation, body, **properties)
     assert answer.status == status
     assert hint in answer.text
-    assert node.resources.log.last_lsn == before
+    assert node.resources.default.log.last_lsn == before
 
 
 def test_a_request_without_an_operation_is_answered(node: Node) -> None:
@@ -324,7 +324,7 @@ def test_a_request_without_an_operation_is_answered(node: Node) -> None:
 def test_a_request_to_which_nobody_wants_a_reply_is_carried_out(node: Node) -> None:
     message: Any = proton.Message(properties={"operation": "CREATE", "type": QUEUE, "name": "orders"})
     assert node.send(message).reply_to is None
-    assert "orders" in node.resources.state.queues
+    assert "orders" in node.resources.catalog.queues
 
 
 def test_a_description_stays_short_whatever_it_quotes(node: Node) -> None:
@@ -420,14 +420,14 @@ requests = st.tuples(
 @given(st.lists(requests, min_size=1, max_size=4))
 def test_any_request_gets_a_reply_and_what_it_did_can_be_written(asked: list[tuple[dict[str, object], object]]) -> None:
     node = Node()
-    node.resources.log.add_witness("backup")
+    node.resources.default.log.add_witness("backup")
     for properties, body in asked:
         message: Any = proton.Message(reply_to="replies", id="1")
         message.properties, message.body = properties, body
         answer = node.send(message)
         assert (answer.reply_to, answer.correlation_id) == ("replies", "1")
         assert answer.status in (200, 201, 204, 400, 404, 409, 412, 501)
-    batch = node.resources.log.take_batch()
+    batch = node.resources.default.log.take_batch()
     if batch is not None:
         decoded = decode(batch.data)
         assert decoded.problem is None

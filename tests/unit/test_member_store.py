@@ -40,13 +40,13 @@ class Backup:
         self.told: list[fx.Input] = []
         self.slow = Slow()
         store: Any = self.slow
-        self.store = MemberStore(store, self.core.state, self.told.append)
+        self.store = MemberStore(store, self.core.catalog, self.told.append)
 
     def keep(self, number: int, event: ev.Event) -> None:
         self.store.persist(fx.Persist(number, number, number, 0, 0, encode(number, event)))
 
     def message(self, queue: str, durable: bool = True) -> ev.Enqueued:
-        return ev.Enqueued((self.core.state.queues[queue].id,), b"x", durable, 4, 0, "")
+        return ev.Enqueued((self.core.catalog.queues[queue].id,), b"x", durable, 4, 0, "")
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_annotations_are_found_behind_whatever_comes_before_them_and_of_any_size
     link = client.sender("q")
     for _ in range(2):
         assert offer(client, link, message).remote_state == Delivery.ACCEPTED
-    assert broker.queue("q").count == 1
+    assert broker.queue("q").messages.count == 1
 
 
 def test_annotations_in_a_short_map_are_found_too(broker: PairedBroker, client: PairedClient) -> None:
@@ -106,7 +106,7 @@ def test_annotations_in_a_short_map_are_found_too(broker: PairedBroker, client: 
     for _ in range(2):
         client.send(link, b"\x00\x53\x72\xc1" + bytes((len(names) + 1, 4)) + names + b"\x00\x53\x77\xa1\x01x")
         broker.settle_down()
-    assert (broker.queue("q").count, broker.container.resources.deduplication.dropped_total) == (1, 1)
+    assert (broker.queue("q").messages.count, broker.container.resources.deduplication.dropped_total) == (1, 1)
 
 
 @pytest.mark.parametrize("annotations", [None, {symbol("x-opt-qpid-other"): 1}, {symbol("x-opt-jms-dest"): "q"}])
@@ -140,7 +140,7 @@ def test_annotations_that_make_no_sense_are_rejected_with_the_reason(
     assert delivery.remote_state == Delivery.REJECTED
     assert delivery.remote.condition.name == "amqp:invalid-field"
     assert text in delivery.remote.condition.description
-    assert broker.queue("q").count == 0
+    assert broker.queue("q").messages.count == 0
 
 
 def test_what_is_sent_twice_is_accepted_twice_and_queued_once(broker: PairedBroker, client: PairedClient) -> None:
@@ -154,7 +154,7 @@ def test_what_is_sent_twice_is_accepted_twice_and_queued_once(broker: PairedBrok
         )
     )
     assert [each.remote_state for each in (first, again, plain)] == [Delivery.ACCEPTED] * 3
-    assert broker.queue("q").count == 2
+    assert broker.queue("q").messages.count == 2
     assert broker.container.resources.deduplication.dropped_total == 1
 
 
@@ -162,7 +162,7 @@ def test_a_duplicate_is_accepted_only_when_the_original_is_committed(
     broker: PairedBroker, client: PairedClient
 ) -> None:
     link, other = client.sender("q"), broker.connect()
-    log = broker.container.resources.log
+    log = broker.container.resources.default.log
     log.add_witness("store")
     first = offer(client, link, annotated(producer="p", sequence=1))
     again = offer(other, other.sender("q"), annotated(producer="p", sequence=1))
@@ -188,7 +188,7 @@ def test_with_de_duplication_off_even_senseless_annotations_mean_nothing(
     link = client.sender("q")
     for message in (annotated(producer="p", sequence=1), annotated(producer="p", sequence=1), annotated(sequence="?")):
         assert offer(client, link, message).remote_state == Delivery.ACCEPTED
-    assert broker.queue("q").count == 3
+    assert broker.queue("q").messages.count == 3
 
 
 def test_a_settled_duplicate_is_dropped_without_a_word(broker: PairedBroker, client: PairedClient) -> None:
@@ -197,5 +197,5 @@ def test_a_settled_duplicate_is_dropped_without_a_word(broker: PairedBroker, cli
     for _ in range(2):
         client.send(link, annotated(producer="p", sequence=1)).settle()
     broker.settle_down()
-    assert broker.queue("q").count == 1
+    assert broker.queue("q").messages.count == 1
     assert broker.container.take_notices() == []

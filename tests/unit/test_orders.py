@@ -45,7 +45,7 @@ def test_higher_priorities_first_and_in_order_within_one() -> None:
     queue = core.queue("q", priorities=10)
     for text, priority in (("a", 1), ("b", 9), ("c", 1), ("d", 9), ("e", 4)):
         core.publish(queue, message(text, priority=priority))
-    assert bodies(queue.entries()) == ["b", "d", "e", "a", "c"]
+    assert bodies(queue.messages) == ["b", "d", "e", "a", "c"]
     assert core.consume(queue) == ["b", "d", "e", "a", "c"]
     core.check()
 
@@ -137,7 +137,7 @@ def test_browsers_of_a_priority_queue_see_every_message_by_priority() -> None:
     queue = core.queue("q", priorities=10, fairshare=1)
     core.publish(queue, message("a", priority=1), message("b", priority=9), message("c", priority=9))
     assert bodies(core.take(queue, core.browser(queue))) == ["b", "c", "a"]
-    assert queue.acquired == 0
+    assert queue.messages.acquired == 0
 
 
 # --- last value
@@ -147,7 +147,7 @@ def test_only_the_last_value_of_each_key_stays_and_goes_to_the_end() -> None:
     core = Core()
     queue = core.queue("prices", last_value_queue_key="symbol")
     core.publish(queue, message("a1", symbol="A"), message("b1", symbol="B"), message("a2", symbol="A"))
-    assert bodies(queue.entries()) == ["b1", "a2"]
+    assert bodies(queue.messages) == ["b1", "a2"]
     core.check()
     assert core.consume(queue) == ["b1", "a2"]
 
@@ -166,9 +166,9 @@ def test_a_value_replaced_while_somebody_has_it_does_not_come_back() -> None:
     consumer = core.consumer(queue)
     held = core.take(queue, consumer)
     core.publish(queue, message("new", symbol="A"))
-    assert queue.count == 3
+    assert queue.messages.count == 3
     core.resources.release(queue, held, failed=True)
-    assert bodies(queue.entries()) == ["other", "new"]
+    assert bodies(queue.messages) == ["other", "new"]
     core.check()
     assert bodies(core.take(queue, consumer)) == ["other", "new"]
 
@@ -182,7 +182,7 @@ def test_a_value_replaced_twice_while_held_is_gone_even_if_the_newer_one_was_con
     core.publish(queue, message("2", symbol="A"), message("3", symbol="A"))
     assert core.consume(queue) == ["3"]
     core.resources.release(queue, held, failed=False)
-    assert queue.count == 0
+    assert queue.messages.count == 0
     core.publish(queue, message("4", symbol="A"))
     assert core.consume(queue) == ["4"]
     core.check()
@@ -197,7 +197,7 @@ def test_a_held_older_value_can_still_be_accepted() -> None:
     core.publish(queue, message("2", symbol="A"))
     core.resources.accept(queue, held)
     core.publish(queue, message("3", symbol="A"))
-    assert bodies(queue.entries()) == ["3"]
+    assert bodies(queue.messages) == ["3"]
     core.check()
 
 
@@ -206,7 +206,7 @@ def test_the_last_of_several_values_in_one_transaction_stays() -> None:
     queue = core.queue("prices", last_value_queue_key="symbol")
     core.publish(queue, message("0", symbol="A"))
     core.resources.commit(transaction_of(*((queue, message(n, symbol="A")) for n in "123")), core.now_ms)
-    assert bodies(queue.entries()) == ["3"]
+    assert bodies(queue.messages) == ["3"]
     core.check()
 
 
@@ -215,7 +215,7 @@ def test_a_newer_value_takes_the_room_of_the_older_one_and_not_that_of_another_k
     core = Core()
     queue = core.queue("prices", last_value_queue_key="symbol", max_count=2, policy_type=policy)
     core.publish(queue, message("a1", symbol="A"), message("b1", symbol="B"), message("b2", symbol="B"))
-    assert bodies(queue.entries()) == ["a1", "b2"]
+    assert bodies(queue.messages) == ["a1", "b2"]
     core.check()
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.frames import StoreOrigin
+from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.states import State
-from small_cluster import SmallCluster, three
+from small_cluster import Node, SmallCluster, three
 
 PATROL_S = 12.0
 """By then a primary has looked at the record."""
@@ -127,6 +130,70 @@ def test_who_was_told_of_a_newer_generation_remembers_it_when_nobody_answers_any
     assert cluster.record.generation == 3, "nobody else's generation has that number"
 
 
+def test_who_was_told_that_more_is_committed_remembers_it_when_nobody_answers_any_more() -> None:
+    """`b` knows what was confirmed without `c`; then the record goes back to when `c` was in sync."""
+    before = three(has_coordinator=True, backup_timeout_s=4.0).record
+    cluster = one_was_dropped_while_it_was_stopped()
+    assert before is not None
+    cluster.kill("a")
+    cluster["c"].paused = False
+    cluster.settle()
+    cluster.record = before._replace(cluster=cluster["b"].member.status.cluster)
+    assert "b knows a newer in-sync set without this broker" in cluster.promote("c").text
+    cluster.cut("b", "c")
+
+    assert "b was told that LSN " in cluster.promote("c").text
+
+    assert cluster.promote("c", force=True).done
+
+
+@pytest.mark.parametrize("tail_bytes", [1, 1 << 20])
+def test_what_a_broker_was_told_to_be_committed_is_not_forgotten_in_a_comparison(
+    tail_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = SmallCluster("a", "b", tail_bytes=tail_bytes)
+    cluster.run()
+    assert cluster.promote("a").done
+    cluster["a"].declare("orders")
+    cluster.settle()
+    told: list[tuple[int, int]] = []
+    handled = cluster["b"].note_handled
+
+    def note(what: fx.Input, effects: list[fx.Effect]) -> None:
+        handled(what, effects)
+        answer = cluster["b"].member.answer()
+        told.append((answer.committed_generation, answer.committed_lsn))
+
+    monkeypatch.setattr(cluster["b"], "note_handled", note)
+    cluster["a"].publish("orders", "1", "2")
+    cluster.settle()
+    cluster.disconnect("a", "b")
+    cluster["a"].publish("orders", "3")
+    cluster.settle()
+    cluster.kill("a")
+    assert cluster.promote("b").done
+    cluster["b"].publish("orders", "4")
+    cluster.settle()
+
+    assert told == sorted(told)
+    assert 0 < told[0][1] < told[-1][1]
+
+
+def test_a_message_that_no_store_keeps_is_nothing_that_a_candidate_must_have() -> None:
+    """A primary that comes back from its store lacks it, and has all that was promised (seed 763159)."""
+    cluster = SmallCluster("a", "b")
+    cluster.run()
+    assert cluster.promote("a").done
+    cluster["a"].declare("orders")
+    lsn = cluster["a"].publish("orders", "kept", durable=True)
+    cluster.settle()
+    assert cluster["b"].member.answer().committed_lsn == lsn
+    last_lsn = cluster["a"].publish("orders", "not kept", "nor this")
+    cluster.settle()
+    assert cluster["b"].member.committed_lsn == last_lsn
+    assert cluster["b"].member.answer().committed_lsn == lsn
+
+
 def test_who_had_a_newer_record_confirmed_knows_that_this_one_is_old() -> None:
     cluster = three(has_coordinator=True)
     before = cluster.record
@@ -177,6 +244,79 @@ def test_a_candidate_that_died_between_its_record_and_its_first_event_stops_nobo
     cluster.settle()
 
     assert cluster.promote("c").done
+
+
+# --- a broker that began anew, behind a primary that the record does not name
+
+
+def one_that_led_forgot_it_behind_a_primary_that_slept(**settings: float) -> SmallCluster:
+    """`a` sleeps, `b` is recorded and confirms a message alone. Then `b` is restarted without its memory, and follows
+    `a`, which cannot read the record."""
+    cluster = SmallCluster("a", "b", has_coordinator=True, **settings)
+    cluster.run()
+    assert cluster.promote("a").done
+    cluster["a"].declare("orders")
+    cluster.settle()
+    cluster["a"].paused = True
+    cluster.cut("a", "b")
+    assert cluster.promote("b").done
+    lsn = cluster["b"].publish("orders", "1")
+    cluster.run()
+    assert cluster["b"].committed >= lsn
+    cluster.kill("b")
+    cluster.record_is_reachable = False
+    cluster.start("b")
+    cluster.heal()
+    cluster["a"].paused = False
+    cluster.settle()
+    assert cluster["b"].member.answer().members == ("a", "b"), cluster["b"].notices
+    return cluster
+
+
+def test_one_that_was_emptied_is_not_promoted_because_the_record_has_its_name() -> None:
+    cluster = one_that_led_forgot_it_behind_a_primary_that_slept()
+    cluster.record_is_reachable = True
+    cluster.wait(PATROL_S)
+    assert cluster["a"].state is State.CONNECTING
+
+    refused = cluster.promote("b")
+
+    assert not refused.done
+    assert "says generation 2, led by b, and this broker began anew and has followed generation 1 only" in refused.text
+    assert "the coordinator knows a newer in-sync set without this broker" in cluster.promote("a").text
+    assert cluster.promote("b", force=True).done
+
+
+@pytest.mark.parametrize("origin", [StoreOrigin.MEMORY, StoreOrigin.DIRTY, StoreOrigin.CLEAN])
+def test_what_a_backup_holds_counts_once_it_has_seen_its_primary_in_the_record(
+    origin: StoreOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it began with nothing, or from a store, which may be a copy: that is not seen in what it holds."""
+    cluster = SmallCluster("a", "b", has_coordinator=True)
+    cluster.run()
+    assert cluster.promote("a").done
+    cluster.kill("b")
+    cluster.settle()
+    monkeypatch.setattr(Node, "open_store", lambda self, settings: Restored(origin))
+    backup = cluster.start("b")
+    shown: list[ClusterRecord | None] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(backup, "read_record", lambda number: backup.feed(fx.RecordRead(number, shown[-1])))
+        assert cluster.record is not None
+        named_a = cluster.record
+        for record in (None, EMPTY, named_a._replace(primary="c"), named_a._replace(generation=2, primary="b")):
+            shown.append(record)
+            cluster.wait(PATROL_S)
+            assert backup.state is State.READY
+            assert backup.member.answer().store is StoreOrigin.UNVERIFIED
+
+    cluster.wait(PATROL_S)
+
+    assert backup.member.answer().store is StoreOrigin.MEMORY
+
+
+def test_without_a_coordinator_there_is_nothing_to_look_at() -> None:
+    assert [three()[name].member.answer().store for name in "abc"] == [StoreOrigin.MEMORY] * 3
 
 
 # --- the primary lives

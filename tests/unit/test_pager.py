@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from model_support import bodies, message
+from model_support import bodies, event_of, message
 from paged_core import PagedCore, paged
 from qpid_ha_broker.events.codec import LogRecord, encode_all
+from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.paged import BodyDamaged
-from qpid_ha_broker.model.queue import Consumer, Queue
+from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.server import pager as pager_module
 from qpid_ha_broker.server.pager import Pager
 from qpid_ha_broker.store.blocks import FileHeader
@@ -29,7 +30,7 @@ class Loop:
     def __init__(self, core: PagedCore, memory_bytes: int) -> None:
         self.core = core
         self.problems: list[BodyDamaged] = []
-        self.pager = Pager(core.resources, core.bodies, memory_bytes, self.schedule, self.problems.append)
+        self.pager = Pager(core.catalog, core.bodies, memory_bytes, self.schedule, self.problems.append)
         self.got: list[str] = []
         self._is_due = False
         self._turned = asyncio.Event()
@@ -89,12 +90,12 @@ def test_a_backlog_leaves_memory_and_comes_back_to_a_consumer(core: PagedCore) -
         queue = published(core, 20_000)
         loop = Loop(core, 14_000_000)
         loop.pager.closed([core.close_file(), *closed(core)])
-        await loop.until(lambda: core.state.memory_bytes < 14_000_000)
+        await loop.until(lambda: core.catalog.memory_bytes < 14_000_000)
         assert len(paged(queue)) > 11_000
         Taker(core, queue)
-        await loop.until(lambda: queue.count == 0)
+        await loop.until(lambda: queue.messages.count == 0)
         assert loop.got == texts(20_000)
-        assert (core.state.memory_bytes, loop.pager.facts()["paged_bytes"]) == (0, 0)
+        assert (core.catalog.memory_bytes, loop.pager.facts()["paged_bytes"]) == (0, 0)
         loop.pager.stop()
 
     asyncio.run(story())
@@ -140,7 +141,7 @@ def test_what_a_snapshot_replaces_is_read_until_all_points_to_the_snapshot(core:
         core.close_file()
         old = closed(core)
         loop.pager.closed(old)
-        await loop.until(lambda: core.state.memory_bytes < 3_500_000)
+        await loop.until(lambda: core.catalog.memory_bytes < 3_500_000)
         number = core.journal.number
         snapshot_of(core, queue, number)
         pinned = loop.pager.replaced(number)
@@ -150,7 +151,7 @@ def test_what_a_snapshot_replaces_is_read_until_all_points_to_the_snapshot(core:
             core.disk.remove(name)
         await loop.until(lambda: not any(name in core.bodies.names for name in old))
         Taker(core, queue)
-        await loop.until(lambda: queue.count == 0)
+        await loop.until(lambda: queue.messages.count == 0)
         assert loop.got == texts(5000)
         loop.pager.stop()
 
@@ -160,9 +161,9 @@ def test_what_a_snapshot_replaces_is_read_until_all_points_to_the_snapshot(core:
 def snapshot_of(core: PagedCore, queue: Queue, number: int) -> None:
     header = FileHeader("snapshot", "cluster", "broker", "default", number, 1, 1, (1 << 63) + 1, 0, 0, False)
     writer = SnapshotWriter(core.disk, header)
-    entries = list(queue.entries())
+    entries = list(queue.messages)
     for start in reversed(range(0, len(entries), 500)):
-        writer.add(encode_all([LogRecord(entry.id, entry.content(), False) for entry in entries[start : start + 500]]))
+        writer.add(encode_all([LogRecord(entry.id, event_of(entry), False) for entry in entries[start : start + 500]]))
     writer.finish(SnapshotEnd(core.log.last_lsn, 1 << 63, core.log.last_lsn, 1 << 63, len(entries), 0))
 
 
@@ -172,18 +173,18 @@ def test_damage_is_told_and_what_comes_before_it_is_given_out(core: PagedCore, t
         loop = Loop(core, 3_500_000)
         core.close_file()
         loop.pager.closed(closed(core))
-        await loop.until(lambda: core.state.memory_bytes < 3_500_000)
-        entry = list(queue.entries())[2000]
-        place = entry.outline()
-        with (tmp_path / place.source.name).open("r+b") as file:  # type: ignore[union-attr]
-            file.seek(place.offset + 100)  # type: ignore[union-attr]
+        await loop.until(lambda: core.catalog.memory_bytes < 3_500_000)
+        entry = list(queue.messages)[2000]
+        place = entry.ref()
+        with (tmp_path / place.source.name).open("r+b") as file:
+            file.seek(place.offset + 100)
             file.write(b"?")
         Taker(core, queue)
         await loop.until(lambda: bool(loop.problems) and len(loop.got) == 2000)
         (problem,) = loop.problems
-        assert (problem.file, problem.offset) == (place.source.name, place.offset)  # type: ignore[union-attr]
+        assert (problem.file, problem.offset) == (place.source.name, place.offset)
         assert loop.got == texts(2000)
-        assert queue.count == 3000
+        assert queue.messages.count == 3000
         assert loop.pager.facts()["unreadable_messages"] == 1
         loop.pager.stop()
 
@@ -196,7 +197,7 @@ def test_what_a_browser_brought_back_leaves_again(core: PagedCore) -> None:
         loop = Loop(core, 12_000_000)
         core.close_file()
         loop.pager.closed(closed(core))
-        await loop.until(lambda: core.state.memory_bytes < 12_000_000)
+        await loop.until(lambda: core.catalog.memory_bytes < 12_000_000)
         core.commit()
         browser = core.browser(queue)
         seen: list[str] = []
@@ -210,7 +211,7 @@ def test_what_a_browser_brought_back_leaves_again(core: PagedCore) -> None:
             await asyncio.sleep(0)
         assert seen == texts(20_000)
         core.leave(queue, browser)
-        await loop.until(lambda: core.state.memory_bytes < 12_000_000)
+        await loop.until(lambda: core.catalog.memory_bytes < 12_000_000)
         loop.pager.stop()
 
     asyncio.run(story())

@@ -9,15 +9,17 @@ import pytest
 
 from model_support import PLENTY, Core, bodies, message, qpid, transaction_of, wants
 from paged_core import PagedCore, filled, numbers, paged, resident
-from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.types import QueueDeclared
 from qpid_ha_broker.ha.browser import ReplicatingBrowser
+from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
+from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import QueueFull
-from qpid_ha_broker.model.paged import PagedMessage, Shape
+from qpid_ha_broker.model.headers import MessageHeader
+from qpid_ha_broker.model.paged import BodyRef
 from qpid_ha_broker.model.paging import AHEAD_BYTES, lead_bytes
-from qpid_ha_broker.model.queue import Consumer, Queue
+from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
-from qpid_ha_broker.model.state import MESSAGE_OVERHEAD
+from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.store.bodies import Bodies
 
 SECOND = 1000
@@ -32,14 +34,14 @@ def test_what_was_paged_out_comes_back_in_order() -> None:
     queue = core.queue("q")
     texts = [random.randbytes(random.choice([0, 1, 50, 3000, 60_000])).hex() for _ in range(700)]
     core.publish(queue, *(message(text, durable=True) for text in texts))
-    before = core.state.memory_bytes
+    before = core.catalog.memory_bytes
     core.published_and_paged_out()
     assert paged(queue) == list(range(1, 700))
-    assert core.state.memory_bytes == 700 * MESSAGE_OVERHEAD + len(message(texts[0]).payload)
-    assert queue.size == before - 700 * MESSAGE_OVERHEAD
+    assert core.catalog.memory_bytes == 700 * MESSAGE_OVERHEAD + len(message(texts[0]).payload)
+    assert queue.messages.size == before - 700 * MESSAGE_OVERHEAD
     assert core.consume(queue) == texts
-    assert (core.state.memory_bytes, queue.count, queue.size, queue.paged) == (0, 0, 0, 0)
-    queue.check_invariants()
+    assert (core.catalog.memory_bytes, queue.messages.count, queue.messages.size, queue.messages.paged) == (0, 0, 0, 0)
+    queue.messages.check_invariants()
 
 
 def test_a_queue_hands_out_what_is_here_and_stops_before_what_is_not() -> None:
@@ -49,22 +51,22 @@ def test_a_queue_hands_out_what_is_here_and_stops_before_what_is_not() -> None:
     core.give_credit(queue, consumer)
     given = core.resources.hand_out(core.now_ms, 100)
     assert bodies(given[0].entries) == ["0"]
-    assert queue.awaits_bodies
+    assert queue.dispatcher.awaits_bodies
     assert not core.resources.has_work, "a queue that waits for the disk must not keep the broker busy"
-    core.bring(core.order())
+    core.bring(core.wanted())
     core.hand_out()
     assert bodies(core.inbox(consumer)) == numbers(20)[1:]
 
 
-def test_what_is_ordered_once_is_not_ordered_again_while_it_is_on_its_way() -> None:
+def test_what_is_requested_once_is_not_requested_again_while_it_is_on_its_way() -> None:
     core = PagedCore()
     queue = filled(core)
     core.give_credit(queue, core.consumer(queue))
-    ordered = core.order()
-    assert len(ordered) == 19
-    assert core.order() == []
-    core.bring(ordered)
-    assert core.order() == []
+    requests = core.wanted()
+    assert len(requests) == 19
+    assert core.wanted() == []
+    core.bring(requests)
+    assert core.wanted() == []
 
 
 def test_a_consumer_has_a_lead_ahead_of_it_that_is_renewed_when_half_of_it_is_used() -> None:
@@ -74,12 +76,12 @@ def test_a_consumer_has_a_lead_ahead_of_it_that_is_renewed_when_half_of_it_is_us
     core.publish(queue, *(message("x" * size, durable=True) for _ in range(300)))
     core.published_and_paged_out()
     consumer = core.consumer(queue)
-    core.bring(core.order())
+    core.bring(core.wanted())
     lead = AHEAD_BYTES // size
     assert len(resident(queue)) == pytest.approx(lead, abs=1)
     taken = core.take(queue, consumer, lead // 4)
     assert len(taken) == lead // 4
-    assert core.order() == []
+    assert core.wanted() == []
     core.take(queue, consumer, lead // 2)
     assert len(resident(queue)) == pytest.approx(lead + 3 * lead // 4, abs=2)
 
@@ -89,7 +91,7 @@ def test_what_consumers_come_to_next_stays_in_memory() -> None:
     queue = core.queue("q")
     core.publish(queue, *(message("x" * 1000, durable=True) for _ in range(4000)))
     core.published_and_paged_out()
-    lead = lead_bytes(1 << 20, len(core.state.queues_by_id))
+    lead = lead_bytes(1 << 20, len(core.catalog.queues_by_id))
     first = next(iter(paged(queue)))
     assert first == pytest.approx(lead / 1000, rel=0.1)
     assert resident(queue)[:first] == list(range(first))
@@ -101,7 +103,7 @@ def test_payloads_leave_only_as_far_as_it_is_too_much_and_the_oldest_first() -> 
     core.publish(queue, *(message("x" * 1000, durable=True) for _ in range(3000)))
     assert core.paging.is_over
     core.published_and_paged_out()
-    assert 0.9 * 3_000_000 < core.state.memory_bytes < 0.96 * 3_000_000
+    assert 0.9 * 3_000_000 < core.catalog.memory_bytes < 0.96 * 3_000_000
     on_disk = paged(queue)
     assert on_disk == list(range(on_disk[0], on_disk[-1] + 1))
     assert on_disk[-1] < 2600, "the newest are there still"
@@ -159,7 +161,7 @@ def test_a_browser_sees_all_and_takes_nothing() -> None:
     queue = filled(core)
     browser = core.browser(queue)
     assert bodies(core.take(queue, browser)) == numbers(20)
-    assert queue.count == 20
+    assert queue.messages.count == 20
     core.page_out()
     assert len(paged(queue)) > 0
     assert core.consume(queue) == numbers(20)
@@ -192,11 +194,11 @@ def test_a_last_value_queue_replaces_values_on_disk() -> None:
     queue = core.queue("q", last_value_queue_key="key")
     core.publish(queue, *(message(str(n), durable=True, key=str(n % 10)) for n in range(20)))
     core.published_and_paged_out()
-    assert queue.count == 10
+    assert queue.messages.count == 10
     assert len(paged(queue)) == 9
     core.publish(queue, message("new", durable=True, key="5"))
     assert core.consume(queue) == [*(str(n) for n in range(10, 20) if n != 15), "new"]
-    assert (queue.paged, core.state.memory_bytes) == (0, 0)
+    assert (queue.messages.paged, core.catalog.memory_bytes) == (0, 0)
 
 
 def test_a_ring_drops_the_oldest_without_reading_it() -> None:
@@ -225,7 +227,7 @@ def test_messages_on_disk_expire_without_being_read() -> None:
     core.disk.remove(name)
     core.give_credit(queue, core.consumer(queue))
     core.resources.hand_out(core.now_ms, 100)
-    assert queue.count == 9, "the second has expired; for the third the consumer waits"
+    assert queue.messages.count == 9, "the second has expired; for the third the consumer waits"
 
 
 def test_messages_on_disk_expire_where_nobody_asks_for_them() -> None:
@@ -234,34 +236,34 @@ def test_messages_on_disk_expire_where_nobody_asks_for_them() -> None:
     core.publish(queue, *(message(str(n), durable=True) for n in range(10)))
     core.published_and_paged_out()
     core.tick(SECOND)
-    assert (queue.count, queue.paged, core.state.memory_bytes) == (0, 0, 0)
+    assert (queue.messages.count, queue.messages.paged, core.catalog.memory_bytes) == (0, 0, 0)
 
 
 def test_a_purge_drops_what_is_on_disk() -> None:
     core = PagedCore()
     queue = filled(core)
     assert core.purge(queue) == 20
-    assert (queue.count, queue.size, queue.paged, core.state.memory_bytes) == (0, 0, 0, 0)
+    assert (queue.messages.count, queue.messages.size, queue.messages.paged, core.catalog.memory_bytes) == (0, 0, 0, 0)
 
 
 def test_a_deleted_queue_takes_its_bodies_along() -> None:
     core = PagedCore()
     queue = filled(core)
     core.give_credit(queue, core.consumer(queue))
-    ordered = core.order()
+    requests = core.wanted()
     core.configuration.delete_queue("q")
-    core.bring(ordered)
-    assert core.state.memory_bytes == 0
+    core.bring(requests)
+    assert core.catalog.memory_bytes == 0
 
 
 def test_what_was_consumed_while_it_was_read_does_not_come_back() -> None:
     core = PagedCore()
     queue = filled(core)
     core.give_credit(queue, core.consumer(queue))
-    ordered = core.order()
+    requests = core.wanted()
     core.purge(queue)
-    core.bring(ordered)
-    assert (queue.count, queue.paged, core.state.memory_bytes) == (0, 0, 0)
+    core.bring(requests)
+    assert (queue.messages.count, queue.messages.paged, core.catalog.memory_bytes) == (0, 0, 0)
 
 
 def test_rejected_messages_move_with_their_payload() -> None:
@@ -290,8 +292,8 @@ def test_a_queue_that_changes_its_level_takes_its_messages_along() -> None:
     core.configuration.set_replication([("q", Replicate.CONFIGURATION)], Replicate.MESSAGES)
     core.configuration.set_replication([("q", Replicate.MESSAGES)], Replicate.MESSAGES)
     assert core.consume(queue) == numbers(20)
-    queue.check_invariants()
-    assert core.state.memory_bytes == 0
+    queue.messages.check_invariants()
+    assert core.catalog.memory_bytes == 0
 
 
 def test_a_backup_follows_what_happens_to_messages_that_it_has_on_disk() -> None:
@@ -302,15 +304,15 @@ def test_a_backup_follows_what_happens_to_messages_that_it_has_on_disk() -> None
     backup.write(primary.records)
     backup.journal.roll()
     backup.page_out()
-    there = backup.state.queues["q"]
+    there = backup.catalog.queues["q"]
     assert len(paged(there)) == 19
     assert primary.consume(queue, 15) == numbers(15)
     primary.read()
     for record in primary.records[20 + 1 :]:
-        backup.resources.follow(record)
-    assert there.count == 5
-    there.check_invariants()
-    assert bodies(there.entries()) == numbers(20)[15:]
+        backup.resources.default.follow(record)
+    assert there.messages.count == 5
+    there.messages.check_invariants()
+    assert bodies(there.messages) == numbers(20)[15:]
 
 
 # --- a restart
@@ -325,12 +327,12 @@ def test_a_restart_may_leave_payloads_on_disk() -> None:
     after.bodies = Bodies(before.disk)
     after.state.apply(queue.id, QueueDeclared("q", {}))
     records = next(after.bodies.pieces(name)).records[queue.id]
-    for lsn, offset in zip(records.lsns, records.offsets, strict=True):
-        event = PagedMessage(lsn, Shape(queue.ids, True, 4, 0, "", len(";;0")), after.bodies.file(name), offset)
-        after.state.replay(LogRecord(lsn, event, False))  # type: ignore[arg-type]
-    there = after.state.queues["q"]
-    assert (there.count, there.size, there.paged) == (10, 30, 30)
-    assert after.state.memory_bytes == 10 * MESSAGE_OVERHEAD
+    header, source = MessageHeader(queue.ids, True, 4, 0, ""), after.bodies.file(name)
+    refs = [BodyRef(lsn, source, offset, 3) for lsn, offset in zip(records.lsns, records.offsets, strict=True)]
+    there = after.catalog.queues["q"]
+    after.catalog.prepended(there, [Entry(ref.lsn, header, ref) for ref in refs])
+    assert (there.messages.count, there.messages.size, there.messages.paged) == (10, 30, 30)
+    assert after.catalog.memory_bytes == 10 * MESSAGE_OVERHEAD
     assert after.consume(there) == numbers(10)
 
 
@@ -355,8 +357,11 @@ class _Twins:
         do = self.random.choice(["publish", "publish", "take", "take", "accept", "release", "out", "out", "browse"])
         getattr(self, f"_{do}")()
         for _, _, queue in self.cores():
-            queue.check_invariants()
-        assert (self.queues[0].count, self.queues[0].size) == (self.queues[1].count, self.queues[1].size)
+            queue.messages.check_invariants()
+        assert (self.queues[0].messages.count, self.queues[0].messages.size) == (
+            self.queues[1].messages.count,
+            self.queues[1].messages.size,
+        )
 
     def _publish(self) -> None:
         texts = [f"{self.count + n} {'x' * self.random.randrange(2000)}" for n in range(self.random.randrange(40))]
@@ -384,7 +389,7 @@ class _Twins:
         if self.held[0]:
             which = self.random.randrange(len(self.held[0]))
             for at, core, queue in self.cores():
-                entries = queue.find_all(self.held[at].pop(which))
+                entries = queue.messages.find_all(self.held[at].pop(which))
                 if failed is None:
                     core.resources.accept(queue, entries)
                 else:
@@ -421,7 +426,7 @@ def test_a_queue_on_disk_lives_as_one_in_memory(seed: int, arguments: dict[str, 
         for consumer in twins.consumers[at]:
             consumer.credit = 0
         for ids in twins.held[at]:
-            core.resources.release(queue, queue.find_all(ids), failed=False)
+            core.resources.release(queue, queue.messages.find_all(ids), failed=False)
     assert twins.paged.consume(twins.queues[0], 10_000) == twins.plain.consume(twins.queues[1], 10_000)
-    assert twins.paged.state.memory_bytes == twins.plain.state.memory_bytes == 0
+    assert twins.paged.catalog.memory_bytes == twins.plain.catalog.memory_bytes == 0
     assert twins.paged.damaged == []

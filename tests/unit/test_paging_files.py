@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from model_support import bodies, body, message
+from model_support import bodies, body, event_of, message
 from paged_core import PagedCore, filled, numbers, paged
 from qpid_ha_broker.events.codec import LogRecord
-from qpid_ha_broker.events.types import Enqueued
-from qpid_ha_broker.model.paged import BodyDamaged, PagedMessage, Shapes, read_back
+from qpid_ha_broker.model.paged import BodyDamaged, BodyRef, BodySource, read_bodies
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.sequence import load_bodies
 
 # --- files come and go
 
@@ -22,10 +22,10 @@ def test_messages_move_to_the_file_that_replaces_theirs() -> None:
     core = PagedCore()
     queue = filled(core)
     old = core.bodies.names
-    core.write([LogRecord(entry.id, entry.content(), False) for entry in queue.entries()])
+    core.write([LogRecord(entry.id, event_of(entry), False) for entry in queue.messages])
     new = core.close_file()
     tally = core.page_out(new, outdated=tuple(old))
-    assert tally.moved == queue.paged
+    assert tally.moved == queue.messages.paged
     gc.collect()
     assert core.bodies.names == [new]
     assert core.consume(queue) == numbers(20)
@@ -45,7 +45,7 @@ def test_a_record_that_was_taken_back_never_stands_for_its_successor() -> None:
     core = PagedCore()
     queue = core.queue("q")
     core.publish(queue, message("1", durable=True), message("2", durable=True))
-    void = [LogRecord(entry.id, entry.content()._replace(payload=b";;X"), False) for entry in queue.entries()]
+    void = [LogRecord(entry.id, event_of(entry)._replace(payload=b";;X"), False) for entry in queue.messages]
     core.write(void)
     core.journal.roll()
     core.page_out()
@@ -55,13 +55,33 @@ def test_a_record_that_was_taken_back_never_stands_for_its_successor() -> None:
     assert core.consume(queue) == ["1", "2"]
 
 
+# --- loading
+
+
+def test_bodies_are_loaded_in_any_order_wherever_they_are_and_stay_there() -> None:
+    core = PagedCore()
+    queue = filled(core)
+    entries = list(queue.messages)[::-3]
+    assert [body(each) for each in load_bodies(entries)] == numbers(20)[::-3]
+    assert paged(queue) == list(range(1, 20))
+
+
+def test_a_body_that_is_paged_out_is_not_read_by_the_way() -> None:
+    core = PagedCore()
+    here, there = list(filled(core, 2).messages)
+    assert body(here.resident_body()) == "0"
+    with pytest.raises(LookupError, match="is paged out"):
+        there.resident_body()
+    with pytest.raises(LookupError, match="is in memory"):
+        here.ref()
+
+
 # --- damage
 
 
-def damage(core: PagedCore, queue: Queue, at: int, into: int = 40) -> PagedMessage:
+def damage(core: PagedCore, queue: Queue, at: int, into: int = 40) -> BodyRef:
     """Flip a bit of the record of that message."""
-    found = list(queue.entries())[at].event
-    assert isinstance(found, PagedMessage)
+    found = list(queue.messages)[at].ref()
     data = bytearray(core.disk.peek(found.source.name))  # type: ignore[attr-defined]
     data[found.offset + into] ^= 1
     core.disk.put(found.source.name, bytes(data))  # type: ignore[attr-defined]
@@ -79,28 +99,25 @@ def test_a_damaged_message_is_told_with_its_place_and_not_skipped() -> None:
     assert "CRC-32" in str(problem)
     assert core.paging.unreadable == 1
     assert core.take(queue, consumer) == []
-    assert queue.count == 20
+    assert queue.messages.count == 20
     assert len(core.damaged) == 1, "it is told once"
     with pytest.raises(BodyDamaged):
-        next(entry for entry in queue.entries() if entry.id == hurt.lsn).content()
+        load_bodies([entry for entry in queue.messages if entry.id == hurt.lsn])
 
 
 @pytest.mark.parametrize("into", range(38))
 def test_no_bit_of_a_record_can_change_unnoticed(into: int) -> None:
     core = PagedCore()
     queue = filled(core, 3)
-    message_ = damage(core, queue, 2, into)
-    (result,) = read_back([message_])
+    (result,) = read_bodies([damage(core, queue, 2, into)])
     assert isinstance(result, BodyDamaged)
 
 
 def test_another_message_in_its_place_is_no_message() -> None:
     core = PagedCore()
     queue = filled(core, 3)
-    _, one, two = (entry.event for entry in queue.entries())
-    assert isinstance(one, PagedMessage)
-    assert isinstance(two, PagedMessage)
-    (result,) = read_back([PagedMessage(one.lsn, one.shape, one.source, two.offset)])
+    _, one, two = queue.messages
+    (result,) = read_bodies([BodyRef(one.id, one.ref().source, two.ref().offset, one.size)])
     assert isinstance(result, BodyDamaged)
     assert "another record" in str(result)
 
@@ -113,7 +130,7 @@ def test_a_disk_that_fails_is_told_as_what_it_is() -> None:
     core.take(queue, core.consumer(queue))
     assert len(core.damaged) == 19
     assert "No such file" in str(core.damaged[0])
-    assert queue.count == 20
+    assert queue.messages.count == 20
 
 
 # --- what it costs
@@ -124,11 +141,10 @@ def test_a_message_on_disk_takes_far_less_than_its_size() -> None:
     queue = core.queue("q")
     core.publish(queue, *(message("x" * 1020, durable=True) for _ in range(200)))
     name = core.close_file()
-    entries = list(queue.entries())
-    source, shapes = core.bodies.file(name), Shapes()
-    shapes.of(entries[0].content())
+    entries = list(queue.messages)
+    source = core.bodies.file(name)
     tracemalloc.start()
-    made = [PagedMessage(entry.id, shapes.of(entry.content()), source, 300_000 + 7 * entry.id) for entry in entries]
+    made = [BodyRef(entry.id, source, 300_000 + 7 * entry.id, entry.size) for entry in entries]
     each = tracemalloc.get_traced_memory()[0] / len(made)
     tracemalloc.stop()
     assert each < 120
@@ -137,19 +153,19 @@ def test_a_message_on_disk_takes_far_less_than_its_size() -> None:
 def test_neighbours_are_read_together() -> None:
     core = PagedCore()
     queue = filled(core, 1000)
-    events = [entry.event for entry in queue.entries() if isinstance(entry.event, PagedMessage)]
-    source = _Counting(events[0])
-    moved = [PagedMessage(event.lsn, event.shape, source, event.offset) for event in events]
+    refs = [entry.ref() for entry in list(queue.messages)[1:]]
+    source = _Counting(refs[0].source)
+    moved = [BodyRef(ref.lsn, source, ref.offset, ref.size) for ref in refs]
     Random(1).shuffle(moved)
-    results = read_back(moved)
-    assert sorted(body(each.payload) for each in results if isinstance(each, Enqueued)) == sorted(numbers(1000)[1:])
+    results = read_bodies(moved)
+    assert sorted(body(each) for each in results if isinstance(each, bytes)) == sorted(numbers(1000)[1:])
     assert source.reads == 1
 
 
 class _Counting:
-    def __init__(self, message_: PagedMessage) -> None:
-        self.name = message_.source.name
-        self._source = message_.source
+    def __init__(self, source: BodySource) -> None:
+        self.name = source.name
+        self._source = source
         self.reads = 0
 
     def read(self, offset: int, length: int) -> bytes:

@@ -17,7 +17,7 @@ def test_what_is_sent_twice_is_queued_once_and_counted() -> None:
     core = Core()
     queue = core.queue("q")
     core.publish(queue, numbered(1), numbered(2), numbered(2), numbered(1), numbered(5))
-    assert bodies(queue.entries()) == ["p1", "p2", "p5"]
+    assert bodies(queue.messages) == ["p1", "p2", "p5"]
     assert dropped(core) == 2
     core.check()
 
@@ -26,7 +26,7 @@ def test_numbers_need_not_be_dense_and_begin_anywhere_even_at_zero() -> None:
     core = Core()
     queue = core.queue("q")
     core.publish(queue, numbered(0), numbered(0), numbered(2**63 - 1), numbered(7))
-    assert bodies(queue.entries()) == ["p0", f"p{2**63 - 1}"]
+    assert bodies(queue.messages) == ["p0", f"p{2**63 - 1}"]
 
 
 def test_each_producer_has_numbers_of_its_own_whatever_queue_it_sends_to() -> None:
@@ -34,8 +34,8 @@ def test_each_producer_has_numbers_of_its_own_whatever_queue_it_sends_to() -> No
     q, r = core.queue("q"), core.queue("r")
     core.publish(q, numbered(1, "a"), numbered(1, "b"))
     core.publish(r, numbered(1, "a"), numbered(2, "a"))
-    assert bodies(q.entries()) == ["a1", "b1"]
-    assert bodies(r.entries()) == ["a2"]
+    assert bodies(q.messages) == ["a1", "b1"]
+    assert bodies(r.messages) == ["a2"]
 
 
 def test_a_message_and_the_number_of_its_producer_are_one_unit() -> None:
@@ -75,7 +75,7 @@ def test_a_numbered_message_is_kept_like_a_durable_one_and_another_as_it_says() 
     core = Core()
     queue = core.queue("q")
     core.publish(queue, numbered(1), "plain")
-    assert [entry.content().durable for entry in queue.entries()] == [True, False]
+    assert [entry.header.durable for entry in queue.messages] == [True, False]
 
 
 # --- exchanges
@@ -89,7 +89,7 @@ def test_a_duplicate_is_not_routed() -> None:
     core.configuration.bind("e", "r", "", {})
     core.configuration.unbind("e", "q", "")
     core.publish(exchange, numbered(1))
-    assert (q.count, r.count, core.resources.unroutable_total, dropped(core)) == (1, 0, 0, 1)
+    assert (q.messages.count, r.messages.count, core.resources.unroutable_total, dropped(core)) == (1, 0, 0, 1)
 
 
 def test_what_no_queue_takes_is_not_remembered() -> None:
@@ -100,7 +100,7 @@ def test_what_no_queue_takes_is_not_remembered() -> None:
     assert (core.log.last_lsn, known(core)) == (lsn, {})
     core.configuration.bind("e", "q", "", {})
     core.publish(exchange, numbered(1), numbered(1))
-    assert bodies(queue.entries()) == ["p1"]
+    assert bodies(queue.messages) == ["p1"]
 
 
 # --- refusals
@@ -115,7 +115,7 @@ def test_what_is_refused_is_not_remembered() -> None:
     assert known(core) == {"p": 1}
     core.consume(queue)
     core.publish(queue, numbered(2))
-    assert bodies(queue.entries()) == ["p2"]
+    assert bodies(queue.messages) == ["p2"]
 
 
 def test_a_duplicate_is_not_refused_for_what_would_refuse_a_new_message() -> None:
@@ -123,7 +123,7 @@ def test_a_duplicate_is_not_refused_for_what_would_refuse_a_new_message() -> Non
     queue = core.queue("q", max_count=1, policy_type="reject")
     core.publish(queue, numbered(1))
     core.publish(queue, numbered(1))
-    core.resources.refusal = NotEnoughReplicas("one is missing")
+    core.resources.default.refusal = NotEnoughReplicas("one is missing")
     core.publish(queue, numbered(1))
     core.publish(core.exchange("e", "fanout", queue), numbered(1))
     assert dropped(core) == 3
@@ -137,7 +137,7 @@ def test_who_may_not_write_accepts_no_duplicate_either() -> None:
     queue = core.queue("q")
     core.publish(queue, numbered(1))
     exchange = core.exchange("e", "fanout", queue)
-    core.resources.read_only = "a backup"
+    core.resources.default.read_only = "a backup"
     for target in (queue, exchange):
         with pytest.raises(NotPrimary):
             core.publish(target, numbered(1))
@@ -155,7 +155,7 @@ def test_a_transaction_brings_what_is_new_of_it_and_advances_with_its_commit() -
     work = transaction_of((queue, numbered(1)), (queue, numbered(2)), (queue, numbered(2)), (queue, numbered(3)))
     assert known(core) == {"p": 1}
     core.resources.commit(work, core.now_ms)
-    assert bodies(queue.entries()) == ["p1", "p2", "p3"]
+    assert bodies(queue.messages) == ["p1", "p2", "p3"]
     assert (known(core), dropped(core)) == ({"p": 3}, 2)
     assert [type(event) for event in core.read()] == [Enqueued, Enqueued, ProducerAdvanced, TransactionCommitted]
     core.check()
@@ -167,7 +167,7 @@ def test_a_rollback_advances_nothing() -> None:
     core.resources.roll_back(transaction_of((queue, numbered(1))))
     assert known(core) == {}
     core.publish(queue, numbered(1))
-    assert bodies(queue.entries()) == ["p1"]
+    assert bodies(queue.messages) == ["p1"]
 
 
 def test_a_transaction_that_is_refused_advances_and_counts_nothing() -> None:
@@ -177,7 +177,7 @@ def test_a_transaction_that_is_refused_advances_and_counts_nothing() -> None:
     work = transaction_of((queue, numbered(1)), (queue, numbered(2)), (small, numbered(3)))
     with pytest.raises(QueueFull):
         core.resources.commit(work, core.now_ms)
-    assert (known(core), dropped(core), queue.count) == ({"p": 1}, 0, 0)
+    assert (known(core), dropped(core), queue.messages.count) == ({"p": 1}, 0, 0)
 
 
 def test_what_others_sent_while_a_transaction_was_open_is_known_at_its_commit() -> None:
@@ -187,16 +187,16 @@ def test_what_others_sent_while_a_transaction_was_open_is_known_at_its_commit() 
     core.publish(queue, numbered(1))
     lsn = core.log.last_lsn
     assert core.resources.commit(work, core.now_ms).lsn == lsn == core.log.last_lsn
-    assert (bodies(queue.entries()), dropped(core)) == (["p1"], 1)
+    assert (bodies(queue.messages), dropped(core)) == (["p1"], 1)
 
 
 def test_a_commit_with_a_duplicate_waits_for_the_original_whatever_else_it_writes() -> None:
     core = Core()
-    core.resources.local_log.add_witness(WITNESS)
+    core.resources.sets.local_log.add_witness(WITNESS)
     queue, local = core.queue("q"), core.queue("local", replicate="none")
     core.publish(queue, numbered(1))
     token = core.resources.commit(transaction_of((queue, numbered(1)), (local, "new")), core.now_ms)
-    core.resources.local_log.acknowledge(WITNESS, core.resources.local_log.last_lsn)
+    core.resources.sets.local_log.acknowledge(WITNESS, core.resources.sets.local_log.last_lsn)
     assert not token.is_committed
     core.log.acknowledge(WITNESS, core.log.last_lsn)
     assert token.is_committed
@@ -212,7 +212,7 @@ def test_who_was_idle_longest_is_forgotten_first() -> None:
     core.publish(queue, numbered(1, "a"), numbered(1, "b"), numbered(2, "a"), numbered(1, "c"))
     assert known(core) == {"a": 2, "c": 1}
     core.publish(queue, numbered(1, "b"))
-    assert queue.count == 5
+    assert queue.messages.count == 5
     core.check()
 
 
@@ -224,7 +224,7 @@ def test_the_one_who_writes_decides_how_many_are_remembered_by_all() -> None:
     core.publish(queue, numbered(1, "f"))
     backup = core.followed()
     backup.deduplication.producers = 50
-    assert backup.state.producers.items() == core.state.producers.items()
+    assert backup.default.state.producers.items() == core.state.producers.items()
     assert known(core) == {"e": 1, "f": 1}
 
 
@@ -235,8 +235,8 @@ def test_with_none_to_remember_numbers_mean_nothing() -> None:
     core.read()
     core.publish(queue, numbered(1), numbered(1))
     core.resources.commit(transaction_of((queue, numbered(1)), (queue, numbered(1))), core.now_ms)
-    assert (queue.count, dropped(core), known(core)) == (4, 0, {})
-    assert [entry.content().durable for entry in queue.entries()] == [False] * 4
+    assert (queue.messages.count, dropped(core), known(core)) == (4, 0, {})
+    assert [entry.header.durable for entry in queue.messages] == [False] * 4
 
 
 def test_a_table_that_does_not_follow_from_a_log_is_noticed() -> None:

@@ -9,13 +9,13 @@ from kept_core import KeptCore, recovered
 from model_support import NOW_MS, WITNESS, Core, bodies, replicated_picture, transaction_of
 from numbered import dropped, known, numbered
 from qpid_ha_broker.events.codec import encode
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.types import Enqueued, ProducerAdvanced, TransactionCommitted
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.catchup import CatchUp
 from qpid_ha_broker.ha.objects import ObjectsError, objects_frame, read_objects
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.log import LOCAL_BASE
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.store.fold import fold
 from small_cluster import TICK_S, Node, SmallCluster, three
 
@@ -28,10 +28,10 @@ def test_who_followed_the_log_knows_the_same_numbers() -> None:
     core.publish(queue, numbered(1), numbered(2, "other"), numbered(3))
     core.resources.commit(transaction_of((queue, numbered(4)), (queue, numbered(7, "third"))), core.now_ms)
     backup = core.followed()
-    backup.take_over(core.now_ms, 0)
-    backup.publish(backup.state.queues["q"], numbered(4), core.now_ms)
-    backup.publish(backup.state.queues["q"], numbered(5), core.now_ms)
-    assert (backup.state.queues["q"].count, dropped(backup)) == (6, 1)
+    backup.default.take_over(core.now_ms, 0)
+    backup.publish(backup.catalog.queues["q"], numbered(4), core.now_ms)
+    backup.publish(backup.catalog.queues["q"], numbered(5), core.now_ms)
+    assert (backup.catalog.queues["q"].messages.count, dropped(backup)) == (6, 1)
 
 
 def test_a_catch_up_by_difference_brings_the_numbers_and_takes_those_away_that_the_primary_never_had() -> None:
@@ -40,12 +40,12 @@ def test_a_catch_up_by_difference_brings_the_numbers_and_takes_those_away_that_t
     pair.primary.publish(queue, numbered(1), numbered(1, "both"))
     pair.part()
     pair.primary.publish(queue, numbered(2), numbered(5, "new"))
-    pair.backup.publish(pair.backup.state.queues["a"], numbered(9), numbered(1, "lost"))
+    pair.backup.publish(pair.backup.catalog.queues["a"], numbered(9), numbered(1, "lost"))
     pair.meet()
     pair.primary.publish(queue, numbered(3))
     pair.finish()
     assert known(pair.backup) == {"both": 1, "new": 5, "p": 3}
-    pair.backup.publish(pair.backup.state.queues["a"], numbered(3))
+    pair.backup.publish(pair.backup.catalog.queues["a"], numbered(3))
     assert dropped(pair.backup) == 1
 
 
@@ -76,8 +76,8 @@ def test_with_messages_that_the_primary_never_had_their_producers_are_forgotten_
     queue = pair.primary.queue("a")
     pair.primary.publish(queue, numbered(1), numbered(1, "both"))
     pair.part()
-    pair.backup.publish(pair.backup.state.queues["a"], numbered(9))
-    catch_up = CatchUp(pair.backup.resources, pair.common_lsn)
+    pair.backup.publish(pair.backup.catalog.queues["a"], numbered(9))
+    catch_up = CatchUp(pair.backup.resources.default, pair.common_lsn)
     catch_up.discard_after_common()
     assert known(pair.backup) == {"both": 1}
     catch_up.objects(objects_frame(pair.primary.state, GENERATION, pair.primary.log.last_lsn))
@@ -107,36 +107,36 @@ def test_what_is_not_replicated_has_its_numbers_in_the_brokers_own_log() -> None
     core = Core()
     local, queue = core.queue("local", replicate="none"), core.queue("q")
     core.publish(local, numbered(1))
-    assert (known(core), core.state.local_producers.sequence_of(b"p")) == ({}, 1)
+    assert (known(core), core.sets.local.state.producers.sequence_of(b"p")) == ({}, 1)
     core.publish(queue, numbered(1))
-    assert (queue.count, dropped(core)) == (0, 1)
+    assert (queue.messages.count, dropped(core)) == (0, 1)
     core.publish(queue, numbered(2))
     core.publish(local, numbered(2))
-    assert (local.count, queue.count, dropped(core)) == (1, 1, 2)
+    assert (local.messages.count, queue.messages.count, dropped(core)) == (1, 1, 2)
     core.check()
 
 
 def test_without_a_witness_a_duplicate_in_the_own_log_is_known_too() -> None:
-    core = Core(ResourceSet("default", Core().resources._reader), witness=False)
+    core = Core(Resources(Core().resources._reader), witness=False)
     local = core.queue("local", replicate="none")
     core.publish(local, numbered(1), numbered(1))
-    assert (local.count, dropped(core)) == (1, 1)
+    assert (local.messages.count, dropped(core)) == (1, 1)
 
 
 def test_of_a_message_for_both_logs_the_number_is_written_once_and_last() -> None:
     """Between the two the log may end: better twice in a queue of this broker alone than in none."""
     core = Core()
-    core.resources.local_log.add_witness(WITNESS)
+    core.resources.sets.local_log.add_witness(WITNESS)
     local, queue = core.queue("local", replicate="none"), core.queue("q")
     exchange = core.exchange("e", "fanout", local, queue)
     core.read()
-    core.resources.local_log.take_parts()
+    core.resources.sets.local_log.take_parts()
     before = core.log.last_lsn
     core.publish(exchange, numbered(1), numbered(1))
-    (part,) = core.resources.local_log.take_parts()
+    (part,) = core.resources.sets.local_log.take_parts()
     assert part.after_lsn == before, "the own log comes first"
     assert [type(event) for event in core.read()] == [Enqueued, ProducerAdvanced, TransactionCommitted]
-    assert (local.count, queue.count, len(core.state.local_producers)) == (1, 1, 0)
+    assert (local.messages.count, queue.messages.count, len(core.sets.local.state.producers)) == (1, 1, 0)
 
 
 # --- the store
@@ -149,9 +149,9 @@ def test_a_restart_from_the_store_knows_numbers_and_messages_alike() -> None:
     core.publish(local, numbered(8, "third"))
     core.keep()
     resources, _ = recovered(core.disk)
-    assert bodies(resources.state.queues["q"].entries()) == ["p1", "p2", "other1"]
+    assert bodies(resources.catalog.queues["q"].messages) == ["p1", "p2", "other1"]
     for each, name in ((numbered(2), "q"), (numbered(1, "other"), "q"), (numbered(8, "third"), "local")):
-        resources.publish(resources.state.queues[name], each, core.now_ms)
+        resources.publish(resources.catalog.queues[name], each, core.now_ms)
     assert dropped(resources) == 3
 
 
@@ -173,11 +173,11 @@ def test_a_snapshot_has_the_numbers_whoever_made_it_in_the_order_of_their_events
 
 
 def check_numbers(core: KeptCore, *names: bytes) -> None:
-    state = recovered(core.disk)[0].state
-    assert [name for name, _ in state.producers.items()] == list(names)
-    assert state.producers.items() == core.state.producers.items()
-    assert state.local_producers.items() == core.state.local_producers.items() != []
-    assert all(advance.lsn >= LOCAL_BASE for _, advance in state.local_producers.items())
+    default, local = (each.state.producers for each in recovered(core.disk)[0].sets)
+    assert [name for name, _ in default.items()] == list(names)
+    assert default.items() == core.state.producers.items()
+    assert local.items() == core.sets.local.state.producers.items() != []
+    assert all(advance.lsn >= LOCAL_BASE for _, advance in local.items())
 
 
 def test_a_unit_that_the_end_of_the_journal_cut_short_leaves_neither_message_nor_number() -> None:
@@ -185,20 +185,20 @@ def test_a_unit_that_the_end_of_the_journal_cut_short_leaves_neither_message_nor
     queue = core.queue("q")
     core.publish(queue, numbered(1), numbered(2))
     core.read()
-    backup = ResourceSet("default", core.resources._reader)
+    backup = Resources(core.resources._reader)
     for record in core.records[:-1]:
-        backup.follow(record)
-    backup.take_over(core.now_ms, 0)
-    assert (backup.state.queues["q"].count, backup.state.producers.sequence_of(b"p")) == (1, 1)
-    backup.publish(backup.state.queues["q"], numbered(2), core.now_ms)
-    assert bodies(backup.state.queues["q"].entries()) == ["p1", "p2"]
+        backup.default.follow(record)
+    backup.default.take_over(core.now_ms, 0)
+    assert (backup.catalog.queues["q"].messages.count, backup.default.state.producers.sequence_of(b"p")) == (1, 1)
+    backup.publish(backup.catalog.queues["q"], numbered(2), core.now_ms)
+    assert bodies(backup.catalog.queues["q"].messages) == ["p1", "p2"]
 
 
 def test_replicas_that_disagree_about_a_number_are_seen_to_differ() -> None:
     core, other = Core(), Core()
     for each, sequence in ((core, 1), (other, 2)):
         each.publish(each.queue("q"), numbered(sequence, text="same"))
-    assert replicated_picture(core.state) != replicated_picture(other.state)
+    assert replicated_picture(core.sets) != replicated_picture(other.sets)
 
 
 # --- a cluster
@@ -207,7 +207,7 @@ def test_replicas_that_disagree_about_a_number_are_seen_to_differ() -> None:
 def publish_numbered(node: Node, *sequences: int) -> int:
     lsn = 0
     for sequence in sequences:
-        lsn = node.resources.publish(node.resources.state.queues["q"], numbered(sequence), NOW_MS).lsn
+        lsn = node.resources.publish(node.resources.catalog.queues["q"], numbered(sequence), NOW_MS).lsn
     return lsn
 
 
@@ -245,7 +245,7 @@ def promoted_by_force_in_the_middle_of_a_catch_up() -> SmallCluster:
             cluster.now_s += TICK_S
             for each in cluster.nodes.values():
                 each.feed(fx.Ticked())
-    assert node.resources.state.producers.sequence_of(b"p") == 9
+    assert node.resources.default.state.producers.sequence_of(b"p") == 9
     cluster.kill("a")
     cluster.cut("b", "c")
     assert cluster.promote("c", force=True).done
@@ -255,7 +255,7 @@ def promoted_by_force_in_the_middle_of_a_catch_up() -> SmallCluster:
 def test_who_is_promoted_by_force_in_the_middle_of_a_catch_up_knows_no_numbers() -> None:
     """Of the messages some are not there: better twice than never."""
     node = promoted_by_force_in_the_middle_of_a_catch_up()["c"]
-    assert len(node.resources.state.producers) == 0
+    assert len(node.resources.default.state.producers) == 0
     before = len(node.bodies("q"))
     publish_numbered(node, *range(10))
     assert len(node.bodies("q")) == before + 10
@@ -269,4 +269,4 @@ def test_who_comes_back_to_one_that_was_promoted_by_force_is_compared_with_it() 
     cluster.settle()
     assert cluster["b"].is_in(State.READY)
     assert cluster["b"].bodies("q") == left
-    assert len(cluster["b"].resources.state.producers) == 0
+    assert len(cluster["b"].resources.default.state.producers) == 0

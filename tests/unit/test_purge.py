@@ -15,7 +15,7 @@ from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import NotFound, NotPrimary
 from qpid_ha_broker.model.purge import PURGED_LENGTH, Purge
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resource_set import RELEASED_LENGTH
+from qpid_ha_broker.model.resources import RELEASED_LENGTH
 from qpid_ha_broker.model.transaction import Message
 
 SPENT = Budget(lambda: 0.0, 0.0)
@@ -41,12 +41,12 @@ def finish(core: Core, purge: Purge) -> int:
 def test_a_purge_goes_on_in_portions_and_it_is_known_what_to_wait_for_when_all_is_written() -> None:
     core = Core()
     queue = full(core)
-    purge = core.resources.purge(queue)
-    assert (purge.count, purge.written, queue.count) == (0, None, 3 * PURGED_LENGTH + 1)
+    purge = core.resources.purges.begin(queue)
+    assert (purge.count, purge.written, queue.messages.count) == (0, None, 3 * PURGED_LENGTH + 1)
     core.resources.work.run(SPENT)
-    assert (purge.count, purge.written, queue.count) == (PURGED_LENGTH, None, 2 * PURGED_LENGTH + 1)
+    assert (purge.count, purge.written, queue.messages.count) == (PURGED_LENGTH, None, 2 * PURGED_LENGTH + 1)
     assert finish(core, purge) == 3
-    assert (purge.count, queue.count) == (3 * PURGED_LENGTH + 1, 0)
+    assert (purge.count, queue.messages.count) == (3 * PURGED_LENGTH + 1, 0)
     written = [event for event in core.read() if isinstance(event, Dequeued)]
     assert [(len(event.ids), event.reason) for event in written] == [
         *[(PURGED_LENGTH, DequeueReason.PURGED)] * 3,
@@ -61,12 +61,12 @@ def test_what_comes_after_it_was_asked_for_stays_and_what_consumers_take_meanwhi
 ) -> None:
     core = Core()
     queue = full(core, "q", **arguments)
-    purge = core.resources.purge(queue)
+    purge = core.resources.purges.begin(queue)
     core.publish(queue, "new")
     taken = core.take(queue, core.consumer(queue), 2)
     finish(core, purge)
     assert purge.count == 3 * PURGED_LENGTH + 1 - 2
-    assert bodies(queue.entries()) == [*bodies(taken), "new"]
+    assert bodies(queue.messages) == [*bodies(taken), "new"]
     core.check()
 
 
@@ -77,17 +77,17 @@ def test_what_a_gone_consumer_is_still_giving_back_goes_as_well() -> None:
     held = core.take(queue, consumer, 5 * RELEASED_LENGTH)
     core.resources.release_in_portions(queue, consumer, held, failed=True)
     core.leave(queue, consumer)
-    purge = core.resources.purge(queue)
+    purge = core.resources.purges.begin(queue)
     finish(core, purge)
     core.resources.work.run()
-    assert (purge.count, queue.count, queue.acquired) == (3 * PURGED_LENGTH + 1, 0, 0)
+    assert (purge.count, queue.messages.count, queue.messages.acquired) == (3 * PURGED_LENGTH + 1, 0, 0)
     core.check()
 
 
 def test_purges_of_several_queues_take_turns() -> None:
     core = Core()
     queues = [full(core, name) for name in "ab"]
-    purges = [core.resources.purge(queue) for queue in queues]
+    purges = [core.resources.purges.begin(queue) for queue in queues]
     for _ in range(3):
         core.resources.work.run(SPENT)
     assert [purge.count for purge in purges] == [2 * PURGED_LENGTH, PURGED_LENGTH]
@@ -95,7 +95,7 @@ def test_purges_of_several_queues_take_turns() -> None:
 
 def test_a_purge_of_a_queue_that_is_deleted_meanwhile_fails_and_says_how_far_it_came() -> None:
     core = Core()
-    purge, other = core.resources.purge(full(core)), core.resources.purge(full(core, "other"))
+    purge, other = core.resources.purges.begin(full(core)), core.resources.purges.begin(full(core, "other"))
     core.resources.work.run(SPENT)
     core.configuration.delete_queue("q")
     finish(core, other)
@@ -107,26 +107,26 @@ def test_a_purge_of_a_queue_that_is_deleted_meanwhile_fails_and_says_how_far_it_
 def test_a_broker_that_may_write_no_more_gives_its_purges_up_and_writes_nothing_of_them() -> None:
     core = Core()
     queue = full(core)
-    purge = core.resources.purge(queue)
+    purge = core.resources.purges.begin(queue)
     core.resources.work.run(SPENT)
     written = core.log.last_lsn
-    core.resources.read_only = "this broker is joining, not primary"
+    core.resources.default.read_only = "this broker is joining, not primary"
     assert not core.resources.work
     core.resources.work.run()
     assert isinstance(purge.failure, NotPrimary)
     assert "joining" in str(purge.failure)
-    assert (core.log.last_lsn, queue.count) == (written, 2 * PURGED_LENGTH + 1)
+    assert (core.log.last_lsn, queue.messages.count) == (written, 2 * PURGED_LENGTH + 1)
     core.check()
 
 
 def test_messages_that_get_other_ids_meanwhile_are_those_that_were_meant() -> None:
     core = Core()
     queue, other = full(core), full(core, "other")
-    purge, untouched = core.resources.purge(queue), core.resources.purge(other)
+    purge, untouched = core.resources.purges.begin(queue), core.resources.purges.begin(other)
     core.publish(queue, "new")
     core.configuration.update_queue("q", {"qpid.replicate": "none"})
-    assert (purge.count, bodies(queue.entries())) == (3 * PURGED_LENGTH + 1, ["new"])
-    assert (untouched.written, other.count) == (None, 3 * PURGED_LENGTH + 1)
+    assert (purge.count, bodies(queue.messages)) == (3 * PURGED_LENGTH + 1, ["new"])
+    assert (untouched.written, other.messages.count) == (None, 3 * PURGED_LENGTH + 1)
     core.check()
 
 
@@ -148,7 +148,7 @@ class Site:
         self.replies = self.client.receiver("$management", 10)
         clock = itertools.count()
         self.broker.container.clock = lambda: next(clock)
-        self.resources.log.add_witness("store")
+        self.resources.default.log.add_witness("store")
 
     def ask(self, operation: str, **properties: Any) -> None:
         """Send a request, and let the broker have one turn."""
@@ -159,7 +159,7 @@ class Site:
         self.broker.turn()
 
     def commit(self) -> None:
-        self.resources.log.acknowledge("store", self.resources.log.last_lsn)
+        self.resources.default.log.acknowledge("store", self.resources.default.log.last_lsn)
 
     def answers(self, client: PairedClient | None = None) -> list[tuple[int, Any]]:
         self.broker.settle_down()
@@ -214,5 +214,5 @@ def test_a_purge_goes_on_when_its_client_has_gone() -> None:
     site.client.vanish()
     assert site.resources.work
     site.broker.settle_down()
-    assert site.queue.count == 0
+    assert site.queue.messages.count == 0
     assert site.broker.container.unconfirmed == {}

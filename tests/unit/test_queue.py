@@ -6,8 +6,8 @@ import pytest
 
 from model_support import PLENTY, Core, bodies, message, transaction_of, wants
 from qpid_ha_broker.events.types import Acquired, Dequeued, DequeueReason, Enqueued, Released
+from qpid_ha_broker.model.dispatcher import PASSED_LENGTH, Consumer
 from qpid_ha_broker.model.errors import InUse, QueueFull
-from qpid_ha_broker.model.queue import PASSED_LENGTH, Consumer
 
 SECOND = 1000
 
@@ -50,7 +50,7 @@ def test_credit_is_never_exceeded_and_what_is_left_goes_to_others() -> None:
     core.give_credit(queue, hungry, 5)
     core.hand_out()
     assert [len(core.inbox(each)) for each in (modest, hungry, idle)] == [2, 5, 0]
-    assert (modest.credit, hungry.credit, queue.acquired) == (0, 0, 7)
+    assert (modest.credit, hungry.credit, queue.messages.acquired) == (0, 0, 7)
 
 
 def test_a_window_stops_a_consumer_that_has_bytes_enough() -> None:
@@ -80,7 +80,7 @@ def test_a_limit_only_interrupts(consumers: int) -> None:
     assert [len(handout.entries) for handout in first] == [3] * consumers
     assert core.resources.has_work
     core.hand_out(3)
-    assert queue.acquired == 50
+    assert queue.messages.acquired == 50
     assert not core.resources.has_work
 
 
@@ -129,7 +129,7 @@ def test_queues_are_served_in_the_order_in_which_they_woke() -> None:
     for queue in reversed(queues):
         core.publish(queue, "x")
         core.give_credit(queue, core.consumer(queue))
-    served = [handout.entries[0].content().queues for handout in core.resources.hand_out(core.now_ms, 10)]
+    served = [handout.entries[0].header.queues for handout in core.resources.hand_out(core.now_ms, 10)]
     assert served == [queue.ids for queue in reversed(queues)]
 
 
@@ -172,7 +172,7 @@ def test_failed_deliveries_are_counted_and_logged_and_others_are_not() -> None:
     consumer = core.consumer(queue)
     for failed in (True, False, True):
         core.resources.release(queue, core.take(queue, consumer), failed)
-    assert next(iter(queue.entries())).delivery_count == 2
+    assert next(iter(queue.messages)).delivery_count == 2
     assert [type(event) for event in core.read()].count(Released) == 2
     core.check()
 
@@ -186,7 +186,7 @@ def test_what_somebody_had_is_marked_and_what_a_ring_only_meant_to_drop_is_not()
     core.resources.release(ring, core.take(ring, consumer, 1), failed=False)
     with pytest.raises(QueueFull):
         core.resources.commit(transaction_of((ring, "c"), (ring, "d"), (full, "y")), core.now_ms)
-    assert [entry.acquired_before for entry in ring.entries()] == [True, False]
+    assert [entry.acquired_before for entry in ring.messages] == [True, False]
 
 
 def test_release_wakes_those_who_wait() -> None:
@@ -233,11 +233,11 @@ def test_a_selector_that_wants_little_does_not_keep_others_waiting() -> None:
     core = Core()
     queue = core.queue("q")
     core.publish(queue, *("x" for _ in range(3 * PASSED_LENGTH)), "rare")
-    looked_at: list[Enqueued] = []
+    looked_at: list[bytes] = []
 
-    def is_rare(event: Enqueued) -> bool:
-        looked_at.append(event)
-        return event.payload.endswith(b"rare")
+    def is_rare(encoded: bytes) -> bool:
+        looked_at.append(encoded)
+        return encoded.endswith(b"rare")
 
     picky = core.consumer(queue, accepts=is_rare)
     core.give_credit(queue, picky)
@@ -262,7 +262,7 @@ def test_a_browser_sees_each_available_message_once_and_takes_none() -> None:
     core.publish(queue, "d")
     core.resources.release(queue, held, failed=False)
     assert bodies(core.take(queue, browser)) == ["c", "d"]
-    assert (queue.count, queue.acquired) == (4, 0)
+    assert (queue.messages.count, queue.messages.acquired) == (4, 0)
 
 
 def test_a_browser_survives_everything_that_happens_around_it() -> None:
@@ -320,6 +320,6 @@ def test_on_a_backup_what_was_acquired_elsewhere_is_not_available() -> None:
     core.publish(queue, *"ab")
     consumer = core.consumer(queue)
     held = core.take(queue, consumer)
-    assert [entry.holder is None for entry in core.replayed().queues["q"].entries()] == [False, False]
+    assert [entry.holder is None for entry in core.replayed().catalog.queues["q"].messages] == [False, False]
     core.resources.release(queue, held[:1], failed=False)
-    assert [entry.holder is None for entry in core.replayed().queues["q"].entries()] == [True, False]
+    assert [entry.holder is None for entry in core.replayed().catalog.queues["q"].messages] == [True, False]

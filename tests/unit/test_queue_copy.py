@@ -15,9 +15,10 @@ from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.queue_copy import CopyError, CopyState, QueueCopy
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import QueueLocked
-from qpid_ha_broker.model.queue import Consumer, Queue
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resources import Resources
 from small_cluster import Node, SmallCluster, three
 
 FAR = 900_000
@@ -29,7 +30,7 @@ class Outside:
 
     def __init__(self, cluster: SmallCluster) -> None:
         self.cluster = cluster
-        self.resources = ResourceSet("far", TextReader())
+        self.resources = Resources(TextReader())
         self.configuration = Configuration(self.resources)
         self.copy = QueueCopy(self.resources, self.configuration.declare_queue, "far", "q", "amqp://far:5672")
         self.received: list[fr.Frame] = []
@@ -95,19 +96,19 @@ class Outside:
 
     @property
     def queue(self) -> Queue:
-        return self.resources.state.queues["q"]
+        return self.resources.catalog.queues["q"]
 
     @property
     def bodies(self) -> list[str]:
-        found = self.resources.state.queues.get("q")
-        entries = [] if found is None else found.entries()
-        return [entry.content().payload.decode().split(";", 2)[2] for entry in entries]
+        found = self.resources.catalog.queues.get("q")
+        entries = [] if found is None else list(found.messages)
+        return [entry.resident_body().decode().split(";", 2)[2] for entry in entries]
 
     def check(self) -> None:
         """It holds what the primary of the cluster holds, and its books balance."""
         (primary,) = [node for node in self.cluster.nodes.values() if node.running and node.is_in(State.PRIMARY)]
         assert self.bodies == primary.bodies("q")
-        self.queue.check_invariants()
+        self.queue.messages.check_invariants()
 
 
 def copied(*bodies: str, **settings: float) -> tuple[SmallCluster, Outside]:
@@ -138,7 +139,7 @@ def test_the_copy_follows_publishers_consumers_and_a_purge() -> None:
     outside.settle()
     assert outside.bodies == ["3", "4", "5"]
     assert outside.copy.lag == 0
-    a.resources.purge(a.resources.state.queues["q"])
+    a.resources.purges.begin(a.resources.catalog.queues["q"])
     a.publish("q", "6")
     outside.settle()
     assert outside.bodies == ["6"]
@@ -243,7 +244,7 @@ def test_clients_may_browse_a_copy_but_neither_fill_nor_empty_it_until_it_is_sto
     with pytest.raises(QueueLocked):
         resources.subscribe(queue, Consumer(), "me")
     with pytest.raises(QueueLocked):
-        resources.purge(queue)
+        resources.purges.begin(queue)
     outside.copy.end("stopped")
     resources.publish(queue, message("2"), NOW_MS)
     resources.subscribe(queue, Consumer(), "me")
@@ -280,7 +281,7 @@ def test_a_queue_that_is_not_there_or_not_replicated_cannot_be_copied() -> None:
     outside = Outside(cluster)
     outside.dial("a")
     assert "not replicated" in outside.copy.ended
-    assert "q" not in outside.resources.state.queues
+    assert "q" not in outside.resources.catalog.queues
 
 
 def test_a_queue_with_messages_is_not_taken_for_a_copy() -> None:
@@ -297,7 +298,7 @@ def test_a_queue_with_messages_is_not_taken_for_a_copy() -> None:
 
 def test_a_broker_that_may_not_write_any_more_ends_its_copies() -> None:
     cluster, outside = copied("1")
-    outside.resources.read_only = "a backup"
+    outside.resources.default.read_only = "a backup"
     cluster["a"].publish("q", "2")
     outside.settle()
     assert "may not write" in outside.copy.ended
@@ -356,14 +357,14 @@ def test_whatever_happens_the_copy_is_equal_in_the_end(seed: int) -> None:
     outside, primary = Outside(cluster), "a"
     outside.dial(primary)
     for step in range(60):
-        node, queue = cluster[primary], cluster[primary].resources.state.queues["q"]
+        node, queue = cluster[primary], cluster[primary].resources.catalog.queues["q"]
         match random.choice(("publish", "publish", "consume", "purge", "read", "hang up", "dial", "switch", "wait")):
             case "publish":
                 node.publish("q", *[f"{step} {number}" for number in range(random.randrange(8))])
             case "consume":
                 node.consume("q", random.randrange(1, 6))
             case "purge" if random.random() < 0.3:
-                node.resources.purge(queue)
+                node.resources.purges.begin(queue)
             case "read":
                 for each in cluster.nodes.values():
                     each.step()

@@ -22,9 +22,9 @@ def test_purging_leaves_what_consumers_hold() -> None:
     held = core.take(queue, core.consumer(queue), 1)
     assert core.purge(queue) == 2
     assert core.purge(queue) == 0
-    assert (queue.count, reasons(core)) == (1, [DequeueReason.PURGED] * 2)
+    assert (queue.messages.count, reasons(core)) == (1, [DequeueReason.PURGED] * 2)
     core.resources.release(queue, held, failed=False)
-    assert bodies(queue.entries()) == ["a"]
+    assert bodies(queue.messages) == ["a"]
     core.check()
 
 
@@ -84,7 +84,7 @@ def test_what_is_still_in_a_deleted_queue_is_neither_delivered_nor_written_about
     core.resources.reject(queue, held)
     core.leave(queue, consumer)
     assert core.read() == []
-    assert core.state.memory_bytes == 0
+    assert core.catalog.memory_bytes == 0
     core.check()
 
 
@@ -104,7 +104,7 @@ def test_messages_of_a_deleted_queue_go_to_its_alternate_exchange_even_held_ones
     core.publish(queue, *"abc")
     held = core.take(queue, core.consumer(queue), 1)
     core.configuration.delete_queue("q")
-    assert bodies(dead.entries()) == ["a", "b", "c"]
+    assert bodies(dead.messages) == ["a", "b", "c"]
     core.resources.accept(queue, held)
-    assert dead.count == 3
+    assert dead.messages.count == 3
     core.check()

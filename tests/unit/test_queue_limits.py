@@ -7,8 +7,9 @@ import pytest
 from model_support import NOW_MS, Core, bodies, message, transaction_of
 from qpid_ha_broker.events.types import Dequeued, DequeueReason, Enqueued
 from qpid_ha_broker.model.budget import Budget
+from qpid_ha_broker.model.dispatcher import PASSED_LENGTH
 from qpid_ha_broker.model.errors import InvalidArgument, QueueFull
-from qpid_ha_broker.model.queue import DISPLACED_LENGTH, PASSED_LENGTH
+from qpid_ha_broker.model.limits import DISPLACED_LENGTH
 
 SECOND = 1000
 
@@ -27,7 +28,7 @@ def test_a_full_queue_rejects_and_nothing_has_changed() -> None:
     last = core.log.last_lsn
     with pytest.raises(QueueFull, match="max_count=2"):
         core.publish(queue, "c")
-    assert (queue.count, core.log.last_lsn) == (2, last)
+    assert (queue.messages.count, core.log.last_lsn) == (2, last)
     core.consume(queue, 1)
     core.publish(queue, "d")
     assert core.consume(queue) == ["b", "d"]
@@ -50,7 +51,7 @@ def test_a_size_limit_counts_bytes_of_payload() -> None:
     core.publish(queue, "12345", "12345")
     with pytest.raises(QueueFull):
         core.publish(queue, "")
-    assert queue.size == 2 * size
+    assert queue.messages.size == 2 * size
 
 
 def test_a_ring_drops_the_oldest_as_many_as_it_takes() -> None:
@@ -80,13 +81,13 @@ def test_a_ring_takes_nothing_from_a_consumers_hands() -> None:
     consumer = core.consumer(queue)
     held = core.take(queue, consumer, 1)
     core.publish(queue, "c")
-    assert bodies(queue.entries()) == ["a", "c"]
+    assert bodies(queue.messages) == ["a", "c"]
     held += core.take(queue, consumer)
     with pytest.raises(QueueFull):
         core.publish(queue, "d")
     core.resources.release(queue, held[:1], failed=False)
     core.publish(queue, "e")
-    assert bodies(queue.entries()) == ["c", "e"]
+    assert bodies(queue.messages) == ["c", "e"]
     core.check()
 
 
@@ -99,7 +100,7 @@ def test_a_ring_that_cannot_make_room_enough_makes_none() -> None:
     with pytest.raises(QueueFull):
         core.publish(queue, "d" * (2 + size))
     assert core.consume(queue) == ["c"]
-    assert queue.acquired == len(held)
+    assert queue.messages.acquired == len(held)
     core.check()
 
 
@@ -116,7 +117,7 @@ def test_a_low_message_does_not_push_a_high_one_out_of_a_ring() -> None:
     core.publish(queue, message("high", priority=9), message("middle", priority=5))
     last = core.log.last_lsn
     core.publish(queue, message("low", priority=1))
-    assert (bodies(queue.entries()), core.log.last_lsn) == (["high", "middle"], last)
+    assert (bodies(queue.messages), core.log.last_lsn) == (["high", "middle"], last)
     core.publish(queue, message("newer", priority=5))
     assert core.consume(queue) == ["high", "newer"]
     assert core.resources.outranked_total == 1
@@ -129,7 +130,7 @@ def test_a_low_message_that_two_others_would_have_to_make_room_for_leaves_both_w
     queue = core.queue("q", max_size=2 * len(low.payload), policy_type="ring", priorities=10)
     core.publish(queue, low, high)
     core.publish(queue, message("222222", priority=1))
-    assert queue.acquired == 0
+    assert queue.messages.acquired == 0
     assert core.consume(queue) == ["99", "11"]
     core.check()
 
@@ -140,7 +141,7 @@ def test_other_queues_get_what_a_ring_has_no_place_for() -> None:
     exchange = core.exchange("all", "fanout", ring, free)
     core.publish(ring, message("high", priority=9))
     core.publish(exchange, message("low", priority=0))
-    assert [bodies(queue.entries()) for queue in (ring, free)] == [["high"], ["low"]]
+    assert [bodies(queue.messages) for queue in (ring, free)] == [["high"], ["low"]]
     core.check()
 
 
@@ -175,14 +176,19 @@ def test_one_full_queue_of_three_rejects_for_all_of_them() -> None:
     last = core.log.last_lsn
     with pytest.raises(QueueFull, match="queue full"):
         core.publish(exchange, "new")
-    assert (bodies(ring.entries()), full.count, free.count, core.log.last_lsn) == (["a", "b"], 1, 0, last)
-    assert ring.acquired == 0
+    assert (bodies(ring.messages), full.messages.count, free.messages.count, core.log.last_lsn) == (
+        ["a", "b"],
+        1,
+        0,
+        last,
+    )
+    assert ring.messages.acquired == 0
     core.check()
     assert bodies(core.take(ring, consumer)) == ["a", "b"]
     core.consume(full)
-    core.resources.release(ring, [next(iter(ring.entries()))], failed=False)
+    core.resources.release(ring, [next(iter(ring.messages))], failed=False)
     core.publish(exchange, "new")
-    assert [bodies(queue.entries()) for queue in (ring, full, free)] == [["b", "new"], ["new"], ["new"]]
+    assert [bodies(queue.messages) for queue in (ring, full, free)] == [["b", "new"], ["new"], ["new"]]
     core.check()
 
 
@@ -194,7 +200,7 @@ def test_a_message_that_is_refused_for_its_key_leaves_rings_as_they_were() -> No
     core.publish(ring, "a")
     with pytest.raises(InvalidArgument, match="4096 characters"):
         core.publish(exchange, message("new", symbol="x" * 5000))
-    assert ring.acquired == 0
+    assert ring.messages.acquired == 0
     assert core.consume(ring) == ["a"]
 
 
@@ -216,13 +222,13 @@ def test_a_message_expires_at_a_tick_and_not_before() -> None:
     queue = core.queue("q")
     core.publish(queue, message("a", ttl_ms=SECOND), message("b", ttl_ms=3 * SECOND), "c")
     core.tick(after_ms=SECOND - 1)
-    assert queue.count == 3
-    assert queue.next_expiry_ms() == core.now_ms + 1
+    assert queue.messages.count == 3
+    assert queue.messages.next_expiry_ms() == core.now_ms + 1
     core.tick(after_ms=1)
-    assert bodies(queue.entries()) == ["b", "c"]
+    assert bodies(queue.messages) == ["b", "c"]
     core.tick(after_ms=5 * SECOND)
-    assert bodies(queue.entries()) == ["c"]
-    assert queue.next_expiry_ms() is None
+    assert bodies(queue.messages) == ["c"]
+    assert queue.messages.next_expiry_ms() is None
     core.check()
 
 
@@ -232,9 +238,9 @@ def test_a_queue_bounds_the_life_of_its_messages(own_ms: int, lives_ms: int) -> 
     queue = core.queue("q", message_ttl_ms=2000)
     core.publish(queue, message("a", ttl_ms=own_ms))
     core.tick(after_ms=lives_ms - 1)
-    assert queue.count == 1
+    assert queue.messages.count == 1
     core.tick(after_ms=1)
-    assert queue.count == 0
+    assert queue.messages.count == 0
 
 
 def test_queues_with_different_ttls_get_the_same_message_for_different_times() -> None:
@@ -242,7 +248,7 @@ def test_queues_with_different_ttls_get_the_same_message_for_different_times() -
     queues = [core.queue(str(ttl), message_ttl_ms=ttl) for ttl in (1000, 2000)]
     core.publish(core.exchange("all", "fanout", *queues), "a")
     core.tick(after_ms=1000)
-    assert [queue.count for queue in queues] == [0, 1]
+    assert [queue.messages.count for queue in queues] == [0, 1]
     core.check()
 
 
@@ -253,10 +259,10 @@ def test_what_a_consumer_has_does_not_expire_but_it_does_once_it_comes_back() ->
     consumer = core.consumer(queue)
     held = core.take(queue, consumer)
     core.tick(after_ms=2 * SECOND)
-    assert queue.count == 1
+    assert queue.messages.count == 1
     core.resources.release(queue, held, failed=False)
     core.tick(after_ms=1)
-    assert queue.count == 0
+    assert queue.messages.count == 0
     core.publish(queue, "there is room again")
     core.check()
 
@@ -267,7 +273,7 @@ def test_a_browser_is_not_shown_what_has_expired() -> None:
     core.publish(queue, message("a", ttl_ms=SECOND), "b")
     core.now_ms += SECOND
     assert bodies(core.take(queue, core.browser(queue))) == ["b"]
-    assert queue.count == 1
+    assert queue.messages.count == 1
     core.check()
 
 
@@ -277,10 +283,10 @@ def test_consumed_messages_with_a_long_life_are_not_remembered_for_it() -> None:
     for _ in range(50):
         core.publish(queue, *(str(n) for n in range(100)))
         core.consume(queue)
-    assert len(queue._expiries) < 500
+    assert len(queue.messages._expiries) < 500
     core.publish(queue, "last")
     core.tick(after_ms=24 * 3600 * SECOND)
-    assert queue.count == 0
+    assert queue.messages.count == 0
 
 
 def test_many_expired_messages_go_in_portions() -> None:
@@ -302,8 +308,8 @@ def test_a_rejected_message_goes_to_the_alternate_exchange() -> None:
     queue = core.queue("q", alternate_exchange="dlx")
     core.publish(queue, message("a", durable=True, priority=7), "b")
     core.resources.reject(queue, core.take(queue, core.consumer(queue)))
-    assert (queue.count, bodies(dead.entries())) == (0, ["a", "b"])
-    moved = next(iter(dead.entries())).content()
+    assert (queue.messages.count, bodies(dead.messages)) == (0, ["a", "b"])
+    moved = next(iter(dead.messages)).header
     assert (moved.durable, moved.priority) == (True, 7)
     assert reasons(core) == [DequeueReason.MOVED] * 2
     core.check()
@@ -314,7 +320,7 @@ def test_without_an_alternate_exchange_a_rejected_message_is_gone() -> None:
     queue = core.queue("q")
     core.publish(queue, "a")
     core.resources.reject(queue, core.take(queue, core.consumer(queue)))
-    assert (queue.count, reasons(core)) == (0, [DequeueReason.REJECTED])
+    assert (queue.messages.count, reasons(core)) == (0, [DequeueReason.REJECTED])
     core.check()
 
 
@@ -339,12 +345,12 @@ def test_after_so_many_failed_deliveries_a_message_is_a_dead_letter() -> None:
     core.publish(queue, "poison", "good")
     consumer = core.consumer(queue)
     for failures in (1, 2, 3):
-        assert queue.count == 2
+        assert queue.messages.count == 2
         held = core.take(queue, consumer, 1)
         assert held[0].delivery_count == failures - 1
         core.resources.release(queue, held, failed=True)
         core.check()
-    assert (bodies(queue.entries()), bodies(dead.entries())) == (["good"], ["poison"])
+    assert (bodies(queue.messages), bodies(dead.messages)) == (["good"], ["poison"])
 
 
 def test_releases_that_were_not_failures_never_make_a_dead_letter() -> None:
@@ -354,9 +360,9 @@ def test_releases_that_were_not_failures_never_make_a_dead_letter() -> None:
     consumer = core.consumer(queue)
     for _ in range(5):
         core.resources.release(queue, core.take(queue, consumer), failed=False)
-    assert queue.count == 1
+    assert queue.messages.count == 1
     core.resources.release(queue, core.take(queue, consumer), failed=True)
-    assert queue.count == 0
+    assert queue.messages.count == 0
 
 
 def test_some_of_those_released_together_may_be_spent() -> None:
@@ -367,7 +373,7 @@ def test_some_of_those_released_together_may_be_spent() -> None:
     core.resources.release(queue, core.take(queue, consumer, 1), failed=True)
     core.publish(queue, "c")
     core.resources.release(queue, core.take(queue, consumer), failed=True)
-    assert bodies(queue.entries()) == ["b", "c"]
+    assert bodies(queue.messages) == ["b", "c"]
     core.check()
 
 
@@ -377,7 +383,7 @@ def test_a_full_dead_letter_queue_is_counted_and_loses_the_letter_not_the_broker
     queue = core.queue("q", alternate_exchange="dlx")
     core.publish(queue, *"ab")
     core.resources.reject(queue, core.take(queue, core.consumer(queue)))
-    assert (bodies(dead.entries()), queue.count, core.resources.dead_letters_dropped_total) == (["a"], 0, 1)
+    assert (bodies(dead.messages), queue.messages.count, core.resources.dead_letters_dropped_total) == (["a"], 0, 1)
     core.check()
 
 
@@ -388,9 +394,9 @@ def test_a_dead_letter_lives_as_long_as_its_new_queue_says_from_now_on() -> None
     core.publish(queue, "a")
     core.resources.reject(queue, core.take(queue, core.consumer(queue)))
     core.tick(after_ms=10 * SECOND - 1)
-    assert dead.count == 1
+    assert dead.messages.count == 1
     core.tick(after_ms=1)
-    assert dead.count == 0
+    assert dead.messages.count == 0
 
 
 def test_a_queue_that_is_its_own_dead_letter_queue_does_not_go_round_in_circles() -> None:
@@ -400,7 +406,7 @@ def test_a_queue_that_is_its_own_dead_letter_queue_does_not_go_round_in_circles(
     core.configuration.bind("dlx", "q", "", {})
     core.publish(queue, "a")
     core.resources.reject(queue, core.take(queue, core.consumer(queue)))
-    assert (queue.count, core.resources.dead_letters_dropped_total) == (0, 1)
+    assert (queue.messages.count, core.resources.dead_letters_dropped_total) == (0, 1)
     core.check()
 
 
@@ -410,7 +416,7 @@ def test_a_dead_letter_whose_alternate_exchange_leads_nowhere_is_counted() -> No
     queue = core.queue("q", alternate_exchange="dlx", delivery_limit=1)
     core.publish(queue, "a")
     core.resources.release(queue, core.take(queue, core.consumer(queue)), failed=True)
-    assert (queue.count, core.resources.dead_letters_dropped_total) == (0, 1)
+    assert (queue.messages.count, core.resources.dead_letters_dropped_total) == (0, 1)
 
 
 def test_a_dead_letter_goes_to_a_queue_that_is_not_replicated() -> None:
@@ -419,7 +425,7 @@ def test_a_dead_letter_goes_to_a_queue_that_is_not_replicated() -> None:
     queue = core.queue("q", alternate_exchange="dlx")
     core.publish(queue, "a")
     core.resources.reject(queue, core.take(queue, core.consumer(queue)))
-    assert (queue.count, bodies(dead.entries())) == (0, ["a"])
+    assert (queue.messages.count, bodies(dead.messages)) == (0, ["a"])
     core.check()
 
 
@@ -429,12 +435,12 @@ def test_a_ring_whose_limit_was_lowered_drops_the_rest_in_portions() -> None:
     core.publish(queue, *(str(number) for number in range(3 * DISPLACED_LENGTH)))
     core.configuration.update_queue("q", {"qpid.max_count": 2})
     core.publish(queue, "new")
-    counts = [queue.count]
+    counts = [queue.messages.count]
     while core.resources.work:
         core.resources.work.run(Budget(lambda: 0.0, 0.0))
-        counts.append(queue.count)
+        counts.append(queue.messages.count)
     assert counts[:3] == [2 * DISPLACED_LENGTH + 1, DISPLACED_LENGTH + 1, 2]
-    assert bodies(queue.entries()) == [str(3 * DISPLACED_LENGTH - 1), "new"]
+    assert bodies(queue.messages) == [str(3 * DISPLACED_LENGTH - 1), "new"]
     core.check()
 
 
@@ -446,7 +452,7 @@ def test_what_consumers_hold_is_not_dropped_by_a_ring_that_shrinks() -> None:
     core.configuration.update_queue("q", {"qpid.max_count": 2})
     core.publish(queue, "new")
     core.resources.work.run()
-    assert list(queue.entries()) == held
+    assert list(queue.messages) == held
     core.check()
 
 
@@ -460,7 +466,7 @@ def test_a_ring_that_may_not_shrink_any_more_is_left_alone(end: str) -> None:
     if end == "deleted":
         core.configuration.delete_queue("q")
     else:
-        core.resources.read_only = "this broker is joining, not primary"
+        core.resources.default.read_only = "this broker is joining, not primary"
     lsn = core.log.last_lsn
     core.resources.work.run()
     assert (core.log.last_lsn, bool(core.resources.work)) == (lsn, False)
@@ -473,7 +479,7 @@ def test_messages_of_one_transaction_drop_hardly_more_at_once_than_one_does() ->
     core.publish(queue, *(str(number) for number in range(3 * DISPLACED_LENGTH)))
     core.configuration.update_queue("q", {"qpid.max_count": 2})
     core.resources.commit(transaction_of(*[(queue, "new")] * 3), NOW_MS)
-    assert queue.count == 2 * DISPLACED_LENGTH + 1
+    assert queue.messages.count == 2 * DISPLACED_LENGTH + 1
     core.resources.work.run()
-    assert bodies(queue.entries()) == ["new", "new"]
+    assert bodies(queue.messages) == ["new", "new"]
     core.check()

@@ -6,17 +6,29 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from model_support import NOW_MS, WITNESS, Core, TextReader, message, picture, replicated_picture, wants
+from model_support import (
+    NOW_MS,
+    WITNESS,
+    Core,
+    TextReader,
+    bodies,
+    event_of,
+    message,
+    picture,
+    replicated_picture,
+    wants,
+)
 from qpid_ha_broker.events.types import Scalar
+from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
-from qpid_ha_broker.model.queue import Consumer, Queue
+from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Message, Publish, Transaction
 
@@ -75,7 +87,7 @@ class Commands(RuleBasedStateMachine):
     def begin(self, log_acquisitions: bool, producers: int) -> None:
         self.core = Core(log_acquisitions=log_acquisitions)
         self.core.resources.deduplication.producers = producers
-        self.backup = ResourceSet("default", TextReader())
+        self.backup = Resources(TextReader())
         self.read_to = self.committed_lsn = 0
         self.consumers: dict[Consumer, Queue] = {}
         self.held: dict[Entry, tuple[Queue, Consumer]] = {}
@@ -136,7 +148,7 @@ class Commands(RuleBasedStateMachine):
         for each in several:
             self.attempt(partial(self.core.publish, target, each))
 
-    @precondition(lambda self: self.core.state.queues)
+    @precondition(lambda self: self.core.catalog.queues)
     @rule(pick=picks, browsing=st.booleans(), text=st.sampled_from([None, None, "r", "gg"]))
     def subscribe(self, pick: int, browsing: bool, text: str | None) -> None:
         queue = self.queue(pick)
@@ -168,7 +180,7 @@ class Commands(RuleBasedStateMachine):
             token = resources.accept(queue, entries) if how == "accept" else resources.reject(queue, entries)
         else:
             token = resources.release(queue, entries, failed=how == "fail")
-        assert token.lsn <= self.core.log.last_lsn
+        assert token.lsn <= token.log.last_lsn
 
     @precondition(lambda self: self.consumers)
     @rule(pick=picks)
@@ -185,7 +197,7 @@ class Commands(RuleBasedStateMachine):
                     transaction.abandon(entry)
         self.core.leave(queue, consumer)
 
-    @precondition(lambda self: self.core.state.queues)
+    @precondition(lambda self: self.core.catalog.queues)
     @rule(pick=picks)
     def purge(self, pick: int) -> None:
         self.core.purge(self.queue(pick))
@@ -194,8 +206,8 @@ class Commands(RuleBasedStateMachine):
     def tick(self, after_ms: int) -> None:
         for queue in self.core.tick(after_ms):
             self.core.configuration.delete_queue(queue.name)
-        for queue in self.core.state.queues.values():
-            available = [entry.content() for entry in queue.entries() if entry.holder is None]
+        for queue in self.core.catalog.queues.values():
+            available = [event_of(entry) for entry in queue.messages if entry.holder is None]
             assert not any(0 < event.expires_at_ms <= self.core.now_ms for event in available)
 
     # --- transactions
@@ -241,9 +253,9 @@ class Commands(RuleBasedStateMachine):
 
     @invariant()
     def the_books_balance(self) -> None:
-        for queue in self.core.state.queues.values():
-            queue.check_invariants()
-            for entry in queue.entries():
+        for queue in self.core.catalog.queues.values():
+            queue.messages.check_invariants()
+            for entry in queue.messages:
                 assert isinstance(entry.holder, Consumer | Transaction | None), "held by a mark that should have passed"
 
     @invariant()
@@ -253,21 +265,21 @@ class Commands(RuleBasedStateMachine):
 
     @invariant()
     def a_key_has_one_available_value(self) -> None:
-        for queue in self.core.state.queues.values():
+        for queue in self.core.catalog.queues.values():
             if queue.arguments.last_value_queue_key:
-                keys = [entry.content().key for entry in queue.entries() if entry.holder is None]
+                keys = [entry.header.key for entry in queue.messages if entry.holder is None]
                 assert len(keys) == len(set(keys))
 
     @invariant()
     def who_reads_the_log_holds_the_same(self) -> None:
         self.core.read()
         for record in self.core.records[self.read_to :]:
-            self.backup.follow(record)
+            self.backup.default.follow(record)
         self.read_to = len(self.core.records)
-        for queue in self.backup.state.queues.values():
-            queue.check_invariants()
-        assert self.backup.applied_lsn == self.core.log.last_lsn
-        assert picture(self.backup.state) == replicated_picture(self.core.state)
+        for queue in self.backup.catalog.queues.values():
+            queue.messages.check_invariants()
+        assert self.backup.default.log.last_lsn == self.core.log.last_lsn
+        assert picture(self.backup.sets) == replicated_picture(self.core.sets)
 
     @invariant()
     def nothing_is_committed_before_the_witness_says_so(self) -> None:
@@ -283,18 +295,18 @@ class Commands(RuleBasedStateMachine):
     # --- words of the rules
 
     def queue(self, pick: int) -> Queue:
-        queues = list(self.core.state.queues.values())
+        queues = list(self.core.catalog.queues.values())
         return queues[pick % len(queues)]
 
     def target(self, pick: int) -> Queue | Exchange:
-        state = self.core.state
-        targets: list[Queue | Exchange] = [*state.queues.values(), *state.exchanges.values()]
+        there = self.core.catalog
+        targets: list[Queue | Exchange] = [*there.queues.values(), *there.exchanges.values()]
         if not targets:
             return self.core.queue("a")
         return targets[pick % len(targets)]
 
     def written(self) -> tuple[int, int]:
-        return self.core.log.last_lsn, self.core.resources.local_log.last_lsn
+        return self.core.log.last_lsn, self.core.resources.sets.local_log.last_lsn
 
     def attempt(self, command: Callable[[], object]) -> None:
         """Do it, or be refused and have changed nothing."""
@@ -311,16 +323,16 @@ class Commands(RuleBasedStateMachine):
             return
         assert entry not in self.held, "given to two consumers"
         assert entry.holder is consumer
-        assert consumer.accepts is None or consumer.accepts(entry.content())
+        assert consumer.accepts is None or consumer.accepts(entry.resident_body())
         self.held[entry] = queue, consumer
 
     def nobody_waits_for_what_is_there(self) -> None:
         for consumer, queue in self.consumers.items():
             if queue.deleted or consumer.browsing or consumer.credit <= 0 or consumer.window_bytes <= 0:
                 continue
-            waiting = [e for e in queue.entries() if e.holder is None and e.content().expires_at_ms == 0]
+            waiting = [e for e in queue.messages if e.holder is None and e.header.expires_at_ms == 0]
             accepts = consumer.accepts
-            left = [e.id for e in waiting if accepts is None or accepts(e.content())]
+            left = [e.id for e in waiting if accepts is None or accepts(e.resident_body())]
             assert left == [], f"a consumer of {queue.name} has credit, and nobody gives it what is there"
 
 
@@ -340,5 +352,31 @@ def test_a_log_that_was_read_in_two_halves_gives_the_same_state() -> None:
     core.tick(after_ms=NOW_MS)
     core.read()
     for record in core.records[half:]:
-        first.replay(record)
-    assert picture(first) == picture(core.replayed()) == picture(core.state)
+        first.default.follow(record)
+    assert picture(first) == picture(core.replayed()) == picture(core.sets)
+
+
+@settings(max_examples=150, deadline=None)
+@given(arguments=st.sampled_from(list(kinds.values())), sent=st.lists(messages | numbered, min_size=1, max_size=12))
+def test_the_short_way_of_a_publisher_does_what_the_long_way_does(
+    arguments: dict[str, Scalar], sent: list[Message]
+) -> None:
+    """`enqueue_plain` is `_publish_to` for what needs no plan: the same events, the same state, the same refusals."""
+    short, long = Core(), Core()
+    outcomes: dict[Core, list[str]] = {short: [], long: []}
+    for core, told in outcomes.items():
+        queue = core.configuration.declare_queue("q", arguments)
+        consumer = core.consumer(queue)
+        for each in sent:
+            try:
+                if core is short or each.producer:
+                    core.resources.publish(queue, each, core.now_ms)
+                else:
+                    core.resources._publish_to((queue,), each, core.now_ms, routed=False)
+                told.append("taken")
+            except ModelError as error:
+                told.append(str(error))
+        told += bodies(core.take(queue, consumer, credit=5))
+    assert outcomes[short] == outcomes[long]
+    assert short.read() == long.read()
+    assert picture(short.sets) == picture(long.sets)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from model_support import NOW_MS, Core, bodies, message, transaction_of
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.model import level_change
 from qpid_ha_broker.model.errors import InUse, InvalidArgument
-from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
 
@@ -19,15 +19,15 @@ LEVELS = list(Replicate)
 
 
 def on_backup(core: Core, name: str) -> Queue | None:
-    return core.followed().state.queues.get(name)
+    return core.followed().catalog.queues.get(name)
 
 
 def test_a_backup_keeps_nothing_the_queue_or_the_queue_with_its_messages() -> None:
     core = Core()
     for level in LEVELS:
         core.publish(core.queue(level.value, replicate=level.value), "a")
-    state = core.followed().state
-    assert {name: queue.count for name, queue in state.queues.items()} == {"configuration": 0, "messages": 1}
+    there = core.followed().catalog
+    assert {name: queue.messages.count for name, queue in there.queues.items()} == {"configuration": 0, "messages": 1}
     core.check()
 
 
@@ -38,7 +38,7 @@ def test_what_is_not_replicated_is_committed_at_once() -> None:
     tokens = [core.resources.publish(queue, message("a"), NOW_MS) for queue in queues]
     assert [token.is_committed for token in tokens] == [True, True, False]
     assert tokens[-1] == core.log.written
-    queue = core.state.queues["none"]
+    queue = core.catalog.queues["none"]
     entries = core.take(queue, core.consumer(queue))
     assert core.resources.accept(queue, entries).is_committed
     assert core.resources.commit(transaction_of((queue, "b")), NOW_MS).is_committed
@@ -54,7 +54,7 @@ def test_a_message_for_queues_of_all_levels_is_written_once_in_each_log() -> Non
     assert isinstance(event, ev.Enqueued)
     assert event.queues == (queues[2].id,)
     assert lsn == core.log.last_lsn
-    assert [bodies(queue.entries()) for queue in queues] == [["a"]] * 3
+    assert [bodies(queue.messages) for queue in queues] == [["a"]] * 3
     core.check()
 
 
@@ -63,10 +63,10 @@ def test_a_full_local_queue_keeps_a_message_out_of_the_replicated_one_too() -> N
     queues = core.queue("q"), core.queue("full", replicate="none", max_count=1)
     exchange = core.exchange("e", "fanout", *queues)
     core.publish(exchange, "a")
-    before = core.log.last_lsn, core.resources.local_log.last_lsn
+    before = core.log.last_lsn, core.resources.sets.local_log.last_lsn
     with pytest.raises(Exception, match="full is full"):
         core.publish(exchange, "b")
-    assert (core.log.last_lsn, core.resources.local_log.last_lsn) == before
+    assert (core.log.last_lsn, core.resources.sets.local_log.last_lsn) == before
 
 
 def test_an_argument_counts_before_a_rule_a_rule_before_the_default_and_the_first_rule_wins() -> None:
@@ -111,9 +111,9 @@ def test_a_binding_is_replicated_when_both_its_ends_are_and_it_does_not_ask_othe
     core.exchange("e", "direct", q, local)
     core.exchange("here", "direct", q, replicate="none")
     core.configuration.bind("e", "q", "private", {"qpid.replicate": "none"})
-    state = core.followed().state
-    assert set(state.exchanges) == {"e"}
-    assert [binding.key for binding in state.exchanges["e"].bindings()] == [""]
+    there = core.followed().catalog
+    assert set(there.exchanges) == {"e"}
+    assert [binding.key for binding in there.exchanges["e"].bindings()] == [""]
     core.check()
 
 
@@ -122,7 +122,7 @@ def test_a_binding_that_becomes_private_leaves_the_backups_and_comes_back() -> N
     core.exchange("e", "fanout", core.queue("q"))
     for level, there in (("none", 0), ("messages", 1), ("none", 0)):
         core.configuration.bind("e", "q", "", {"qpid.replicate": level})
-        assert len(core.followed().state.exchanges["e"].bindings()) == there
+        assert len(core.followed().catalog.exchanges["e"].bindings()) == there
     core.configuration.unbind("e", "q", "")
     core.check()
 
@@ -132,21 +132,31 @@ def test_the_level_of_a_binding_of_a_headers_exchange_is_nothing_that_messages_n
     queue = core.queue("q")
     core.exchange("h", "headers")
     core.configuration.bind("h", "q", "", {"colour": "red", "qpid.replicate": "none"})
-    core.publish(core.state.exchanges["h"], message("a", colour="red"))
-    assert queue.count == 1
+    core.publish(core.catalog.exchanges["h"], message("a", colour="red"))
+    assert queue.messages.count == 1
+
+
+def test_messages_name_their_queue_by_the_id_that_it_has_now() -> None:
+    core = Core()
+    queue = core.queue("q", replicate="none")
+    core.publish(queue, "a")
+    core.configuration.update_queue("q", {"qpid.replicate": "messages"})
+    core.publish(queue, "b")
+    assert [entry.header.queues for entry in queue.messages] == [(queue.id,)] * 2
+    core.check()
 
 
 def test_a_replicated_object_takes_its_name_from_a_local_one() -> None:
     core = Core()
     queue, exchange = core.queue("q", replicate="none"), core.exchange("e", replicate="none")
     core.publish(queue, "a")
-    core.resources.follow(LogRecord(1, ev.QueueDeclared("e", {}), False))
-    core.resources.follow(LogRecord(2, ev.ExchangeDeclared("q", "fanout", {}), False))
-    assert (list(core.state.queues), list(core.state.exchanges)) == (["e"], ["q"])
+    core.resources.default.follow(LogRecord(1, ev.QueueDeclared("e", {}), False))
+    core.resources.default.follow(LogRecord(2, ev.ExchangeDeclared("q", "fanout", {}), False))
+    assert (list(core.catalog.queues), list(core.catalog.exchanges)) == (["e"], ["q"])
     assert queue.deleted
-    assert core.resources.deleted_queues == [queue]
-    assert exchange.id not in core.state.exchanges_by_id
-    assert core.state.memory_bytes == 0
+    assert core.resources.catalog.deleted_queues == [queue]
+    assert exchange.id not in core.catalog.exchanges_by_id
+    assert core.catalog.memory_bytes == 0
 
 
 # --- changing the level of what exists
@@ -172,11 +182,11 @@ def test_publishers_and_consumers_go_on_while_a_queue_changes_its_level(
     notes = core.configuration.set_replication([], after)
     core.check()
     assert (before is after) is (not any("queue q" in note for note in notes))
-    assert core.state.queues["q"] is queue
+    assert core.catalog.queues["q"] is queue
     assert queue.replication is after
     assert (queue.id >= LOCAL_BASE) is (after is Replicate.NONE)
     backup = on_backup(core, "q")
-    assert (backup.count if backup else None) == {"none": None, "configuration": 0, "messages": 4}[after]
+    assert (backup.messages.count if backup else None) == {"none": None, "configuration": 0, "messages": 4}[after]
 
     assert (first.holder, second.holder, second.delivery_count) == (consumer, consumer, 1)
     core.publish(exchange, message("e", k="e"))
@@ -202,19 +212,19 @@ def test_a_change_of_rules_says_what_it_did() -> None:
         "exchange tmp.e is no longer replicated",
         "queue tmp.q went from messages to none; messages in it: 1",
     ]
-    assert set(core.followed().state.queues) == {"q"}
+    assert set(core.followed().catalog.queues) == {"q"}
     core.configuration.set_replication([], Replicate.MESSAGES)
-    state = core.followed().state
-    assert len(state.exchanges["tmp.e"].bindings()) == 2
-    assert bodies(state.queues["tmp.q"].entries()) == ["a"]
+    there = core.followed().catalog
+    assert len(there.exchanges["tmp.e"].bindings()) == 2
+    assert bodies(there.queues["tmp.q"].messages) == ["a"]
     core.check()
 
 
 def test_standard_exchanges_stay_replicated() -> None:
     core = Core()
-    core.configuration.declare_standard_exchanges()
+    core.resources.default.declare_standard_exchanges()
     core.configuration.set_replication([], Replicate.NONE)
-    assert len(core.followed().state.exchanges) == 4
+    assert len(core.followed().catalog.exchanges) == 4
 
 
 def test_a_queue_that_is_too_large_to_be_told_in_one_piece_stays_and_the_note_says_so(
@@ -271,20 +281,20 @@ def test_what_a_failover_may_have_delivered_stays_marked_when_its_level_changes(
     core.configuration.default_replication = Replicate.CONFIGURATION
     queue = core.queue("q")
     core.publish(queue, "a")
-    core.resources.take_over(NOW_MS, 0)
+    core.resources.default.take_over(NOW_MS, 0)
     core.publish(queue, "b")
     core.configuration.set_replication([], Replicate.MESSAGES)
-    marked = [entry.acquired_before or entry.id <= queue.redelivered_below for entry in queue.entries()]
+    marked = [entry.acquired_before or entry.id <= queue.redelivered_below for entry in queue.messages]
     assert marked == [True, False]
 
 
 def test_a_backup_keeps_the_rules_and_moves_nothing() -> None:
     core = Core()
     core.queue("q")
-    core.resources.read_only = "this broker is ready; node1 is primary"
+    core.resources.default.read_only = "this broker is ready; node1 is primary"
     (note,) = core.configuration.set_replication([], Replicate.NONE)
     assert "node1" in note
-    assert core.state.queues["q"].replication is Replicate.MESSAGES
+    assert core.catalog.queues["q"].replication is Replicate.MESSAGES
 
 
 @given(st.lists(st.sampled_from(LEVELS), max_size=6), st.data())
@@ -299,5 +309,5 @@ def test_whatever_the_levels_were_messages_stay_in_order(levels: list[Replicate]
         core.consume(queue, gone)
         del expected[:gone]
         core.configuration.set_replication([], level)
-        assert bodies(queue.entries()) == expected
+        assert bodies(queue.messages) == expected
     core.check()

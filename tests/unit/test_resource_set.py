@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from model_support import Core, TextReader, bodies, message
+from model_support import Core, bodies, message
 from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.types import (
     Dequeued,
@@ -19,9 +19,10 @@ from qpid_ha_broker.events.types import (
     TransactionCommitted,
 )
 from qpid_ha_broker.model import resource_set
+from qpid_ha_broker.model.catalog import Catalog
 from qpid_ha_broker.model.errors import NotFound
-from qpid_ha_broker.model.resource_set import ResourceSet
-from qpid_ha_broker.model.state import ReplayError, SetState
+from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.state import ReplayError
 
 
 def test_a_message_for_many_queues_is_one_event_and_has_one_id() -> None:
@@ -33,9 +34,9 @@ def test_a_message_for_many_queues_is_one_event_and_has_one_id() -> None:
     (event,) = core.read()
     assert isinstance(event, Enqueued)
     assert event.queues == tuple(queue.id for queue in queues)
-    assert [next(iter(queue.entries())).id for queue in queues] == [lsn] * 3
+    assert [next(iter(queue.messages)).id for queue in queues] == [lsn] * 3
     assert core.consume(queues[0]) == ["m"]
-    assert [queue.count for queue in queues] == [0, 1, 1]
+    assert [queue.messages.count for queue in queues] == [0, 1, 1]
     core.check()
 
 
@@ -47,10 +48,10 @@ def test_exchanges_route_by_key_pattern_and_properties() -> None:
     core.configuration.bind("by-direct", "direct", "red", {})
     core.configuration.bind("by-topic", "topic", "news.*.#", {})
     core.configuration.bind("by-headers", "headers", "", {"x-match": "all", "colour": "red"})
-    core.publish(core.state.exchanges["by-direct"], message("yes", "red"), message("no", "reds"))
-    core.publish(core.state.exchanges["by-topic"], message("yes", "news.uk"), message("no", "news"))
-    core.publish(core.state.exchanges["by-headers"], message("yes", colour="red"), message("no", colour="blue"))
-    assert [bodies(queue.entries()) for queue in queues.values()] == [["yes"]] * 3
+    core.publish(core.catalog.exchanges["by-direct"], message("yes", "red"), message("no", "reds"))
+    core.publish(core.catalog.exchanges["by-topic"], message("yes", "news.uk"), message("no", "news"))
+    core.publish(core.catalog.exchanges["by-headers"], message("yes", colour="red"), message("no", colour="blue"))
+    assert [bodies(queue.messages) for queue in queues.values()] == [["yes"]] * 3
     assert core.resources.unroutable_total == 3
     core.check()
 
@@ -61,7 +62,7 @@ def test_what_an_exchange_cannot_route_goes_to_its_alternate() -> None:
     core.exchange("lost-and-found", "fanout", lost)
     exchange = core.exchange("e", "direct", alternate_exchange="lost-and-found")
     core.publish(exchange, message("a", "nobody"))
-    assert (bodies(lost.entries()), core.resources.unroutable_total) == (["a"], 0)
+    assert (bodies(lost.messages), core.resources.unroutable_total) == (["a"], 0)
     core.check()
 
 
@@ -87,14 +88,14 @@ def test_memory_is_counted_as_messages_come_and_go_and_queues_with_them() -> Non
     q, r = core.queue("q"), core.queue("r", max_count=1, policy_type="ring")
     exchange = core.exchange("e", "fanout", q, r)
     core.publish(exchange, *"abc")
-    full = core.state.memory_bytes
+    full = core.catalog.memory_bytes
     assert full > 4 * len(message("a").payload)
     core.consume(q, 2)
-    assert core.state.memory_bytes == full // 2
+    assert core.catalog.memory_bytes == full // 2
     core.configuration.delete_queue("r")
-    assert core.state.memory_bytes == full // 4
+    assert core.catalog.memory_bytes == full // 4
     core.purge(q)
-    assert core.state.memory_bytes == 0
+    assert core.catalog.memory_bytes == 0
     core.check()
 
 
@@ -103,7 +104,7 @@ def test_totals_count_what_came_and_went() -> None:
     queue = core.queue("q")
     core.publish(queue, *"abc")
     core.consume(queue, 2)
-    assert (queue.enqueued_total, queue.dequeued_total, queue.count) == (3, 2, 1)
+    assert (queue.messages.enqueued_total, queue.messages.dequeued_total, queue.messages.count) == (3, 2, 1)
 
 
 def test_a_released_crowd_of_messages_is_sorted_out_in_time_that_grows_with_it() -> None:
@@ -113,7 +114,7 @@ def test_a_released_crowd_of_messages_is_sorted_out_in_time_that_grows_with_it()
     held = core.take(queue, core.consumer(queue), 20_000)
     # All are spent at once: had each been looked for among the others, this would take a minute.
     core.resources.release(queue, held, failed=True)
-    assert queue.count == 0
+    assert queue.messages.count == 0
 
 
 def test_many_messages_leave_with_several_events_so_that_each_fits_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,11 +146,11 @@ def test_the_same_commands_write_the_same_log() -> None:
 # --- replay
 
 
-def replay(events: Sequence[tuple[Event, bool]]) -> SetState:
-    state = SetState()
+def replay(events: Sequence[tuple[Event, bool]]) -> Catalog:
+    sets = ResourceSets()
     for lsn, (event, part) in enumerate(events, start=1):
-        state.replay(LogRecord(lsn, event, part))
-    return state
+        sets.default.state.replay(LogRecord(lsn, event, part))
+    return sets.catalog
 
 
 DECLARED = QueueDeclared("q", {})
@@ -158,9 +159,9 @@ ENQUEUED = Enqueued((1,), b";;a", False, 4, 0, "")
 
 def test_parts_count_when_their_unit_is_closed_and_not_before() -> None:
     open_unit: list[tuple[Event, bool]] = [(DECLARED, False), (ENQUEUED, True), (ENQUEUED, True)]
-    assert replay(open_unit).queues["q"].count == 0
-    state = replay([*open_unit, (TransactionCommitted(2), False)])
-    assert [entry.id for entry in state.queues["q"].entries()] == [2, 3]
+    assert replay(open_unit).queues["q"].messages.count == 0
+    there = replay([*open_unit, (TransactionCommitted(2), False)])
+    assert [entry.id for entry in there.queues["q"].messages] == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -183,6 +184,20 @@ def test_a_log_that_does_not_fit_is_an_error_with_the_lsn(events: list[tuple[Eve
 
 
 def test_a_set_knows_its_name_and_has_its_own_log() -> None:
-    default, local = ResourceSet("default", TextReader()), ResourceSet("local", TextReader())
-    default.log.append(DECLARED)
-    assert (default.name, local.name, local.log.last_lsn) == ("default", "local", 0)
+    sets = ResourceSets()
+    default, local = sets
+    lsn, local_lsn = default.write(DECLARED), local.write(QueueDeclared("mine", {}))
+    assert (default.name, local.name, set(sets.catalog.queues)) == ("default", "local", {"q", "mine"})
+    assert (default.log.last_lsn, local.log.last_lsn) == (lsn, local_lsn) == sets.log_ends
+    assert ([queue.name for queue in default.state.queues()], sets.of(lsn)) == (["q"], default)
+    assert ([queue.name for queue in local.state.queues()], sets.of(local_lsn)) == (["mine"], local)
+
+
+def test_messages_that_are_alike_share_one_header_here_and_on_a_backup() -> None:
+    core = Core()
+    core.queue("q")
+    core.publish(core.catalog.queues["q"], "a", "b", message("c", priority=9), message("d", durable=True), "e")
+    for catalog in (core.catalog, core.followed().catalog):
+        headers = [entry.header for entry in catalog.queues["q"].messages]
+        assert [(header.durable, header.priority) for header in headers[2:]] == [(False, 9), (True, 4), (False, 4)]
+        assert headers[0] is headers[1] is headers[4]

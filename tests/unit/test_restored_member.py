@@ -25,7 +25,7 @@ from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Held, Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 
 SETTINGS = MemberSettings("a", "a-2", ("a:5672", "b:5672", "c:5672"), "a:5672", has_store=True)
 BEGAN = GenerationStarted(1, "a", "uuid", 0, False, "first start")
@@ -42,15 +42,15 @@ def member(
     left_out: int = 0,
 ) -> Member:
     """One whose log goes up to LSN 2 for certain: all three were in sync. `left_out`: messages after `held`."""
-    resources = ResourceSet("default", TextReader())
+    resources = Resources(TextReader())
     for event in (BEGAN, ALL):
-        resources.write(event)
-    resources.log.reset(2)
+        resources.default.write(event)
+    resources.default.log.reset(2)
     records = [LogRecord(lsn, event, False) for lsn, event in enumerate(held, start=3)]
     end = 2 + len(records) + left_out
     batches = (Held(end, records),) if end > 2 else ()
     restored = Restored(store, batches, lost_transient=left_out, promised=promised, promised_to=to)
-    return Member(settings, resources, lambda: 0.5, lambda: NOW_MS, restored)
+    return Member(settings, resources.default, lambda: 0.5, lambda: NOW_MS, restored)
 
 
 def test_who_was_left_out_may_not_know_so_is_asked_while_that_is_not_certain() -> None:
@@ -101,14 +101,14 @@ def test_a_part_of_what_a_store_left_out_may_be_taken_back(common: int) -> None:
 
 def with_held(records: list[LogRecord], lost_transient: int) -> Member:
     """As `member`, of a log with gaps, where the store left something out."""
-    resources = ResourceSet("default", TextReader())
+    resources = Resources(TextReader())
     for event in (BEGAN, ALL):
-        resources.write(event)
-    resources.log.reset(2)
+        resources.default.write(event)
+    resources.default.log.reset(2)
     held = (Held(records[-1].lsn, records),)
     return Member(
         SETTINGS,
-        resources,
+        resources.default,
         lambda: 0.5,
         lambda: NOW_MS,
         Restored(StoreOrigin.DIRTY, held, lost_transient=lost_transient),

@@ -26,7 +26,7 @@ from qpid_ha_broker.ha.roles import (
 )
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from small_cluster import SmallCluster, three
 
 ROLES: dict[str, type[ActiveRole]] = {
@@ -62,7 +62,7 @@ def test_each_role_has_a_column() -> None:
 def test_an_input_without_a_row_is_a_bug_that_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roles, "TABLE", {kind: row for kind, row in TABLE.items() if kind is not fx.Ticked})
     parts = MemberParts(
-        MemberContext(SETTINGS, ResourceSet("default", TextReader()), lambda: 0.5, lambda: NOW_MS), Restored(MEMORY)
+        MemberContext(SETTINGS, Resources(TextReader()).default, lambda: 0.5, lambda: NOW_MS), Restored(MEMORY)
     )
     with pytest.raises(KeyError):
         parts.role.handle(fx.Ticked())
@@ -79,7 +79,7 @@ MEMORY = fr.StoreOrigin.MEMORY
 
 
 def test_who_is_refused_goes_on_as_the_standby_that_it_was() -> None:
-    member = Member(SETTINGS, ResourceSet("default", TextReader()), lambda: 0.5, lambda: NOW_MS)
+    member = Member(SETTINGS, Resources(TextReader()).default, lambda: 0.5, lambda: NOW_MS)
     member.handle(fx.Started(), 1.0)
     before = member.role
     (asked,) = [effect for effect in member.handle(fx.PromoteAsked(1), 1.0) if isinstance(effect, fx.Ask)]

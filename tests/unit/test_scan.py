@@ -22,7 +22,7 @@ from qpid_ha_broker.events.layout import (
     word_of,
 )
 from qpid_ha_broker.events.scan import RecordError, durable_only, offset_after, queues_at, scan, scan_plain
-from qpid_ha_broker.model.state import SetState
+from qpid_ha_broker.model.resource_set import ResourceSets
 from qpid_ha_broker.store.bodies import records_in
 from qpid_ha_broker.store.evidence import Evidence
 from qpid_ha_broker.store.fold import Gatherer, Sieve
@@ -159,7 +159,7 @@ def slowly(loader: Loader, log: list[LogRecord]) -> None:
 
 @given(LOGS)
 def test_a_loader_takes_a_block_as_it_would_take_its_records(log: list[LogRecord]) -> None:
-    fast, slow = Loader(SetState()), Loader(SetState())
+    fast, slow = Loader(ResourceSets()), Loader(ResourceSets())
     for loader in (fast, slow):
         slowly(loader, DECLARED)
     fast.load(encode_all(log))
@@ -170,7 +170,7 @@ def test_a_loader_takes_a_block_as_it_would_take_its_records(log: list[LogRecord
 
 @given(LOGS)
 def test_a_fold_gathers_and_lets_through_what_the_records_say(log: list[LogRecord]) -> None:
-    fast, slow, loaded = Gatherer(SetState()), Gatherer(SetState()), Loader(SetState())
+    fast, slow, loaded = Gatherer(ResourceSets()), Gatherer(ResourceSets()), Loader(ResourceSets())
     for loader in (fast, slow, loaded):
         slowly(loader, DECLARED)
     data = encode_all(log)
@@ -198,7 +198,7 @@ def test_payloads_and_evidence_are_found_where_the_records_are(log: list[LogReco
     (found,) = records_in(data, 0)
     places = {(queue, lsn) for queue, records in found.items() for lsn in records.lsns}
     assert places == {(queue, record.lsn) for record in durable for queue in record.event.queues}  # type: ignore[union-attr]
-    loader = Loader(SetState())
+    loader = Loader(ResourceSets())
     slowly(loader, [*DECLARED, *log])
     if not any(record.part for record in log):
         lasting = {(queue, lsn) for queue, lsns in loader.messages().items() for lsn in lsns}

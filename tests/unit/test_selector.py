@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qpid_ha_broker.amqp.selector import MAX_SELECTOR_CHARACTERS, Selector, SelectorError, parse_selector
-from qpid_ha_broker.amqp.selector_grammar import MAX_NESTING
+from qpid_ha_broker.amqp.selector_expressions import MAX_NESTING
 from qpid_ha_broker.amqp.selector_like import MAX_SOUGHT_CHARACTERS, like_matcher
 
 PROPERTIES: dict[str, object] = {

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model import sequence
+from qpid_ha_broker.model.headers import MessageHeader
 from qpid_ha_broker.model.sequence import Cursor, Entry, Holder, MessageSequence, SequenceBlock
 
 SOMEBODY = Holder()
 
 
 def entry_of(message_id: int) -> Entry:
-    return Entry(message_id, Enqueued((1,), b"%d" % message_id, False, 4, 0, ""))
+    return Entry(message_id, MessageHeader((1,), False, 4, 0, ""), b"%d" % message_id)
 
 
 def filled(*ids: int) -> tuple[MessageSequence, list[Entry]]:
@@ -102,7 +102,7 @@ def test_what_has_left_lets_go_of_its_content_and_cannot_leave_again() -> None:
     with pytest.raises(LookupError, match="message 1"):
         messages.remove(entries[0])
     with pytest.raises(LookupError, match="message 1"):
-        entries[0].content()
+        entries[0].resident_body()
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -10,9 +10,9 @@ import pytest
 
 from descriptors import open_files
 from qpid_ha_broker.events.codec import LogRecord, encode_all
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.types import Acquired, Dequeued, DequeueReason, Enqueued, Event, QueueDeclared
-from qpid_ha_broker.model.log import LOCAL_BASE
-from qpid_ha_broker.model.paged import PagedMessage, Shapes, read_back
+from qpid_ha_broker.model.paged import BodyRef, read_bodies
 from qpid_ha_broker.model.paging import PART_SEAL, BodyPiece
 from qpid_ha_broker.store import bodies as module
 from qpid_ha_broker.store.blocks import BlockKind
@@ -105,10 +105,10 @@ def test_nothing_behind_damage_is_told_of(disk: SimulatedDisk) -> None:
     assert found(Bodies(disk), name) == {5: [(1, "a")]}
 
 
-def paged(bodies: Bodies, name: str) -> list[PagedMessage]:
+def paged(bodies: Bodies, name: str) -> list[BodyRef]:
     (piece,) = bodies.pieces(name)
-    each, shape = piece.records[5], Shapes().of(event("|a"))
-    return [PagedMessage(lsn, shape, piece.source, at) for lsn, at in zip(each.lsns, each.offsets, strict=True)]
+    each, size = piece.records[5], len(event("|a").payload)
+    return [BodyRef(lsn, piece.source, at, size) for lsn, at in zip(each.lsns, each.offsets, strict=True)]
 
 
 def test_a_file_is_readable_until_nobody_points_into_it(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_file_is_readable_until_nobody_points_into_it(tmp_path: Path) -> None:
     assert open_files(tmp_path) == 0, "a file that nobody reads from takes no descriptor"
     bodies.hold([name, "journal/unknown.log"])
     disk.remove(name)
-    assert [each.payload for each in read_back(messages) if isinstance(each, Enqueued)] == [b"|a", b"|b"]
+    assert read_bodies(messages) == [b"|a", b"|b"]
     assert (open_files(tmp_path), bodies.names) == (1, [name])
     messages.clear()
     gc.collect()

@@ -65,16 +65,16 @@ def killed() -> Written:
     """The process died when it had nothing to do."""
     core = with_everything()
     core.journal.mark()
-    return Written(core, durable_picture(core.state))
+    return Written(core, durable_picture(core.sets))
 
 
 def closed() -> Written:
     """It was shut down in order."""
     core = with_everything()
-    last_lsn, local_lsn = core.state.log_ends
+    last_lsn, local_lsn = core.sets.log_ends
     core.status.change(clean="a shutdown", journal_end=core.journal.end(), last_lsn=last_lsn, local_lsn=local_lsn)
     core.status.write()
-    return Written(core, durable_picture(core.state))
+    return Written(core, durable_picture(core.sets))
 
 
 STORES = pytest.mark.parametrize("written", [killed(), closed()], ids=["killed", "closed"])
@@ -103,7 +103,7 @@ def is_refused(disk: SimulatedDisk, written: Written, story: str) -> bool:
         assert facts.detail, story
         assert any(flaw[:3] == (Integrity.DAMAGED, damage.file, damage.offset) for flaw in flaws), (story, flaws)
         return True
-    assert durable_picture(resources.state) == written.confirmed, story
+    assert durable_picture(resources.sets) == written.confirmed, story
     assert facts.is_readable, (story, facts.detail)
     assert all(flaw.integrity is Integrity.TORN for flaw in flaws), story
     return False
@@ -188,13 +188,13 @@ def test_a_status_that_is_older_than_the_journal_is_damage() -> None:
     core.status.change(promised=7, promised_to="beta")
     core.status.write()
     core.journal.roll()
-    core.publish(core.state.queues["q"], message("seven", durable=True))
+    core.publish(core.catalog.queues["q"], message("seven", durable=True))
     core.keep()
-    written = Written(core, durable_picture(core.state))
+    written = Written(core, durable_picture(core.sets))
     disk = copied(core.disk)
     disk.put(STATUS_FILE, early)
     assert is_refused(disk, written, "an early STATUS")
-    last, local = core.state.log_ends
+    last, local = core.sets.log_ends
     clean = replace(Status.decode(content(core.disk, STATUS_FILE)), clean="u", last_lsn=last, local_lsn=local)
     disk.put(STATUS_FILE, replace(clean, journal_end=(core.journal.number - 1, 600)).encode())
     assert is_refused(disk, written, "a STATUS of a shutdown before the last start")
@@ -205,13 +205,13 @@ def test_a_journal_that_is_older_than_status_is_damage() -> None:
     core = with_everything()
     path = segment_path(core.journal.number)
     early = content(core.disk, path)
-    core.publish(core.state.queues["q"], message("seven", durable=True))
+    core.publish(core.catalog.queues["q"], message("seven", durable=True))
     core.keep()
     core.status.change(role="ready")
     core.status.write()
     disk = copied(core.disk)
     disk.put(path, early)
-    assert is_refused(disk, Written(core, durable_picture(core.state)), "an early segment")
+    assert is_refused(disk, Written(core, durable_picture(core.sets)), "an early segment")
 
 
 def test_entries_that_a_repair_leaves_are_ignored() -> None:
@@ -254,7 +254,7 @@ def after_a_copy() -> KeptCore:
     dump, _ = core.begin_dump()
     core.write_dump(dump, number, list(iter(lambda: dump.next(100), None)))
     core.journal.base_persisted(number)
-    core.publish(core.state.queues["q"], message("after it", durable=True))
+    core.publish(core.catalog.queues["q"], message("after it", durable=True))
     core.keep()
     return core
 
@@ -265,7 +265,7 @@ def test_a_lost_snapshot_is_not_taken_for_a_copy_that_did_not_come_to_its_end(is
     number = snapshot_numbers(core.disk)[-1]
     if is_old_dropped:
         core.journal.drop_before(number)
-    written = Written(core, durable_picture(core.state))
+    written = Written(core, durable_picture(core.sets))
     assert not is_refused(copied(core.disk), written, "whole")
     disk = copied(core.disk, without=(snapshot_path(number),))
     with pytest.raises(StoreDamaged, match="missing") as raised:
@@ -282,13 +282,13 @@ def test_a_copy_that_is_begun_when_its_segment_is_full_already_is_counted_as_wel
     dump, number = core.begin_dump()
     core.write_dump(dump, number, list(iter(lambda: dump.next(100), None)))
     core.journal.base_persisted(number)
-    core.publish(core.state.queues["q"], message("after it", durable=True))
+    core.publish(core.catalog.queues["q"], message("after it", durable=True))
     core.keep()
     core.journal.drop_before(number)
     core.journal.roll()
-    core.publish(core.state.queues["q"], message("in the next segment", durable=True))
+    core.publish(core.catalog.queues["q"], message("in the next segment", durable=True))
     core.keep()
-    written = Written(core, durable_picture(core.state))
+    written = Written(core, durable_picture(core.sets))
     assert not is_refused(copied(core.disk), written, "whole")
     for path in files_of(core.disk):
         assert is_refused(copied(core.disk, without=(path,)), written, f"no {path}")
@@ -297,7 +297,7 @@ def test_a_copy_that_is_begun_when_its_segment_is_full_already_is_counted_as_wel
 def test_before_a_copy_is_whole_nothing_behind_it_counts() -> None:
     """Whenever STATUS is written meanwhile: a crash then is no damage."""
     core = with_everything()
-    before = durable_picture(core.state)
+    before = durable_picture(core.sets)
     last = core.log.last_lsn
     core.journal.roll(needs_base=True, last_lsn=last + 500)
     far = encode_all([LogRecord(last + 501, QueueDeclared("far away", {}), False)])
@@ -361,7 +361,7 @@ def test_a_store_of_format_1_is_read_and_goes_on_in_format_2(written: Written) -
     journal.stage(BlockKind.EVENTS, facts.journal_lsn + 1, facts.journal_lsn + 1, facts.journal_lsn + 1, 0, more)
     journal.flush()
     after, _ = recovered(copied(disk))
-    assert set(after.state.queues) == {*resources.state.queues, "more"}
+    assert set(after.catalog.queues) == {*resources.catalog.queues, "more"}
     for path in files_of(disk)[-4:]:
         with pytest.raises(StoreDamaged):
             recovered(copied(disk, without=(path,)))

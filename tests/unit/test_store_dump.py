@@ -25,7 +25,7 @@ def test_configuration_comes_first_then_messages_the_newest_first() -> None:
     core = KeptCore()
     queue = core.queue("q")
     core.publish(queue, *(message(str(each), durable=True) for each in range(2 * PIECE_LENGTH + 10)))
-    pieces = pieces_of(Dump(core.state, *core.state.log_ends))
+    pieces = pieces_of(Dump(core.sets))
     assert any(isinstance(record.event, QueueDeclared) for record in pieces[0])
     ids = messages_of(pieces)
     assert [len(each) for each in ids] == [PIECE_LENGTH, PIECE_LENGTH, 10]
@@ -36,7 +36,7 @@ def test_a_piece_is_hardly_larger_than_asked_but_has_a_message() -> None:
     core = KeptCore()
     queue = core.queue("q")
     core.publish(queue, *(message("x" * 1000, durable=True) for _ in range(10)), message("y" * 9000, durable=True))
-    ids = messages_of(pieces_of(Dump(core.state, *core.state.log_ends), max_bytes=3500))
+    ids = messages_of(pieces_of(Dump(core.sets), max_bytes=3500))
     assert [len(each) for each in ids] == [1, 3, 3, 3, 1]
 
 
@@ -53,7 +53,7 @@ def test_a_message_of_several_queues_is_dumped_once() -> None:
     ids = tuple(queue.id for queue in queues)
     assert [event.queues for event in events if isinstance(event, Enqueued)] == [ids, ids[1:]]
     core.write_dump(dump, number, pieces)
-    assert durable_picture(recovered(core.disk)[0].state) == durable_picture(core.state)
+    assert durable_picture(recovered(core.disk)[0].sets) == durable_picture(core.sets)
 
 
 def test_failed_deliveries_during_a_dump_count_once_before_and_after_their_message_was_dumped() -> None:
@@ -75,8 +75,8 @@ def test_failed_deliveries_during_a_dump_count_once_before_and_after_their_messa
     core.keep()
     core.write_dump(dump, number, pieces)
     resources, _ = recovered(core.disk)
-    live = [entry.delivery_count for entry in queue.entries()]
-    assert [entry.delivery_count for entry in resources.state.queues["q"].entries()] == live
+    live = [entry.delivery_count for entry in queue.messages]
+    assert [entry.delivery_count for entry in resources.catalog.queues["q"].messages] == live
     assert sum(isinstance(record.event, Released) for piece in pieces for record in decode(piece).records) > 3
 
 
@@ -91,7 +91,7 @@ def test_a_dump_that_is_ahead_of_its_journal_is_refused() -> None:
     early = copied(core.disk)
     core.keep()
     core.write_dump(dump, number, pieces)
-    assert durable_picture(recovered(core.disk)[0].state) == durable_picture(core.state)
+    assert durable_picture(recovered(core.disk)[0].sets) == durable_picture(core.sets)
     path = f"snapshots/{number:020d}.snap"
     file = core.disk.open(path)
     early.put(path, file.read(0, file.size))
@@ -103,7 +103,7 @@ def test_the_end_counts_what_is_in_it_and_what_is_left_out() -> None:
     core = KeptCore()
     queue = core.queue("q")
     core.publish(queue, message("kept", durable=True), "not", "not either")
-    dump = Dump(core.state, *core.state.log_ends)
+    dump = Dump(core.sets)
     last = core.log.last_lsn
     core.publish(queue, message("later", durable=True))
     assert sum(map(len, messages_of(pieces_of(dump)))) == 1

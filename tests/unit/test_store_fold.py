@@ -33,8 +33,8 @@ def test_what_was_folded_comes_back_as_it_would_have_without(seed: int) -> None:
         else:
             fold_all(core)
         resources, facts = recovered(core.disk)
-        assert durable_picture(resources.state) == durable_picture(core.state)
-        assert (facts.last_lsn, facts.local_lsn) == core.state.log_ends
+        assert durable_picture(resources.sets) == durable_picture(core.sets)
+        assert (facts.last_lsn, facts.local_lsn) == core.sets.log_ends
         check_transient(facts, core, commands)
 
 
@@ -82,7 +82,7 @@ def test_failed_deliveries_are_told_of_messages_that_are_still_there() -> None:
         core.resources.release(queue, entries, failed=True)
     core.resources.accept(queue, core.take(queue, consumer)[:1])
     events = events_of(core.disk, fold_all(core).path)
-    kept = next(iter(queue.entries()))
+    kept = next(iter(queue.messages))
     assert [event for event in events if isinstance(event, Released)] == [Released(queue.id, (kept.id,), True)] * 2
 
 
@@ -93,7 +93,7 @@ def test_messages_of_a_transaction_are_whole_messages_afterwards() -> None:
     core.keep()
     path = fold_all(core).path
     assert not any(record.part for record in records_of(core.disk, path))
-    assert durable_picture(recovered(core.disk)[0].state) == durable_picture(core.state)
+    assert durable_picture(recovered(core.disk)[0].sets) == durable_picture(core.sets)
 
 
 def test_what_was_taken_back_is_not_folded() -> None:

@@ -12,7 +12,7 @@ from model_support import TextReader
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.ha.frames import GenerationEntry, LogPosition
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, FORMAT_VERSION
 from qpid_ha_broker.store.checking import check
 from qpid_ha_broker.store.errors import StoreError
@@ -157,9 +157,9 @@ def test_whatever_recovery_refuses_is_found_and_nothing_else(disk: LocalDisk, tm
     for number in (1, 2):
         path = tmp_path / segment_path(number)
         for offset in flips(path):
-            resources = ResourceSet("default", TextReader())
+            resources = Resources(TextReader())
             try:
-                found = recover(disk, resources, apply_all=True)
+                found = recover(disk, resources.sets, apply_all=True)
             except StoreError:
                 facts = examine(disk, "here")
                 assert not facts.is_readable, (number, offset)

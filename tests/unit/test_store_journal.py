@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from kept_journal import IDENTITY, SEGMENT_BYTES, begin, content, keep, last_block, read_journal, stage
-from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, BlockKind
 from qpid_ha_broker.store.errors import JournalDead, StoreError
 from qpid_ha_broker.store.journal import ClosedSegment, tied

@@ -12,10 +12,10 @@ import pytest
 from kept_core import SEGMENT_BYTES, AnyCommands, KeptCore, check_transient, copied, durable_picture, recovered
 from model_support import TextReader, message, transaction_of
 from qpid_ha_broker.events.codec import LogRecord, encode_all
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.types import Enqueued, TransactionCommitted
-from qpid_ha_broker.model.log import LOCAL_BASE
-from qpid_ha_broker.model.resource_set import ResourceSet
-from qpid_ha_broker.model.state import SetState
+from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.store.blocks import BlockKind, decode_header, encode_block, encode_header
 from qpid_ha_broker.store.dump import Dump
 from qpid_ha_broker.store.errors import NewerFormat, StoreDamaged
@@ -38,9 +38,9 @@ def test_a_state_comes_back_from_the_journal_that_it_wrote(seed: int) -> None:
         if step % 40 == 39:
             core.journal.roll()
     resources, facts = recovered(core.disk)
-    assert durable_picture(resources.state) == durable_picture(core.state)
-    assert (facts.last_lsn, facts.local_lsn) == core.state.log_ends
-    assert (resources.log.last_lsn, resources.local_log.last_lsn) == core.state.log_ends
+    assert durable_picture(resources.sets) == durable_picture(core.sets)
+    assert (facts.last_lsn, facts.local_lsn) == core.sets.log_ends
+    assert (resources.default.log.last_lsn, resources.sets.local_log.last_lsn) == core.sets.log_ends
     assert facts.next_number == core.journal.number + 1
     assert facts.previous_bytes == core.journal.position
     assert facts.notes == ()
@@ -65,9 +65,9 @@ def test_a_snapshot_and_what_follows_is_as_good_as_the_whole_journal(seed: int) 
     core.journal.drop_before(number)
     resources, facts = recovered(core.disk)
     assert facts.snapshot_number == number
-    assert durable_picture(resources.state) == durable_picture(core.state)
+    assert durable_picture(resources.sets) == durable_picture(core.sets)
     check_transient(facts, core, commands)
-    assert durable_picture(recovered(whole)[0].state) == durable_picture(core.state)
+    assert durable_picture(recovered(whole)[0].sets) == durable_picture(core.sets)
 
 
 def test_what_is_not_durable_is_gone_and_counted() -> None:
@@ -79,7 +79,7 @@ def test_what_is_not_durable_is_gone_and_counted() -> None:
     core.publish(core.exchange("x", "fanout", queue, core.queue("p")), message("kept twice", durable=True), "lost")
     core.keep()
     resources, facts = recovered(core.disk)
-    assert durable_picture(resources.state) == durable_picture(core.state)
+    assert durable_picture(resources.sets) == durable_picture(core.sets)
     assert (facts.messages, facts.lost_transient) == (3, 4)
 
 
@@ -89,8 +89,8 @@ def test_messages_come_back_as_possibly_delivered_before() -> None:
     core.publish(queue, message("one", durable=True))
     core.keep()
     resources, _ = recovered(core.disk)
-    found = resources.state.queues["q"]
-    assert [entry.id <= found.redelivered_below for entry in found.entries()] == [True]
+    found = resources.catalog.queues["q"]
+    assert [entry.id <= found.redelivered_below for entry in found.messages] == [True]
     token = resources.publish(found, message("two", durable=True), core.now_ms)
     assert token.lsn > found.redelivered_below
 
@@ -109,7 +109,7 @@ def test_what_was_taken_back_is_void_and_what_came_instead_counts() -> None:
     core.journal.stage(BlockKind.EVENTS, last + 2, last + 2, last + 1, 0, other)
     core.journal.flush()
     resources, facts = recovered(core.disk)
-    found = [entry.content().payload for entry in resources.state.queues["q"].entries()]
+    found = [entry.resident_body() for entry in resources.catalog.queues["q"].messages]
     assert found == [b";;stays", b"void 1", b"instead"]
     assert (facts.last_lsn, facts.committed_lsn) == (last + 2, last + 1)
 
@@ -124,7 +124,7 @@ def test_a_unit_of_which_a_part_was_taken_back_does_not_count_at_all() -> None:
     core.journal.stage(BlockKind.TAKEN_BACK, last + 2, last + 2, last, 0, b"")
     core.journal.flush()
     resources, facts = recovered(core.disk)
-    assert resources.state.queues["q"].count == 0
+    assert resources.catalog.queues["q"].messages.count == 0
     assert facts.last_lsn == last + 2
 
 
@@ -143,18 +143,18 @@ def test_what_is_not_known_to_be_committed_is_held_unless_somebody_is_alone() ->
     core.keep()
 
     resources, facts = recovered(core.disk, apply_all=False)
-    assert [entry.content().payload for entry in resources.state.queues["q"].entries()] == [b";;committed"]
+    assert [entry.resident_body() for entry in resources.catalog.queues["q"].messages] == [b";;committed"]
     assert (facts.last_lsn, facts.committed_lsn, facts.journal_lsn) == (committed, committed, core.log.last_lsn)
     spans = [(batch.first_lsn, batch.last_lsn) for batch in facts.held]
     assert spans == [(committed + 1, committed + 2), (committed + 3, committed + 5)]
     for batch in facts.held:
         for record in batch.records:
-            resources.follow(record)
-    assert durable_picture(resources.state) == durable_picture(core.state)
+            resources.default.follow(record)
+    assert durable_picture(resources.sets) == durable_picture(core.sets)
 
     resources, facts = recovered(core.disk, apply_all=True)
     assert facts.held == ()
-    assert durable_picture(resources.state) == durable_picture(core.state)
+    assert durable_picture(resources.sets) == durable_picture(core.sets)
 
 
 def test_a_commitment_inside_of_a_unit_holds_all_of_it() -> None:
@@ -169,7 +169,7 @@ def test_a_commitment_inside_of_a_unit_holds_all_of_it() -> None:
     core.publish(queue, message("later", durable=True))
     core.keep()
     resources, facts = recovered(core.disk, apply_all=False)
-    assert (facts.last_lsn, resources.state.queues["q"].count) == (before, 0)
+    assert (facts.last_lsn, resources.catalog.queues["q"].messages.count) == (before, 0)
     assert [len(batch.records) for batch in facts.held] == [3, 1]
 
 
@@ -215,10 +215,10 @@ def test_no_flipped_byte_leads_to_another_state_without_a_word() -> None:
     core = small_store()
     core.status.change(history=((1, "alpha", 1),))
     core.status.write()
-    right = durable_picture(recovered(copied(core.disk))[0].state)
-    core.publish(core.state.queues["q"], message("the last group", durable=True))
+    right = durable_picture(recovered(copied(core.disk))[0].sets)
+    core.publish(core.catalog.queues["q"], message("the last group", durable=True))
     core.keep()
-    newest = durable_picture(recovered(copied(core.disk))[0].state)
+    newest = durable_picture(recovered(copied(core.disk))[0].sets)
     outcomes = Counter[str]()
     for path in files_of(core.disk):
         data = core.disk.open(path).read(0, SEGMENT_BYTES)
@@ -238,7 +238,7 @@ def outcome_of(disk: Disk, path: str, newest: object, without_the_end: object) -
     if damage is not None:
         assert damage.file == path, damage
         return "damaged"
-    found = durable_picture(resources.state)
+    found = durable_picture(resources.sets)
     if found == newest:
         return "nothing"
     assert found == without_the_end
@@ -278,7 +278,7 @@ def test_a_journal_without_its_beginning_or_its_snapshot_is_not_taken_for_whole(
 def test_the_end_that_a_clean_status_tells_of_must_be_there() -> None:
     core = small_store()
     end = core.journal.end()
-    last, local = core.state.log_ends
+    last, local = core.sets.log_ends
     core.status.change(clean="an uuid", journal_end=end, last_lsn=last, local_lsn=local)
     core.status.write()
     _, facts = recovered(copied(core.disk))
@@ -321,15 +321,15 @@ def test_a_newer_format_is_refused_with_what_to_do() -> None:
 
 def test_what_follows_a_copy_that_did_not_come_to_its_end_is_dropped() -> None:
     core = small_store()
-    before = durable_picture(core.state)
+    before = durable_picture(core.sets)
     number = core.journal.roll(needs_base=True)
     last = core.log.last_lsn
-    far = encode_all([LogRecord(last + 500, enqueued(core.state.queues["q"].id, b"far away"), False)])
+    far = encode_all([LogRecord(last + 500, enqueued(core.catalog.queues["q"].id, b"far away"), False)])
     core.journal.stage(BlockKind.EVENTS, last + 500, last + 500, last, 0, far)
     core.journal.roll()
     disk = copied(core.disk)
     resources, facts = recovered(disk)
-    assert durable_picture(resources.state) == before
+    assert durable_picture(resources.sets) == before
     assert facts.next_number == number
     assert segment_numbers(disk)[-1] == number - 1
     assert len(facts.notes) == 1
@@ -341,11 +341,11 @@ def test_what_follows_a_copy_counts_once_the_copy_is_there() -> None:
     primary.publish(queue, *(message(str(each), durable=True) for each in range(300)))
     core.keep()
     number = core.journal.roll(needs_base=True)
-    dump = Dump(primary.state, *primary.state.log_ends)
+    dump = Dump(primary.sets)
     pieces = list(iter(lambda: dump.next(1000), None))
     core.write_dump(dump, number, pieces)
     resources, facts = recovered(copied(core.disk))
-    assert durable_picture(resources.state) == durable_picture(primary.state)
+    assert durable_picture(resources.sets) == durable_picture(primary.sets)
     assert (facts.last_lsn, facts.journal_lsn) == (primary.log.last_lsn, primary.log.last_lsn)
 
     primary.log.take_batch()
@@ -355,7 +355,7 @@ def test_what_follows_a_copy_counts_once_the_copy_is_there() -> None:
     core.journal.stage(BlockKind.EVENTS, batch.first_lsn, batch.last_lsn, batch.last_lsn - 1, 0, batch.data)
     core.journal.roll()
     resources, facts = recovered(copied(core.disk))
-    assert durable_picture(resources.state) == durable_picture(primary.state)
+    assert durable_picture(resources.sets) == durable_picture(primary.sets)
     assert (facts.last_lsn, facts.snapshot_number, len(facts.segments)) == (batch.last_lsn, number, 2)
 
 
@@ -363,7 +363,7 @@ def test_an_empty_directory_is_empty() -> None:
     resources, facts = recovered(SimulatedDisk(Random(1)))
     assert facts.is_empty
     assert (facts.next_number, facts.previous_bytes, facts.last_lsn, facts.local_lsn) == (1, 0, 0, LOCAL_BASE)
-    assert durable_picture(resources.state) == durable_picture(SetState())
+    assert durable_picture(resources.sets) == durable_picture(ResourceSets())
 
 
 def test_progress_is_told_while_much_is_read() -> None:
@@ -373,7 +373,7 @@ def test_progress_is_told_while_much_is_read() -> None:
         core.publish(queue, *(message("x" * 100_000, durable=True) for _ in range(60)))
         core.keep()
     told: list[tuple[int, int]] = []
-    recover(core.disk, ResourceSet("default", TextReader()), apply_all=True, progress=lambda *facts: told.append(facts))
+    recover(core.disk, Resources(TextReader()).sets, apply_all=True, progress=lambda *facts: told.append(facts))
     assert len(told) >= 3
     assert all(0 <= done <= total for done, total in told)
     assert told == sorted(told)

@@ -10,7 +10,7 @@ import pytest
 from kept_core import IDENTITY
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
-from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.layout import snapshot_numbers
 from qpid_ha_broker.store.reading import BlockReader, read_header

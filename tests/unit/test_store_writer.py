@@ -14,11 +14,12 @@ import pytest
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.ha.replica import transient_count
-from qpid_ha_broker.model.log import LOCAL_BASE, CommitToken, LogBatch
+from qpid_ha_broker.model.log import CommitToken, LogBatch
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
 from qpid_ha_broker.server import store_writer
 from qpid_ha_broker.server.store import Store
@@ -93,10 +94,10 @@ class Owner:
 
     def __init__(self, directory: Path, disk: Any = None) -> None:
         self.disk = SimulatedDisk(Random(1)) if disk is None else disk
-        self.resources = ResourceSet("default", Reader())
+        self.resources = Resources(Reader())
         self.store = WatchedStore(self, directory)
-        self.found = self.store.recover(self.resources, apply_all=True)
-        for log in (self.resources.log, self.resources.local_log):
+        self.found = self.store.recover(self.resources.sets, apply_all=True)
+        for log in (self.resources.default.log, self.resources.sets.local_log):
             log.add_witness("store")
         self.failure = ""
         self.told: list[int] = []
@@ -107,11 +108,11 @@ class Owner:
 
     def turn(self) -> bool:
         """Hand over what was written; whether all of the replicated log is certain at once."""
-        self.store.persist_local(self.resources.local_log.take_parts())
-        batch = self.resources.log.take_batch()
+        self.store.persist_local(self.resources.sets.local_log.take_parts())
+        batch = self.resources.default.log.take_batch()
         if batch is None:
             return True
-        is_persisted = self.store.persist(batch, self.resources.log.committed_lsn, batch.last_lsn)
+        is_persisted = self.store.persist(batch, self.resources.default.log.committed_lsn, batch.last_lsn)
         if is_persisted:
             self.persisted(0, batch.last_lsn)
         return is_persisted
@@ -120,9 +121,9 @@ class Owner:
         """The number of each request is the last LSN that it is about."""
         if number:
             self.told.append(number)
-            self.resources.log.acknowledge("store", number)
+            self.resources.default.log.acknowledge("store", number)
         if local_lsn:
-            self.resources.local_log.acknowledge("store", local_lsn)
+            self.resources.sets.local_log.acknowledge("store", local_lsn)
         self.news.set()
 
     def store_failed(self, text: str) -> None:
@@ -142,10 +143,10 @@ class Owner:
     # --- what is written
 
     def queue(self, name: str, local: bool = False) -> Queue:
-        log = self.resources.local_log if local else self.resources.log
+        log = self.resources.sets.local_log if local else self.resources.default.log
         event = ev.QueueDeclared(name, {})
-        self.resources.state.apply(log.append(event), event)
-        return self.resources.state.queues[name]
+        self.resources.default.state.apply(log.append(event), event)
+        return self.resources.catalog.queues[name]
 
     def publish(self, queue: Queue, body: bytes, durable: bool = True) -> CommitToken:
         return self.resources.publish(queue, Message(body, durable, 4, 0), 0)
@@ -155,15 +156,15 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(story(), 3 * LIMIT_S))
 
 
-def after_power_cut(disk: SimulatedDisk) -> tuple[ResourceSet, Recovered]:
+def after_power_cut(disk: SimulatedDisk) -> tuple[Resources, Recovered]:
     """What a broker finds when the machine is on again."""
-    resources = ResourceSet("default", Reader())
-    found = recover(disk.after_power_cut(), resources, apply_all=True)
+    resources = Resources(Reader())
+    found = recover(disk.after_power_cut(), resources.sets, apply_all=True)
     return resources, found
 
 
-def payloads(resources: ResourceSet, name: str) -> list[bytes]:
-    return [entry.content().payload for entry in resources.state.queues[name].entries()]
+def payloads(resources: Resources, name: str) -> list[bytes]:
+    return [entry.resident_body() for entry in resources.catalog.queues[name].messages]
 
 
 def test_what_was_told_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +186,7 @@ def test_what_was_told_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.
     run(story)
 
 
-def after_power_cut_copy(disk: SimulatedDisk) -> tuple[ResourceSet, Recovered]:
+def after_power_cut_copy(disk: SimulatedDisk) -> tuple[Resources, Recovered]:
     """As `after_power_cut`, of a disk that goes on."""
     try:
         return after_power_cut(disk)
@@ -210,7 +211,7 @@ def test_what_gathers_during_a_sync_goes_with_the_next_one(tmp_path: Path) -> No
         assert owner.told == []
         assert owner.store.writer.waiting_bytes > 100 * BLOCK_HEADER_BYTES
         held.is_open.set()
-        await owner.committed(owner.resources.log.written)
+        await owner.committed(owner.resources.default.log.written)
 
         assert owner.store.writer.waiting_bytes == 0
         assert held.syncs == before + 1
@@ -227,7 +228,7 @@ def test_what_nobody_asked_to_keep_waits_only_for_what_came_before(tmp_path: Pat
         owner.start()
         queue = owner.queue("q")
         owner.turn()
-        await owner.committed(owner.resources.log.written)
+        await owner.committed(owner.resources.default.log.written)
         syncs = held.syncs
 
         owner.publish(queue, b"passing", durable=False)
@@ -259,11 +260,11 @@ def test_both_logs_are_kept_in_the_order_in_which_they_were_written(tmp_path: Pa
         for number in range(3):  # each log speaks of what the other one has just said, all in one turn
             shared = owner.queue(f"shared{number}")
             event = ev.ReplicationChanged(shared.id, False)
-            owner.resources.state.apply(owner.resources.log.append(event), event)
+            owner.resources.default.state.apply(owner.resources.default.log.append(event), event)
             owner.publish(shared, b"half")
             owner.publish(owner.queue(f"own{number}", local=True), b"own")
         owner.turn()
-        assert owner.resources.written.log is owner.resources.local_log
+        assert owner.resources.written.log is owner.resources.sets.local_log
         await owner.committed(owner.resources.written)
         await owner.store.close("")
 
@@ -302,21 +303,21 @@ def test_what_is_durable_is_kept_however_a_turn_is_cut(tmp_path: Path, transient
 
 
 def test_what_was_written_in_both_logs_is_committed_when_both_are() -> None:
-    resources = ResourceSet("default", Reader())
-    for log in (resources.log, resources.local_log):
+    resources = Resources(Reader())
+    for log in (resources.default.log, resources.sets.local_log):
         log.add_witness("store")
-    resources.local_log.append(ev.QueueDeclared("own", {}))
-    only_local = resources.local_log.written
-    resources.log.append(ev.QueueDeclared("shared", {}))
-    only_shared, both = resources.log.written, resources.written
+    resources.sets.local_log.append(ev.QueueDeclared("own", {}))
+    only_local = resources.sets.local_log.written
+    resources.default.log.append(ev.QueueDeclared("shared", {}))
+    only_shared, both = resources.default.log.written, resources.written
 
     def committed() -> list[bool]:
         return [token.is_committed for token in (only_local, only_shared, both)]
 
     assert committed() == [False, False, False]
-    resources.log.acknowledge("store", 1)
+    resources.default.log.acknowledge("store", 1)
     assert committed() == [False, True, False]
-    resources.local_log.acknowledge("store", LOCAL_BASE + 1)
+    resources.sets.local_log.acknowledge("store", LOCAL_BASE + 1)
     assert committed() == [True, True, True]
     assert resources.written == only_shared
 
@@ -327,7 +328,7 @@ def test_on_a_full_disk_it_waits_says_so_once_and_goes_on(tmp_path: Path, caplog
         owner.start()
         queue = owner.queue("q")
         owner.turn()
-        await owner.committed(owner.resources.log.written)
+        await owner.committed(owner.resources.default.log.written)
         owner.disk.capacity = 0
         token = owner.publish(queue, bytes(SEGMENT_BYTES))
         owner.turn()
@@ -353,7 +354,7 @@ def test_without_file_descriptors_it_waits_says_so_once_and_goes_on(
         owner.start()
         queue = owner.queue("q")
         owner.turn()
-        await owner.committed(owner.resources.log.written)
+        await owner.committed(owner.resources.default.log.written)
         owner.disk.fail(1, errno.EMFILE, of=("create",), times=3)
         token = owner.publish(queue, bytes(SEGMENT_BYTES))
         owner.turn()
@@ -378,7 +379,7 @@ def test_a_disk_that_fails_is_told_and_nothing_is_committed_any_more(tmp_path: P
         owner.start()
         queue = owner.queue("q")
         owner.turn()
-        await owner.committed(owner.resources.log.written)
+        await owner.committed(owner.resources.default.log.written)
         owner.disk.fail(1, errno.EIO, of=(kind,))
         token = owner.publish(queue, b"lost")
         owner.turn()
@@ -437,7 +438,7 @@ def test_a_checkpoint_is_the_state_of_its_moment_and_counts_once_it_is_told(tmp_
         for number in range(2000):
             owner.publish(queue, b"%d" % number)
         owner.turn()
-        await owner.committed(owner.resources.log.written)
+        await owner.committed(owner.resources.default.log.written)
         owner.store.begin_checkpoint()
         done = asyncio.Event()
         owner.store.write_checkpoint(done.set)
@@ -445,7 +446,7 @@ def test_a_checkpoint_is_the_state_of_its_moment_and_counts_once_it_is_told(tmp_
         owner.turn()
         async with asyncio.timeout(LIMIT_S):
             await done.wait()
-        await owner.committed(owner.resources.log.written)
+        await owner.committed(owner.resources.default.log.written)
         await owner.store.close("")
 
         resources, found = after_power_cut(owner.disk)
@@ -491,14 +492,14 @@ def test_parts_of_a_unit_stay_whole() -> None:
 
 
 def test_a_batch_counts_what_a_store_leaves_out() -> None:
-    resources = ResourceSet("default", Reader())
-    resources.log.add_witness("store")
+    resources = Resources(Reader())
+    resources.default.log.add_witness("store")
     for record in records(True, False, False):
-        resources.log.append(record.event)
-    resources.log.append_unit([records(False)[0].event])
-    resources.log.append(ev.Enqueued((1, 2, 3), b"x", False, 4, 0, ""))
+        resources.default.log.append(record.event)
+    resources.default.log.append_unit([records(False)[0].event])
+    resources.default.log.append(ev.Enqueued((1, 2, 3), b"x", False, 4, 0, ""))
 
-    batch = resources.log.take_batch()
+    batch = resources.default.log.take_batch()
 
     assert isinstance(batch, LogBatch)
     assert batch.transient == transient_count(decode(batch.data).records) == durable_only(batch.data)[1] == 2 + 3

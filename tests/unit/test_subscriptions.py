@@ -12,7 +12,7 @@ from paired_engines import PairedBroker, PairedClient
 from paired_links import condition, status, subscribe
 from qpid_ha_broker.amqp.subscriptions import Subscriber
 from qpid_ha_broker.events.codec import decode
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 
 OWN_NAME = "subscription:shop:orders"
 
@@ -49,7 +49,7 @@ def close(client: PairedClient, link: Any) -> None:
 
 
 def queues(broker: PairedBroker) -> list[str]:
-    return list(broker.container.resources.state.queues)
+    return list(broker.container.resources.catalog.queues)
 
 
 def leave_as_release_0_1_0_did(broker: PairedBroker, name: str, exchange: str = "amq.topic", key: str = "#") -> None:
@@ -79,7 +79,7 @@ def test_a_queue_that_has_the_old_name_of_a_subscription_is_not_taken_for_one(
     assert read(client, link) == []
     close(client, link)
 
-    assert (queues(broker), broker.queue("shop.orders").count) == (["shop.orders"], 1)
+    assert (queues(broker), broker.queue("shop.orders").messages.count) == (["shop.orders"], 1)
 
 
 @pytest.mark.parametrize("kind", ["queue", "exchange"])
@@ -199,23 +199,23 @@ def test_a_queue_that_is_bound_otherwise_is_no_subscription_of_the_release_befor
 
 
 def test_a_backup_and_a_restart_know_the_mark(broker: PairedBroker) -> None:
-    log = broker.container.resources.log
+    log = broker.container.resources.default.log
     log.add_witness("store")
     leave_as_release_0_1_0_did(broker, "a.old")
     subscribe(client_of(broker, "a"), "amq.topic", "old", durable=True)
     subscribe(client_of(broker, "a"), "amq.topic", "new", durable=True)
     log.acknowledge("store", log.last_lsn)
-    backup = ResourceSet("default", TextReader())
+    backup = Resources(TextReader())
     for name in ("amq.direct", "amq.topic", "amq.fanout", "amq.match"):
-        there = broker.container.resources.state.exchanges[name]
-        backup.state.exchanges[name] = backup.state.exchanges_by_id[there.id] = type(there)(there.id, name, {})
-    backup.log.last_lsn = log.last_lsn
+        there = broker.container.resources.catalog.exchanges[name]
+        backup.catalog.exchanges[name] = backup.catalog.exchanges_by_id[there.id] = type(there)(there.id, name, {})
+    backup.default.log.last_lsn = log.last_lsn
     for batch in broker.batches:
         for record in decode(batch.data).records:
-            backup.state.replay(record)
-    marks = {name: queue.arguments.subscription for name, queue in backup.state.queues.items()}
+            backup.default.state.replay(record)
+    marks = {name: queue.arguments.subscription for name, queue in backup.catalog.queues.items()}
     assert marks == {"a.old": "a:old", "subscription:a:new": "a:new"}
-    assert picture(backup.state)["queues"] == picture(broker.container.resources.state)["queues"]
+    assert picture(backup.sets)["queues"] == picture(broker.container.resources.sets)["queues"]
 
 
 # --- JMS unsubscribes by a receiver without a source

@@ -8,7 +8,7 @@ from model_support import Core, bodies, message, transaction_of
 from qpid_ha_broker.events.types import Dequeued, Enqueued, TransactionCommitted
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import NotFound, QueueFull
-from qpid_ha_broker.model.resource_set import RELEASED_LENGTH
+from qpid_ha_broker.model.resources import RELEASED_LENGTH
 from qpid_ha_broker.model.transaction import Transaction
 
 SPENT = Budget(lambda: 0.0, 0.0)
@@ -23,9 +23,9 @@ def test_nothing_happens_before_the_commit_and_everything_then() -> None:
     for entry in core.take(source, consumer):
         transaction.accept(source, entry, consumer)
     lsn = core.log.last_lsn
-    assert (source.count, target.count) == (2, 0)
+    assert (source.messages.count, target.messages.count) == (2, 0)
     assert core.resources.commit(transaction, core.now_ms).lsn == core.log.last_lsn > lsn
-    assert (source.count, bodies(target.entries())) == (0, ["x", "y"])
+    assert (source.messages.count, bodies(target.messages)) == (0, ["x", "y"])
     core.check()
 
 
@@ -57,7 +57,7 @@ def test_what_a_transaction_accepted_is_held_while_it_is_open() -> None:
     transaction.accept(queue, core.take(queue, consumer, 1)[0], consumer)
     core.purge(queue)
     assert core.consume(queue) == []
-    assert (queue.count, queue.acquired) == (1, 1)
+    assert (queue.messages.count, queue.messages.acquired) == (1, 1)
     core.check()
 
 
@@ -70,10 +70,10 @@ def test_rolled_back_messages_are_their_consumers_again_while_it_is_there() -> N
     transaction = transaction_of((target, "x"))
     transaction.accept(queue, entry, consumer)
     core.resources.roll_back(transaction)
-    assert target.count == 0
+    assert target.messages.count == 0
     assert entry.holder is consumer
     core.resources.accept(queue, [entry])
-    assert queue.count == 0
+    assert queue.messages.count == 0
     core.check()
 
 
@@ -107,7 +107,7 @@ def test_the_work_of_a_consumer_that_left_can_still_be_committed() -> None:
     transaction.abandon(entry)
     core.leave(queue, consumer)
     core.resources.commit(transaction, core.now_ms)
-    assert queue.count == 0
+    assert queue.messages.count == 0
     core.check()
 
 
@@ -121,12 +121,12 @@ def test_a_long_rollback_returns_messages_in_portions_and_in_their_order() -> No
         transaction.accept(queue, entry, None)
     core.leave(queue, consumer)
     core.resources.roll_back(transaction)
-    acquired = [queue.acquired]
+    acquired = [queue.messages.acquired]
     while core.resources.work:
         core.resources.work.run(SPENT)
-        acquired.append(queue.acquired)
+        acquired.append(queue.messages.acquired)
     assert acquired == [number * RELEASED_LENGTH for number in (3, 2, 1, 0)]
-    assert {entry.delivery_count for entry in queue.entries()} == {1}
+    assert {entry.delivery_count for entry in queue.messages} == {1}
     assert core.consume(queue) == everything
     core.check()
 
@@ -139,7 +139,7 @@ def test_a_rollback_counts_against_the_delivery_limit() -> None:
     transaction = Transaction()
     transaction.accept(queue, core.take(queue, core.consumer(queue))[0], None)
     core.resources.roll_back(transaction)
-    assert (queue.count, bodies(dead.entries())) == (0, ["a"])
+    assert (queue.messages.count, bodies(dead.messages)) == (0, ["a"])
     core.check()
 
 
@@ -158,8 +158,8 @@ def test_limits_hold_across_all_publishes_of_one_transaction() -> None:
     with pytest.raises(QueueFull, match="queue small is full"):
         core.resources.commit(transaction, core.now_ms)
     assert core.log.last_lsn == lsn
-    assert [bodies(each.entries()) for each in (ring, small, source)] == [["a", "b"], ["a"], ["s"]]
-    assert ring.acquired == 0
+    assert [bodies(each.messages) for each in (ring, small, source)] == [["a", "b"], ["a"], ["s"]]
+    assert ring.messages.acquired == 0
     core.resources.roll_back(transaction)
     core.check()
     assert core.consume(ring) == ["a", "b"]
@@ -170,7 +170,7 @@ def test_a_ring_makes_room_for_each_publish_of_a_transaction() -> None:
     ring = core.queue("ring", max_count=3, policy_type="ring")
     core.publish(ring, *"abc")
     core.resources.commit(transaction_of((ring, "d"), (ring, "e")), core.now_ms)
-    assert bodies(ring.entries()) == ["c", "d", "e"]
+    assert bodies(ring.messages) == ["c", "d", "e"]
     core.check()
 
 
@@ -181,7 +181,7 @@ def test_a_byte_limit_holds_across_a_transaction() -> None:
     with pytest.raises(QueueFull):
         core.resources.commit(transaction_of(*((queue, "12345") for _ in range(3))), core.now_ms)
     core.resources.commit(transaction_of(*((queue, "12345") for _ in range(2))), core.now_ms)
-    assert queue.count == 2
+    assert queue.messages.count == 2
 
 
 def test_a_transaction_publishes_through_exchanges_by_the_bindings_at_the_commit() -> None:
@@ -192,7 +192,7 @@ def test_a_transaction_publishes_through_exchanges_by_the_bindings_at_the_commit
     transaction = transaction_of((exchange, message("a", "red")), (exchange, message("b", "nobody")))
     core.configuration.bind("e", "late", "red", {})
     core.resources.commit(transaction, core.now_ms)
-    assert (bodies(early.entries()), bodies(late.entries())) == (["a"], ["a"])
+    assert (bodies(early.messages), bodies(late.messages)) == (["a"], ["a"])
     core.check()
 
 
@@ -208,7 +208,7 @@ def test_messages_of_a_queue_that_was_deleted_meanwhile_do_not_stop_the_rest() -
     core.configuration.delete_queue("doomed")
     core.resources.commit(committed, core.now_ms)
     core.resources.roll_back(rolled_back)
-    assert bodies(target.entries()) == ["x"]
+    assert bodies(target.messages) == ["x"]
     core.check()
 
 
@@ -238,7 +238,7 @@ def test_accepting_the_same_message_twice_forgets_it_once() -> None:
     transaction.accept(queue, entry, consumer)
     transaction.accept(queue, entry, consumer)
     core.resources.commit(transaction, core.now_ms)
-    assert queue.count == 1
+    assert queue.messages.count == 1
     core.check()
 
 
@@ -249,7 +249,7 @@ def test_a_transaction_that_waits_is_measured_and_its_last_publish_can_be_withdr
     transaction.withdraw()
     assert transaction.size == len(message("a").payload)
     core.resources.commit(transaction, core.now_ms)
-    assert bodies(queue.entries()) == ["a"]
+    assert bodies(queue.messages) == ["a"]
 
 
 def test_a_committed_transaction_wakes_those_who_wait_and_its_messages_expire_as_told() -> None:
@@ -257,7 +257,7 @@ def test_a_committed_transaction_wakes_those_who_wait_and_its_messages_expire_as
     queue = core.queue("q", message_ttl_ms=1000)
     core.resources.commit(transaction_of((queue, "a")), core.now_ms)
     core.tick(after_ms=1000)
-    assert queue.count == 0
+    assert queue.messages.count == 0
     consumer = core.consumer(queue)
     core.give_credit(queue, consumer)
     core.hand_out()

@@ -9,9 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qpid_ha_broker.ha.effects import ClusterRecord
-from qpid_ha_broker.ha.frames import Answer, StoreOrigin
+from qpid_ha_broker.ha.frames import Answer, LogPosition, StoreOrigin
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.ha.verdict import Accept, CommittedSet, PromotionEvidence, Refusal, StepDownFirst, Verdict, judge
+from qpid_ha_broker.ha.verdict import (
+    Accept,
+    CommittedSet,
+    PromotionEvidence,
+    Refusal,
+    StepDownFirst,
+    ToldCommit,
+    ToldGeneration,
+    Verdict,
+    judge,
+)
 
 
 def broker(name: str, **changed: Any) -> Answer:
@@ -117,6 +127,15 @@ def test_as_many_unreachable_brokers_as_must_be_in_sync_may_have_gone_on_alone()
     record = ClusterRecord("uuid", 3, "a", 7, ("a", "b", "c"))
     decided = verdict(broker("b"), min_in_sync=2, unreachable=both, record=record, has_coordinator=True)
     assert isinstance(decided, Accept)
+
+
+def test_who_was_told_of_a_newer_generation_waits_for_all_who_may_have_been_in_it() -> None:
+    """`b` led it with `c`, lost its disk, and was filled by the stale primary `a`: it does not look forgetful."""
+    own, filled = broker("a", members=("a",)), broker("b", members=("a",))
+    given: dict[str, Any] = {"min_in_sync": 2, "own_primary": "a", "told": ToldGeneration(4, "c")}
+    text = refusal(verdict(own, filled, unreachable=("c:5672",), **given))
+    assert "c said before that its log knows generation 4" in text
+    assert isinstance(verdict(own, filled, broker("c", members=("a",)), unreachable=(), **given), Accept)
 
 
 def test_the_new_generation_is_above_everything_that_was_promised_or_seen() -> None:
@@ -264,6 +283,21 @@ def test_a_chosen_store_need_not_wait() -> None:
 
 def test_stores_that_were_closed_together_need_not_be_compared() -> None:
     assert isinstance(verdict(broker("b", store=StoreOrigin.CLEAN)), Accept)
+
+
+@pytest.mark.parametrize("changed", [{}, {"min_in_sync": 2}, {"record": RECORDED, "has_coordinator": True}])
+def test_a_store_that_was_closed_in_order_gives_way_to_one_in_sync_that_never_heard_of_the_shutdown(
+    changed: dict[str, Any],
+) -> None:
+    """That one alone has what is not durable."""
+    (a, b), awake = (broker(name, store=StoreOrigin.CLEAN) for name in "ab"), broker("c")
+    assert "unlike c" in refusal(verdict(b, a, awake, unreachable=(), **changed))
+    assert isinstance(verdict(awake, a, b, unreachable=(), **changed), Accept)
+    # One that was dropped before cannot lead, and holds nobody up.
+    dropped: dict[str, Any] = {"epoch": 8, "members": ("a", "b")}
+    a, b = (each._replace(**dropped) for each in (a, b))
+    recorded = {**changed, "record": RECORDED._replace(epoch=8, members=("a", "b"))} if "record" in changed else changed
+    assert isinstance(verdict(b, a, awake, unreachable=(), **recorded), Accept)
 
 
 def test_the_first_primary_of_a_cluster_that_died_before_it_wrote_anything_may_try_again() -> None:
@@ -427,6 +461,72 @@ def test_who_was_not_restarted_knows_that_nothing_was_confirmed_without_it() -> 
     assert "unlike b" in refusal(beside(LATER, restarted("c"), broker("b"), restarted("a")))
 
 
+# --- a broker that began anew, and was level with a primary that the record may not name
+
+
+def refilled(name: str, **changed: Any) -> Answer:
+    return broker(name, store=StoreOrigin.UNVERIFIED, **changed)
+
+
+@pytest.mark.parametrize("epoch", [3, 7, 50])
+def test_who_was_emptied_and_filled_by_a_primary_that_slept_is_not_the_one_whom_the_record_names(epoch: int) -> None:
+    """It led generation 5 or followed it, and what was confirmed then it does not remember."""
+    own = refilled("b", epoch=epoch)
+    for record in (LATER, LATER._replace(primary="b", members=("b",))):
+        text = refusal(beside(record, own, broker("c", store=StoreOrigin.UNVERIFIED, members=("a", "b"))))
+        assert f"led by {record.primary}, and this broker began anew and has followed generation 3 only" in text
+        assert "`qpid-ha promote --force` gives up all that generation 5 has confirmed" in text
+        assert isinstance(beside(record, own, broker("c"), force=True), Accept)
+
+
+def test_it_gives_way_to_who_remembers_that_generation_or_was_never_restarted() -> None:
+    for other in (broker("c"), broker("c", generation=5), restarted("c", generation=5), refilled("c", generation=5)):
+        assert refusal(beside(LATER, refilled("b"), other)).endswith("generation 3 only: promote that one")
+        assert isinstance(beside(LATER, other, refilled("b"), refilled("a")), Accept)
+
+
+def test_one_that_followed_the_recorded_generation_since_it_began_anew_may_lead() -> None:
+    assert isinstance(beside(LATER, refilled("b", generation=5, epoch=3)), Accept)
+
+
+def test_nor_does_it_vouch_for_stores_that_are_older_than_the_record() -> None:
+    assert "no store here" in refusal(beside(LATER, restarted("b"), refilled("c"), restarted("a")))
+
+
+def test_it_may_lead_where_the_recorded_primary_says_that_it_never_began() -> None:
+    assert isinstance(beside(LATER._replace(epoch=9), refilled("b"), restarted("a", promised=5)), Accept)
+
+
+# --- a broker that lacks what somebody knows to be committed
+
+
+def told(name: str, position: tuple[int, int], **changed: Any) -> Answer:
+    return broker(name, committed_generation=position[0], committed_lsn=position[1], **changed)
+
+
+@pytest.mark.parametrize("store", [StoreOrigin.MEMORY, StoreOrigin.CLEAN])
+@pytest.mark.parametrize("position", [(3, 101), (4, 90)])
+def test_who_lacks_what_another_one_knows_to_be_committed_is_refused_whatever_that_one_holds_itself(
+    store: StoreOrigin, position: tuple[int, int]
+) -> None:
+    """In the middle of a comparison, and out of sync by its own log, it contradicts nobody otherwise."""
+    halfway = told("c", position, generation=3, members=("a",), complete=False, epoch=6)
+    text = refusal(verdict(broker("b", store=store), halfway))
+    assert f"c was told that LSN {position[1]} of generation {position[0]} is committed" in text
+    assert "ends at LSN 100 of generation 3" in text
+    assert isinstance(verdict(broker("b", store=store), halfway, force=True), Accept)
+
+
+@pytest.mark.parametrize("position", [(3, 100), (2, 500), (0, 0)])
+def test_who_has_all_that_others_know_to_be_committed_may_lead(position: tuple[int, int]) -> None:
+    assert isinstance(verdict(broker("b"), told("c", position)), Accept)
+
+
+def test_what_one_said_that_does_not_answer_any_more_counts_as_well() -> None:
+    before = ToldCommit(LogPosition(3, 101), "c")
+    assert "c was told that LSN 101" in refusal(verdict(broker("b"), told_committed=before, unreachable=("c:5672",)))
+
+
 STORES = st.sampled_from(list(StoreOrigin))
 NUMBERS = st.integers(0, 4)
 
@@ -459,14 +559,15 @@ def test_nobody_leads_against_a_log_that_proves_the_record_old_or_from_stores_th
         assert max(each.generation for each in here) <= record.generation
         newest = max(here, key=lambda each: (each.generation, each.epoch))
         may_be_a_copy = own.generation and own.store in (StoreOrigin.DIRTY, StoreOrigin.CLEAN)
+        nothing_came_of_it = record.epoch - newest.epoch <= record.generation - newest.generation and any(
+            each.name == record.primary and each.promised >= record.generation for each in here
+        )
         vouch = [
             each for each in here
             if (each.generation, each.epoch) >= (record.generation, record.epoch)
             or (each.store is StoreOrigin.MEMORY and each.generation)
-            or (
-                each.name == record.primary
-                and each.promised >= record.generation
-                and record.epoch - newest.epoch <= record.generation - newest.generation
-            )
+            or (each.store is StoreOrigin.UNVERIFIED and each.generation >= record.generation)
         ]  # fmt: skip
-        assert vouch or not may_be_a_copy
+        assert vouch or nothing_came_of_it or not may_be_a_copy
+        may_have_forgotten = own.generation and own.store is StoreOrigin.UNVERIFIED
+        assert own.generation >= record.generation or nothing_came_of_it or not may_have_forgotten

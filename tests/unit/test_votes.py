@@ -11,7 +11,7 @@ from qpid_ha_broker.ha.frames import Question, StoreOrigin, Topic
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.votes import Votes
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 
 SETTINGS = MemberSettings("c", "c-1", ("a:5672", "b:5672", "c:5672"), "c:5672", has_store=True)
 LOG = 2
@@ -22,7 +22,7 @@ class Voter:
     """A broker that candidates ask."""
 
     def __init__(self, restored: Restored | None = None) -> None:
-        self._ctx = MemberContext(SETTINGS, ResourceSet("default", TextReader()), lambda: 0.5, lambda: NOW_MS)
+        self._ctx = MemberContext(SETTINGS, Resources(TextReader()).default, lambda: 0.5, lambda: NOW_MS)
         self.votes = Votes(self._ctx, restored or Restored(StoreOrigin.MEMORY))
 
     def promise(self, asker: str, generation: int, log: int = LOG) -> str:

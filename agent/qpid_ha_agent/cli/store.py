@@ -248,6 +248,7 @@ def _is_here(facts: StoreFacts) -> bool:
 def _act(chosen: StoreFacts, reason: str, others: Sequence[StoreFacts], dry_run: bool) -> None:
     """Mark one, set others aside; all locks first, so that all of it happens or nothing."""
     from qpid_ha_agent.store_sources import SourceError, StoreBusy, locked, mark_chosen, set_aside
+    from qpid_ha_broker.model.log import DEFAULT_SET
     from qpid_ha_broker.store.advice import choose_commands
 
     if not _is_here(chosen):
@@ -257,7 +258,7 @@ def _act(chosen: StoreFacts, reason: str, others: Sequence[StoreFacts], dry_run:
     try:
         with ExitStack() as locks:
             for data_directory in dict.fromkeys(Path(each.where).parent for each in (chosen, *here)):
-                locks.enter_context(locked(data_directory / "default"))
+                locks.enter_context(locked(data_directory / DEFAULT_SET))
             for each in here:
                 aside = "set aside" if dry_run else f"now {set_aside(Path(each.where))}"
                 click.echo(f"{each.where} ({each.label}) {would or 'is '}{aside}")

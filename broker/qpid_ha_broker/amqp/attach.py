@@ -122,7 +122,7 @@ def _consumer_of_node(
     connection: Connection, link: proton.Link, address: str, terminus: Terminus, filters: Filters
 ) -> OutgoingLink:
     nodes = connection.container.nodes
-    if SHARED in terminus.capabilities and address not in connection.container.resources.state.queues:
+    if SHARED in terminus.capabilities and address not in connection.container.resources.catalog.queues:
         raise AmqpError(
             NOT_IMPLEMENTED,
             "there are no shared subscriptions: bind a queue to the exchange, from which several may consume",
@@ -169,7 +169,7 @@ def _browser_of_replica(
     """Raises AmqpError for whatever would change something: a replica may be looked at."""
     if not terminus.browse or terminus.dynamic:
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: consume there, or browse here (distribution-mode copy)")
-    queue = connection.container.resources.state.queues.get(terminus.address or "")
+    queue = connection.container.resources.catalog.queues.get(terminus.address or "")
     if queue is None:
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: {terminus.address} is no queue here, and none is made")
     return _consumer_of_queue(connection, link, queue, terminus, filters)

@@ -20,10 +20,11 @@ from qpid_ha_broker.amqp.sections import MessageSections
 from qpid_ha_broker.model.administration import Administration
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.dispatcher import Consumer, Handout
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import LogBatch
-from qpid_ha_broker.model.queue import Consumer, Handout, Queue
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.work import Task, used_up
 
 if TYPE_CHECKING:
@@ -102,11 +103,11 @@ class Container:
     ) -> None:
         self.settings = settings
         self.sections = MessageSections()
-        self.resources = ResourceSet("default", self.sections, log_acquisitions=log_acquisitions)
+        self.resources = Resources(self.sections, log_acquisitions=log_acquisitions)
         self.configuration = Configuration(self.resources)
         self.administration = Administration(self.resources, self.configuration)
         self.management = Management(self.administration, settings.name)
-        self.nodes = Nodes(self.resources.state, self.configuration, settings.nodes, unique_name)
+        self.nodes = Nodes(self.resources.catalog, self.configuration, settings.nodes, unique_name)
         self.peers: PeerListener[PeerChannel] | None = None
         """Who talks to the other brokers of a cluster; None: this broker is in none."""
         self.client_refusal: AmqpError | None = None
@@ -134,7 +135,7 @@ class Container:
         self.starved: dict[ReceivingLink, None] = {}
         """Publishers that wait for memory."""
         self.notices: list[LogNotice] = []
-        self.garbage = self.resources.state.garbage
+        self.garbage = self.resources.catalog.garbage
         self._touched: dict[Connection, None] = {}
         self._withheld: deque[Handout] = deque()
 
@@ -164,14 +165,13 @@ class Container:
     def has_work(self) -> bool:
         """Whether another turn is due at once."""
         resources = self.resources
-        has_pending = resources.log.has_pending or resources.local_log.has_pending
-        goes_on = bool(resources.is_expiring or resources.work or self.garbage)
-        return resources.has_work or has_pending or goes_on or bool(resources.deleted_queues)
+        has_pending = any(each.log.has_pending for each in resources.sets)
+        goes_on = bool(resources.timers.is_behind or resources.work or self.garbage)
+        return resources.has_work or has_pending or goes_on or bool(resources.catalog.deleted_queues)
 
     def turn(self) -> LogBatch | None:
         """End a round; returns what witnesses must see. Call again when one has acknowledged."""
-        log = self.resources.log
-        if self.resources.is_expiring:
+        if self.resources.timers.is_behind:
             self.tick()
         self.flush_accepted()
         self._delete_overrun_queues()
@@ -185,7 +185,7 @@ class Container:
         while self._withheld and self._withheld[0].written.is_committed:
             consumer, entries, _ = self._withheld.popleft()
             _link(consumer).deliver(entries)
-        batch = log.take_batch()
+        batch = self.resources.default.log.take_batch()
         self.tell_what_is_committed()
         return batch
 
@@ -218,13 +218,13 @@ class Container:
         """Expire messages and delete queues whose time has come; that is the primary's to do."""
         if self.read_only:
             return
-        for queue in self.resources.tick(self.now_ms, Budget(self.clock, EXPIRY_S)):
+        for queue in self.resources.timers.tick(self.now_ms, Budget(self.clock, EXPIRY_S)):
             self.configuration.delete_queue(queue.name)
 
     def is_there(self, node: Queue | Exchange) -> bool:
         """Whether a node still exists."""
-        state = self.resources.state
-        return (state.queues_by_id if isinstance(node, Queue) else state.exchanges_by_id).get(node.id) is node
+        catalog = self.resources.catalog
+        return (catalog.queues_by_id if isinstance(node, Queue) else catalog.exchanges_by_id).get(node.id) is node
 
     def has_room(self, link: ReceivingLink) -> bool:
         """Whether `link` may have more credit; if not, it gets some when there is room again."""
@@ -241,7 +241,7 @@ class Container:
 
     @property
     def _used_bytes(self) -> int:
-        return self.resources.state.memory_bytes + self.partial_bytes + self.unsettled_bytes
+        return self.resources.catalog.memory_bytes + self.partial_bytes + self.unsettled_bytes
 
     def _delete_overrun_queues(self) -> None:
         """Who did not read what came is told so; publishers and other readers go on."""
@@ -252,12 +252,12 @@ class Container:
                 self.overrun_queues_total += 1
 
     def _end_links_of_deleted_queues(self) -> None:
-        while self.resources.deleted_queues:
-            queue = self.resources.deleted_queues.pop()
+        while self.resources.catalog.deleted_queues:
+            queue = self.resources.catalog.deleted_queues.pop()
             self._end_links(queue, AmqpError(RESOURCE_DELETED, f"queue {queue.name} was deleted"))
 
     def _end_links(self, queue: Queue, error: AmqpError) -> None:
-        links = [_link(consumer) for consumer in queue.consumers]
+        links = [_link(consumer) for consumer in queue.dispatcher.consumers]
         for link in links:
             link.stop()
         self.resources.begin(_ending(links, error), Budget(self.clock, PORTIONS_S))

@@ -26,7 +26,7 @@ from qpid_ha_broker.model.work import Task
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.connection import Connection
-    from qpid_ha_broker.model.resource_set import ResourceSet
+    from qpid_ha_broker.model.resources import Resources
     from qpid_ha_broker.model.sequence import Entry
 
 MAX_OPEN_TRANSACTIONS = 1024
@@ -38,7 +38,7 @@ _COORDINATOR_CREDIT = 100
 class Transactions:
     """The transactions that one connection has open, by id."""
 
-    def __init__(self, resources: ResourceSet, max_bytes: int, max_messages: int) -> None:
+    def __init__(self, resources: Resources, max_bytes: int, max_messages: int) -> None:
         self._resources = resources
         self._max_bytes = max_bytes
         self._max_messages = max_messages

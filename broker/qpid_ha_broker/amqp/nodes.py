@@ -9,10 +9,10 @@ from qpid_ha_broker.amqp.conditions import NOT_FOUND, NOT_IMPLEMENTED, PRECONDIT
 from qpid_ha_broker.amqp.subscriptions import Route, Subscriptions
 from qpid_ha_broker.amqp.terminus import Filters, Terminus
 from qpid_ha_broker.events.types import Scalar
+from qpid_ha_broker.model.catalog import Catalog
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.state import SetState
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Nodes:
     """Finds nodes by address: a queue, an exchange, or `exchange/key`."""
 
     def __init__(
-        self, state: SetState, configuration: Configuration, settings: NodeSettings, unique_name: Callable[[], str]
+        self, catalog: Catalog, configuration: Configuration, settings: NodeSettings, unique_name: Callable[[], str]
     ) -> None:
-        self._state = state
+        self._catalog = catalog
         self._configuration = configuration
         self.settings = settings
         self._unique_name = unique_name
-        self.subscriptions = Subscriptions(state, configuration, unique_name)
+        self.subscriptions = Subscriptions(catalog, configuration, unique_name)
 
     def find(self, address: str, terminus: Terminus | None = None) -> Target:
         """What is there under `address`, or is made for it. Raises AmqpError or ModelError.
@@ -89,13 +89,13 @@ class Nodes:
         return Route(exchange, key, filters.headers or {})
 
     def _existing(self, address: str) -> Target | None:
-        if address in self._state.queues:
-            return Target(self._state.queues[address])
-        if address in self._state.exchanges:
-            return Target(self._state.exchanges[address])
+        if address in self._catalog.queues:
+            return Target(self._catalog.queues[address])
+        if address in self._catalog.exchanges:
+            return Target(self._catalog.exchanges[address])
         name, slash, key = address.partition("/")
-        if slash and name in self._state.exchanges:
-            return Target(self._state.exchanges[name], key)
+        if slash and name in self._catalog.exchanges:
+            return Target(self._catalog.exchanges[name], key)
         return None
 
     def _create(self, address: str, terminus: Terminus | None) -> Queue | Exchange:

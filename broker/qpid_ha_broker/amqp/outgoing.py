@@ -11,9 +11,9 @@ import proton
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import UNKNOWN_TRANSACTION, AmqpError
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome, Sender
-from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
-from qpid_ha_broker.model.queue import Consumer, Queue
+from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Transaction
 from qpid_ha_broker.model.work import emptied
@@ -68,11 +68,11 @@ class OutgoingLink(Consumer):
         name = connection.engine.connection.remote_container or ""
         self._container.resources.subscribe(queue, self, connection, name)
 
-    def _matches(self, event: Enqueued) -> bool:
+    def _matches(self, body: bytes) -> bool:
         if self._selector is None:
             return True
         try:
-            return self._selector.matches(self._container.sections.lookup(event.payload))
+            return self._selector.matches(self._container.sections.lookup(body))
         except AmqpError:
             return False  # a message whose properties cannot be read has none that a selector could match
 
@@ -101,7 +101,7 @@ class OutgoingLink(Consumer):
         if self.window_bytes <= 0:
             self.connection.congested[self] = None
         elif self.credit > 0:
-            self._container.resources.wake(self.queue)
+            self._container.resources.catalog.wake(self.queue)
 
     def _wait_for_answers(self) -> None:
         self.window_bytes = 0
@@ -112,7 +112,7 @@ class OutgoingLink(Consumer):
 
         A client that must answer first has all that it can get.
         """
-        waits = self.window_bytes <= 0 or self.queue.awaits_bodies or bool(self.queue.returning)
+        waits = self.window_bytes <= 0 or self.queue.dispatcher.awaits_bodies or bool(self.queue.dispatcher.returning)
         if self.credit > 0 and waits and self not in self.connection.waiting_for_answers:
             return False
         self._sender.drained()
@@ -129,7 +129,7 @@ class OutgoingLink(Consumer):
             return
         sections, shows_ids = self._container.sections, self.after is not None
         for entry in entries:
-            payload = entry.content().payload
+            payload = entry.resident_body()
             if entry.acquired_before or entry.id <= self.queue.redelivered_below:
                 payload = sections.redelivered(payload, entry.delivery_count)
             else:

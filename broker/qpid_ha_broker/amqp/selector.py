@@ -1,7 +1,7 @@
 """Which messages a consumer wants, in the words of JMS: `color = 'red' AND size BETWEEN 3 AND 5`.
 
 A selector is read once, when a link attaches, and asked once per message from then on. So the text becomes nested
-functions (`selector_logic`), and the parser (`selector_grammar`) is loaded only by the first client that selects.
+functions (`selector_logic`).
 
 Source: JMS 2.0, section 3.8.1; the filter `apache.org:selector-filter:string` of the AMQP filter registry.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from qpid_ha_broker.amqp.selector_grammar import compile_condition
 from qpid_ha_broker.amqp.selector_logic import Evaluate, Lookup, SelectorError, constant
 
 __all__ = ["MAX_SELECTOR_CHARACTERS", "Lookup", "Selector", "SelectorError", "parse_selector"]
@@ -43,7 +44,5 @@ def parse_selector(text: str) -> Selector:
         raise SelectorError(f"the selector has {len(text)} characters; {MAX_SELECTOR_CHARACTERS} are allowed", column=1)
     if not text.strip():
         return Selector(text, frozenset(), constant(True))
-    from qpid_ha_broker.amqp.selector_grammar import compile_condition  # the parser library takes 40 ms to load
-
     condition = compile_condition(text)
     return Selector(text, condition.identifiers, condition.evaluate)

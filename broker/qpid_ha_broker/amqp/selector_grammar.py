@@ -1,317 +1,282 @@
-"""From a selector's text to something that can be evaluated.
+"""Reads a selector's text. The grammar, where each rule binds its operands closer than the one above it:
 
-The parser calls `_Builder` bottom up, for each rule as it is recognised, so no syntax tree is ever built or walked, and
-how deeply a text is nested cannot exhaust the stack. How deeply the result is nested is limited for the same reason:
-it is evaluated by functions that call each other.
+    disjunction  conjunction (OR conjunction)*
+    conjunction  negation (AND negation)*
+    negation     NOT negation | predicate
+    predicate    sum
+               | sum ("=" | "<>" | "<" | "<=" | ">" | ">=") sum
+               | sum [NOT] BETWEEN sum AND sum
+               | sum [NOT] IN "(" element ("," element)* ")"
+               | sum [NOT] LIKE STRING [ESCAPE STRING]
+               | sum IS [NOT] NULL
+    sum          product (("+" | "-") product)*
+    product      factor (("*" | "/") factor)*
+    factor       ("+" | "-") factor | primary
+    primary      NUMBER | STRING | TRUE | FALSE | IDENTIFIER | QUOTED_IDENTIFIER | "(" disjunction ")"
+    element      ["+" | "-"] NUMBER | STRING
 
-One rule covers conditions and values, since nobody can tell `(a)` apart before what follows it. What a thing is
-(`SelectorKind`) is checked as it is put to use: `5 AND 'red'` is an error at attach, not a consumer that waits for
-ever.
+The method is operator precedence (R. W. Floyd, "Syntactic analysis and operator precedence", 1963): an operator waits
+on a stack until one that binds less comes after its last operand. So how deeply a text is nested cannot exhaust the
+stack of Python, each token is looked at once, and there is no table that each start of a broker would have to build.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
-import math
-from enum import Enum
-from typing import NamedTuple, cast
+import re
+from collections.abc import Callable, Iterator, Mapping
+from enum import IntEnum
+from typing import Final, NamedTuple, NoReturn
 
-from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken, v_args
+from qpid_ha_broker.amqp import selector_expressions as make
+from qpid_ha_broker.amqp.selector_expressions import Expression, Token, quoted
+from qpid_ha_broker.amqp.selector_like import MAX_SOUGHT_PIECES
+from qpid_ha_broker.amqp.selector_logic import SelectorError
 
-from qpid_ha_broker.amqp import selector_logic as logic
-from qpid_ha_broker.amqp.selector_like import MAX_SOUGHT_PIECES, count_sought, cut, like_matcher
-from qpid_ha_broker.amqp.selector_logic import MAX_INTEGER, Evaluate, SelectorError
-
-MAX_NESTING = 100
-MAX_TOKENS = 700
-"""Words, numbers and signs: each takes the parser up to 20 microseconds, in which nobody else is served."""
-_QUOTED_CHARACTERS = 40
-"""How much of the client's own text an error message repeats."""
-_MOST_DIGITS = 24
-"""More than any 64-bit integer has, in any notation: Python takes its time over, and then refuses, thousands."""
-
-_GRAMMAR = r"""
-?start: disjunction
-?disjunction: conjunction
-    | conjunction (_OR conjunction)+            -> any_of
-?conjunction: negation
-    | negation (_AND negation)+                 -> all_of
-?negation: predicate
-    | NOT negation                              -> negation
-?predicate: sum
-    | sum COMPARISON sum                        -> comparison
-    | sum [NOT] _BETWEEN sum _AND sum           -> between
-    | sum [NOT] _IN "(" element ("," element)* ")" -> among
-    | sum [NOT] _LIKE STRING [_ESCAPE STRING]   -> like
-    | sum _IS [NOT] _NULL                       -> is_null
-?sum: product
-    | product (SIGN product)+                   -> arithmetic
-?product: factor
-    | factor (FACTOR_SIGN factor)+              -> arithmetic
-?factor: primary
-    | SIGN factor                               -> signed
-?primary: literal
-    | TRUE                                      -> true
-    | FALSE                                     -> false
-    | IDENTIFIER                                -> identifier
-    | QUOTED_IDENTIFIER                         -> quoted_identifier
-    | "(" disjunction ")"                       -> nested
-?element: literal
-    | SIGN number                               -> signed
-?literal: number
-    | STRING                                    -> string
-number: NUMBER
-
-_OR: "OR"i
-_AND: "AND"i
-NOT: "NOT"i
-_BETWEEN: "BETWEEN"i
-_IN: "IN"i
-_LIKE: "LIKE"i
-_ESCAPE: "ESCAPE"i
-_IS: "IS"i
-_NULL: "NULL"i
-TRUE: "TRUE"i
-FALSE: "FALSE"i
-COMPARISON: /<>|<=|>=|=|<|>/
-SIGN: /[+-]/
-FACTOR_SIGN: /[*\/]/
-IDENTIFIER: /(?:[^\W\d]|\$)[\w$.]*/i
-QUOTED_IDENTIFIER: /"[^"]+(?:""[^"]*)*"(?!")/
-STRING: /'[^']*(?:''[^']*)*'(?!')/
-NUMBER: /(?:0[xX][0-9a-fA-F]+[lL]?|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[lLfFdD]?)(?![\w$.])/
-%ignore /\s+/
-"""
+MAX_TOKENS: Final = 700
+"""Words, numbers and signs: each takes up to 10 microseconds, in which nobody else is served."""
+_TOKEN: Final = re.compile(
+    r"""(?P<IDENTIFIER>(?:[^\W\d]|\$)[\w$.]*)
+      | (?P<QUOTED_IDENTIFIER>"[^"]+(?:""[^"]*)*"(?!"))
+      | (?P<STRING>'[^']*(?:''[^']*)*'(?!'))
+      | (?P<NUMBER>(?:0[xX][0-9a-fA-F]+[lL]?|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[lLfFdD]?)(?![\w$.]))
+      | (?P<COMPARISON><>|<=|>=|=|<|>)
+      | (?P<SIGN>[+-])
+      | (?P<FACTOR_SIGN>[*/])
+      | (?P<BRACKET_OR_COMMA>[(),])
+      | (?P<SPACE>\s+)""",
+    re.VERBOSE,
+)
+_KEYWORDS: Final = frozenset(["OR", "AND", "NOT", "BETWEEN", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"])
+"""Wherever they stand: no property can be called `and`, and `ANDROID` is not `AND`."""
+_END: Final = ""
+_AFTER_A_PREDICATE: Final = ("AND", "OR", ")", _END)
 
 
-class SelectorKind(Enum):
-    """What is known of an expression before there is a message."""
+class _Binding(IntEnum):
+    """How close what stands before an operand binds it."""
 
-    CONDITION = "a condition"
-    NUMBER = "a number"
-    STRING = "a string"
-    PROPERTY = "a property"
-    """Its type is the message's business."""
+    BRACKET = 0
+    OR = 1
+    AND = 2
+    NOT = 3
+    PREDICATE = 4
+    SUM = 5
+    PRODUCT = 6
+    SIGN = 7
 
 
-class Expression(NamedTuple):
-    """A part of a selector, with what its surroundings must know of it."""
+class _Waiting(NamedTuple):
+    """An operator, until its last operand has been read."""
 
-    evaluate: Evaluate
-    kind: SelectorKind
-    column: int
-    identifiers: frozenset[str] = frozenset()
-    nesting: int = 0
-    sought: int = 0
-    """Pieces of LIKE patterns that have to be sought step by step."""
-    constant: int | float | str | bool | None = None
-    """A literal's value; None for everything else."""
+    binding: _Binding
+    make: Callable[..., Expression]
+    parts: list[Expression | Token | None]
+    """What it is made of, but for the last operand."""
+
+    @property
+    def lacks_and(self) -> bool:
+        """A BETWEEN of which only the value has been read."""
+        return self.make is make.between and len(self.parts) == 2
 
 
 def compile_condition(text: str) -> Expression:
     """Read a whole selector. Raises SelectorError, and nothing else."""
-    try:
-        _check_length(text)
-        expression = cast(Expression, _parser().parse(text))  # the builder stands in for the syntax tree
-    except UnexpectedInput as error:
-        raise _explained(text, error) from None
+    tokens = list(itertools.islice(_tokens(text), MAX_TOKENS + 1))
+    if len(tokens) > MAX_TOKENS and tokens[-1].kind != _END:
+        problem = f"the selector has more than {MAX_TOKENS} words, numbers and signs"
+        raise SelectorError(problem, tokens[-1].column)
+    expression = _Reader(tokens).read()
     if expression.sought > MAX_SOUGHT_PIECES:
         text = f"the patterns have {expression.sought} pieces with '_' between two '%'; {MAX_SOUGHT_PIECES} are allowed"
         raise SelectorError(text, expression.column)
-    return _condition(expression)
+    return make.condition(expression)
 
 
-def load_parser() -> None:
-    """Have it ready before a client waits for it."""
-    _parser()
+def _tokens(text: str) -> Iterator[Token]:
+    """In order, and then the end. Raises SelectorError."""
+    at = 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            problem = "the quote is never closed" if text[at] in "'\"" else f"{text[at]!r} is not expected here"
+            raise SelectorError(problem, 1 + at)
+        if found.lastgroup != "SPACE":
+            yield Token(_kind(found), found.group(), 1 + at)
+        at = found.end()
+    yield Token(_END, "", 1 + at)
 
 
-def _check_length(text: str) -> None:
-    last = next(itertools.islice(_parser().lex(text), MAX_TOKENS, None), None)
-    if last is not None:
-        raise SelectorError(f"the selector has more than {MAX_TOKENS} words, numbers and signs", _column(last))
+def _kind(found: re.Match[str]) -> str:
+    group, word = str(found.lastgroup), found.group()
+    if group == "BRACKET_OR_COMMA":
+        return word
+    return word.upper() if group == "IDENTIFIER" and word.upper() in _KEYWORDS else group
 
 
-@functools.cache
-def _parser() -> Lark:
-    # The plain lexer knows a keyword wherever it stands: no property can be called `and`, and `ANDROID` is not `AND`.
-    return Lark(_GRAMMAR, parser="lalr", lexer="basic", maybe_placeholders=True, transformer=_Builder())
+class _Reader:
+    """Of the tokens of one selector; the last one is the end."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self._coming = iter(tokens)
+        self._token = next(self._coming)
+        """The first that has not been taken."""
+        self._waiting: list[_Waiting] = []
+
+    def read(self) -> Expression:
+        """All of it. Raises SelectorError."""
+        expression = self._operand()
+        while self._token.kind != _END:
+            follow = _FOLLOWING.get(self._token.kind)
+            expression = self._refuse() if follow is None else follow(self, expression)
+        expression = self._made(expression, _Binding.BRACKET)
+        return self._refuse() if self._waiting else expression
+
+    def _operand(self) -> Expression:
+        """A primary, after the brackets, signs and NOT before it, which then wait."""
+        while (token := self._token).kind not in _PRIMARIES:
+            if token.kind == "(":
+                self._take()
+                self._waiting.append(_Waiting(_Binding.BRACKET, make.nested, []))
+            elif token.kind == "SIGN":
+                self._waiting.append(_Waiting(_Binding.SIGN, make.signed, [self._take()]))
+            elif token.kind == "NOT" and self._binding() <= _Binding.NOT:
+                self._waiting.append(_Waiting(_Binding.NOT, make.negation, [self._take()]))
+            else:
+                self._refuse()
+        return _PRIMARIES[token.kind](self._take())
+
+    def _or(self, operand: Expression) -> Expression:
+        return self._chain(_Binding.OR, make.any_of, operand)
+
+    def _and(self, operand: Expression) -> Expression:
+        operand = self._made(operand, _Binding.PREDICATE)
+        if self._waiting and self._waiting[-1].lacks_and:
+            self._take()
+            self._waiting[-1].parts.append(operand)
+            return self._operand()
+        return self._chain(_Binding.AND, make.all_of, operand)
+
+    def _sum(self, operand: Expression) -> Expression:
+        return self._chain(_Binding.SUM, make.arithmetic, operand, self._token)
+
+    def _product(self, operand: Expression) -> Expression:
+        return self._chain(_Binding.PRODUCT, make.arithmetic, operand, self._token)
+
+    def _chain(
+        self, binding: _Binding, maker: Callable[..., Expression], operand: Expression, *signs: Token
+    ) -> Expression:
+        """Any number of operands with the same operator, or with signs that bind alike, are one expression."""
+        operand = self._made(operand, binding)
+        if self._binding() != binding:
+            self._waiting.append(_Waiting(binding, maker, []))
+        self._waiting[-1].parts.extend([operand, *signs])
+        self._take()
+        return self._operand()
+
+    def _compare(self, operand: Expression) -> Expression:
+        self._waiting.append(_Waiting(_Binding.PREDICATE, make.comparison, [self._subject(operand), self._take()]))
+        return self._operand()
+
+    def _test(self, operand: Expression) -> Expression:
+        subject = self._subject(operand)
+        negate = self._take_if("NOT")
+        if self._take_if("BETWEEN"):
+            self._waiting.append(_Waiting(_Binding.PREDICATE, make.between, [subject, negate]))
+            return self._operand()
+        if self._take_if("IN"):
+            return self._predicate(make.among(subject, negate, *self._elements()))
+        self._take("LIKE")
+        pattern = self._take("STRING")
+        escape = self._take("STRING") if self._take_if("ESCAPE") else None
+        return self._predicate(make.like(subject, negate, pattern, escape))
+
+    def _is_null(self, operand: Expression) -> Expression:
+        subject = self._subject(operand)
+        self._take()
+        negate = self._take_if("NOT")
+        self._take("NULL")
+        return self._predicate(make.is_null(subject, negate))
+
+    def _elements(self) -> Iterator[Expression]:
+        self._take("(")
+        yield self._element()
+        while self._take_if(","):
+            yield self._element()
+        self._take(")")
+
+    def _element(self) -> Expression:
+        if sign := self._take_if("SIGN"):
+            return make.signed(sign, make.number(self._take("NUMBER")))
+        if text := self._take_if("STRING"):
+            return make.string(text)
+        return make.number(self._take("NUMBER"))
+
+    def _close(self, operand: Expression) -> Expression:
+        operand = self._made(operand, _Binding.BRACKET)
+        if not self._waiting:
+            self._refuse()
+        self._take()
+        return self._waiting.pop().make(operand)
+
+    def _subject(self, operand: Expression) -> Expression:
+        """What a predicate is about. It is no operand of another one."""
+        subject = self._made(operand, _Binding.PREDICATE)
+        return self._refuse() if self._binding() is _Binding.PREDICATE else subject
+
+    def _predicate(self, expression: Expression) -> Expression:
+        """One that ends with a word of its own: nothing that binds as close can follow."""
+        return expression if self._token.kind in _AFTER_A_PREDICATE else self._refuse()
+
+    def _made(self, operand: Expression, binding: _Binding) -> Expression:
+        """With all that waits for it and binds it closer than `binding`."""
+        while self._binding() > binding:
+            if self._waiting[-1].lacks_and:
+                self._refuse()
+            waiting = self._waiting.pop()
+            operand = waiting.make(*waiting.parts, operand)
+        return operand
+
+    def _binding(self) -> _Binding:
+        """Of what waits for the next operand."""
+        return self._waiting[-1].binding if self._waiting else _Binding.BRACKET
+
+    def _take(self, kind: str = "") -> Token:
+        """The next token, which has to be of that kind, if one is given."""
+        token = self._token
+        if kind and token.kind != kind:
+            self._refuse()
+        self._token = next(self._coming)
+        return token
+
+    def _take_if(self, kind: str) -> Token | None:
+        return self._take() if self._token.kind == kind else None
+
+    def _refuse(self) -> NoReturn:
+        if self._token.kind == _END:
+            raise SelectorError("the selector ends too early", self._token.column)
+        raise SelectorError(f"{quoted(self._token.text)} is not expected here", self._token.column)
 
 
-@v_args(inline=True)
-class _Builder(Transformer[Token, Expression]):
-    """Makes the expression of a rule from those of its parts; each method is named after its rule."""
-
-    def any_of(self, *parts: Expression) -> Expression:
-        return _joined(SelectorKind.CONDITION, logic.any_of([_condition(part).evaluate for part in parts]), *parts)
-
-    def all_of(self, *parts: Expression) -> Expression:
-        return _joined(SelectorKind.CONDITION, logic.all_of([_condition(part).evaluate for part in parts]), *parts)
-
-    def negation(self, _not: Token, part: Expression) -> Expression:
-        return _negated(_condition(part))
-
-    def comparison(self, left: Expression, symbol: Token, right: Expression) -> Expression:
-        return _joined(SelectorKind.CONDITION, _comparison(left, symbol.value, right), left, right)
-
-    def between(self, value: Expression, negate: Token | None, low: Expression, high: Expression) -> Expression:
-        evaluate = logic.between(value.evaluate, low.evaluate, high.evaluate)
-        return _negated_if(negate, _joined(SelectorKind.CONDITION, evaluate, value, low, high))
-
-    def among(self, value: Expression, negate: Token | None, *elements: Expression) -> Expression:
-        evaluate = logic.among(value.evaluate, [element.constant for element in elements])
-        return _negated_if(negate, _joined(SelectorKind.CONDITION, evaluate, value))
-
-    def like(self, value: Expression, negate: Token | None, pattern: Token, escape: Token | None) -> Expression:
-        try:
-            character = None if escape is None else _escape_character(escape)
-            matches = like_matcher(_unquoted(pattern), character)
-            sought = count_sought(cut(_unquoted(pattern), character))
-        except ValueError as error:
-            raise SelectorError(str(error), _column(pattern)) from None
-        found = _joined(SelectorKind.CONDITION, logic.like(value.evaluate, matches), value)
-        return _negated_if(negate, found._replace(sought=found.sought + sought))
-
-    def is_null(self, value: Expression, negate: Token | None) -> Expression:
-        return _negated_if(negate, _joined(SelectorKind.CONDITION, logic.is_null(value.evaluate), value))
-
-    def arithmetic(self, first: Expression, *rest: Token | Expression) -> Expression:
-        symbols = [part.value for part in rest if isinstance(part, Token)]
-        operands = [_operand(part) for part in rest if isinstance(part, Expression)]
-        steps = [(symbol, operand.evaluate) for symbol, operand in zip(symbols, operands, strict=True)]
-        return _joined(SelectorKind.NUMBER, logic.arithmetic(_operand(first).evaluate, steps), first, *operands)
-
-    def signed(self, sign: Token, operand: Expression) -> Expression:
-        value = _operand(operand).constant
-        if isinstance(value, int | float):
-            return _literal(-value if sign == "-" else value, SelectorKind.NUMBER, sign)
-        make = logic.negative if sign == "-" else logic.positive
-        return _joined(SelectorKind.NUMBER, make(operand.evaluate), operand)
-
-    def nested(self, inner: Expression) -> Expression:
-        return _not_too_deep(inner._replace(nesting=inner.nesting + 1))
-
-    def identifier(self, token: Token) -> Expression:
-        return _property(token.value, token)
-
-    def quoted_identifier(self, token: Token) -> Expression:
-        return _property(_unquoted(token), token)
-
-    def string(self, token: Token) -> Expression:
-        return _literal(_unquoted(token), SelectorKind.STRING, token)
-
-    def number(self, token: Token) -> Expression:
-        return _literal(_number(token), SelectorKind.NUMBER, token)
-
-    def true(self, token: Token) -> Expression:
-        return _literal(True, SelectorKind.CONDITION, token)
-
-    def false(self, token: Token) -> Expression:
-        return _literal(False, SelectorKind.CONDITION, token)
-
-
-def _comparison(left: Expression, symbol: str, right: Expression) -> Evaluate:
-    if left.kind is SelectorKind.PROPERTY:
-        (name,) = left.identifiers
-        if right.kind is SelectorKind.NUMBER and isinstance(right.constant, int | float):
-            return logic.comparison_with_number(symbol, name, right.constant)
-        if isinstance(right.constant, str):
-            return logic.comparison_with_string(symbol, name, right.constant)
-    return logic.comparison(symbol, left.evaluate, right.evaluate)
-
-
-def _escape_character(token: Token) -> str:
-    character = _unquoted(token)
-    if len(character) != 1:
-        raise ValueError("the escape must be a single character")
-    return character
-
-
-def _property(name: str, token: Token) -> Expression:
-    return Expression(logic.identifier(name), SelectorKind.PROPERTY, _column(token), frozenset([name]))
-
-
-def _literal(value: int | float | str, kind: SelectorKind, token: Token) -> Expression:
-    return Expression(logic.constant(value), kind, _column(token), constant=value)
-
-
-def _joined(kind: SelectorKind, evaluate: Evaluate, *parts: Expression) -> Expression:
-    identifiers = frozenset().union(*(part.identifiers for part in parts))
-    nesting = 1 + max(part.nesting for part in parts)
-    sought = sum(part.sought for part in parts)
-    return _not_too_deep(Expression(evaluate, kind, parts[0].column, identifiers, nesting, sought))
-
-
-def _negated(condition: Expression) -> Expression:
-    return _joined(SelectorKind.CONDITION, logic.negation(condition.evaluate), condition)
-
-
-def _negated_if(negate: Token | None, condition: Expression) -> Expression:
-    return condition if negate is None else _negated(condition)
-
-
-def _not_too_deep(expression: Expression) -> Expression:
-    if expression.nesting > MAX_NESTING:
-        raise SelectorError(f"the selector is nested more than {MAX_NESTING} deep", expression.column)
-    return expression
-
-
-def _condition(expression: Expression) -> Expression:
-    if expression.kind not in (SelectorKind.CONDITION, SelectorKind.PROPERTY):
-        raise SelectorError(f"{expression.kind.value} stands where a condition belongs", expression.column)
-    return expression
-
-
-def _operand(expression: Expression) -> Expression:
-    if expression.kind not in (SelectorKind.NUMBER, SelectorKind.PROPERTY):
-        raise SelectorError(f"{expression.kind.value} stands where a number belongs", expression.column)
-    return expression
-
-
-def _unquoted(token: Token) -> str:
-    text: str = token.value
-    quote = text[0]
-    return text[1:-1].replace(quote * 2, quote)
-
-
-def _number(token: Token) -> int | float:
-    """A numeric literal as Java writes it. No `L` on a fraction, and a leading 0 means octal."""
-    text: str = token.value.lower()
-    is_hexadecimal = text.startswith("0x")
-    is_exact = is_hexadecimal or not any(mark in text for mark in ".efd")
-    try:
-        value = _integer(text.removesuffix("l"), is_hexadecimal) if is_exact else float(text.rstrip("fd"))
-    except ValueError:
-        raise SelectorError(f"{_quoted(token.value)} is not a number", _column(token)) from None
-    if value > MAX_INTEGER if is_exact else math.isinf(value):
-        raise SelectorError(f"the number {_quoted(token.value)} is too large", _column(token))
-    return value
-
-
-def _integer(text: str, is_hexadecimal: bool) -> int:
-    digits = text[2:] if is_hexadecimal else text
-    is_octal = not is_hexadecimal and len(text) > 1 and text.startswith("0")
-    significant = digits.lstrip("0") or "0"
-    if len(significant) > _MOST_DIGITS:
-        return MAX_INTEGER + 1
-    return int(significant, 16 if is_hexadecimal else 8 if is_octal else 10)
-
-
-def _column(token: Token) -> int:
-    return 1 + (token.start_pos or 0)
-
-
-def _explained(text: str, error: UnexpectedInput) -> SelectorError:
-    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
-        return SelectorError(f"{_quoted(error.token.value)} is not expected here", _column(error.token))
-    if isinstance(error, UnexpectedCharacters):
-        position = error.pos_in_stream or 0
-        character = text[position]
-        problem = "the quote is never closed" if character in "'\"" else f"{character!r} is not expected here"
-        return SelectorError(problem, position + 1)
-    return SelectorError("the selector ends too early", len(text) + 1)
-
-
-def _quoted(text: str) -> str:
-    return repr(text if len(text) <= _QUOTED_CHARACTERS else text[:_QUOTED_CHARACTERS] + "...")
+_PRIMARIES: Final[Mapping[str, Callable[[Token], Expression]]] = {
+    "NUMBER": make.number,
+    "STRING": make.string,
+    "TRUE": make.true,
+    "FALSE": make.false,
+    "IDENTIFIER": make.identifier,
+    "QUOTED_IDENTIFIER": make.quoted_identifier,
+}
+_FOLLOWING: Final[Mapping[str, Callable[[_Reader, Expression], Expression]]] = {
+    "OR": _Reader._or,
+    "AND": _Reader._and,
+    "NOT": _Reader._test,
+    "BETWEEN": _Reader._test,
+    "IN": _Reader._test,
+    "LIKE": _Reader._test,
+    "IS": _Reader._is_null,
+    "COMPARISON": _Reader._compare,
+    "SIGN": _Reader._sum,
+    "FACTOR_SIGN": _Reader._product,
+    ")": _Reader._close,
+}
+"""What may come after an operand."""

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from qpid_ha_broker.amqp.conditions import NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED, AmqpError
 from qpid_ha_broker.events.types import Arguments, Scalar
+from qpid_ha_broker.model.catalog import Catalog
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import SUBSCRIPTION
-from qpid_ha_broker.model.state import SetState
 
 _SEPARATOR = ":"
 _ESCAPED = re.compile(r"[%:]|[^ -~]")
@@ -56,8 +56,8 @@ class Route(NamedTuple):
 class Subscriptions:
     """The promise: a subscriber gets its own queue, and nobody gets one that was not made for a subscription."""
 
-    def __init__(self, state: SetState, configuration: Configuration, unique_name: Callable[[], str]) -> None:
-        self._state = state
+    def __init__(self, catalog: Catalog, configuration: Configuration, unique_name: Callable[[], str]) -> None:
+        self._catalog = catalog
         self._configuration = configuration
         self._unique_name = unique_name
 
@@ -85,7 +85,7 @@ class Subscriptions:
         """The queue that `subscriber` has, without knowing what it is bound to. Raises AmqpError."""
         queue = self._existing(subscriber)
         if queue is None:
-            before = self._state.queues.get(subscriber.queue_name_before)
+            before = self._catalog.queues.get(subscriber.queue_name_before)
             if before is not None and _was_made_for(before, subscriber) and len(self._bindings(before)) == 1:
                 queue = before
         bindings = [] if queue is None else self._bindings(queue)
@@ -95,7 +95,7 @@ class Subscriptions:
                 f"there is no durable subscription {subscriber.link} of {subscriber.container}, which a receiver"
                 " without a source asks for; anything else needs an address, or dynamic=true",
             )
-        if queue.consumers:
+        if queue.dispatcher.consumers:
             raise AmqpError(RESOURCE_LOCKED, f"the subscription {subscriber.link} has a consumer: close that first")
         return queue, *bindings[0]
 
@@ -106,13 +106,13 @@ class Subscriptions:
                 PRECONDITION_FAILED, "a durable subscription belongs to a container id, and this connection has none"
             )
         name = subscriber.queue_name
-        queue = self._state.queues.get(name)
-        if name in self._state.exchanges or (queue and queue.arguments.subscription != subscriber.identity):
+        queue = self._catalog.queues.get(name)
+        if name in self._catalog.exchanges or (queue and queue.arguments.subscription != subscriber.identity):
             raise AmqpError(
                 PRECONDITION_FAILED,
                 f"{name} is no subscription and has the name of one: delete it, or subscribe under another name",
             )
-        before = self._state.queues.get(subscriber.queue_name_before)
+        before = self._catalog.queues.get(subscriber.queue_name_before)
         if queue is None and before is not None and before.arguments.subscription == subscriber.identity:
             return before
         return queue
@@ -124,7 +124,7 @@ class Subscriptions:
         consumed from, and is bound as the subscriber asks now. Of two whose names come to the same, the one that comes
         first gets it: they had one queue together before.
         """
-        before = self._state.queues.get(subscriber.queue_name_before)
+        before = self._catalog.queues.get(subscriber.queue_name_before)
         if before is None or not _was_made_for(before, subscriber):
             return None
         if route.exchange.binding(before.id, route.key) is None:
@@ -134,7 +134,7 @@ class Subscriptions:
     def _bindings(self, queue: Queue) -> list[tuple[Exchange, Binding]]:
         return [
             (exchange, binding)
-            for exchange in self._state.exchanges.values()
+            for exchange in self._catalog.exchanges.values()
             for binding in exchange.bindings()
             if binding.queue == queue.id
         ]

@@ -41,8 +41,19 @@ class RecordKind(IntEnum):
 
 VERSION: Final = 1
 
+LOCAL_BASE: Final = 1 << 63
+"""Of a record with a higher LSN, or an id that is higher: it is of the log that a broker keeps for itself.
+
+One journal holds both logs, and a record of either may name an object of the other.
+"""
+
 PART: Final = 1
 """Flag: counts only once the `TransactionCommitted` that closes its unit has come."""
+
+
+def is_local_lsn(number: int) -> bool:
+    """Whether an LSN, or an id, is of the log that a broker keeps for itself."""
+    return number >= LOCAL_BASE
 
 
 class Layout:

@@ -44,7 +44,7 @@ class BackupFeed:
         """Tell it how it becomes level; whether the end of the stream is enough for that."""
         settings, history = self._ctx.settings, self._replica.history.entries()
         common = common_lsn(history, self._tail.last_lsn, hello.history, hello.last_lsn)
-        lacks = hello.lacks_transient and common >= self._ctx.resources.state.transients_lost_lsn
+        lacks = hello.lacks_transient and common >= self._ctx.resource_set.state.transients_lost_lsn
         holds_what_is_common = hello.complete and not lacks and common >= self._forced_lsn
         by_tail = holds_what_is_common and hello.applied_lsn <= common and self._tail.holds_after(common)
         resync = fr.Resync.TAIL if by_tail else fr.Resync.DIFF
@@ -75,7 +75,7 @@ class BackupFeed:
     @property
     def _forced_lsn(self) -> int:
         """Where the last forced generation began; 0: none. Its primary may have been in the middle of a catch-up."""
-        generations = self._ctx.resources.state.generations
+        generations = self._ctx.resource_set.state.generations
         return next((lsn for lsn, event in reversed(generations) if event.forced), 0)
 
     def _replay(self, backup: BackupLink) -> str | None:
@@ -146,7 +146,7 @@ class BackupFeed:
         self._ctx.send(backup.link, frame)
 
     def _begin_browsing(self, backup: BackupLink) -> None:
-        settings, state = self._ctx.settings, self._ctx.resources.state
+        settings, state = self._ctx.settings, self._ctx.resource_set.state
         lsn = self._tail.last_lsn
         self._ctx.send(backup.link, objects_frame(state, self._generation, lsn))
         backup.browsers = Browsers(

@@ -16,9 +16,10 @@ from typing import Final
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.layout import HEADER_BYTES
 from qpid_ha_broker.ha.frames import CaughtUp, Chunk
-from qpid_ha_broker.ha.objects import has_replicated_messages, objects_frame
+from qpid_ha_broker.ha.objects import objects_frame
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.replication import has_replicated_messages
+from qpid_ha_broker.model.sequence import Entry, load_bodies
 from qpid_ha_broker.model.state import SetState
 
 __all__ = ["Browsers", "ReplicatingBrowser", "objects_frame"]
@@ -48,14 +49,14 @@ class ReplicatingBrowser:
     @property
     def is_pointless(self) -> bool:
         """Neither side has anything to tell."""
-        return not self._held and not self._queue.newest_before(self._high + 1, 1)
+        return not self._held and not self._queue.messages.newest_before(self._high + 1, 1)
 
     def next_chunk(self, generation: int, max_messages: int, max_bytes: int) -> Chunk:
         """The next interval, at least one message of it, however large that is."""
         find = _Find(max_messages, max_bytes)
         low, last = self._high + 1, False
         while not find.is_full and not last:
-            entries = self._queue.newest_before(low, max_messages)
+            entries = self._queue.messages.newest_before(low, max_messages)
             low = self._compare(entries, find, low)
             last = self._is_last(low)
         chunk = find.chunk(generation, self.queue_id, 0 if last else low, self._high, last)
@@ -63,7 +64,7 @@ class ReplicatingBrowser:
         return chunk
 
     def _is_last(self, low: int) -> bool:
-        return not self._held and not self._queue.newest_before(low, 1)
+        return not self._held and not self._queue.messages.newest_before(low, 1)
 
     def _compare(self, entries: list[Entry], find: _Find, low: int) -> int:
         """Deal with `entries`, from the newest down, and what is held between them; returns how far down it came."""
@@ -103,13 +104,13 @@ class ReplicatingBrowser:
 class _Find:
     """What goes into one chunk, gathered newest first."""
 
-    __slots__ = ("_bytes_left", "_dropped", "_failures", "_messages_left", "_records", "ids_left")
+    __slots__ = ("_bytes_left", "_dropped", "_failures", "_messages_left", "_sent", "ids_left")
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self._messages_left = max_messages
         self._bytes_left = max_bytes
         self.ids_left = IDS_PER_CHUNK
-        self._records: list[LogRecord] = []
+        self._sent: list[Entry] = []
         self._dropped: list[range] = []
         self._failures: list[tuple[int, int]] = []
 
@@ -118,10 +119,9 @@ class _Find:
         return self._messages_left <= 0 or self._bytes_left <= 0 or self.ids_left <= 0
 
     def send(self, entry: Entry) -> None:
-        event = entry.content()
-        self._records.append(LogRecord(entry.id, event, False))
+        self._sent.append(entry)
         self._messages_left -= 1
-        self._bytes_left -= len(event.payload) + HEADER_BYTES
+        self._bytes_left -= entry.size + HEADER_BYTES
         self.keep(entry)
 
     def keep(self, entry: Entry) -> None:
@@ -136,7 +136,10 @@ class _Find:
     def chunk(self, generation: int, queue: int, low: int, high: int, last: bool) -> Chunk:
         dropped = tuple(each for ids in reversed(self._dropped) for each in ids)
         failures = tuple(reversed(self._failures))
-        return Chunk(generation, queue, low, high, last, dropped, failures, encode_all(reversed(self._records)))
+        sent = self._sent[::-1]
+        events = zip(sent, load_bodies(sent), strict=True)
+        records = [LogRecord(entry.id, entry.enqueued(body), False) for entry, body in events]
+        return Chunk(generation, queue, low, high, last, dropped, failures, encode_all(records))
 
 
 def _tidied(holdings: Ranges, up_to_lsn: int) -> list[tuple[int, int]]:
@@ -157,14 +160,14 @@ class Browsers:
         self, state: SetState, generation: int, up_to_lsn: int, holdings: Mapping[int, Ranges],
         *, max_messages: int, max_bytes: int, window: int,
     ) -> None:  # fmt: skip
-        self._state = state
+        self._catalog = state.catalog
         self._generation = generation
         self._up_to_lsn = up_to_lsn
         self._holdings = dict(holdings)
         self._limits = max_messages, max_bytes
         self._window = window
         # What is declared from now on comes by the stream alone.
-        self._waiting = sorted((q.id for q in state.queues_by_id.values() if has_replicated_messages(q)), reverse=True)
+        self._waiting = [queue.id for queue in reversed(state.queues()) if has_replicated_messages(queue)]
         self._current: ReplicatingBrowser | None = None
         self._sent = self._acknowledged = 0
         self._heavy: list[int] = []
@@ -206,7 +209,7 @@ class Browsers:
             if not self._waiting:
                 return None
             queue_id = self._waiting.pop()
-            queue = self._state.queues_by_id.get(queue_id)
+            queue = self._catalog.queues_by_id.get(queue_id)
             if queue is not None:
                 browser = ReplicatingBrowser(queue, self._up_to_lsn, self._holdings.pop(queue_id, ()))
                 self._current = None if browser.is_pointless else browser
@@ -214,5 +217,5 @@ class Browsers:
 
     def _is_here(self, browser: ReplicatingBrowser) -> bool:
         """A queue that is replicated no more may live on under another id."""
-        queue = self._state.queues_by_id.get(browser.queue_id)
+        queue = self._catalog.queues_by_id.get(browser.queue_id)
         return queue is not None and has_replicated_messages(queue)

@@ -26,12 +26,12 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.ha.effects import Discarded
 from qpid_ha_broker.ha.frames import Chunk, Holdings, Objects
-from qpid_ha_broker.ha.objects import ObjectsError, has_replicated_messages, make_equal, read_objects
-from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.ha.objects import ObjectsError, make_equal, read_objects
+from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.replication import has_replicated_messages
 from qpid_ha_broker.model.resource_set import ResourceSet
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import MESSAGE_OVERHEAD
+from qpid_ha_broker.model.sequence import Entry, load_bodies
 
 RANGES_PER_FRAME: Final = 16_384
 """Ranges of ids in one frame at most: a quarter of a megabyte."""
@@ -71,9 +71,9 @@ class CatchUp:
     to nothing, `abandon` puts back what was set aside: the next attempt need not fetch it again.
     """
 
-    def __init__(self, resources: ResourceSet, common_lsn: int) -> None:
-        self._resources = resources
-        self._state = resources.state
+    def __init__(self, resource_set: ResourceSet, common_lsn: int) -> None:
+        self._set = resource_set
+        self._state, self._catalog = resource_set.state, resource_set.catalog
         self._common_lsn = common_lsn
         self._levels: dict[int, _Level] = {}
         self._outdated: set[int] = set()
@@ -90,23 +90,23 @@ class CatchUp:
         """Forget what the primary never had; returns the messages among it, which somebody may want to look at."""
         state, discarded = self._state, []
         state.producers.forget_after(self._common_lsn)
-        for queue in _replicated(state.queues_by_id.values()):
+        for queue in state.queues():
             if queue.id > self._common_lsn:
-                discarded += _discarded(queue.name, sorted(queue.entries(), key=_entry_id))
-                state.forget_queue(queue)
+                discarded += _discarded(queue.name, sorted(queue.messages, key=_entry_id))
+                self._catalog.forget_queue(queue)
             elif has_replicated_messages(queue):
                 entries = self._after_common(queue)
                 discarded += _discarded(queue.name, entries)
-                state.removed(queue, entries)
-        for exchange in list(state.exchanges_by_id.values()):
-            if self._common_lsn < exchange.id < LOCAL_BASE:
-                state.forget_exchange(exchange)
+                self._catalog.removed(queue, entries)
+        for exchange in state.exchanges():
+            if exchange.id > self._common_lsn:
+                self._catalog.forget_exchange(exchange)
         return discarded
 
     def _after_common(self, queue: Queue) -> list[Entry]:
         found: list[Entry] = []
-        bound = LOCAL_BASE
-        while entries := queue.newest_before(bound, _STEP):
+        bound = queue.log.last_lsn + 1
+        while entries := queue.messages.newest_before(bound, _STEP):
             found += reversed([entry for entry in entries if entry.id > self._common_lsn])
             bound = entries[0].id
             if bound <= self._common_lsn:
@@ -115,9 +115,9 @@ class CatchUp:
 
     def holdings(self) -> Iterator[Holdings]:
         """Which messages are here; nothing for an empty queue, several frames for one with many gaps."""
-        for queue in _replicated(self._state.queues_by_id.values()):
-            if queue.count and has_replicated_messages(queue):
-                ranges = _ranges(sorted([entry.id for entry in queue.entries()]))
+        for queue in self._state.queues():
+            if queue.messages.count and has_replicated_messages(queue):
+                ranges = _ranges(sorted([entry.id for entry in queue.messages]))
                 for start in range(0, len(ranges), RANGES_PER_FRAME):
                     yield Holdings(queue.id, tuple(ranges[start : start + RANGES_PER_FRAME]))
 
@@ -138,10 +138,10 @@ class CatchUp:
         lost = make_equal(self._state, objects)
         self._has_objects = True
         self._state.drop_open_unit()
-        for queue in _replicated(self._state.queues_by_id.values()):
+        for queue in self._state.queues():
             if has_replicated_messages(queue):
-                self._levels[queue.id] = _Level(queue, frame.lsn, self._state.emptied(queue))
-        self._resources.log.reset(frame.lsn)
+                self._levels[queue.id] = _Level(queue, frame.lsn, self._catalog.emptied(queue))
+        self._set.log.reset(frame.lsn)
         return [each for name, entries in lost for each in _discarded(name, entries)]
 
     def chunk(self, frame: Chunk) -> None:
@@ -159,7 +159,7 @@ class CatchUp:
         if failures:
             for entry in entries:
                 entry.delivery_count = failures.get(entry.id, 0)
-        self._state.prepended(level.queue, entries)
+        self._catalog.prepended(level.queue, entries)
         del level.stash[at:]
         level.has_begun = True
         level.high = frame.low - 1
@@ -195,20 +195,21 @@ class CatchUp:
                 raise CatchUpError(
                     f"a chunk for {level.queue.name} has LSN {lsn} after {previous}, and should end at {high}"
                 )
-            entries.append(Entry(lsn, event if len(event.queues) == 1 else self._shared(lsn, event, queue_id)))
+            body = event.payload if len(event.queues) == 1 else self._shared(lsn, event, queue_id)
+            entries.append(Entry(lsn, self._catalog.headers.of(event), body))
             previous = lsn
         return level.remaining(entries)
 
-    def _shared(self, lsn: int, event: ev.Enqueued, queue_id: int) -> ev.Enqueued:
-        """The same message where another queue has it already: its bytes are kept once."""
+    def _shared(self, lsn: int, event: ev.Enqueued, queue_id: int) -> bytes:
+        """The body that another queue has already: its bytes are kept once."""
         for other_id in event.queues:
-            other = self._state.queues_by_id.get(other_id)
+            other = self._catalog.queues_by_id.get(other_id)
             if other is None or other_id == queue_id:
                 continue
-            entry = other.find(lsn) or self._in_stash(other_id, lsn)
-            if entry is not None and entry.event == event:
-                return entry.content()
-        return event
+            entry = other.messages.find(lsn) or self._in_stash(other_id, lsn)
+            if entry is not None and type(entry.body) is bytes and entry.body == event.payload:
+                return entry.body
+        return event.payload
 
     def _in_stash(self, queue_id: int, lsn: int) -> Entry | None:
         level = self._levels.get(queue_id)
@@ -223,7 +224,7 @@ class CatchUp:
         """Apply what the primary wrote after its objects. Raises ReplayError when it does not fit."""
         if isinstance(record.event, ev.QueueDeleted | ev.ReplicationChanged):
             self._unit_ends.append(record.event.queue)
-        self._resources.follow(self._without_unseen(record))
+        self._set.follow(self._without_unseen(record))
         if record.part:
             return
         for queue_id in self._unit_ends:
@@ -270,7 +271,7 @@ class CatchUp:
         for level, ids in self._unit_tombstones:
             level.tombstones.difference_update(ids)
         for level in self._levels.values():
-            self._state.prepended(level.queue, level.remaining(level.stash))
+            self._catalog.prepended(level.queue, level.remaining(level.stash))
         self._levels.clear()
         self._unit_tombstones.clear()
 
@@ -280,24 +281,20 @@ class CatchUp:
             ids = [entry.id for entry in level.stash]
             if ids != sorted(set(ids)) or (ids and ids[-1] > level.high):
                 raise AssertionError(f"{level.queue.name}: the stash should end at {level.high}, found {ids[-5:]}")
-            if level.queue.newest_before(level.high + 1, 1):
+            if level.queue.messages.newest_before(level.high + 1, 1):
                 raise AssertionError(f"{level.queue.name}: messages at or below {level.high} before their chunk")
         memory = 0
-        for queue in self._state.queues.values():
-            queue.check_invariants()
-            memory += queue.resident + MESSAGE_OVERHEAD * queue.count
-        if memory != self._state.memory_bytes:
-            raise AssertionError(f"memory: counted {memory}, believed {self._state.memory_bytes}")
-
-
-def _replicated(queues: Iterable[Queue]) -> list[Queue]:
-    return [queue for queue in queues if queue.id < LOCAL_BASE]
+        for queue in self._catalog.queues.values():
+            queue.messages.check_invariants()
+            memory += queue.messages.resident + MESSAGE_OVERHEAD * queue.messages.count
+        if memory != self._catalog.memory_bytes:
+            raise AssertionError(f"memory: counted {memory}, believed {self._catalog.memory_bytes}")
 
 
 def _discarded(name: str, entries: list[Entry]) -> list[Discarded]:
     if not entries:
         return []
-    payloads = tuple([entry.content().payload for entry in entries])
+    payloads = tuple(load_bodies(entries))
     return [Discarded(name, tuple([entry.id for entry in entries]), payloads)]
 
 

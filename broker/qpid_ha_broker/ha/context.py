@@ -21,12 +21,12 @@ class MemberContext:
     def __init__(
         self,
         settings: MemberSettings,
-        resources: ResourceSet,
+        resource_set: ResourceSet,
         random: Callable[[], float],
         wall_ms: Callable[[], int],
     ) -> None:
         self.settings = settings
-        self.resources = resources
+        self.resource_set = resource_set
         self.random = random
         self.wall_ms = wall_ms
         """The time of day, for time stamps only."""
@@ -70,7 +70,7 @@ class MemberContext:
         limit_s = settings.status_limit_s(has_lost_memory) if is_look else settings.ask_limit_s
         question = Question(
             number, topic, settings.name, settings.instance, own.cluster, generation or own.generation, own.lsn,
-            settings.own_address,
+            settings.own_address, self.resource_set.name,
         )  # fmt: skip
         addresses = tuple(address for address in settings.addresses if address != settings.own_address)
         self.effects.append(Ask(question, addresses, limit_s))

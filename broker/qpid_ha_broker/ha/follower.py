@@ -18,10 +18,10 @@ from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.browser import ReplicatingBrowser
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.history import common_lsn, newest, problem
-from qpid_ha_broker.ha.objects import has_replicated_messages
 from qpid_ha_broker.ha.tail import Tail
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.replication import has_replicated_messages
 
 AT_GATE: Final = 8
 """Frames that wait for the in-sync set: with so many, the browser takes no other step."""
@@ -76,7 +76,7 @@ class Followers:
 
     def follow(self, link: int, frame: fr.Follow, history: Sequence[fr.GenerationEntry], cluster: str) -> None:
         """Somebody wants to keep a copy."""
-        queue = self._ctx.resources.state.queues.get(frame.queue)
+        queue = self._ctx.resource_set.catalog.queues.get(frame.queue)
         refused = self._why_refused(link, frame, cluster, queue)
         if refused is not None or queue is None:
             self._refuse(link, refused or _no_queue(frame.queue))
@@ -136,7 +136,7 @@ class Followers:
         if batch is not None:
             self._stream(batch)
         for follower in self.links.values():
-            queue = self._ctx.resources.state.queues_by_id.get(follower.queue_id)
+            queue = self._ctx.resource_set.catalog.queues_by_id.get(follower.queue_id)
             if queue is None or not has_replicated_messages(queue):
                 self._end_of_queue(follower)
             elif follower.progress is CopyProgress.DUE:

@@ -17,6 +17,7 @@ from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.frames import Frame, FrameError, GenerationEntry
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.log import DEFAULT_SET
 
 MAX_NAME: Final = 64
 """Characters of a broker's name, a process's, a cluster's."""
@@ -30,6 +31,10 @@ MAX_JSON_BYTES: Final = 32 * 1024 * 1024
 """More than the longest history takes."""
 MAX_SECONDS: Final = 1_000_000.0
 
+_LEFT_OUT: Final[dict[str, object]] = {"set": DEFAULT_SET, "committed_generation": 0, "committed_lsn": 0}
+"""Fields that came with a later release than their frames, and what each is where it is not sent: a broker understands
+the frames of an older one, and is understood by it as long as it has nothing else to say."""
+
 Check = Callable[[str, Any], Any]
 """(field, value) to the value as the frame has it. Raises FrameError."""
 
@@ -37,7 +42,8 @@ Check = Callable[[str, Any], Any]
 def write_fields(frame: Frame) -> bytes:
     """A JSON frame's head. Raises FrameError, KeyError for a type that is not JSON."""
     checked = {name: check(name, getattr(frame, name)) for name, check in _FIELDS[type(frame)].items()}
-    return json.dumps(checked, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    sent = {name: value for name, value in checked.items() if name not in _LEFT_OUT or value != _LEFT_OUT[name]}
+    return json.dumps(sent, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def read_fields(frame_type: type[Frame], head: memoryview) -> Frame:
@@ -49,6 +55,8 @@ def read_fields(frame_type: type[Frame], head: memoryview) -> Frame:
         found = json.loads(str(head, "utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise FrameError(f"expected JSON, found {error}") from error
+    if isinstance(found, dict):
+        found = {name: value for name, value in _LEFT_OUT.items() if name in fields} | found
     if not isinstance(found, dict) or found.keys() != fields.keys():
         has = ", ".join(sorted(found)) if isinstance(found, dict) else type(found).__name__
         raise FrameError(f"expected an object with {', '.join(fields)}; found {has:.200}")
@@ -186,6 +194,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "lacks_transient": _truth,
         "promised": _u64,
         "remembers": _truth,
+        "set": check_name,
     },
     fr.Welcome: {
         "name": check_name,
@@ -210,6 +219,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "generation": _u64,
         "lsn": _u64,
         "address": _text,
+        "set": check_name,
     },
     fr.Answer: {
         "number": _u64,
@@ -229,6 +239,8 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "text": _facts,
         "min_in_sync": _u32,
         "store": _one_of(fr.StoreOrigin),
+        "committed_generation": _u64,
+        "committed_lsn": _u64,
     },
     fr.Follow: {
         "version": _u32,

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.types import Arguments
+from qpid_ha_broker.model.log import DEFAULT_SET
 
 PROTOCOL_VERSION: Final = 1
 
@@ -59,6 +60,8 @@ class Hello(NamedTuple):
     """The newest generation that it has promised to a candidate."""
     remembers: bool
     """Whatever it has confirmed or promised to anybody, it knows: it was not restarted, or has it from its store."""
+    set: str = DEFAULT_SET
+    """The resource set that the channel is about."""
 
 
 class Resync(StrEnum):
@@ -93,6 +96,8 @@ class RefusalCode(StrEnum):
     VERSION = "version"
     PROTOCOL = "protocol"
     STEPPED_DOWN = "stepped-down"
+    NO_SET = "no-set"
+    """There is no such resource set here."""
     NO_QUEUE = "no-queue"
     """There is no such queue to follow, or its messages are not replicated."""
 
@@ -228,13 +233,18 @@ class Question(NamedTuple):
     lsn: int
     address: str
     """Where the asker can be reached, if it knows."""
+    set: str = DEFAULT_SET
+    """The resource set that is asked about."""
 
 
 class StoreOrigin(StrEnum):
     """Where what a broker holds comes from."""
 
     MEMORY = ""
-    """From the stream, since it was last level with a primary; or it has no store."""
+    """From the stream, since it was last level with a primary, which the record named then, if there is one."""
+    UNVERIFIED = "unverified"
+    """From the stream of a primary that this process has not seen in the record since it was level with it. That one
+    may have slept, and the process before this one have followed a newer one. Never without a coordinator."""
     DIRTY = "dirty"
     """From a store that was not closed in order, and it has not been level with anybody since."""
     CLEAN = "clean"
@@ -270,6 +280,10 @@ class Answer(NamedTuple):
     text: str
     min_in_sync: int
     store: StoreOrigin = StoreOrigin.MEMORY
+    committed_generation: int = 0
+    """Of the furthest event that stores keep of which this process was told that it is committed; 0: of none."""
+    committed_lsn: int = 0
+    """Its LSN."""
 
 
 # --- a copy of one queue, kept elsewhere

@@ -38,9 +38,9 @@ class _Leaving:
         """Whether all others know of it, and whoever would be asked."""
         return self.is_recorded and 0 < self.change_lsn <= held_by_all
 
-    def is_undone(self, held_by_all: int) -> bool:
-        """Whether all know that it is back."""
-        return 0 < self.return_lsn <= held_by_all
+    def is_undone(self, committable_lsn: int) -> bool:
+        """Whether all know that it is back, and who leaves now too."""
+        return 0 < self.return_lsn <= committable_lsn
 
 
 class InSyncSet:
@@ -146,11 +146,23 @@ class InSyncSet:
                 del self._leaving[name]
         if self._forgotten:
             self._forgotten = [leaving for leaving in self._forgotten if not leaving.counts(held_by_all)]
+        committable_lsn = min([held_by_all, *[leaving.acknowledged for leaving in self._departures]])
         if self._returned:
-            self._returned = [leaving for leaving in self._returned if not leaving.is_undone(held_by_all)]
+            committable_lsn = self._undo(committable_lsn)
         if self.is_large_enough:
-            counted = [held_by_all, *[leaving.acknowledged for leaving in [*self._departures, *self._returned]]]
-            self.committed_lsn = max(self.committed_lsn, min(counted))
+            self.committed_lsn = max(self.committed_lsn, committable_lsn)
+
+    def _undo(self, committable_lsn: int) -> int:
+        """Forget departures whose return will be committed with them; what may be committed because of the others.
+
+        One that is kept takes the commit back behind its departure: perhaps before the return of another one.
+        """
+        kept: list[_Leaving] = []
+        while keep := [each for each in self._returned if each not in kept and not each.is_undone(committable_lsn)]:
+            kept += keep
+            committable_lsn = min(committable_lsn, *[each.acknowledged for each in keep])
+        self._returned = kept
+        return committable_lsn
 
     def check_invariants(self) -> None:
         """Raise AssertionError where the promise could be broken."""

@@ -29,7 +29,7 @@ class Member:
     def __init__(
         self,
         settings: MemberSettings,
-        resources: ResourceSet,
+        resource_set: ResourceSet,
         random: Callable[[], float],
         wall_ms: Callable[[], int],
         restored: Restored | None = None,
@@ -38,8 +38,8 @@ class Member:
         self.is_standalone = settings.is_standalone
         """It is in no cluster, for as long as the process lives."""
         if settings.has_witness:
-            resources.log.add_witness(WITNESS)
-        self._ctx = MemberContext(settings, resources, random, wall_ms)
+            resource_set.log.add_witness(WITNESS)
+        self._ctx = MemberContext(settings, resource_set, random, wall_ms)
         self._parts = MemberParts(self._ctx, restored or Restored(fr.StoreOrigin.MEMORY))
         if not settings.is_standalone:
             self._parts.machine.move(Cause.LOADED)
@@ -80,6 +80,11 @@ class Member:
             problem=view.problem,
             is_closing=view.is_closing,
         )
+
+    @property
+    def set(self) -> str:
+        """The name of the resource set."""
+        return self._ctx.resource_set.name
 
     @property
     def settings(self) -> MemberSettings:
@@ -169,6 +174,6 @@ class Member:
             raise AssertionError(f"{state}, but the role is {type(role).__name__}")
         if self.status != self._look():
             raise AssertionError(f"the status is {self._look()}, and the last that was told {self.status}")
-        resources = self._ctx.resources
-        resources.state.producers.check_invariants(resources.log.last_lsn)
+        resource_set = self._ctx.resource_set
+        resource_set.state.producers.check_invariants(resource_set.log.last_lsn)
         role.check_invariants()

@@ -1,6 +1,6 @@
 """The configuration of a cluster as one value: what a primary shows to a backup that cannot follow its stream.
 
-Only what is replicated is in it. What is local to a broker has ids from LOCAL_BASE, and is nobody else's business.
+Only what is of the set itself is in it. What is of a broker's own set, `local`, is nobody else's business.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode, encode
+from qpid_ha_broker.events.layout import is_local_lsn
 from qpid_ha_broker.ha.frames import Objects
+from qpid_ha_broker.model.catalog import Catalog
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
-from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate, replication_argument
+from qpid_ha_broker.model.replication import has_replicated_messages, is_local, is_local_binding
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.state import SetState
 
@@ -37,14 +39,9 @@ class Configured(NamedTuple):
     """In the order in which they advanced last."""
 
 
-def has_replicated_messages(queue: Queue) -> bool:
-    """Whether its messages are in the replicated log."""
-    return queue.id < LOCAL_BASE and queue.replication is Replicate.MESSAGES
-
-
 def objects_frame(state: SetState, generation: int, lsn: int) -> Objects:
     """Everything replicated but the messages, as of `lsn`, in an order in which it can be applied."""
-    queues = [state.queues_by_id[queue_id] for queue_id in sorted(state.queues_by_id) if queue_id < LOCAL_BASE]
+    queues = state.queues()
     return Objects(
         generation,
         lsn,
@@ -57,24 +54,25 @@ def objects_frame(state: SetState, generation: int, lsn: int) -> Objects:
 
 
 def _records(state: SetState, queues: list[Queue], lsn: int) -> Iterator[bytes]:
-    exchanges = [state.exchanges_by_id[each] for each in sorted(state.exchanges_by_id) if each < LOCAL_BASE]
+    exchanges = state.exchanges()
     for exchange in exchanges:
         yield encode(exchange.id, ev.ExchangeDeclared(exchange.name, exchange.kind, exchange.arguments))
     for queue in queues:
         yield encode(queue.id, ev.QueueDeclared(queue.name, queue.arguments.given))
     for exchange in exchanges:
-        for binding in _replicated_bindings(exchange):
+        for binding in _replicated_bindings(state.catalog, exchange):
             yield encode(lsn, ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments))
     for advanced_lsn, event in state.producers.events():
         yield encode(advanced_lsn, event)
 
 
-def _replicated_bindings(exchange: Exchange) -> list[Binding]:
+def _replicated_bindings(catalog: Catalog, exchange: Exchange) -> list[Binding]:
     """Of a replicated exchange: one to a local queue, or one that was asked to be, is nobody else's business."""
+    queues = catalog.queues_by_id
     return [
         binding
         for binding in exchange.bindings()
-        if binding.queue < LOCAL_BASE and replication_argument(binding.arguments) is not Replicate.NONE
+        if not is_local_binding(exchange, queues[binding.queue], binding.arguments)
     ]
 
 
@@ -113,7 +111,7 @@ def _names(objects: Configured) -> set[str]:
 
 def _read(objects: Configured, record: LogRecord) -> None:
     lsn, event, _ = record
-    if not 0 < lsn <= objects.frame.lsn or lsn >= LOCAL_BASE:
+    if not 0 < lsn <= objects.frame.lsn or is_local_lsn(lsn):
         raise ValueError(f"expected nothing after {objects.frame.lsn}, and nothing local")
     if not isinstance(event, ev.Bound | ev.ProducerAdvanced) and (lsn in objects.queues or lsn in objects.exchanges):
         raise ValueError("expected the id of another object")
@@ -143,28 +141,29 @@ def make_equal(state: SetState, objects: Configured) -> list[tuple[str, list[Ent
     Returns messages that only this broker had, by queue: of queues that had to make way for a replicated object of the
     same name, or whose messages are replicated now.
     """
-    for queue in list(state.queues_by_id.values()):
-        if queue.id < LOCAL_BASE and queue.id not in objects.queues:
-            state.forget_queue(queue)
-    for exchange in list(state.exchanges_by_id.values()):
-        if exchange.id < LOCAL_BASE and exchange.id not in objects.exchanges:
-            state.forget_exchange(exchange)
+    catalog = state.catalog
+    for queue in state.queues():
+        if queue.id not in objects.queues:
+            catalog.forget_queue(queue)
+    for exchange in state.exchanges():
+        if exchange.id not in objects.exchanges:
+            catalog.forget_exchange(exchange)
     lost = [(queue.name, _messages(queue)) for queue in _displaced(state, objects)]
     for exchange_id, declared in objects.exchanges.items():
-        if exchange_id not in state.exchanges_by_id:
+        if exchange_id not in catalog.exchanges_by_id:
             state.apply(exchange_id, declared)
     for queue_id, event in objects.queues.items():
         _make_queue(state, queue_id, event, queue_id not in objects.frame.unreplicated)
     for exchange_id in objects.exchanges:
-        _make_bindings(state.exchanges_by_id[exchange_id], objects.bindings.get(exchange_id, []))
+        _make_bindings(catalog, catalog.exchanges_by_id[exchange_id], objects.bindings.get(exchange_id, []))
     _set_marks(state, objects)
     return lost
 
 
 def _displaced(state: SetState, objects: Configured) -> Iterator[Queue]:
     names = _names(objects)
-    for queue in state.queues.values():
-        if queue.id >= LOCAL_BASE:
+    for queue in state.catalog.queues.values():
+        if is_local(queue):
             displaced = queue.name in names
         else:
             displaced = not has_replicated_messages(queue) and queue.id not in objects.frame.unreplicated
@@ -173,22 +172,22 @@ def _displaced(state: SetState, objects: Configured) -> Iterator[Queue]:
 
 
 def _messages(queue: Queue) -> list[Entry]:
-    return sorted(queue.entries(), key=attrgetter("id"))
+    return sorted(queue.messages, key=attrgetter("id"))
 
 
 def _make_queue(state: SetState, queue_id: int, event: ev.QueueDeclared, messages: bool) -> None:
-    queue = state.queues_by_id.get(queue_id)
+    queue = state.catalog.queues_by_id.get(queue_id)
     if queue is None:
         state.apply(queue_id, event)
     elif dict(queue.arguments.given) != dict(event.arguments):
         state.apply(queue_id, ev.QueueUpdated(queue_id, event.arguments))
-    queue = state.queues_by_id[queue_id]
+    queue = state.catalog.queues_by_id[queue_id]
     if has_replicated_messages(queue) != messages:
         state.apply(queue_id, ev.ReplicationChanged(queue_id, messages))
 
 
-def _make_bindings(exchange: Exchange, wanted: list[Binding]) -> None:
-    here = _replicated_bindings(exchange)
+def _make_bindings(catalog: Catalog, exchange: Exchange, wanted: list[Binding]) -> None:
+    here = _replicated_bindings(catalog, exchange)
     if here == wanted:
         return
     for binding in here:
@@ -200,7 +199,7 @@ def _make_bindings(exchange: Exchange, wanted: list[Binding]) -> None:
 def _set_marks(state: SetState, objects: Configured) -> None:
     owners = dict(objects.frame.used)
     for queue_id in objects.queues:
-        queue = state.queues_by_id[queue_id]
+        queue = state.catalog.queues_by_id[queue_id]
         queue.used, queue.owner = queue_id in owners, owners.get(queue_id, "")
     state.in_sync = ev.InSyncChanged(objects.frame.epoch, objects.frame.members)
     state.producers.clear()

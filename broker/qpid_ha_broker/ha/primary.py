@@ -34,7 +34,7 @@ class Primary:
     ) -> None:
         settings = ctx.settings
         self._ctx = ctx
-        self._log = ctx.resources.log
+        self._log = ctx.resource_set.log
         self._replica = replica
         self._tail = replica.tail
         self._durable = replica.durable
@@ -70,7 +70,7 @@ class Primary:
         batch = self._log.take_batch()  # what nobody was sent: the witness stays, so that none of it is committed
         if batch is not None:  # it is in the state, so it has to be in the journal: what comes next goes on from there
             self._persist(batch)
-        self._ctx.resources.refusal = None
+        self._ctx.resource_set.refusal = None
 
     # --- a backup comes
 
@@ -97,6 +97,8 @@ class Primary:
         if hello.version != fr.PROTOCOL_VERSION:
             text = f"it speaks version {hello.version} of the protocol, the primary {fr.PROTOCOL_VERSION}: upgrade it"
             return refused(fr.RefusalCode.VERSION, text)
+        if hello.set != self._ctx.resource_set.name:
+            return refused(fr.RefusalCode.NO_SET, f"there is no resource set {hello.set} here")
         if hello.cluster and hello.cluster != cluster:
             text = f"it belongs to the cluster {hello.cluster}, the primary to {cluster}: erase it, or correct its URL"
             return refused(fr.RefusalCode.OTHER_CLUSTER, text)
@@ -231,7 +233,7 @@ class Primary:
         self._check_phase()
 
     def _write(self, change: InSyncChange) -> None:
-        lsn = self._ctx.resources.write(InSyncChanged(change.epoch, change.members))
+        lsn = self._ctx.resource_set.write(InSyncChanged(change.epoch, change.members))
         self.in_sync.appended(change.epoch, lsn)
         self.unrecorded, self._unrecorded_lsn = change, lsn
         self._check_size()
@@ -264,7 +266,7 @@ class Primary:
         least = self._ctx.settings.min_in_sync
         members = ", ".join(self.in_sync.members)
         text = f"in sync are only {members}, and ha.min-in-sync is {least}: start more brokers"
-        self._ctx.resources.refusal = None if self.in_sync.is_large_enough else NotEnoughReplicas(text)
+        self._ctx.resource_set.refusal = None if self.in_sync.is_large_enough else NotEnoughReplicas(text)
 
     def _check_phase(self) -> None:
         if self.phase is Phase.RECOVERING and not self._expected:

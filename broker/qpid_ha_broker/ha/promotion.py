@@ -21,6 +21,7 @@ from qpid_ha_broker.ha.verdict import (
     PromotionEvidence,
     Refusal,
     StepDownFirst,
+    ToldCommit,
     ToldGeneration,
     judge,
 )
@@ -54,6 +55,7 @@ class OwnEvidence(NamedTuple):
     record: ClusterRecord | None
     """The last one that the coordinator has confirmed to it."""
     told: ToldGeneration
+    told_committed: ToldCommit
 
 
 class Granted(NamedTuple):
@@ -157,6 +159,7 @@ class Promotion:
             own_committed=own.committed,
             own_record=own.record,
             told=own.told,
+            told_committed=own.told_committed,
         )
 
     def _judge(self) -> Outcome:

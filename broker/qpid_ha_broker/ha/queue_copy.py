@@ -22,14 +22,12 @@ from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.history import newest
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import MESSAGE_OVERHEAD
 
 STEP: Final = 1000
 """Messages that are written in one turn."""
 RANGES_PER_FRAME: Final = 16_384
-_IDS_PER_EVENT: Final = 65_536
 
 Declare = Callable[[str, ev.Arguments], Queue]
 
@@ -73,7 +71,7 @@ class QueueCopy:
     `has_work`. Once `ended` says why, nothing more is done, and the queue is like any other.
     """
 
-    def __init__(self, resources: ResourceSet, declare: Declare, own_name: str, name: str, source: str) -> None:
+    def __init__(self, resources: Resources, declare: Declare, own_name: str, name: str, source: str) -> None:
         self.name = name
         self.source = source
         self.state = CopyState.CONNECTING
@@ -136,8 +134,8 @@ class QueueCopy:
         return []
 
     def _may_go_on(self) -> bool:
-        if not self.ended and self._resources.read_only:
-            self.end(f"this broker may not write any more: {self._resources.read_only}")
+        if not self.ended and self._resources.default.read_only:
+            self.end(f"this broker may not write any more: {self._resources.default.read_only}")
         elif not self.ended and self.queue is not None and self.queue.deleted:
             self.end("the copy was deleted here")
         return not self.ended
@@ -174,10 +172,10 @@ class QueueCopy:
 
     def _adopt(self, frame: fr.Followed) -> bool:
         """Make the queue, or take the one that is there, as long as nobody would miss what is in it."""
-        there = self._resources.state.queues.get(self.name)
-        if there is not None and there.count:
-            self.end(f"queue {self.name} exists here with {there.count} messages: purge or delete it first")
-        elif there is not None and any(not consumer.browsing for consumer in there.consumers):
+        there = self._resources.catalog.queues.get(self.name)
+        if there is not None and there.messages.count:
+            self.end(f"queue {self.name} exists here with {there.messages.count} messages: purge or delete it first")
+        elif there is not None and there.dispatcher.has_takers:
             self.end(f"queue {self.name} exists here and has consumers: stop them first")
         else:
             try:
@@ -277,8 +275,8 @@ class QueueCopy:
                 self._drop(what)
             else:
                 self._reached(what)
-        if self.queue.consumers:
-            self._resources.wake(self.queue)
+        if self.queue.dispatcher.consumers:
+            self._resources.catalog.wake(self.queue)
 
     def _write_all(self) -> None:
         while self.has_work:
@@ -289,10 +287,7 @@ class QueueCopy:
             self._forget_source()
             raise CopyError(f"message {add.id} came after {self._newest}; all is fetched again")
         event = add.event._replace(queues=queue.ids)
-        entry = Entry(queue.log.append(event), event)
-        queue.add(entry, event)
-        self._resources.state.memory_bytes += len(event.payload) + MESSAGE_OVERHEAD
-        self._entries[add.id] = entry
+        self._entries[add.id] = self._resources.sets.holding(queue).enqueue(queue, event)
         self._newest = add.id
 
     def _forget_source(self) -> None:
@@ -302,13 +297,10 @@ class QueueCopy:
     def _drop(self, drop: _Drop) -> None:
         queue = self.queue
         found = [self._entries.pop(each) for each in drop.ids if each in self._entries]
-        entries = [entry for entry in found if entry.event is not None]
+        entries = [entry for entry in found if entry.body is not None]
         if queue is None or not entries:
             return
-        for start in range(0, len(entries), _IDS_PER_EVENT):
-            ids = tuple([entry.id for entry in entries[start : start + _IDS_PER_EVENT]])
-            queue.log.append(ev.Dequeued(queue.id, ids, drop.reason))
-        self._resources.state.removed(queue, entries)
+        self._resources.sets.holding(queue).dequeue(queue, entries, drop.reason)
 
     def _reached(self, place: _Reach) -> None:
         if place.lsn >= self.lsn:

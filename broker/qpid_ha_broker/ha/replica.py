@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 from qpid_ha_broker.events.codec import LogRecord, decode
-from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued, GenerationStarted, InSyncChanged, Released
+from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued, Event, GenerationStarted, InSyncChanged, Released
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.catchup import CatchUp, CatchUpError
 from qpid_ha_broker.ha.context import MemberContext
@@ -154,11 +155,10 @@ class Replica:
     """The promise: what this broker says it holds is held, unbroken and checked; what is committed is applied."""
 
     def __init__(self, ctx: MemberContext, restored: Restored) -> None:
-        resources = ctx.resources
         self._ctx = ctx
-        self._resources = resources
+        self._set = ctx.resource_set
         self._held: deque[Held] = deque(restored.held)
-        self.history = LogHistory(resources.state, restored.held)
+        self.history = LogHistory(self._set.state, restored.held)
         held_lsn = self.held_lsn
         self.tail = restored.tail or Tail(ctx.settings.tail_bytes, held_lsn)
         """The end of the stream, for those who lack little of it."""
@@ -167,6 +167,8 @@ class Replica:
         self.durable = DurableProgress(ctx, held_lsn)
         self.store = restored.store
         """Where what is held comes from."""
+        if self.store is fr.StoreOrigin.MEMORY and ctx.settings.has_coordinator:
+            self.store = fr.StoreOrigin.UNVERIFIED  # it begins with nothing, and will hold what it is sent
         self.is_chosen = restored.is_chosen
         self.lacks_transient = restored.lost_transient > 0
         """Messages that were not durable were lost with the process before."""
@@ -179,13 +181,19 @@ class Replica:
         self._catch_up: CatchUp | None = None
         self.committed_lsn = 0
         """Up to there nobody can take anything back, as far as this broker was told since it started."""
+        self._stored_ends = deque([held_lsn])
+        """Of the log at the start and of each batch, the last event that a store keeps, until that is committed."""
+        self._stored_committed_lsn = 0
+        """The last of them that is."""
+        self._committed_before = fr.LogPosition(0, 0)
+        """The furthest that was told by the primaries before."""
 
     # --- what is held
 
     @property
     def held_lsn(self) -> int:
         """The end of this broker's log."""
-        return self._held[-1].last_lsn if self._held else self._resources.log.last_lsn
+        return self._held[-1].last_lsn if self._held else self._set.log.last_lsn
 
     @property
     def acknowledged_lsn(self) -> int:
@@ -194,10 +202,20 @@ class Replica:
 
     def committed_in_sync(self) -> CommittedSet | None:
         """The newest in-sync set that is applied, if a primary has said that all that is applied is committed."""
-        state = self._resources.state
-        if not state.generations or self.committed_lsn < self._resources.log.last_lsn:
+        state = self._set.state
+        if not state.generations or self.committed_lsn < self._set.log.last_lsn:
             return None
         return CommittedSet(state.generations[-1][1].generation, state.in_sync.epoch, state.in_sync.members)
+
+    @property
+    def committed_position(self) -> fr.LogPosition:
+        """The furthest event of which this process was told that it is committed, also if it has dropped that since.
+
+        Messages that are not durable do not count: a log that came back from a store may end before them.
+        """
+        lsn = self._stored_committed_lsn
+        started = [event.generation for first_lsn, event in self.history.generations() if first_lsn <= lsn]
+        return max(self._committed_before, fr.LogPosition(started[-1] if started else 0, lsn))
 
     # --- the stream
 
@@ -221,6 +239,7 @@ class Replica:
         else:
             self._held.append(Held(frame.last_lsn, records))
             self.history.hold(marks)
+        self._stored_ends += islice((lsn for lsn, event, part in reversed(records) if _is_stored(event, part)), 1)
         transient = transient_count(records) if self._ctx.settings.has_store else 0
         self.durable.persist(frame.first_lsn, frame.last_lsn, frame.committed_lsn, transient, frame.data)
         self.commit(frame.committed_lsn)
@@ -229,11 +248,13 @@ class Replica:
         """Everything up to `lsn` can no longer be taken back by anybody."""
         if lsn > self.committed_lsn:
             self.committed_lsn = lsn
+            while self._stored_ends and self._stored_ends[0] <= lsn:
+                self._stored_committed_lsn = self._stored_ends.popleft()
         if self._held and self._held[0].last_lsn <= self.committed_lsn:
             self._apply_held(self.committed_lsn)
 
     def _apply_held(self, lsn: int) -> None:
-        follow, state = self._resources.follow, self._resources.state
+        follow, state = self._set.follow, self._set.state
         while self._held and self._held[0].last_lsn <= lsn:
             held = self._held.popleft()
             try:
@@ -243,7 +264,7 @@ class Replica:
                 self._lose_track()
                 raise
             if not state.open_unit:  # what a store left out is no record, but it was written
-                self._resources.log.last_lsn = held.last_lsn
+                self._set.log.last_lsn = held.last_lsn
         if self.history.held_marks:
             # A batch out of a store may be empty: its messages were not durable.
             self.history.applied_before(
@@ -257,7 +278,7 @@ class Replica:
         """What comes next does not fit what is here, which must never be: only a comparison helps, and no promotion."""
         self._held.clear()
         self.history.forget_held()
-        self._resources.drop_open_unit()
+        self._set.drop_open_unit()
         self.tail.reset(self.held_lsn)
         self.complete = self._follows_from_log = False
         self._ctx.is_status_stale = True
@@ -267,8 +288,8 @@ class Replica:
         event = record.event
         if not isinstance(event, Dequeued | Acquired | Released):
             return record
-        queue = self._resources.state.queues_by_id.get(event.queue)
-        ids = tuple([id_ for id_ in event.ids if queue is None or queue.find(id_) is not None])
+        queue = self._set.catalog.queues_by_id.get(event.queue)
+        ids = tuple([id_ for id_ in event.ids if queue is None or queue.messages.find(id_) is not None])
         return record._replace(event=event._replace(ids=ids))
 
     # --- after a welcome
@@ -277,8 +298,9 @@ class Replica:
         """Go on as this primary's backup; what it has to be sent for that. Raises StreamError: it makes no sense."""
         if welcome.common_lsn > self.held_lsn:
             raise StreamError(f"welcomed at LSN {welcome.common_lsn}, but this log ends at {self.held_lsn}")
-        if welcome.resync is fr.Resync.TAIL and welcome.common_lsn < self._resources.log.last_lsn:
+        if welcome.resync is fr.Resync.TAIL and welcome.common_lsn < self._set.log.last_lsn:
             raise StreamError(f"the tail cannot begin at LSN {welcome.common_lsn}: more than that is applied")
+        self._committed_before = self.committed_position
         self._truncate(welcome.common_lsn, welcome.name)
         if welcome.resync is fr.Resync.DIFF:
             return self._begin_catch_up(welcome.common_lsn)
@@ -292,7 +314,7 @@ class Replica:
 
         What is applied goes by comparison. The store has it until then: a checkpoint made of it cannot do without.
         """
-        taken_back, stored_lsn = self.held_lsn - lsn, max(lsn, self._resources.log.last_lsn)
+        taken_back, stored_lsn = self.held_lsn - lsn, max(lsn, self._set.log.last_lsn)
         if self.held_lsn > stored_lsn:
             self.durable.truncate(stored_lsn)
         while self._held and self._held[-1].last_lsn > lsn:
@@ -300,6 +322,8 @@ class Replica:
             if self.held_lsn < lsn:  # a part of it stays; there may be no record in that, but what a store left out
                 self._held.append(Held(lsn, [record for record in last.records if record.lsn <= lsn]))
                 break
+        while self._stored_ends and self._stored_ends[-1] > lsn:
+            self._stored_ends.pop()
         self.history.truncate(lsn)
         self._lost_upto_lsn = min(self._lost_upto_lsn, lsn)
         if taken_back > 0:
@@ -311,10 +335,10 @@ class Replica:
     def _begin_catch_up(self, common_lsn: int) -> list[fr.Frame]:
         self._apply_held(self.held_lsn)
         self.complete = self._follows_from_log = False
-        self._catch_up = CatchUp(self._resources, common_lsn)
+        self._catch_up = CatchUp(self._set, common_lsn)
         self._ctx.effects += self._catch_up.discard_after_common()
         self.history.truncate_applied(common_lsn)
-        self._resources.log.reset(common_lsn)
+        self._set.log.reset(common_lsn)
         self.tail.reset(common_lsn)
         return [*self._catch_up.holdings(), fr.HoldingsDone()]
 
@@ -324,7 +348,7 @@ class Replica:
         self.tail.reset(frame.lsn)
         self.durable.begin_checkpoint(frame.lsn)
         self.history.adopt(welcome)
-        self.committed_lsn = 0
+        self.committed_lsn = self._stored_committed_lsn = 0
         self._ctx.is_status_stale = True
 
     def catch_up_chunk(self, frame: fr.Chunk) -> None:
@@ -360,22 +384,32 @@ class Replica:
     def apply_all(self) -> None:
         """This broker leads: all that is held counts, because any of it may have been confirmed."""
         self._apply_held(self.held_lsn)
-        self._resources.drop_open_unit()
+        self._set.drop_open_unit()
         if not self._follows_from_log:  # by force
-            self._resources.state.producers.clear()  # their messages may not be here: better twice than never
-            self.durable.begin_checkpoint(self._resources.log.last_lsn)
+            self._set.state.producers.clear()  # their messages may not be here: better twice than never
+            self.durable.begin_checkpoint(self._set.log.last_lsn)
             self.durable.write_checkpoint_later()
         self._is_whole()
-        self.mark_in_sync()
-        last_lsn = self._resources.log.last_lsn
+        self.mark_verified()
+        last_lsn = self._set.log.last_lsn
         if self.tail.last_lsn != last_lsn:
             self.tail.reset(last_lsn)
 
-    def mark_in_sync(self) -> None:
+    def mark_level(self) -> None:
         """What this broker holds is no longer just what its store had."""
+        if not self._ctx.settings.has_coordinator:
+            self.mark_verified()
+        elif self.store in (fr.StoreOrigin.DIRTY, fr.StoreOrigin.CLEAN):
+            self._begin_memory(fr.StoreOrigin.UNVERIFIED)
+
+    def mark_verified(self) -> None:
+        """The same, and no newer primary is recorded than the one that it was level with, or than itself."""
         if self.store is not fr.StoreOrigin.FAILED:
-            self.store, self.is_chosen = fr.StoreOrigin.MEMORY, False
-            self._ctx.is_status_stale = True
+            self._begin_memory(fr.StoreOrigin.MEMORY)
+
+    def _begin_memory(self, origin: fr.StoreOrigin) -> None:
+        self.store, self.is_chosen = origin, False
+        self._ctx.is_status_stale = True
 
     def mark_store_failed(self) -> None:
         """What comes from now on is held in memory only."""
@@ -394,6 +428,11 @@ def transient_count(records: list[LogRecord]) -> int:
     return sum(
         [len(event.queues) for _, event, part in records if type(event) is Enqueued and not (event.durable or part)]
     )
+
+
+def _is_stored(event: Event, part: bool) -> bool:
+    """Whether a store keeps it: all but what is a message alone, and not durable."""
+    return part or type(event) is not Enqueued or event.durable
 
 
 def _marks(records: list[LogRecord]) -> list[LogRecord]:

@@ -30,12 +30,14 @@ from qpid_ha_broker.ha.promotion import AttemptStep, Granted, Outcome, OwnEviden
 from qpid_ha_broker.ha.replica import STREAM_ERRORS, Replica, Restored, StreamError
 from qpid_ha_broker.ha.states import Cause, Phase, State, StateMachine
 from qpid_ha_broker.ha.step_down import ClusterShutdown, StepDown
-from qpid_ha_broker.ha.verdict import TOLD_OF_NONE, Refusal, ToldGeneration
+from qpid_ha_broker.ha.verdict import NONE_COMMITTED, TOLD_OF_NONE, Refusal, ToldGeneration, told_commit
 from qpid_ha_broker.ha.votes import UnresolvedRecordWrite, Votes
-from qpid_ha_broker.model.configuration import Configuration
 
 STANDALONE_REFUSAL: Final = "this broker is in no cluster: set ha.cluster: true and ha.brokers-url, and restart it"
 """To whatever needs other brokers."""
+_VERIFY_AGAIN_S: Final = 6.0
+"""Between two looks of a backup at a record that did not name its primary, or could not be read: longer than an answer
+takes."""
 NEEDS_CLUSTER: Final = (fx.PromoteAsked, fx.DemoteAsked, fx.SwitchoverAsked, fx.DropAsked, fx.ShutdownAsked)
 """Requests that a standalone broker refuses."""
 
@@ -56,7 +58,8 @@ class MemberParts:
         self.confirmed_record: fx.ClusterRecord | None = None
         """The last record that the coordinator has confirmed to this process."""
         self.told = TOLD_OF_NONE
-        """By those who were asked before a promotion, since this broker has had a primary."""
+        self.told_committed = NONE_COMMITTED
+        """Both by those who were asked before a promotion, since this broker has had a primary."""
         self.refusal: str | None = None
         """Of the last promotion, until this broker has a primary or is one."""
         self.machine = StateMachine(State.LOADING)
@@ -68,7 +71,9 @@ class MemberParts:
         self.role = self.role.followed_by(role)
         self.refusal = None
         self.ctx.is_status_stale = True
-        self.ctx.resources.read_only = "" if self.role.primary is not None else f"this broker is {after}, not primary"
+        self.ctx.resource_set.read_only = (
+            "" if self.role.primary is not None else f"this broker is {after}, not primary"
+        )
         self.ctx.effects.append(fx.StateChanged(before, after, reason))
 
     def answer(self, number: int = 0, granted: bool = True, text: str = "") -> fr.Answer:
@@ -76,6 +81,7 @@ class MemberParts:
         settings, replica = self.ctx.settings, self.replica
         in_sync = replica.history.in_sync(replica.store)
         promised, promised_to = self.votes.promised
+        committed = replica.committed_position
         return fr.Answer(
             number=number,
             name=settings.name,
@@ -94,6 +100,8 @@ class MemberParts:
             text=text,
             min_in_sync=settings.min_in_sync,
             store=replica.store,
+            committed_generation=committed.generation,
+            committed_lsn=committed.lsn,
         )
 
     def evidence(self) -> OwnEvidence:
@@ -108,13 +116,15 @@ class MemberParts:
             committed=replica.committed_in_sync(),
             record=self.confirmed_record,
             told=self.told,
+            told_committed=self.told_committed,
         )
 
-    def note_generations(self, answers: Sequence[fr.Answer]) -> None:
-        """Remember the newest: who knows of it may not answer the next time."""
-        cluster = self.replica.history.cluster
-        told = [ToldGeneration(each.generation, each.name) for each in answers if each.cluster == cluster]
+    def note_answers(self, answers: Sequence[fr.Answer]) -> None:
+        """Remember the newest generation and commit: who knows of them may not answer the next time."""
+        related = [each for each in answers if each.cluster == self.replica.history.cluster]
+        told = [ToldGeneration(each.generation, each.name) for each in related]
         self.told = max([self.told, *told], key=lambda each: each.generation)
+        self.told_committed = max([self.told_committed, *map(told_commit, related)])
 
 
 class RoleView(NamedTuple):
@@ -220,7 +230,9 @@ class ActiveRole(Role):
         """Another broker asks. The topic decides who answers; a step-down is answered once clients are gone."""
         refusal: Refusal | None = None
         granted, text, cluster = True, "", self._replica.history.cluster
-        if question.instance == self._ctx.settings.instance:
+        if question.set != self._ctx.resource_set.name:
+            refusal = Refusal(f"there is no resource set {question.set} here")
+        elif question.instance == self._ctx.settings.instance:
             text = "this is the broker that asks"
         elif cluster and question.cluster and question.cluster != cluster:
             refusal = Refusal(f"this broker belongs to the cluster {cluster}")
@@ -392,7 +404,7 @@ class Connecting(Standby):
             return
         if ctx.settings.has_coordinator and parts.votes.own_claim > self._replica.history.generation:
             parts.unresolved.begin(parts.votes.own_claim)  # the process before may have been recorded as primary
-        ctx.resources.read_only = "this broker looks for the primary"
+        ctx.resource_set.read_only = "this broker looks for the primary"
         self.search(at_once=True)
 
     def search(self, at_once: bool = False) -> None:
@@ -434,11 +446,12 @@ class Connecting(Standby):
                 cluster=replica.history.cluster,
                 history=replica.history.entries(),
                 last_lsn=replica.held_lsn,
-                applied_lsn=ctx.resources.log.last_lsn,
+                applied_lsn=ctx.resource_set.log.last_lsn,
                 complete=replica.complete,
                 lacks_transient=replica.lacks_transient,
                 promised=parts.votes.oldest_followable,
                 remembers=settings.has_store or replica.complete,
+                set=ctx.resource_set.name,
             ),
         )
 
@@ -467,7 +480,8 @@ class Connecting(Standby):
         for frame in frames:
             ctx.send(link, frame)
         parts.channel.welcomed()
-        parts.told = TOLD_OF_NONE  # an operator may have had this generation begin without whoever knew of that one
+        # An operator may have had this generation begin without whoever knew of those.
+        parts.told, parts.told_committed = TOLD_OF_NONE, NONE_COMMITTED
         following = Following(parts, welcome)
         parts.become(following, Cause.WELCOMED, f"welcomed by the primary {welcome.name}")
         following.acknowledge()
@@ -499,6 +513,9 @@ class Following(Standby):
         self._acknowledged = 0, 0
         """LSN and chunks that the primary was told."""
         self._sent_s = 0.0
+        self._verification = 0
+        """Number of the request for the record, since this broker is level; 0: none was made."""
+        self._verification_s = 0.0
         self._stream: dict[type, Callable[[Any], None]] = {
             fr.Batch: self._replica.append,
             fr.Objects: lambda frame: self._replica.catch_up_objects(frame, welcome),
@@ -515,10 +532,10 @@ class Following(Standby):
     @property
     def is_level(self) -> bool:
         """Whether it holds everything that the primary has confirmed, and the primary waits for it."""
-        resources, target_lsn = self._ctx.resources, self._target_lsn
-        if not target_lsn or not self._replica.complete or resources.log.last_lsn < target_lsn:
+        resource_set, target_lsn = self._ctx.resource_set, self._target_lsn
+        if not target_lsn or not self._replica.complete or resource_set.log.last_lsn < target_lsn:
             return False
-        return self._ctx.settings.name in resources.state.in_sync.members
+        return self._ctx.settings.name in resource_set.state.in_sync.members
 
     # --- the stream
 
@@ -541,12 +558,32 @@ class Following(Standby):
             return
         if parts.machine.state is State.CATCHUP:
             if self.is_level:
-                self._replica.mark_in_sync()
+                self._replica.mark_level()
                 parts.become(self, Cause.CAUGHT_UP, "in sync")
+                self._verify_primary()
         elif not self.is_level:
             self.give_up("the primary has dropped this broker from the in-sync set")
             return
         self.acknowledge()
+
+    def _verify_primary(self) -> None:
+        """Have the record read, while this process does not know that what it holds counts (`StoreOrigin`).
+
+        If it names this primary now, nothing newer was confirmed before, and what is confirmed from now on this broker
+        holds as long as the record has its name. If it names another one, this primary has slept.
+        """
+        if self._replica.store is fr.StoreOrigin.UNVERIFIED and self._parts.machine.state is State.READY:
+            self._verification, self._verification_s = self._ctx.number(), self._ctx.clock_s
+            self._ctx.effects.append(fx.ReadRecord(self._verification))
+
+    def record_read(self, read: fx.RecordRead) -> None:
+        """What the coordinator holds."""
+        super().record_read(read)
+        if read.number != self._verification or read.record is None:
+            return
+        leading = self._replica.history.cluster, self.generation, self._welcome.name
+        if read.record[:3] == leading:
+            self._replica.mark_verified()
 
     def _take_chunk(self, frame: fr.Chunk) -> None:
         self._replica.catch_up_chunk(frame)
@@ -579,8 +616,11 @@ class Following(Standby):
         reason = self._parts.channel.silence(self._ctx.settings.link_timeout_s)
         if reason is not None:
             self.give_up(reason)
-        elif self._ctx.clock_s - self._sent_s >= self._ctx.settings.heartbeat_interval_s:
+            return
+        if self._ctx.clock_s - self._sent_s >= self._ctx.settings.heartbeat_interval_s:
             self._send_position((self._replica.acknowledged_lsn, self._chunks))
+        if self._ctx.clock_s - self._verification_s >= _VERIFY_AGAIN_S:
+            self._verify_primary()
 
     def go_to_primary(self, question: fr.Question) -> None:
         """Leave this primary for a newer one."""
@@ -681,7 +721,7 @@ class Candidate(ActiveRole):
 
     def peers_answered(self, answered: fx.PeersAnswered) -> None:
         """All peers were asked."""
-        self._parts.note_generations(answered.answers)
+        self._parts.note_answers(answered.answers)
         self.decide(self.promotion.answered(answered))
 
     def record_read(self, read: fx.RecordRead) -> None:
@@ -782,7 +822,7 @@ class Leader(ActiveRole):
     @property
     def committed_lsn(self) -> int:
         """What the in-sync set has committed."""
-        return self._ctx.resources.log.committed_lsn
+        return self._ctx.resource_set.log.committed_lsn
 
     # --- the log
 
@@ -810,8 +850,9 @@ class Leader(ActiveRole):
         """A broker wants to follow. One that knows of a newer generation shows that this primary was deposed."""
         newest = max(hello.history[-1].generation if hello.history else 0, hello.promised)
         same_cluster = not hello.cluster or hello.cluster == self._replica.history.cluster
+        same_set = hello.set == self._ctx.resource_set.name
         is_sound = not problem(hello.history, hello.last_lsn)
-        if same_cluster and is_sound and newest > self.primary.generation:
+        if same_set and same_cluster and is_sound and newest > self.primary.generation:
             text = f"{hello.name} knows of generation {newest}"
             self._ctx.send(link, fr.Refused(fr.RefusalCode.STEPPED_DOWN, f"{text}: stepping down", ""))
             self._ctx.close(link, text)
@@ -879,6 +920,7 @@ class Leader(ActiveRole):
 
     def peers_answered(self, answered: fx.PeersAnswered) -> None:
         """What the others know."""
+        self._parts.note_answers(answered.answers)
         self._go_on_unless(self._recorder.peers_answered(answered))
 
     def record_read(self, read: fx.RecordRead) -> None:
@@ -1023,13 +1065,13 @@ def lead_alone(parts: MemberParts) -> None:
     """
     ctx, replica = parts.ctx, parts.replica
     replica.apply_all()
-    change = InSyncChange(ctx.resources.state.in_sync.epoch, (ctx.settings.name,))
-    primary = Primary(ctx, replica, replica.history.generation, change, ctx.resources.log.last_lsn)
+    change = InSyncChange(ctx.resource_set.state.in_sync.epoch, (ctx.settings.name,))
+    primary = Primary(ctx, replica, replica.history.generation, change, ctx.resource_set.log.last_lsn)
     _open_for_clients(ctx)
     ctx.want_turn()
     parts.machine.move(Cause.LOADED_ALONE)
     parts.role = StandaloneLeader(parts, primary)
-    ctx.resources.read_only = ""
+    ctx.resource_set.read_only = ""
 
 
 def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted) -> None:
@@ -1043,16 +1085,16 @@ def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted)
     parts.channel.search()
     committed_lsn, lacks_transient = replica.committed_lsn, replica.lacks_transient
     replica.apply_all()
-    resources, name = ctx.resources, ctx.settings.name
+    resource_set, name = ctx.resource_set, ctx.settings.name
     change = InSyncChange(accept.epoch, accept.members)
-    primary = Primary(ctx, replica, accept.generation, change, min(committed_lsn, resources.log.last_lsn))
+    primary = Primary(ctx, replica, accept.generation, change, min(committed_lsn, resource_set.log.last_lsn))
     cluster = granted.cluster or ctx.settings.instance  # the first primary's UUID names the cluster
     started = GenerationStarted(accept.generation, name, cluster, ctx.wall_ms(), accept.is_forced, promotion.cause)
-    start_lsn = resources.write(started)
-    resources.write(InSyncChanged(accept.epoch, accept.members))
-    primary.began(start_lsn, resources.log.last_lsn)
+    start_lsn = resource_set.write(started)
+    resource_set.write(InSyncChanged(accept.epoch, accept.members))
+    primary.began(start_lsn, resource_set.log.last_lsn)
     if lacks_transient:  # who was not restarted still has them: from here on nobody does
-        resources.write(TransientsLost(start_lsn))
+        resource_set.write(TransientsLost(start_lsn))
     _open_for_clients(ctx)
     ctx.note("info", f"Promoted to primary: generation {accept.generation} from LSN {start_lsn}; {accept.text}")
     if accept.is_forced:
@@ -1071,8 +1113,8 @@ def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted)
 
 def _open_for_clients(ctx: MemberContext) -> None:
     """What each of them relies on is there, and what was theirs waits for them."""
-    Configuration(ctx.resources).declare_standard_exchanges()
-    ctx.resources.take_over(ctx.wall_ms(), int(ctx.settings.backup_timeout_s * 1000))
+    ctx.resource_set.declare_standard_exchanges()
+    ctx.resource_set.take_over(ctx.wall_ms(), int(ctx.settings.backup_timeout_s * 1000))
 
 
 class RoleRow(NamedTuple):

@@ -127,7 +127,7 @@ class ClusterShutdown:
 
     def mark_stores(self, primary: Primary) -> bool:
         """Mark the stores if everybody is level; whether that is done, and this broker ends."""
-        last_lsn = self._ctx.resources.log.last_lsn
+        last_lsn = self._ctx.resource_set.log.last_lsn
         in_sync = primary.in_sync
         if not self._are_clients_gone or in_sync.committed_lsn < last_lsn or in_sync.awaits_record:
             return False

@@ -4,6 +4,11 @@ The safety property that it defends: a broker that is promoted without an operat
 ever confirmed. Whoever was in the newest in-sync set does; so the question is whether a newer one could exist than
 those that can be seen, and whether this broker's memory is still the one that was in it.
 
+A name in the record is not a memory. A broker counts as one of the recorded set only if it still has what it held in
+that set: it was not restarted since it was in sync with a primary that the record named then, or its own log has the
+recorded generation. One that was emptied or put back, and then followed a primary that had slept, has neither, however
+level it is with that one.
+
 A coordinator's record answers the first part only while it is the newest record that there ever was, and the stores
 here are the newest that there ever were. Either may be lost, or put back from a copy; then the other one shows it, and
 who goes on with what is left is an operator's decision (docs/decisions/0004-coordinators.md).
@@ -16,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from qpid_ha_broker.ha.effects import ClusterRecord
-from qpid_ha_broker.ha.frames import Answer, StoreOrigin
+from qpid_ha_broker.ha.frames import Answer, LogPosition, StoreOrigin
 from qpid_ha_broker.ha.history import log_end
 from qpid_ha_broker.ha.states import State
 
@@ -46,6 +51,21 @@ class ToldGeneration(NamedTuple):
 TOLD_OF_NONE = ToldGeneration(0, "")
 
 
+class ToldCommit(NamedTuple):
+    """The furthest event of which another broker said, now or before, that it was told that it is committed."""
+
+    position: LogPosition
+    source: str
+
+
+NONE_COMMITTED = ToldCommit(LogPosition(0, 0), "")
+
+
+def told_commit(answer: Answer) -> ToldCommit:
+    """What an answer says of that."""
+    return ToldCommit(LogPosition(answer.committed_generation, answer.committed_lsn), answer.name)
+
+
 @dataclass(frozen=True)
 class PromotionEvidence:
     """What there is to judge by. `own`: what this broker would answer to a peer; `record` None: not to be had."""
@@ -71,6 +91,7 @@ class PromotionEvidence:
     own_record: ClusterRecord | None = None
     """The last one that the coordinator has confirmed to this process."""
     told: ToldGeneration = TOLD_OF_NONE
+    told_committed: ToldCommit = NONE_COMMITTED
 
 
 class StepDownFirst(NamedTuple):
@@ -114,10 +135,13 @@ def judge(evidence: PromotionEvidence) -> Verdict:
        b. the record is older than a log (`_outdated_record`): no, nobody knows who was in sync last;
        c. it was restarted after a crash (`_why_not_from_store`): no, if one of the in-sync set was not restarted,
           cannot be asked, or goes further, or if that is for an operator to decide; or after an end in good order:
-          no, if one of the in-sync set goes further;
+          no, if one of the in-sync set goes further, or was not restarted;
        d. the stores are older than the record (`_outdated_stores`): no, they are copies;
+          or it began anew and followed a primary that is older than the record (`_why_unverified`): no;
        e. it was not restarted, and one that was may have confirmed something without it (`_why_left_out`): no;
-       f. there is no coordinator, and who may have gone on without it cannot be asked (`_why_no_majority`): no.
+       f. there is no coordinator, and who may have gone on without it cannot be asked, or somebody said once that it
+          knows a generation which nobody here does (`_why_no_majority`): no;
+       g. somebody was told of a commit that it lacks (`_why_behind_commit`): no.
     6. Another broker leads: yes, once that one has handed over.
     7. Nothing of that: yes.
     """
@@ -219,10 +243,10 @@ def _why_not_with_data(evidence: PromotionEvidence) -> str:
     why = _why_not_from_store(evidence, view)
     if not why:
         outdated = _outdated_stores(evidence)
-        why = outdated.text if outdated is not None else _why_left_out(evidence)
+        why = outdated.text if outdated is not None else _why_unverified(evidence) or _why_left_out(evidence)
     if not why and not evidence.has_coordinator and evidence.min_in_sync > 1:
         why = _why_no_majority(evidence)
-    return why
+    return why or _why_behind_commit(evidence)
 
 
 def _outdated_record(evidence: PromotionEvidence) -> Refusal | None:
@@ -289,10 +313,9 @@ def _outdated_stores(evidence: PromotionEvidence) -> Refusal | None:
     at = record.generation, record.epoch
     if any((each.generation, each.epoch) >= at and _was_in_sync(each) for each in here):
         return None
-    claimed = [each for each in here if each.promised >= record.generation > each.generation]
-    if any(each.name == record.primary for each in claimed) and _is_as_claimed(record, here):
+    if _is_mere_claim(record, here):
         return None
-    if any(_is_awake(each) and each.name in record.members for each in evidence.answers):
+    if any(_is_awake(each, record) and each.name in record.members for each in evidence.answers):
         return None
     newest = max(here, key=lambda each: (each.generation, each.epoch, each.lsn))
     return Refusal(
@@ -302,6 +325,44 @@ def _outdated_stores(evidence: PromotionEvidence) -> Refusal | None:
         f" `qpid-ha promote --force` on {newest.name} gives up all that was confirmed after LSN {newest.lsn} of"
         f" generation {newest.generation}"
     )
+
+
+def _why_unverified(evidence: PromotionEvidence) -> str:
+    """For a broker that has been level with a primary since its process began, and has not seen it in the record since.
+
+    With the recorded generation in its log it followed the recorded primary, and holds all that this one had. Without
+    it, this broker may have been recorded, then emptied or put back, and filled again by a primary that had slept since
+    before: it would have forgotten what the record speaks of. Unless nothing was ever confirmed in that generation.
+    """
+    record, own = evidence.record, evidence.own
+    if own.store is not StoreOrigin.UNVERIFIED or record is None or own.generation >= record.generation:
+        return ""
+    if _is_mere_claim(record, (own, *evidence.answers)):
+        return ""
+    holders = [
+        each.name
+        for each in evidence.answers
+        if each.name in record.members
+        and (_is_awake(each, record) or (each.generation >= record.generation and _was_in_sync(each)))
+    ]
+    what_to_do = (
+        _promote(holders)
+        if holders
+        else f"start those who were in sync then, {', '.join(record.members)}, with what they held; if that is lost for"
+        f" good, `qpid-ha promote --force` gives up all that generation {record.generation} has confirmed"
+    )
+    return (
+        f"the coordinator's record says generation {record.generation}, led by {record.primary}, and this broker began"
+        f" anew and has followed generation {own.generation} only: {what_to_do}{_who_cannot_be_asked(evidence)}"
+    )
+
+
+def _is_mere_claim(record: ClusterRecord, here: Sequence[Answer]) -> bool:
+    """Whether the recorded primary is here, has on disk that it wanted that generation, and has nothing of it."""
+    is_claimed = any(
+        each.name == record.primary and each.promised >= record.generation > each.generation for each in here
+    )
+    return is_claimed and _is_as_claimed(record, here)
 
 
 def _is_as_claimed(record: ClusterRecord, here: Sequence[Answer]) -> bool:
@@ -332,7 +393,8 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
     """After a crash of everybody: whoever was in the last in-sync set may hold more than this broker's disk kept.
 
     When all of them are here, the furthest holds everything that was confirmed; before that nobody can know. All that
-    were closed in order together hold the same; if one in sync holds more, this one was put back from a copy.
+    were closed in order together hold the same; if one in sync holds more, this one was put back from a copy. Whoever
+    was not restarted at all, because it never heard of the shutdown perhaps, also has the messages that no store keeps.
     """
     own = evidence.own
     if own.store not in (StoreOrigin.DIRTY, StoreOrigin.CLEAN) or evidence.is_chosen:
@@ -342,11 +404,14 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
     best = max(filter(_was_in_sync, members), key=log_end, default=own)
     is_behind = log_end(best) > log_end(own)
     further = f"{best.name} goes further, to LSN {best.lsn} (here {own.lsn}): promote that one"
-    if own.store is StoreOrigin.CLEAN:
-        return f"this store was closed in order, and put back since: {further}" if is_behind else ""
-    awake = [each.name for each in members if _is_awake(each) and not _left_out_by(each, evidence)]
+    is_clean = own.store is StoreOrigin.CLEAN
+    if is_clean and is_behind:
+        return f"this store was closed in order, and put back since: {further}"
+    awake = [each.name for each in members if _is_awake(each, evidence.record) and not _left_out_by(each, evidence)]
     if awake:
         return f"this broker was restarted, unlike {' and '.join(awake)}: {_promote(awake)}"
+    if is_clean:
+        return ""
     # One that came back empty cannot say whether it had gone on alone; a coordinator can.
     telling = [answer.name for answer in members if answer.generation or evidence.has_coordinator]
     missing = sorted(set(view.members) - {own.name, *telling})
@@ -360,9 +425,11 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
     return f"the store of {further}" if is_behind else ""
 
 
-def _is_awake(answer: Answer) -> bool:
+def _is_awake(answer: Answer, record: ClusterRecord | None) -> bool:
     """It was not restarted since it was in sync, and its own log says that it was."""
-    return answer.store is StoreOrigin.MEMORY and bool(answer.generation) and _was_in_sync(answer)
+    followed_record = record is not None and 0 < record.generation <= answer.generation
+    is_memory = answer.store is StoreOrigin.MEMORY or (answer.store is StoreOrigin.UNVERIFIED and followed_record)
+    return is_memory and bool(answer.generation) and _was_in_sync(answer)
 
 
 def _was_in_sync(answer: Answer) -> bool:
@@ -413,6 +480,23 @@ def _why_left_out(evidence: PromotionEvidence) -> str:
     )
 
 
+def _why_behind_commit(evidence: PromotionEvidence) -> str:
+    """Another broker knows of an event that it is committed, and this one lacks it: so it was put back, or left behind.
+
+    All who were in sync held that event before anybody was told, so whoever else lacks it must not lead either. Who was
+    told may have dropped it itself since, and know no more than that it was.
+    """
+    own, told = evidence.own, max([evidence.told_committed, *map(told_commit, evidence.answers)])
+    if told.position <= log_end(own):
+        return ""
+    return (
+        f"{told.source} was told that LSN {told.position.lsn} of generation {told.position.generation} is committed,"
+        f" and this broker's log ends at LSN {own.lsn} of generation {own.generation}: it was put back from a copy, or"
+        f" others went on without it. Promote one that goes further{_who_cannot_be_asked(evidence)}; `qpid-ha promote"
+        " --force` gives up what came after"
+    )
+
+
 def _promote(names: list[str]) -> str:
     return "promote that one" if len(names) == 1 else "promote one of those"
 
@@ -425,6 +509,12 @@ def _why_no_majority(evidence: PromotionEvidence) -> str:
     """
     forgetful = [answer.name for answer in evidence.answers if not answer.generation or not answer.complete]
     silent = [*evidence.unreachable, *forgetful]
+    told, here = evidence.told, max(each.generation for each in (evidence.own, *evidence.answers))
+    if evidence.unreachable and told.generation > here:  # with one who has forgotten it, and was filled since perhaps
+        return (
+            f"{told.source} said before that its log knows generation {told.generation}, which nobody here does, and"
+            f" {', '.join(evidence.unreachable)} cannot be asked: start all that were in it first"
+        )
     half = (1 + len(evidence.answers) + len(evidence.unreachable)) / 2
     if 1 + len(evidence.answers) > half and (not evidence.unreachable or len(silent) < evidence.min_in_sync):
         return ""

@@ -18,7 +18,7 @@ from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import check_settable
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 
 MAX_KEY_BYTES = 1024
 """Of a binding: a topic exchange keeps a node for each word of it."""
@@ -81,9 +81,8 @@ class Administration:
     Also a command that found everything done already has to wait: what it found may not be committed yet.
     """
 
-    def __init__(self, resources: ResourceSet, configuration: Configuration) -> None:
-        self._log = resources.log
-        self._state = resources.state
+    def __init__(self, resources: Resources, configuration: Configuration) -> None:
+        self._catalog = resources.catalog
         self._resources = resources
         self._configuration = configuration
 
@@ -94,13 +93,13 @@ class Administration:
 
         What comes after this call is left out, and what goes before it is asked for.
         """
-        there = list(islice(self._state.queues.values(), start, None))
+        there = list(islice(self._catalog.queues.values(), start, None))
         return (self._queue_facts(queue) for queue in there if not queue.deleted)
 
     @property
     def queue_count(self) -> int:
         """How many queues there are."""
-        return len(self._state.queues)
+        return len(self._catalog.queues)
 
     def queue(self, name: object) -> Facts:
         """One queue. Raises NotFound."""
@@ -108,7 +107,7 @@ class Administration:
 
     def has_queue(self, name: object) -> bool:
         """Whether there is one of that name, which may be anything."""
-        return isinstance(name, str) and name in self._state.queues
+        return isinstance(name, str) and name in self._catalog.queues
 
     def create_queue(self, name: object, arguments: object = None) -> Done[Facts]:
         """Make a queue, or find it there with the same arguments. Raises AlreadyExists, InvalidArgument, NotFound."""
@@ -133,7 +132,7 @@ class Administration:
 
     def purge_queue(self, name: object) -> Pending[int]:
         """Drop what nobody has acquired; how many messages that were. Raises NotFound."""
-        purge = self._resources.purge(self._configuration.queue(_name(name, "name")))
+        purge = self._resources.purges.begin(self._configuration.queue(_name(name, "name")))
         return Pending(purge, lambda: purge.count)
 
     # --- exchanges
@@ -145,15 +144,15 @@ class Administration:
     @property
     def exchange_count(self) -> int:
         """How many exchanges there are."""
-        return len(self._state.exchanges)
+        return len(self._catalog.exchanges)
 
     def exchange_outlines(self, start: int) -> Iterator[Facts]:
         """Those of `exchanges` from number `start` on, with the number of their bindings only."""
         return map(self._exchange_outline, self._exchanges_from(start))
 
     def _exchanges_from(self, start: int) -> Iterator[Exchange]:
-        there = list(islice(self._state.exchanges.values(), start, None))
-        return (exchange for exchange in there if self._state.exchanges_by_id.get(exchange.id) is exchange)
+        there = list(islice(self._catalog.exchanges.values(), start, None))
+        return (exchange for exchange in there if self._catalog.exchanges_by_id.get(exchange.id) is exchange)
 
     def exchange_outline(self, name: object) -> Facts:
         """One exchange with the number of its bindings, which there may be very many of. Raises NotFound."""
@@ -165,7 +164,7 @@ class Administration:
 
     def has_exchange(self, name: object) -> bool:
         """Whether there is one of that name, which may be anything."""
-        return isinstance(name, str) and name in self._state.exchanges
+        return isinstance(name, str) and name in self._catalog.exchanges
 
     def create_exchange(self, name: object, kind: object, arguments: object = None) -> Done[Facts]:
         """Make an exchange, or find the same one there, with the number of its bindings.
@@ -193,7 +192,7 @@ class Administration:
     @property
     def binding_count(self) -> int:
         """How many bindings there are."""
-        return sum(map(len, self._state.exchanges.values()))
+        return sum(map(len, self._catalog.exchanges.values()))
 
     def binding(self, exchange: object, queue: object, key: object) -> Facts | None:
         """One binding; None when there is none with that key. Raises NotFound when queue or exchange are missing."""
@@ -221,17 +220,17 @@ class Administration:
 
     def _queue_facts(self, queue: Queue) -> Facts:
         # A replica holds nothing but what is committed, and its log does not know of it.
-        committed_lsn = queue.log.last_lsn if self._resources.read_only else queue.log.whole_lsn()
+        committed_lsn = queue.log.last_lsn if self._resources.default.read_only else queue.log.whole_lsn()
         return {
             "name": queue.name,
-            "messages": queue.count,
-            "bytes": queue.size,
-            "acquired": queue.acquired,
-            "consumers": len(queue.consumers),
-            "enqueued": queue.enqueued_total,
-            "dequeued": queue.dequeued_total,
+            "messages": queue.messages.count,
+            "bytes": queue.messages.size,
+            "acquired": queue.messages.acquired,
+            "consumers": len(queue.dispatcher.consumers),
+            "enqueued": queue.messages.enqueued_total,
+            "dequeued": queue.messages.dequeued_total,
             "id": queue.id,
-            "newest_message": queue.newest_id(committed_lsn),
+            "newest_message": queue.messages.newest_id(committed_lsn),
             "log_position": committed_lsn,
             "arguments": dict(queue.arguments.given),
         }
@@ -241,7 +240,7 @@ class Administration:
 
     def _bindings_of(self, exchange: Exchange, start: int = 0) -> Iterator[Facts]:
         there = exchange.bindings()[start:]
-        return (self._binding_facts(binding) for binding in there if binding.queue in self._state.queues_by_id)
+        return (self._binding_facts(binding) for binding in there if binding.queue in self._catalog.queues_by_id)
 
     @staticmethod
     def _exchange_outline(exchange: Exchange) -> Facts:
@@ -249,7 +248,7 @@ class Administration:
         return {"name": exchange.name, "kind": exchange.kind.value, "arguments": arguments, "bindings": len(exchange)}
 
     def _binding_facts(self, binding: Binding) -> Facts:
-        queue = self._state.queues_by_id[binding.queue]
+        queue = self._catalog.queues_by_id[binding.queue]
         return {"queue": queue.name, "key": binding.key, "arguments": dict(binding.arguments)}
 
 

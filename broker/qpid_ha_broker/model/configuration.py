@@ -1,4 +1,4 @@
-"""Commands that make, change and delete queues, exchanges and bindings of a resource set."""
+"""Commands that make, change and delete queues, exchanges and bindings, in the resource set that their level says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qpid_ha_broker.model.replication import (
     level_by_rule,
     queue_level,
 )
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.work import Task
 
 MAX_NAME_BYTES = 1024
@@ -38,16 +38,14 @@ class ConfigurationChange(NamedTuple):
 class Configuration:
     """Commands on the objects of `resources`: each is refused with a reason, or written and done."""
 
-    def __init__(self, resources: ResourceSet) -> None:
+    def __init__(self, resources: Resources) -> None:
         self._resources = resources
-        self._state = resources.state
-        self._log = resources.log
+        self._catalog = resources.catalog
+        self._default, self._local = resources.default, resources.local
         self._changes: list[ConfigurationChange] = []
         self._deletions: dict[Queue, Deletion] = {}
         """Those that go on."""
-        self._levels = LevelChange(
-            resources.state, resources.log, resources.local_log, log_acquisitions=resources.log_acquisitions
-        )
+        self._levels = LevelChange(resources.sets, log_acquisitions=resources.log_acquisitions)
         self.rules: Rules = ()
         self.default_replication = Replicate.MESSAGES
 
@@ -61,10 +59,10 @@ class Configuration:
         What asked for its level itself keeps it. Nobody who publishes or consumes is disturbed.
         """
         self.rules, self.default_replication = tuple(rules), default
-        if self._resources.read_only:
-            return [f"nothing is moved here: {self._resources.read_only}"]
-        notes = [self._revise_exchange(exchange) for exchange in self._state.exchanges.values()]
-        notes += [self._revise_queue(queue) for queue in self._state.queues.values()]
+        if self._default.read_only:
+            return [f"nothing is moved here: {self._default.read_only}"]
+        notes = [self._revise_exchange(exchange) for exchange in self._catalog.exchanges.values()]
+        notes += [self._revise_queue(queue) for queue in self._catalog.queues.values()]
         return [note for note in notes if note] or ["no queue or exchange has another level now"]
 
     def _revise_exchange(self, exchange: Exchange) -> str:
@@ -83,10 +81,10 @@ class Configuration:
         if obstacle:
             return obstacle
         self._move_queue(queue, level)
-        return f"queue {queue.name} went from {before} to {level}; messages in it: {queue.count}"
+        return f"queue {queue.name} went from {before} to {level}; messages in it: {queue.messages.count}"
 
     def _move_queue(self, queue: Queue, level: Replicate) -> None:
-        self._resources.end_purges(queue)
+        self._resources.purges.finish(queue)
         self._levels.move_queue(queue, level)
 
     def take_changes(self) -> list[ConfigurationChange]:
@@ -94,31 +92,24 @@ class Configuration:
         changes, self._changes = self._changes, []
         return changes
 
-    def declare_standard_exchanges(self) -> None:
-        """Make those that are missing: all for an empty log, none after most promotions."""
-        for name, kind in STANDARD_EXCHANGES.items():
-            if name not in self._state.exchanges:
-                self._write(ev.ExchangeDeclared(name, kind, {}))
-        self._changes.clear()
-
     def queue(self, name: str) -> Queue:
         """Raises NotFound."""
-        if name not in self._state.queues:
+        if name not in self._catalog.queues:
             raise NotFound(f"there is no queue {name}")
-        return self._state.queues[name]
+        return self._catalog.queues[name]
 
     def exchange(self, name: str) -> Exchange:
         """Raises NotFound."""
-        if name not in self._state.exchanges:
+        if name not in self._catalog.exchanges:
             raise NotFound(f"there is no exchange {name}")
-        return self._state.exchanges[name]
+        return self._catalog.exchanges[name]
 
     def declare_queue(self, name: str, arguments: Arguments) -> Queue:
         """Make a queue, or find it there with the same arguments. Raises AlreadyExists, InvalidArgument, NotFound."""
-        self._resources.check_writable()
+        self._default.check_writable()
         parsed = QueueArguments.parse(arguments)
-        if name in self._state.queues:
-            there = self._state.queues[name]
+        if name in self._catalog.queues:
+            there = self._catalog.queues[name]
             if there in self._deletions:
                 raise InUse(there.locked)
             if not parsed.means_the_same_as(there.arguments):
@@ -128,7 +119,7 @@ class Configuration:
         if parsed.alternate_exchange:
             self.exchange(parsed.alternate_exchange)
         level = queue_level(parsed, self.replication_for(name))
-        queue = self._state.queues_by_id[self._write_declared(ev.QueueDeclared(name, dict(arguments)), level)]
+        queue = self._catalog.queues_by_id[self._write_declared(ev.QueueDeclared(name, dict(arguments)), level)]
         self._note(queue, f"queue {name} created{_shown(arguments)}")
         return queue
 
@@ -138,7 +129,7 @@ class Configuration:
         `most_moved`: messages and bindings that may get another level; None: all. Raises NotFound, InvalidArgument,
         InUse.
         """
-        self._resources.check_writable()
+        self._default.check_writable()
         queue = self.queue(name)
         merged = {**queue.arguments.given, **changes}
         arguments = {key: value for key, value in merged.items() if value is not None}
@@ -162,7 +153,7 @@ class Configuration:
         self._write(ev.QueueUpdated(queue.id, arguments), local=is_local(queue))
         self._note(queue, f"queue {name} changed:{_shown(arguments)}")
         if after.auto_delete:
-            self._resources.watch(queue)
+            self._resources.timers.watch(queue)
         return queue
 
     def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> Deletion:
@@ -171,23 +162,27 @@ class Configuration:
         If these are more than a portion, its consumers lose it at once, nobody publishes to it, and the queue goes with
         the last message.
         """
-        self._resources.check_writable()
+        self._default.check_writable()
         queue = self.queue(name)
-        if if_empty and queue.count:
-            raise InUse(f"queue {name} holds {queue.count} messages: purge it first, or do not ask for if-empty")
-        if if_unused and queue.consumers:
-            raise InUse(f"queue {name} has {len(queue.consumers)} consumers: stop them, or do not ask for if-unused")
+        if if_empty and queue.messages.count:
+            raise InUse(
+                f"queue {name} holds {queue.messages.count} messages: purge it first, or do not ask for if-empty"
+            )
+        if if_unused and queue.dispatcher.consumers:
+            raise InUse(
+                f"queue {name} has {len(queue.dispatcher.consumers)} consumers: stop them, or do not ask for if-unused"
+            )
         if queue in self._deletions:
             return self._deletions[queue]
-        self._note(queue, f"queue {name} deleted; messages in it: {queue.count}")
+        self._note(queue, f"queue {name} deleted; messages in it: {queue.messages.count}")
         deletion = Deletion(queue)
         alternate = queue.arguments.alternate_exchange
-        if alternate not in self._state.exchanges or queue.count <= MOVED_LENGTH:
-            self._resources.reject(queue, list(queue.entries()) if alternate in self._state.exchanges else [])
+        if alternate not in self._catalog.exchanges or queue.messages.count <= MOVED_LENGTH:
+            self._resources.reject(queue, list(queue.messages) if alternate in self._catalog.exchanges else [])
             self._finish(deletion)
         else:
             _lock(queue, f"queue {name} is being deleted: its messages are on their way to exchange {alternate}")
-            self._state.deleted_queues.append(queue)
+            self._catalog.deleted_queues.append(queue)
             self._deletions[queue] = deletion
             self._resources.work.add(self._move_and_delete(deletion))
         return deletion
@@ -195,16 +190,16 @@ class Configuration:
     def _move_and_delete(self, deletion: Deletion) -> Task:
         queue, resources = deletion.queue, self._resources
         for entries in deletion.portions():
-            if queue.deleted or resources.read_only:
+            if queue.deleted or resources.default.read_only:
                 break
             resources.reject(queue, entries)
             yield
         del self._deletions[queue]
         if queue.deleted:
             deletion.written = resources.written
-        elif resources.read_only:
+        elif resources.default.read_only:
             _lock(queue, deletion.locked_before)
-            text = f"queue {queue.name} is there with what has not been moved: {resources.read_only}"
+            text = f"queue {queue.name} is there with what has not been moved: {resources.default.read_only}"
             deletion.failure = NotPrimary(text)
         else:
             self._finish(deletion)
@@ -216,8 +211,8 @@ class Configuration:
 
     def declare_exchange(self, name: str, kind: str, arguments: Arguments) -> Exchange:
         """Make an exchange, or find the same one there. Raises AlreadyExists, InvalidArgument, NotFound."""
-        self._resources.check_writable()
-        there = self._state.exchanges.get(name)
+        self._default.check_writable()
+        there = self._catalog.exchanges.get(name)
         if there is not None:
             if (there.kind, dict(there.arguments)) != (kind, dict(arguments)):
                 raise AlreadyExists(f"exchange {name} exists as {there.kind} with {dict(there.arguments)}")
@@ -231,18 +226,20 @@ class Configuration:
             raise InvalidArgument(str(error)) from error
         local = exchange_level(name, arguments, self.replication_for(name)) is Replicate.NONE
         lsn = self._write(ev.ExchangeDeclared(name, kind, dict(arguments)), local=local)
-        exchange = self._state.exchanges_by_id[lsn]
+        exchange = self._catalog.exchanges_by_id[lsn]
         self._note(None, f"{kind} exchange {name} created{_shown(arguments)}")
         return exchange
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
         """Raises NotFound, InUse (standard exchanges, alternates in use, bindings where it had to be unused)."""
-        self._resources.check_writable()
+        self._default.check_writable()
         exchange = self.exchange(name)
         if name in STANDARD_EXCHANGES:
             raise InUse(f"{name} is a standard exchange: it stays")
-        users = [queue.name for queue in self._state.queues.values() if queue.arguments.alternate_exchange == name]
-        users += [e.name for e in self._state.exchanges.values() if e.arguments.get("qpid.alternate_exchange") == name]
+        users = [queue.name for queue in self._catalog.queues.values() if queue.arguments.alternate_exchange == name]
+        users += [
+            e.name for e in self._catalog.exchanges.values() if e.arguments.get("qpid.alternate_exchange") == name
+        ]
         if users:
             raise InUse(f"exchange {name} is the alternate exchange of {', '.join(users[:5])}")
         if if_unused and exchange.bindings():
@@ -252,7 +249,7 @@ class Configuration:
 
     def bind(self, exchange: str, queue: str, key: str, arguments: Arguments) -> None:
         """Raises NotFound, InvalidArgument, LimitReached."""
-        self._resources.check_writable()
+        self._default.check_writable()
         target, source = self.queue(queue), self.exchange(exchange)
         local = is_local_binding(source, target, arguments)
         try:
@@ -271,7 +268,7 @@ class Configuration:
 
     def unbind(self, exchange: str, queue: str, key: str) -> None:
         """Raises NotFound."""
-        self._resources.check_writable()
+        self._default.check_writable()
         source, target = self.exchange(exchange), self.queue(queue)
         there = source.binding(target.id, key)
         if there is None:
@@ -285,7 +282,7 @@ class Configuration:
             raise InvalidArgument(f"a name is 1 to {MAX_NAME_BYTES} bytes of printable text, not {name[:80]!r}")
         if name.startswith("$"):
             raise InvalidArgument(f"{name}: names with $ belong to the broker")
-        if name in self._state.queues or name in self._state.exchanges:
+        if name in self._catalog.queues or name in self._catalog.exchanges:
             raise AlreadyExists(f"the name {name} is taken: queues and exchanges share their names")
 
     def _note(self, queue: Queue | None, text: str) -> None:
@@ -295,17 +292,11 @@ class Configuration:
         if level is not Replicate.CONFIGURATION:
             return self._write(event, local=level is Replicate.NONE)
         self._check_record(event)
-        unit: list[ev.Event] = [event, ev.ReplicationChanged(self._log.last_lsn + 1, False)]
-        lsns = self._log.append_unit(unit)
-        for lsn, part in zip(lsns, unit, strict=True):
-            self._state.apply(lsn, part)
-        return lsns[0]
+        return self._default.write_unit([event, ev.ReplicationChanged(self._default.log.last_lsn + 1, False)])[0]
 
     def _write(self, event: ev.Event, *, local: bool = False) -> int:
         self._check_record(event)
-        lsn = (self._resources.local_log if local else self._log).append(event)
-        self._state.apply(lsn, event)
-        return lsn
+        return (self._local if local else self._default).write(event)
 
     @staticmethod
     def _check_record(event: ev.Event) -> None:

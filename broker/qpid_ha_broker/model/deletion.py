@@ -32,16 +32,16 @@ class Deletion:
         """All messages, some at a time: what nobody has, until nothing comes back any more, and then what is still held
         (open transactions have accepted it, or it is on its way to a consumer)."""
         has_found = True
-        while has_found or self.queue.returning:
+        while has_found or self.queue.dispatcher.returning:
             has_found = False
             for entries in self._walk():
                 free = [entry for entry in entries if entry.holder is None]
                 has_found |= bool(free)
                 yield free
         for entries in self._walk():
-            yield [entry for entry in entries if entry.event is not None]
+            yield [entry for entry in entries if entry.body is not None]
 
     def _walk(self) -> Iterator[list[Entry]]:
-        for block in self.queue.walk():
+        for block in self.queue.messages.walk():
             for start in range(0, len(block), MOVED_LENGTH):
                 yield block[start : start + MOVED_LENGTH]

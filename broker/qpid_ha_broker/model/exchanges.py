@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple
 
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.errors import LimitReached
+from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.topic_trie import TopicTrie
 from qpid_ha_broker.model.work import Task
 
@@ -64,6 +65,8 @@ class Exchange(ABC):
         self.id = exchange_id
         self.name = name
         self.arguments = arguments
+        self.replication = Replicate.MESSAGES
+        """Of itself; a binding to a local queue is local, too."""
         self._bindings: dict[tuple[int, str], Binding] = {}
         self._keys_of_queue: dict[int, dict[str, None]] = {}
 

@@ -32,7 +32,7 @@ class Expiries:
         """`entry` expires then; its queue holds `count` messages."""
         if len(self._heap) > 2 * count + _SLACK:
             # Most were consumed long before their time: a long TTL must not keep a memory of every message.
-            self._heap = [each for each in self._heap if each[2].event is not None]
+            self._heap = [each for each in self._heap if each[2].body is not None]
             heapq.heapify(self._heap)
         heapq.heappush(self._heap, (expires_at_ms, entry.id, entry))
 
@@ -45,7 +45,7 @@ class Expiries:
                 break
             expires_at_ms, _, entry = heapq.heappop(heap)
             self.popped_ms = max(self.popped_ms, expires_at_ms)
-            if entry.event is not None:
+            if entry.body is not None:
                 found.append(entry)
         if not heap or heap[0][0] > now_ms:
             self.popped_ms = max(self.popped_ms, now_ms)
@@ -61,5 +61,6 @@ class Expiries:
 
     def renumbered(self) -> None:
         """The messages have other ids."""
-        self._heap = [(expires_at_ms, entry.id, entry) for expires_at_ms, _, entry in self._heap if entry.event]
+        there = [(expires_at_ms, entry) for expires_at_ms, _, entry in self._heap if entry.body is not None]
+        self._heap = [(expires_at_ms, entry.id, entry) for expires_at_ms, entry in there]
         heapq.heapify(self._heap)

@@ -21,7 +21,7 @@ def take_over_queues(queues: Iterable[Queue], now_ms: int, grace_ms: int) -> dic
         queue.exclusive_owner = None
         if queue.arguments.exclusive or queue.arguments.auto_delete:
             queue.reserve(now_ms + grace_ms)
-        if queue.arguments.auto_delete or queue.next_expiry_ms() is not None:
+        if queue.arguments.auto_delete or queue.messages.next_expiry_ms() is not None:
             timed[queue] = None
     return timed
 

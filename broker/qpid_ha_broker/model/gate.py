@@ -1,21 +1,24 @@
-"""Whether a resource set takes anything in just now, and if not, why not."""
+"""Whether anything may be written to a resource set just now, and if not, why not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from qpid_ha_broker.model.errors import ModelError, NotPrimary, QueueLocked
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import Replicate
+from qpid_ha_broker.model.replication import has_replicated_messages
 
 
 class Gate:
-    """Open unless somebody says otherwise; whoever wants in looks at `_barred` first, which costs next to nothing."""
+    """Nothing is refused unless somebody says why. Where every message passes, `is_barred` is looked at first."""
 
     def __init__(self) -> None:
         self._refusal: ModelError | None = None
         self._read_only = ""
-        self._barred = False
+        self.is_barred = False
+        """There is a `refusal`, or it is `read_only`."""
+        self.became_read_only: Callable[[], None] = _nothing
+        """Called when nothing may be written from now on: to end what was to be written in portions."""
 
     @property
     def refusal(self) -> ModelError | None:
@@ -25,7 +28,7 @@ class Gate:
     @refusal.setter
     def refusal(self, refusal: ModelError | None) -> None:
         self._refusal = refusal
-        self._barred = bool(refusal or self._read_only)
+        self.is_barred = bool(refusal or self._read_only)
 
     @property
     def read_only(self) -> str:
@@ -35,25 +38,28 @@ class Gate:
     @read_only.setter
     def read_only(self, text: str) -> None:
         self._read_only = text
-        self._barred = bool(text or self._refusal)
+        self.is_barred = bool(text or self._refusal)
         if text:
-            self._became_read_only()
-
-    def _became_read_only(self) -> None:
-        """Nothing may be written from now on: end what was to be written in portions."""
+            self.became_read_only()
 
     def check_writable(self) -> None:
         """Raises NotPrimary."""
         if self._read_only:
             raise NotPrimary(self._read_only)
 
-    @staticmethod
-    def _check_unlocked(queue: Queue) -> None:
-        if queue.locked:
-            raise QueueLocked(queue.locked)
-
-    def _check_publish(self, queues: Iterable[Queue]) -> None:
+    def check_publish(self, queues: Iterable[Queue]) -> None:
+        """Raises NotPrimary, and the `refusal` if one of `queues` is replicated."""
         self.check_writable()
         refusal = self._refusal
-        if refusal is not None and any(queue.replication is Replicate.MESSAGES for queue in queues):
+        if refusal is not None and any(map(has_replicated_messages, queues)):
             raise type(refusal)(str(refusal))  # a new one each time: an error that is raised again keeps all its traces
+
+
+def check_unlocked(queue: Queue) -> None:
+    """Raises QueueLocked."""
+    if queue.locked:
+        raise QueueLocked(queue.locked)
+
+
+def _nothing() -> None:
+    pass

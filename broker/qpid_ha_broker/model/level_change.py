@@ -14,13 +14,13 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.exchanges import Binding, Exchange
-from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.replication import is_local, is_local_binding
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import MESSAGE_OVERHEAD, SetState
+from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.sequence import Entry, load_bodies
 
 COPIED_BYTES_MAX = 64 * 1024 * 1024
 """Of messages that one unit brings into the replicated log: it is written, sent and confirmed in one piece."""
@@ -40,28 +40,30 @@ class _Copies(NamedTuple):
 class LevelChange:
     """The promise: who follows the replicated log holds, before and after, what its level says of every object."""
 
-    def __init__(self, state: SetState, log: Log, local_log: Log, *, log_acquisitions: bool) -> None:
-        self._state = state
-        self._log = log
-        self._local_log = local_log
+    def __init__(self, sets: ResourceSets, *, log_acquisitions: bool) -> None:
+        self._catalog = sets.catalog
+        self._state = sets.default.state
+        self._log = sets.default.log
+        self._local_log = sets.local.log
         self._log_acquisitions = log_acquisitions
 
     def obstacle(self, queue: Queue, level: Replicate, most: int | None = None) -> str:
         """Why `queue` cannot have `level` now; empty: it can. `most`: messages and bindings that may be moved."""
         if queue.replication is level:
             return ""
-        bindings = sum(exchange.count_of(queue.id) for exchange in self._state.exchanges.values())
-        if most is not None and queue.count + bindings > most:
+        bindings = sum(exchange.count_of(queue.id) for exchange in self._catalog.exchanges.values())
+        count = queue.messages.count
+        if most is not None and count + bindings > most:
             return (
-                f"queue {queue.name} stays at {queue.replication}: it has {queue.count} messages and {bindings}"
+                f"queue {queue.name} stays at {queue.replication}: it has {count} messages and {bindings}"
                 f" bindings, and nobody is served while more than {most} of them get another level; drain it and set"
                 " this again, or let an operator set it, through the control socket"
             )
-        size = queue.size + MESSAGE_OVERHEAD * queue.count
+        size = queue.messages.size + MESSAGE_OVERHEAD * count
         if level is not Replicate.MESSAGES or size <= COPIED_BYTES_MAX:
             return ""
         return (
-            f"queue {queue.name} stays at {queue.replication}: its {queue.count} messages take {size} bytes, and"
+            f"queue {queue.name} stays at {queue.replication}: its {count} messages take {size} bytes, and"
             f" at most {COPIED_BYTES_MAX} can be replicated at once; drain it and set this again"
         )
 
@@ -79,7 +81,7 @@ class LevelChange:
             copies = self._copies(queue, queue.id, self._log.last_lsn + 2)
             lsns = self._log.append_unit([ev.ReplicationChanged(queue.id, True), *copies.enqueued, *copies.history])
             self._state.set_replication(queue, level)
-            _renumber(self._state, queue, copies, lsns[1:])
+            _renumber(self._catalog, queue, copies, lsns[1:])
 
     def move_exchange(self, exchange: Exchange, *, local: bool) -> None:
         """Take `exchange` into this broker's own log, or out of it, with those bindings that may be with it."""
@@ -87,23 +89,25 @@ class LevelChange:
         deleted = ev.ExchangeDeleted(exchange.id)
         if local:
             self._log.append(deleted)
-            self._state.renumber_exchange(exchange, self._local_log.append(declared))
+            self._catalog.renumber_exchange(exchange, self._local_log.append(declared))
+            exchange.replication = Replicate.NONE
             for binding in exchange.bindings():
                 self._local_log.append(ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments))
             return
         self._local_log.append(deleted)
-        self._state.renumber_exchange(exchange, self._log.last_lsn + 1)
+        self._catalog.renumber_exchange(exchange, self._log.last_lsn + 1)
+        exchange.replication = Replicate.MESSAGES
         shared = [
             ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments)
             for binding in exchange.bindings()
-            if not is_local_binding(exchange, self._state.queues_by_id[binding.queue], binding.arguments)
+            if not is_local_binding(exchange, self._catalog.queues_by_id[binding.queue], binding.arguments)
         ]
         self._log.append_unit([declared, *shared])
 
     def _to_local(self, queue: Queue) -> None:
         self._log.append(ev.QueueDeleted(queue.id))
         bindings = self._unbind(queue)
-        self._state.renumber_queue(queue, self._local_log.append(ev.QueueDeclared(queue.name, queue.arguments.given)))
+        self._catalog.renumber_queue(queue, self._local_log.append(ev.QueueDeclared(queue.name, queue.arguments.given)))
         self._state.set_replication(queue, Replicate.NONE)
         if queue.used:
             self._local_log.append(ev.QueueUsed(queue.id, queue.owner))
@@ -121,12 +125,12 @@ class LevelChange:
             return
         copies = self._copies(queue, queue.id, self._local_log.last_lsn + 1)
         lsns = [self._local_log.append(event) for event in (*copies.enqueued, *copies.history)]
-        _renumber(self._state, queue, copies, lsns)
+        _renumber(self._catalog, queue, copies, lsns)
 
     def _to_replicated(self, queue: Queue, level: Replicate) -> None:
         bindings = self._unbind(queue)
         self._local_log.append(ev.QueueDeleted(queue.id))
-        self._state.renumber_queue(queue, self._log.last_lsn + 1)
+        self._catalog.renumber_queue(queue, self._log.last_lsn + 1)
         self._state.set_replication(queue, level)
         events: list[ev.Event] = [ev.QueueDeclared(queue.name, queue.arguments.given)]
         if level is Replicate.CONFIGURATION:
@@ -140,7 +144,7 @@ class LevelChange:
         else:
             copies = self._copies(queue, queue.id, self._log.last_lsn + 1 + len(events))
             lsns = self._log.append_unit([*events, *copies.enqueued, *copies.history])
-            _renumber(self._state, queue, copies, lsns[len(events) :])
+            _renumber(self._catalog, queue, copies, lsns[len(events) :])
         for each in ours:  # after the declaration that they name
             self._local_log.append(self._rebind(*each, queue))
         if level is Replicate.CONFIGURATION:
@@ -149,8 +153,8 @@ class LevelChange:
     def _unbind(self, queue: Queue) -> list[tuple[Exchange, Binding]]:
         return [
             (exchange, binding)
-            for exchange in self._state.exchanges.values()
-            for binding in self._state.unbind_queue(exchange, queue.id)
+            for exchange in self._catalog.exchanges.values()
+            for binding in self._catalog.unbind_queue(exchange, queue.id)
         ]
 
     @staticmethod
@@ -160,8 +164,11 @@ class LevelChange:
 
     def _copies(self, queue: Queue, queue_id: int, first_lsn: int) -> _Copies:
         """What to write so that a reader of the log holds the messages of `queue`, the first under `first_lsn`."""
-        entries = sorted(queue.entries(), key=attrgetter("id"))
-        enqueued = [entry.content()._replace(queues=(queue_id,)) for entry in entries]
+        entries = sorted(queue.messages, key=attrgetter("id"))
+        bodies = load_bodies(entries)
+        enqueued = [
+            entry.enqueued(body)._replace(queues=(queue_id,)) for entry, body in zip(entries, bodies, strict=True)
+        ]
         lsns = {entry: lsn for lsn, entry in enumerate(entries, start=first_lsn)}
         history: list[ev.Event] = []
         for failures in range(1, max((entry.delivery_count for entry in entries), default=0) + 1):
@@ -173,11 +180,12 @@ class LevelChange:
         return _Copies(entries, enqueued, history)
 
 
-def _renumber(state: SetState, queue: Queue, copies: _Copies, lsns: list[int]) -> None:
+def _renumber(catalog: Catalog, queue: Queue, copies: _Copies, lsns: list[int]) -> None:
     """Let the messages of `queue` be those of `copies`. `lsns`: of the events, the messages' first."""
     new_ids = {entry.id: lsn for entry, lsn in zip(copies.entries, lsns, strict=False)}
     for entry, event in zip(copies.entries, copies.enqueued, strict=True):
-        state.exchanged(queue, entry, event)
+        entry.header = catalog.headers.of(event)
+        catalog.replace_body(queue, entry, event.payload)
     queue.renumber(new_ids)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from qpid_ha_broker.events.codec import encode_counting
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.types import Event
-from qpid_ha_broker.model.log import LOCAL_BASE, Log, LogBatch
+from qpid_ha_broker.model.log import Log, LogBatch
 
 
 class LocalPart(NamedTuple):

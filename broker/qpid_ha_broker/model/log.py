@@ -16,8 +16,8 @@ from qpid_ha_broker.events.codec import LogRecord, encode_counting
 from qpid_ha_broker.events.scan import durable_only, offset_after
 from qpid_ha_broker.events.types import Event, TransactionCommitted
 
-LOCAL_BASE = 1 << 63
-"""Where the numbers of a broker's own log begin: what is never replicated can never be taken for what is."""
+DEFAULT_SET: Final = "default"
+"""The name of the resource set whose log all brokers of a cluster share."""
 
 
 class LogBatch(NamedTuple):

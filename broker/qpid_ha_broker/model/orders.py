@@ -127,62 +127,19 @@ def make_order(arguments: QueueArguments) -> Order:
     return Fifo()
 
 
-class Fifo(Order):
+class Fifo(MessageSequence, Order):
     """In order of arrival."""
 
-    __slots__ = ("_sequence",)
-
-    def __init__(self) -> None:
-        self._sequence = MessageSequence()
-
-    def __len__(self) -> int:
-        return len(self._sequence)
-
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self._sequence)
-
-    def walk(self) -> Iterator[list[Entry]]:
-        return self._sequence.walk()
-
-    def append(self, entry: Entry) -> Entry | None:
-        self._sequence.append(entry)
-        return None
-
-    def remove(self, entry: Entry) -> None:
-        self._sequence.remove(entry)
-
-    def find(self, message_id: int) -> Entry | None:
-        return self._sequence.find(message_id)
-
-    def find_all(self, ids: Sequence[int]) -> list[Entry]:
-        return self._sequence.find_all(ids)
-
-    def prepend(self, entries: Sequence[Entry]) -> None:
-        self._sequence.prepend(entries)
-
-    def take_all(self) -> list[Entry]:
-        return self._sequence.take_all()
-
-    def dismantle(self) -> Task:
-        return self._sequence.dismantle()
-
-    def newest_before(self, bound: int, limit: int) -> list[Entry]:
-        return self._sequence.newest_before(bound, limit)
-
-    def renumber(self, new_ids: Mapping[int, int]) -> None:
-        self._sequence.renumber(new_ids)
+    __slots__ = ()
 
     def position(self, sharing: bool = False) -> OrderCursor:
-        return Cursor(self._sequence)
+        return Cursor(self)
 
     def position_after(self, message_id: int) -> OrderCursor:
-        return HistoryCursor(self._sequence, message_id)
-
-    def newest_id(self, most: int) -> int:
-        return self._sequence.newest_id(most)
+        return HistoryCursor(self, message_id)
 
     def displacing_position(self) -> OrderCursor:
-        return Cursor(self._sequence)
+        return Cursor(self)
 
 
 class LastValue(Fifo):
@@ -196,7 +153,7 @@ class LastValue(Fifo):
 
     def append(self, entry: Entry) -> Entry | None:
         super().append(entry)
-        key = entry.outline().key
+        key = entry.header.key
         if not key:
             return None
         displaced = self._latest.get(key)
@@ -204,7 +161,7 @@ class LastValue(Fifo):
         return displaced
 
     def remove(self, entry: Entry) -> None:
-        key = entry.outline().key
+        key = entry.header.key
         if self._latest.get(key) is entry:
             del self._latest[key]
         super().remove(entry)
@@ -212,7 +169,7 @@ class LastValue(Fifo):
     def prepend(self, entries: Sequence[Entry]) -> None:
         super().prepend(entries)
         for entry in reversed(entries):
-            if key := entry.outline().key:
+            if key := entry.header.key:
                 self._latest.setdefault(key, entry)
 
     def take_all(self) -> list[Entry]:
@@ -224,7 +181,7 @@ class LastValue(Fifo):
         yield from emptied(self._latest)
 
     def is_superseded(self, entry: Entry) -> bool:
-        key = entry.outline().key
+        key = entry.header.key
         return bool(key) and self._latest.get(key) is not entry
 
     def latest(self, key: str) -> Entry | None:
@@ -258,11 +215,11 @@ class ByPriority(Order):
         return min(max(priority - lowest, 0), count - 1)
 
     def append(self, entry: Entry) -> Entry | None:
-        self._levels[self.level_of(entry.outline().priority)].append(entry)
+        self._levels[self.level_of(entry.header.priority)].append(entry)
         return None
 
     def remove(self, entry: Entry) -> None:
-        self._levels[self.level_of(entry.outline().priority)].remove(entry)
+        self._levels[self.level_of(entry.header.priority)].remove(entry)
 
     def find(self, message_id: int) -> Entry | None:
         return next((entry for level in self._levels if (entry := level.find(message_id))), None)
@@ -283,7 +240,7 @@ class ByPriority(Order):
     def prepend(self, entries: Sequence[Entry]) -> None:
         parts: list[list[Entry]] = [[] for _ in self._levels]
         for entry in entries:
-            parts[self.level_of(entry.outline().priority)].append(entry)
+            parts[self.level_of(entry.header.priority)].append(entry)
         for level, part in zip(self._levels, parts, strict=True):
             level.prepend(part)
 
@@ -325,14 +282,14 @@ class _LevelsPosition(OrderCursor):
         self._cursors = cursors
 
     def rewind(self, entry: Entry) -> None:
-        self._cursors[self._order.level_of(entry.outline().priority)].rewind(entry)
+        self._cursors[self._order.level_of(entry.header.priority)].rewind(entry)
 
     def restart(self) -> None:
         for cursor in self._cursors:
             cursor.restart()
 
     def has_passed(self, entry: Entry) -> bool:
-        return entry.event is None or self._cursors[self._order.level_of(entry.event.priority)].has_passed(entry)
+        return entry.body is None or self._cursors[self._order.level_of(entry.header.priority)].has_passed(entry)
 
 
 class PriorityPosition(_LevelsPosition):

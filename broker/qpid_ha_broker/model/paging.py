@@ -15,12 +15,11 @@ from zlib import crc32
 
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.layout import PART, PLAIN_HEAD, SEAL, VERSION, RecordKind
-from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.model.catalog import Catalog
 from qpid_ha_broker.model.orders import OrderCursor
-from qpid_ha_broker.model.paged import BodyDamaged, BodySource, PagedMessage, Shapes, size_of
+from qpid_ha_broker.model.paged import BodyDamaged, BodyRef, BodySource
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import SetState
 
 AHEAD_BYTES: Final = 4 * 1024 * 1024
 """What a consumer finds in memory ahead of it."""
@@ -54,12 +53,12 @@ class BodyPiece(NamedTuple):
     records: Mapping[int, PlacedRecords]
 
 
-class Ordered(NamedTuple):
-    """A payload that should come back."""
+class BodyRequest(NamedTuple):
+    """A body that should come back."""
 
     queue: Queue
     entry: Entry
-    message: PagedMessage
+    ref: BodyRef
 
 
 @dataclass
@@ -79,32 +78,31 @@ class Paging:
     memory gives. What cannot be read back stays in its place, and is told once.
     """
 
-    def __init__(self, state: SetState, memory_bytes: int) -> None:
+    def __init__(self, catalog: Catalog, memory_bytes: int) -> None:
         self.memory_bytes = memory_bytes
-        """What `state.memory_bytes` should stay below."""
-        self._state = state
-        self._shapes = Shapes()
+        """What `catalog.memory_bytes` should stay below."""
+        self._catalog = catalog
         self._ahead: dict[Queue, _ReadAhead] = {}
-        self._on_the_way: dict[Entry, PagedMessage] = {}
+        self._on_the_way: dict[Entry, BodyRef] = {}
         self._on_the_way_bytes = 0
-        self._unreadable: dict[Entry, PagedMessage] = {}
+        self._unreadable: dict[Entry, BodyRef] = {}
 
     # --- how it stands
 
     @property
     def is_over(self) -> bool:
         """Whether payloads should leave."""
-        return self._state.memory_bytes > self.memory_bytes
+        return self._catalog.memory_bytes > self.memory_bytes
 
     @property
     def is_enough(self) -> bool:
         """Whether enough has left, once it was too much."""
-        return self._state.memory_bytes <= self.memory_bytes * ENOUGH
+        return self._catalog.memory_bytes <= self.memory_bytes * ENOUGH
 
     @property
     def paged_bytes(self) -> int:
         """On disk alone."""
-        return sum([queue.paged for queue in self._ahead])
+        return sum([queue.messages.paged for queue in self._ahead])
 
     @property
     def has_paged(self) -> bool:
@@ -118,45 +116,45 @@ class Paging:
 
     def find_queues(self) -> None:
         """Look which queues hold something that is paged out: now and then, and after a restart."""
-        paged = [queue for queue in self._state.queues_by_id.values() if queue.paged]
+        paged = [queue for queue in self._catalog.queues_by_id.values() if queue.messages.paged]
         self._ahead = {queue: self._ahead.get(queue) or _ReadAhead(queue) for queue in paged}
-        self._unreadable = {entry: message for entry, message in self._unreadable.items() if entry.event is message}
+        self._unreadable = {entry: ref for entry, ref in self._unreadable.items() if entry.body is ref}
 
     # --- back
 
-    def wanted(self) -> list[Ordered]:
+    def wanted(self) -> list[BodyRequest]:
         """What has to be read now; it counts as on its way from here on. Ask at the end of each turn."""
-        found: list[Ordered] = []
+        found: list[BodyRequest] = []
         for queue, ahead in self._ahead.items():
-            if not queue.consumers or queue.deleted or self._on_the_way_bytes >= ON_THE_WAY_BYTES:
+            if not queue.dispatcher.consumers or queue.deleted or self._on_the_way_bytes >= ON_THE_WAY_BYTES:
                 continue
-            for entry, message in ahead.due(self._is_known):
+            for entry, ref in ahead.due(self._is_known):
                 if not self._is_known(entry):
-                    self._on_the_way[entry] = message
-                    self._on_the_way_bytes += message.size
-                    found.append(Ordered(queue, entry, message))
+                    self._on_the_way[entry] = ref
+                    self._on_the_way_bytes += ref.size
+                    found.append(BodyRequest(queue, entry, ref))
         return found
 
     def _is_known(self, entry: Entry) -> bool:
         """Whether there is nothing to be done for a message that is paged out but wait."""
-        return entry in self._on_the_way or (bool(self._unreadable) and self._unreadable.get(entry) is entry.event)
+        return entry in self._on_the_way or (bool(self._unreadable) and self._unreadable.get(entry) is entry.body)
 
-    def brought(self, ordered: Sequence[Ordered], results: Sequence[Enqueued | BodyDamaged]) -> list[BodyDamaged]:
-        """Take in what `read_back` gave; returns what could not be read. Wake those of `waiting` after it."""
+    def brought(self, requests: Sequence[BodyRequest], results: Sequence[bytes | BodyDamaged]) -> list[BodyDamaged]:
+        """Take in what `read_bodies` gave; returns what could not be read. Wake those of `waiting` after it."""
         damaged = []
-        for (queue, entry, message), result in zip(ordered, results, strict=True):
+        for (queue, entry, ref), result in zip(requests, results, strict=True):
             del self._on_the_way[entry]
-            self._on_the_way_bytes -= message.size
+            self._on_the_way_bytes -= ref.size
             if isinstance(result, BodyDamaged):
-                self._unreadable[entry] = message
+                self._unreadable[entry] = ref
                 damaged.append(result)
-            elif type(entry.event) is PagedMessage and entry.event.lsn == message.lsn and not queue.deleted:
-                self._state.exchanged(queue, entry, result)
+            elif type(entry.body) is BodyRef and entry.body.lsn == ref.lsn and not queue.deleted:
+                self._catalog.replace_body(queue, entry, result)
         return damaged
 
     def waiting(self) -> list[Queue]:
         """Queues that stopped before a message which may be back now."""
-        return [queue for queue in self._ahead if queue.awaits_bodies]
+        return [queue for queue in self._ahead if queue.dispatcher.awaits_bodies]
 
     # --- out
 
@@ -166,24 +164,24 @@ class Paging:
         Stops now and then for the caller to decide whether to go on; between two steps anything may change.
         """
         for queue_id, records in piece.records.items():
-            queue = self._state.queues_by_id.get(queue_id)
-            if queue is None or not queue.count:
+            queue = self._catalog.queues_by_id.get(queue_id)
+            if queue is None or not queue.messages.count:
                 continue
             kept: Container[int] | None = None
             for start in range(0, len(records.lsns), STEP):
                 ids = records.lsns[start : start + STEP].tolist()
                 places = dict(zip(ids, range(start, start + len(ids)), strict=True))
-                entries = queue.find_all(ids)
+                entries = queue.messages.find_all(ids)
                 if outdated:
                     self._move(queue, entries, piece.source, records, places, outdated, tally)
-                here = [entry for entry in entries if type(entry.event) is Enqueued]
+                here = [entry for entry in entries if type(entry.body) is not BodyRef]
                 if here and self.is_enough:
-                    tally.left += sum([size_of(entry.outline()) for entry in here])
+                    tally.left += sum([entry.size for entry in here])
                 elif here:
                     kept = self._kept(queue) if kept is None else kept
                     self._let_go(queue, here, piece.source, records, places, kept, tally)
                 yield
-            if queue.paged and queue not in self._ahead:
+            if queue.messages.paged and queue not in self._ahead:
                 self._ahead[queue] = _ReadAhead(queue)
 
     def _move(
@@ -191,50 +189,50 @@ class Paging:
         places: Mapping[int, int], outdated: Container[str], tally: Tally,
     ) -> None:  # fmt: skip
         for entry in entries:
-            event = entry.event
-            if type(event) is PagedMessage and event.source.name in outdated:
-                moved = PagedMessage(entry.id, event.shape, source, records.offsets[places[entry.id]])
-                self._state.exchanged(queue, entry, moved)
+            body = entry.body
+            if type(body) is BodyRef and body.source.name in outdated:
+                moved = BodyRef(entry.id, source, records.offsets[places[entry.id]], body.size)
+                self._catalog.replace_body(queue, entry, moved)
                 tally.moved += moved.size
 
     def _let_go(
         self, queue: Queue, entries: Sequence[Entry], source: BodySource, records: PlacedRecords,
         places: Mapping[int, int], kept: Container[int], tally: Tally,
     ) -> None:  # fmt: skip
-        exchanged, shape_of = self._state.exchanged, self._shapes.of
+        replace = self._catalog.replace_body
         for entry in entries:
-            event = entry.event
-            if type(event) is not Enqueued:
+            body = entry.body
+            if body is None or type(body) is BodyRef:
                 continue
-            size = len(event.payload)
+            size = len(body)
             if entry.holder is not None or entry.id in kept:
                 tally.left += size
                 continue
             at = places[entry.id]
-            if _seal(entry.id, event, records.seals[at] >= PART_SEAL) != records.seals[at]:
+            if _seal(entry, body, records.seals[at] >= PART_SEAL) != records.seals[at]:
                 continue  # the record was taken back, and its LSN is another one's now
-            exchanged(queue, entry, PagedMessage(entry.id, shape_of(event), source, records.offsets[at]))
+            replace(queue, entry, BodyRef(entry.id, source, records.offsets[at], size))
             tally.freed += size
 
     def _kept(self, queue: Queue) -> set[int]:
         """What the consumers of `queue` take next, in a memory that all queues share."""
-        bound = lead_bytes(self.memory_bytes, len(self._state.queues_by_id))
+        bound = lead_bytes(self.memory_bytes, len(self._catalog.queues_by_id))
         kept: set[int] = set()
-        for position in queue.positions()[:POSITIONS_KEPT]:
+        for position in queue.dispatcher.positions()[:POSITIONS_KEPT]:
             kept.update(entry.id for entry in _lead(position, bound, AHEAD_MESSAGES))
         return kept
 
 
-def _seal(lsn: int, event: Enqueued, part: bool) -> int:
+def _seal(entry: Entry, body: bytes, part: bool) -> int:
     """What `PlacedRecords` has for this message, if the record there is its own."""
-    queues, payload, durable, priority, expires_at_ms, key = event
+    lsn, (queues, durable, priority, expires_at_ms, key) = entry.id, entry.header
     if len(queues) == 1 and not key:
         head = PLAIN_HEAD.pack(
             lsn, RecordKind.ENQUEUED, PART if part else 0, VERSION, durable, priority, expires_at_ms, 1, 0, queues[0]
         )
-        found = crc32(payload, crc32(head))
+        found = crc32(body, crc32(head))
     else:
-        found = SEAL.unpack_from(encode(lsn, event, part))[1]
+        found = SEAL.unpack_from(encode(lsn, entry.enqueued(body), part))[1]
     return found | PART_SEAL if part else found
 
 
@@ -249,7 +247,7 @@ def _lead(position: OrderCursor, bytes_max: int, messages_max: int) -> list[Entr
     size = 0
     for entry in position.ahead():
         found.append(entry)
-        size += size_of(entry.outline())
+        size += entry.size
         if size >= bytes_max or len(found) >= messages_max:
             break
     return found
@@ -264,10 +262,10 @@ class _ReadAhead:
         self._queue = queue
         self._marks: dict[OrderCursor, Entry] = {}
 
-    def due(self, is_known: Callable[[Entry], bool]) -> list[tuple[Entry, PagedMessage]]:
+    def due(self, is_known: Callable[[Entry], bool]) -> list[tuple[Entry, BodyRef]]:
         """What is paged out of the messages ahead of those who have passed half of what they had ahead of them."""
-        found: list[tuple[Entry, PagedMessage]] = []
-        positions = self._queue.positions()
+        found: list[tuple[Entry, BodyRef]] = []
+        positions = self._queue.dispatcher.positions()
         if len(self._marks) > len(positions):
             self._marks = {position: mark for position, mark in self._marks.items() if position in positions}
         bound = max(AHEAD_BYTES_MIN, AHEAD_BYTES // max(1, len(positions) // 4))
@@ -275,19 +273,19 @@ class _ReadAhead:
             mark = self._marks.get(position)
             if mark is not None and not position.has_passed(mark):
                 entry = position.peek()
-                if entry is None or type(entry.event) is not PagedMessage or is_known(entry):
+                if entry is None or type(entry.body) is not BodyRef or is_known(entry):
                     continue
             entries = _lead(position, bound, AHEAD_MESSAGES)
             if entries:
                 self._marks[position] = _middle(entries, bound)
-                found += [(entry, entry.event) for entry in entries if type(entry.event) is PagedMessage]
+                found += [(entry, entry.body) for entry in entries if type(entry.body) is BodyRef]
         return found
 
 
 def _middle(entries: Sequence[Entry], bytes_max: int) -> Entry:
     size = 0
     for at, entry in enumerate(entries):
-        size += size_of(entry.outline())
+        size += entry.size
         if 2 * size >= bytes_max or 2 * at >= AHEAD_MESSAGES:
             return entry
     return entries[-1]

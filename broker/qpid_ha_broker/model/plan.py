@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from qpid_ha_broker.events.types import Dequeued, DequeueReason, Enqueued, ProducerAdvanced
+from qpid_ha_broker.events.types import DequeueReason, Enqueued, ProducerAdvanced
 from qpid_ha_broker.model.errors import InvalidArgument, NotFound, QueueFull, QueueLocked
-from qpid_ha_broker.model.log import Log
-from qpid_ha_broker.model.paged import size_of
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import FullPolicy, Replicate
 from qpid_ha_broker.model.sequence import Entry
@@ -16,6 +14,10 @@ from qpid_ha_broker.model.transaction import Message
 
 MAX_KEY_CHARACTERS = 4096
 """Of a last-value key: what a record can hold at most, and more than anybody needs."""
+
+
+_new_tuple = tuple.__new__
+"""Makes a named tuple of a tuple at half of what calling its class costs."""
 
 
 class MessageReader(Protocol):
@@ -34,10 +36,6 @@ class Departure(NamedTuple):
     queue: Queue
     entries: list[Entry]
     reason: DequeueReason
-
-
-Written = tuple[int, Enqueued | ProducerAdvanced]
-"""What was written, and with which LSN."""
 
 
 class EnqueuePlan:
@@ -85,7 +83,7 @@ class EnqueuePlan:
         numbered = bool(message.producer and self.producers)
         durable = message.durable or numbered  # its number outlives a crash: without it, it would be taken for there
         for (expires_at_ms, key, local), ids in joined.items():
-            event = Enqueued(tuple(ids), message.payload, durable, message.priority, expires_at_ms, key)
+            event = _new_tuple(Enqueued, (tuple(ids), message.payload, durable, message.priority, expires_at_ms, key))
             (self.local_events if local else self.events).append(event)
         if numbered and joined:
             only_local = all(local for _, _, local in joined)
@@ -106,12 +104,12 @@ class EnqueuePlan:
             raise NotFound(f"queue {queue.name} was deleted")
         if queue.locked:
             raise QueueLocked(queue.locked)
-        if key and queue.limited:
+        if key and queue.limits.is_bounded:
             self._replace(queue, size, key)
         count, total = self._coming.get(queue, (0, 0))
-        if queue.limited:
+        if queue.limits.is_bounded:
             try:
-                dropped = queue.displaced_by(size, message.priority, count, total)
+                dropped = queue.limits.displaced_by(size, message.priority, count, total)
             except QueueFull as error:
                 # Who has named the queue is refused, as by any other; who has not is none of its concern.
                 if queue.arguments.policy_type is not FullPolicy.SELF_DESTRUCT or not routed:
@@ -124,7 +122,7 @@ class EnqueuePlan:
             if dropped:
                 self.displaced.setdefault(queue, []).extend(dropped)
                 count -= len(dropped)
-                total -= sum(size_of(entry.outline()) for entry in dropped)
+                total -= sum(entry.size for entry in dropped)
         self._coming[queue] = (count + 1, total + size)
         return True
 
@@ -132,10 +130,10 @@ class EnqueuePlan:
         """A newer value needs no more room than it has over the older one, be that in the queue or about to come."""
         count, total = self._coming.get(queue, (0, 0))
         planned = self._values.get((queue, key))
-        older = queue.displace_value(key) if planned is None else None
+        older = queue.limits.displace_value(key) if planned is None else None
         if older is not None:
             self.displaced.setdefault(queue, []).append(older)
-            planned = size_of(older.outline())
+            planned = older.size
         if planned is not None:
             self._coming[queue] = count - 1, total - planned
         self._values[queue, key] = size
@@ -150,7 +148,7 @@ class EnqueuePlan:
 
     def _abandon(self) -> None:
         for queue, entries in self.displaced.items():
-            queue.undo_displacing(entries)
+            queue.limits.undo_displacing(entries)
         self.displaced.clear()
         self.overrun.clear()
         self.outranked = 0
@@ -167,29 +165,3 @@ def _expiry(queue: Queue, message: Message, now_ms: int) -> int:
     if not limit:
         return message.expires_at_ms
     return min(message.expires_at_ms or now_ms + limit, now_ms + limit)
-
-
-def write(plan: EnqueuePlan, departures: Sequence[Departure], log: Log, local_log: Log) -> list[Written]:
-    """Write `plan`, and `departures`, one unit in each log; returns what of the plan was written, with its LSNs."""
-    # What a message moves to comes first: were only one of the units kept, it would be there twice, and not lost.
-    # For the same reason the unit comes last after which the numbers of its messages are known.
-    log_first = plan.events and (departures or not plan.advances)
-    order = (log, local_log) if log_first else (local_log, log)
-    written: list[Written] = []
-    for each in order:
-        written += _append_all(each, plan.written_to(log_is_local=each is local_log), departures)
-    return written
-
-
-def _append_all(
-    log: Log, events: Sequence[Enqueued | ProducerAdvanced], departures: Sequence[Departure]
-) -> list[Written]:
-    """Write `events`, and what of `departures` is for `log`, in one unit; returns `events` with their LSNs."""
-    dequeued = [
-        Dequeued(departure.queue.id, tuple(entry.id for entry in departure.entries), departure.reason)
-        for departure in departures
-        if departure.queue.log is log
-    ]
-    if dequeued or len(events) > 1:
-        return list(zip(log.append_unit([*events, *dequeued]), events, strict=False))
-    return [(log.append(event), event) for event in events]

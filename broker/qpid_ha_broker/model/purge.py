@@ -5,10 +5,14 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.events.types import DequeueReason
+from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary
+from qpid_ha_broker.model.gate import check_unlocked
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resource_set import ResourceSets
 from qpid_ha_broker.model.sequence import BLOCK_LENGTH, Entry
+from qpid_ha_broker.model.work import Task, WorkQueue, finish
 
 PURGED_BLOCKS: Final = 4
 """Blocks of a queue that are looked at together, and dropped with one event: a millisecond or two of work."""
@@ -32,17 +36,66 @@ class Purge:
         self.failure: ModelError | None = None
         self.has_seen_all = False
         """`next_portion` has nothing more to give."""
-        self._walk = queue.walk()
+        self._walk = queue.messages.walk()
         self._newest_id = queue.log.last_lsn
 
     def next_portion(self) -> list[Entry]:
         """What to drop next, which may be nothing. What is coming back from who has gone is nobody's any more."""
         blocks = list(islice(self._walk, PURGED_BLOCKS))
         self.has_seen_all = len(blocks) < PURGED_BLOCKS
-        newest_id, free = self._newest_id, {None, *(each.holder for each in self.queue.returning)}
+        newest_id, free = self._newest_id, {None, *(each.holder for each in self.queue.dispatcher.returning)}
         return [entry for block in blocks for entry in block if entry.id <= newest_id and entry.holder in free]
 
     def give_up(self, kind: type[ModelError], why: str) -> None:
         """It comes to no end, because of `why`."""
         done = f"{self.count} messages of queue {self.queue.name} were dropped before"
         self.failure = kind(f"the purge was not finished: {why}; {done}")
+
+
+class Purges:
+    """The promise: each purge that was begun comes to its end, done or given up; `work` has its portions."""
+
+    def __init__(self, sets: ResourceSets, work: WorkQueue) -> None:
+        self._sets = sets
+        self._work = work
+        self._tasks: dict[Purge, Task] = {}
+        """Those that go on."""
+
+    def begin(self, queue: Queue) -> Purge:
+        """Drop what is available; what consumers hold stays theirs. Raises NotPrimary, QueueLocked.
+
+        More than a portion takes its time; consumers that take some of it meanwhile have it.
+        """
+        self._sets.default.check_writable()
+        check_unlocked(queue)
+        purge = Purge(queue)
+        self._tasks[purge] = task = self._run(purge)
+        if queue.messages.count <= PURGED_LENGTH:
+            finish(task)
+        else:
+            self._work.add(task)
+        return purge
+
+    def finish(self, queue: Queue) -> None:
+        """Bring the purges of `queue` to their end now: its messages are about to get other ids."""
+        for purge, task in list(self._tasks.items()):
+            if purge.queue is queue:
+                finish(task)
+
+    def _run(self, purge: Purge) -> Task:
+        queue, sets = purge.queue, self._sets
+        while not (queue.deleted or sets.default.read_only):
+            entries = purge.next_portion()
+            if entries:
+                purge.count += len(entries)
+                sets.holding(queue).dequeue(queue, entries, DequeueReason.PURGED)
+            if purge.has_seen_all:
+                purge.written = sets.written
+                break
+            yield
+        else:
+            if queue.deleted:
+                purge.give_up(NotFound, f"queue {queue.name} was deleted meanwhile")
+            else:
+                purge.give_up(NotPrimary, sets.default.read_only)
+        del self._tasks[purge]

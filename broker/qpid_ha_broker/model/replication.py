@@ -1,7 +1,7 @@
 """How much of each object backups keep: which level it gets when it is made, and in which log what is said of it goes.
 
-There are two logs: the one that all brokers of a cluster share, and a broker's own. A queue of level `configuration`
-lives in the first with its messages in the second.
+There are two resource sets: `default`, which all brokers of a cluster share, and `local`, a broker's own. A queue of
+level `configuration` is in the first, with its messages in the second.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from fnmatch import fnmatchcase
 
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
-from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate, replication_argument
 
@@ -29,7 +28,12 @@ STANDARD_EXCHANGES = {
 
 def is_local(thing: Queue | Exchange) -> bool:
     """Whether no other broker knows of it."""
-    return thing.id >= LOCAL_BASE
+    return thing.replication is Replicate.NONE
+
+
+def has_replicated_messages(queue: Queue) -> bool:
+    """Whether its messages are in the log of `default`."""
+    return queue.replication is Replicate.MESSAGES
 
 
 def is_local_binding(exchange: Exchange, queue: Queue, arguments: Arguments) -> bool:

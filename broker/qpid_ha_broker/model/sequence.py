@@ -13,10 +13,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import cast
 
 from qpid_ha_broker.events.types import Enqueued
-from qpid_ha_broker.model.paged import Outline, PagedMessage
+from qpid_ha_broker.model.headers import MessageHeader
+from qpid_ha_broker.model.paged import Body, BodyDamaged, BodyRef, read_bodies
 from qpid_ha_broker.model.work import Task
 
 BLOCK_LENGTH = 512
@@ -39,6 +39,10 @@ GONE = Holder()
 """Holds what has left the queue."""
 ELSEWHERE = Holder()
 """Holds what was acquired at another broker, as the log tells."""
+DISPLACED = Holder()
+"""Holds what has to go so that something newer fits, until it has gone."""
+EXPIRED = Holder()
+"""Holds what has expired, until it has gone."""
 
 
 class SequenceBlock:
@@ -54,35 +58,71 @@ class SequenceBlock:
 
 
 class Entry:
-    """A message in one queue. Available while `holder` is None; `event` is None once it is gone.
+    """A message in one queue. Available while `holder` is None; `body` is None once it is gone.
 
-    `event` is a PagedMessage while the payload is on disk alone.
+    `body` is a BodyRef while it is paged out. What somebody holds is in memory.
     `acquired_before`: somebody had it and gave it back, so whoever gets it next may see it for the second time.
     """
 
-    __slots__ = ("acquired_before", "block", "delivery_count", "event", "holder", "id")
+    __slots__ = ("acquired_before", "block", "body", "delivery_count", "header", "holder", "id")
 
-    def __init__(self, message_id: int, event: Outline) -> None:
+    def __init__(self, message_id: int, header: MessageHeader, body: Body) -> None:
         self.id = message_id
-        self.event: Outline | None = event
+        self.header = header
+        self.body: Body | None = body
         self.holder: Holder | None = None
         self.delivery_count = 0
         self.acquired_before = False
         self.block: SequenceBlock | None = None
 
-    def content(self) -> Enqueued:
-        """The message; raises LookupError when it is gone, which would be a bug of the caller.
+    @property
+    def size(self) -> int:
+        """Bytes of the body, wherever it is. Raises LookupError when it is gone."""
+        body = self.body
+        return body.size if type(body) is BodyRef else len(self.resident_body())
 
-        What is paged out is fetched from disk, now: raises BodyDamaged. Ask for the `outline` where that will do.
-        """
-        event = self.outline()
-        return event.whole() if type(event) is PagedMessage else cast(Enqueued, event)
+    def ref(self) -> BodyRef:
+        """Where the body is that is paged out. Raises LookupError when it is not, or gone."""
+        body = self.body
+        if type(body) is not BodyRef:
+            raise LookupError(f"message {self.id} {self._place()}")
+        return body
 
-    def outline(self) -> Outline:
-        """All but the payload, at no cost; raises LookupError when it is gone."""
-        if self.event is None:
-            raise LookupError(f"message {self.id} has left its queue")
-        return self.event
+    def resident_body(self) -> bytes:
+        """The body that is in memory. Raises LookupError when it is not, or gone: `load_bodies` is for those."""
+        body = self.body
+        if body is None or type(body) is BodyRef:
+            raise LookupError(f"message {self.id} {self._place()}")
+        return body
+
+    def _place(self) -> str:
+        if self.body is None:
+            return "has left its queue"
+        return "is paged out" if type(self.body) is BodyRef else "is in memory"
+
+    def enqueued(self, body: bytes) -> Enqueued:
+        """The event that brought the message, whose body is `body`."""
+        queues, durable, priority, expires_at_ms, key = self.header
+        return Enqueued(queues, body, durable, priority, expires_at_ms, key)
+
+
+def load_bodies(entries: Sequence[Entry]) -> list[bytes]:
+    """The bodies of `entries`. Those that are paged out are read now, neighbours with one read; they stay paged out.
+
+    It waits for the disk, so it is not for the message path, whose bodies the pager brings back ahead of the consumers.
+    Raises BodyDamaged, or LookupError for what is gone.
+    """
+    refs = [entry.body for entry in entries if type(entry.body) is BodyRef]
+    if not refs:
+        return [entry.resident_body() for entry in entries]
+    read = iter(read_bodies(refs))
+    bodies: list[bytes] = []
+    for entry in entries:
+        body = next(read) if type(entry.body) is BodyRef else entry.resident_body()
+        if isinstance(body, BodyDamaged):
+            raise body
+        bodies.append(body)
+    return bodies
 
 
 class MessageSequence:
@@ -102,17 +142,17 @@ class MessageSequence:
     def __iter__(self) -> Iterator[Entry]:
         """Every entry that is still here, acquired or not."""
         for block in tuple(self._blocks):
-            yield from [entry for entry in block.entries if entry.event is not None]
+            yield from [entry for entry in block.entries if entry.body is not None]
 
     def walk(self) -> Iterator[list[Entry]]:
         """Every entry that is still here, some at a time; between two steps the sequence may change in any way."""
         block: SequenceBlock | None = self._blocks[0]
         while block is not None:
-            yield [entry for entry in block.entries if entry.event is not None]
+            yield [entry for entry in block.entries if entry.body is not None]
             block = block.next
 
-    def append(self, entry: Entry) -> None:
-        """Add the newest entry; its id is above all others."""
+    def append(self, entry: Entry) -> Entry | None:
+        """Add the newest entry; its id is above all others. It takes nobody's place: None."""
         block = self._last
         if len(block.entries) >= BLOCK_LENGTH:
             block = self._open_block(entry.id)
@@ -120,13 +160,14 @@ class MessageSequence:
         block.live += 1
         entry.block = block
         self._length += 1
+        return None
 
     def remove(self, entry: Entry) -> None:
-        """Take `entry` out for good and let go of its content."""
+        """Take `entry` out for good and let go of its body."""
         block = entry.block
         if block is None:
             raise LookupError(f"message {entry.id} has left its queue")
-        entry.event = entry.block = None
+        entry.body = entry.block = None
         entry.holder = GONE
         self._length -= 1
         block.live = live = block.live - 1
@@ -138,7 +179,7 @@ class MessageSequence:
         at = bisect_right(self._blocks, message_id, key=_first_id) - 1
         entries = self._blocks[max(at, 0)].entries
         index = bisect_left(entries, message_id, key=_entry_id)
-        if index < len(entries) and entries[index].id == message_id and entries[index].event is not None:
+        if index < len(entries) and entries[index].id == message_id and entries[index].body is not None:
             return entries[index]
         return None
 
@@ -149,12 +190,12 @@ class MessageSequence:
         at = first_id = 0
         for message_id in ids:
             at += 1
-            if at >= len(entries) or entries[at].id != message_id or entries[at].event is None:
+            if at >= len(entries) or entries[at].id != message_id or entries[at].body is None:
                 if not entries or not first_id <= message_id <= entries[-1].id:
                     block = self._blocks[max(bisect_right(self._blocks, message_id, key=_first_id) - 1, 0)]
                     entries, first_id = block.entries, block.first_id
                 at = bisect_left(entries, message_id, key=_entry_id)
-            if at < len(entries) and entries[at].id == message_id and entries[at].event is not None:
+            if at < len(entries) and entries[at].id == message_id and entries[at].body is not None:
                 found.append(entries[at])
         return found
 
@@ -167,7 +208,7 @@ class MessageSequence:
             if self._blocks[at].live:
                 entries = self._blocks[at].entries
                 stop = bisect_left(entries, bound, key=_entry_id)
-                pieces.append([entry for entry in entries[:stop] if entry.event is not None][-missing:])
+                pieces.append([entry for entry in entries[:stop] if entry.body is not None][-missing:])
                 missing -= len(pieces[-1])
             at -= 1
         return [entry for piece in reversed(pieces) for entry in piece]
@@ -189,7 +230,7 @@ class MessageSequence:
         self._length += len(entries)
 
     def take_all(self) -> list[Entry]:
-        """Empty the sequence; the entries keep their content. Cursors go on with what comes later."""
+        """Empty the sequence; the entries keep their bodies. Cursors go on with what comes later."""
         taken = list(self)
         last = SequenceBlock(0)
         for block in self._blocks:
@@ -216,7 +257,7 @@ class MessageSequence:
         for block in self._blocks:
             block.first_id = previous + 1 if block is not self._blocks[0] else 0
             for entry in block.entries:
-                if entry.event is not None:
+                if entry.body is not None:
                     previous = new_ids[entry.id]
                 # A tombstone joins its neighbour before it: `find` takes the first of equals, which is that one.
                 entry.id = previous
@@ -235,7 +276,7 @@ class MessageSequence:
             if block.live:
                 stop = bisect_right(block.entries, most, key=_entry_id)
                 for index in range(stop - 1, -1, -1):
-                    if block.entries[index].event is not None:
+                    if block.entries[index].body is not None:
                         return block.entries[index].id
         return 0
 
@@ -293,7 +334,7 @@ def _thin(block: SequenceBlock) -> None:
     """One tombstone stands for all in a row: places and the order of ids stay, so cursors and `find` notice nothing."""
     entries = block.entries
     start = 0
-    for at in [at for at, entry in enumerate(entries) if entry.event is not None]:
+    for at in [at for at, entry in enumerate(entries) if entry.body is not None]:
         entries[start:at] = entries[start : start + 1] * (at - start)
         start = at + 1
     entries[start:] = entries[start : start + 1] * (len(entries) - start)
@@ -378,7 +419,7 @@ class HistoryCursor(Cursor):
         while True:
             entries = block.entries
             for at in range(index, len(entries)):
-                if entries[at].event is not None:
+                if entries[at].body is not None:
                     self._block, self._index = block, at
                     return entries[at]
             following = block.next
@@ -392,5 +433,5 @@ class HistoryCursor(Cursor):
         block: SequenceBlock | None = self._block
         index = self._index
         while block is not None:
-            yield from [entry for entry in block.entries[index:] if entry.event is not None]
+            yield from [entry for entry in block.entries[index:] if entry.body is not None]
             block, index = block.next, 0

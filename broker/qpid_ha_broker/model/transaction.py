@@ -59,7 +59,7 @@ class Transaction(Holder):
         """Remember to forget a message that is done with; after a rollback `consumer` has it again, if it is given."""
         if entry.holder is self:
             return  # Accepted twice; a log that dequeues it twice could not be replayed.
-        queue.hold(entry, self)
+        queue.messages.hold(entry, self)
         self.accepted.append((queue, entry))
         if consumer is not None:
             self._consumers[entry] = consumer

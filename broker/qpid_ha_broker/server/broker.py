@@ -9,28 +9,25 @@ import time
 import uuid
 from collections.abc import Iterable
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
+from qpid_ha_broker import __version__
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.container import Container, ContainerSettings, LogNotice
 from qpid_ha_broker.amqp.nodes import NodeSettings
 from qpid_ha_broker.ha.replica import Restored
-from qpid_ha_broker.model.administration import Done, Outcome, Result
-from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.log import CommitToken
+from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.model.queue_arguments import FullPolicy
-from qpid_ha_broker.model.state import MESSAGE_OVERHEAD
 from qpid_ha_broker.server.administration import check_known, control_methods
 from qpid_ha_broker.server.admission import Admission, AdmissionLimits
 from qpid_ha_broker.server.broker_store import BrokerStore
 from qpid_ha_broker.server.client_protocol import ClientProtocol
 from qpid_ha_broker.server.cluster_control import cluster_methods
+from qpid_ha_broker.server.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control import REFUSED, ControlError, ControlServer
 from qpid_ha_broker.server.descriptors import Descriptors
-from qpid_ha_broker.server.engines import EngineFactory, SaslConfiguration, server_domain
+from qpid_ha_broker.server.engines import Engines
 from qpid_ha_broker.server.listeners import Listeners
 from qpid_ha_broker.server.logs import RateLimitedLog, configure_logging
 from qpid_ha_broker.server.membership import Membership
@@ -41,7 +38,6 @@ from qpid_ha_broker.server.store import make_store
 from qpid_ha_broker.server.store_loading import StoreLoading
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.kinds import AUTO, QueueArgument
-from qpid_ha_config.loading import check_files
 from qpid_ha_config.settings import BrokerSettings
 
 log = logging.getLogger("broker")
@@ -67,18 +63,14 @@ class Broker:
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
-        self.store = make_store(settings)
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
         self.container.resources.deduplication.producers = settings.deduplication.producers
         self.is_stopping = False
-        self.listening: list[str] = []
-        """The addresses in use, with the real port where 0 was asked."""
-        self.failed = asyncio.Event()
-        """The broker cannot go on, because of `failure`."""
         self.failure = ""
+        """Why it cannot go on; empty: it can."""
         self.ended = asyncio.Event()
-        """This broker was told to end, through itself: whoever runs it has to call `stop`."""
+        """This broker was told to end, through itself, or cannot go on: whoever runs it has to call `stop`."""
         self._clean = ""
         self._started = time.monotonic()
         self._protocols: dict[Connection, ClientProtocol] = {}
@@ -89,19 +81,17 @@ class Broker:
         self._turn_is_due = False
         self._has_news = False
         """In this turn something was committed of which clients may not have been told yet."""
-        self._waiters: list[tuple[Outcome[Any], asyncio.Future[Any]]] = []
-        self._descriptors = Descriptors.current()
-        self.admission: Admission[ClientProtocol] = Admission(self._admission_limits())
+        self.waiters = CommitWaiters(self.schedule_turn)
+        descriptors = Descriptors.current()
+        self.admission: Admission[ClientProtocol] = Admission(_admission_limits(settings, descriptors))
         self.refusals = RateLimitedLog(logging.getLogger("connection"))
         """For what everybody can cause who reaches a port."""
         self._notes = RateLimitedLog(logging.getLogger("connection"), burst=NOTES_AT_ONCE)
-        self._listeners = Listeners(self.admission, self._descriptors, self.refusals)
-        self._engine_factories: list[EngineFactory] = []
-        """Of each listener."""
-        self._sasl: SaslConfiguration | None = None
+        self._listeners = Listeners(self.admission, descriptors, self.refusals)
+        self._engines = Engines(self.current)
         self._ticker: asyncio.Task[None] | None = None
         self.copies = QueueCopies(self)
-        self._methods = control_methods(settings.name, self.container.administration, self, self.wait_done) | {
+        self._methods = control_methods(settings.name, self.container.administration, self, self.waiters.wait_done) | {
             "replicate": self.copies.replicate,
             "reload-tls": self.reload_tls,
         }
@@ -109,7 +99,8 @@ class Broker:
         self.membership: Membership
         """Since the store is loaded."""
         self._set_replication()
-        self.broker_store = None if self.store is None else BrokerStore(self, self.store)
+        store = make_store(settings)
+        self.broker_store = None if store is None else BrokerStore(self, store)
         """What is done with the store, if there is one."""
         self.loading: StoreLoading | None = None
         """While the store is loaded; nobody may touch the container's resources then."""
@@ -129,7 +120,7 @@ class Broker:
         for key in [key for key in after if before[key] != after[key]]:
             log.info("setting %s changed from %s to %s", key, before[key], after[key])
         self._settings = settings
-        self.admission.limits = self._admission_limits()
+        self.admission.limits = _admission_limits(settings, self._listeners.descriptors)
         self.container.settings = container_settings(settings)
         self.container.nodes.settings = self.container.settings.nodes
         self.container.resources.deduplication.producers = settings.deduplication.producers
@@ -146,24 +137,16 @@ class Broker:
         return self.container.configuration.set_replication(rules, ha.replicate)
 
     def reload_tls(self, params: dict[str, object]) -> object:
-        """Show new clients the certificates that are in the files now; who is connected keeps what he has.
-
-        Raises ControlError when they cannot be used; then everything stays as it was. Connections to other brokers
-        read them whenever they are made.
-        """
+        """`Engines.reload_tls` for an operator. Raises ControlError when the files cannot be used."""
         check_known(params, ())
-        tls = self._settings.tls
-        listeners = [engines for engines in self._engine_factories if engines.is_tls]
+        certificate = self._settings.tls.certificate
         try:
-            check_files(self._settings)
-            domains = [server_domain(tls) for _ in listeners]
+            listeners = self._engines.reload_tls()
         except SettingsError as error:
             log.error("the files of TLS were not read again, and the ones in use stay: %s", error)
             raise ControlError(REFUSED, str(error), {"key": error.key}) from None
-        for engines, domain in zip(listeners, domains, strict=True):
-            engines.use_domain(domain)
-        log.info("the files of TLS were read again, for %d listeners", len(listeners))
-        return {"listeners": len(listeners), "certificate": None if tls.certificate is None else str(tls.certificate)}
+        log.info("the files of TLS were read again, for %d listeners", listeners)
+        return {"listeners": listeners, "certificate": None if certificate is None else str(certificate)}
 
     # --- start and stop
 
@@ -173,8 +156,7 @@ class Broker:
         Then nothing listens. Until the store is loaded everybody who connects is told so.
         """
         settings = self._settings
-        if settings.sasl.users_db is not None:
-            self._sasl = SaslConfiguration(settings.sasl.users_db.absolute())
+        self._engines.start()
         if self.broker_store is not None:
             self.loading = StoreLoading(settings.name, lambda: self.listening, lambda: self.end(""))
             self._control.methods = self.loading.methods(self._methods["ping"])
@@ -190,8 +172,8 @@ class Broker:
         except BaseException:
             await self._close_listeners()
             await self._control.close()
-            if self.store is not None and self.store.is_started:
-                await self.store.close("")
+            if self.broker_store is not None and self.broker_store.store.is_started:
+                await self.broker_store.store.close("")
             raise
         if not self.membership.is_standalone:
             self.membership.start()
@@ -204,7 +186,8 @@ class Broker:
 
     def _join(self, restored: Restored | None) -> None:
         """Be a member, of the cluster or of none. Raises what `make_membership` does."""
-        self.membership = make_membership(self, self.store, restored)
+        store = None if self.broker_store is None else self.broker_store.store
+        self.membership = make_membership(self, store, restored)
         self._control.methods = cluster_methods(self.facts, self.end, self.membership, self._methods)
         if self.membership.is_standalone:
             self.membership.start()  # before the first client: there is nobody to ask
@@ -213,23 +196,8 @@ class Broker:
 
     async def _listen(self) -> None:
         for address in self._settings.listen:
-            engines = EngineFactory(self.current, address, self._sasl)
-            self._engine_factories.append(engines)
-            port = await self._listeners.listen(address, partial(ClientProtocol, self, engines))
-            self.listening.append(f"{address.scheme}://{address.host}:{port}")
-
-    def _admission_limits(self) -> AdmissionLimits:
-        settings, usable = self._settings, self._descriptors.for_clients
-        limits = AdmissionLimits.within(
-            usable,
-            clients=settings.max_connections,
-            clients_per_address=settings.max_connections_per_address,
-            unopened=settings.max_unopened_connections,
-        )
-        if limits.clients < settings.max_connections:
-            text = "max-connections is %d, but %d file descriptors allow for %d clients only: raise LimitNOFILE"
-            log.warning(text, settings.max_connections, self._descriptors.limit, limits.clients)
-        return limits
+            engines = self._engines.for_listener(address)
+            await self._listeners.listen(address, partial(ClientProtocol, self, engines))
 
     async def stop(self) -> None:
         """Settle what can be settled, tell every client, and wait for them at most `stop-timeout`.
@@ -248,7 +216,7 @@ class Broker:
         self.turn()
         if has_served and not self.failure:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.wait_committed(self.container.resources.written), LAST_ANSWERS_S)
+                await asyncio.wait_for(self.waiters.wait_committed(self.container.resources.written), LAST_ANSWERS_S)
         goodbye = AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} is stopping")
         self.end_clients(goodbye)
         self.turn()
@@ -278,21 +246,25 @@ class Broker:
 
     def fail(self, reason: str) -> None:
         """Serve nobody any more: whoever runs this broker has to end it, and gets the reason."""
-        if self.failed.is_set():
+        if self.failure:
             return
         log.error("this broker ends: %s", reason)
         self.failure = reason
-        self.failed.set()
+        self.ended.set()
         self.end_clients(AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} ends"))
 
     async def _close_listeners(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
         self._listeners.close()
-        if self._sasl is not None:
-            self._sasl.close()
+        self._engines.close()
 
     # --- clients
+
+    @property
+    def listening(self) -> list[str]:
+        """The addresses in use, with the real port where 0 was asked."""
+        return self._listeners.addresses
 
     @property
     def connection_count(self) -> int:
@@ -357,8 +329,7 @@ class Broker:
             self._has_news = False
             self.container.tell_what_is_committed()
         self._flush_touched()
-        if self._waiters:
-            self._wake_waiters()
+        self.waiters.turn_ended()
         self._log_notices(self.container.take_notices())
         if self.broker_store is not None:
             self.broker_store.pager.turn()
@@ -381,41 +352,6 @@ class Broker:
             else:
                 logging.getLogger(source).log(number, "%s", text)
 
-    async def wait_committed(self, written: CommitToken) -> None:
-        """Come back once `written` is committed. Raises ControlError when that is for others to decide."""
-        await self.wait_done(Done(None, written))
-
-    async def wait_done(self, outcome: Outcome[Result]) -> Result:
-        """The result of a command, once all of it is done and committed.
-
-        Raises the ModelError for which it was given up, or ControlError when that is for others to decide.
-        """
-        waiter: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiters.append((outcome, waiter))
-        self.schedule_turn()
-        return await waiter
-
-    def refuse_waiters(self) -> None:
-        """This broker is primary no more: what becomes of its last events, others decide."""
-        waiters, self._waiters = self._waiters, []
-        text = "this broker stopped being primary before the change was committed: ask the next one whether it was kept"
-        for _, waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(ControlError(REFUSED, text, {"reason": "not-primary"}))
-
-    def _wake_waiters(self) -> None:
-        for outcome, waiter in self._waiters:
-            if waiter.done():
-                continue
-            try:
-                done = outcome.done()
-            except ModelError as error:
-                waiter.set_exception(error)
-                continue
-            if done is not None and done.written.is_committed:
-                waiter.set_result(done.result)
-        self._waiters = [item for item in self._waiters if not item[1].done()]
-
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
@@ -435,8 +371,8 @@ class Broker:
 
     def facts(self) -> dict[str, object]:
         """What `qpid-ha query` shows."""
-        state, log_ = self.container.resources.state, self.container.resources.log
-        queues = state.queues.values()
+        catalog, log_ = self.container.resources.catalog, self.container.resources.default.log
+        queues = catalog.queues.values()
         return {
             "name": self._settings.name,
             "version": self.container.settings.version,
@@ -447,12 +383,12 @@ class Broker:
             "uptime_s": round(time.monotonic() - self._started, 1),
             "connections": len(self._protocols),
             "unopened_connections": len(self.admission.unopened),
-            "queues": len(state.queues),
-            "exchanges": len(state.exchanges),
-            "messages": sum(queue.count for queue in queues),
-            "message_bytes": sum(queue.size for queue in queues),
-            "enqueued": sum(queue.enqueued_total for queue in queues),
-            "dequeued": sum(queue.dequeued_total for queue in queues),
+            "queues": len(catalog.queues),
+            "exchanges": len(catalog.exchanges),
+            "messages": sum(queue.messages.count for queue in queues),
+            "message_bytes": sum(queue.messages.size for queue in queues),
+            "enqueued": sum(queue.messages.enqueued_total for queue in queues),
+            "dequeued": sum(queue.messages.dequeued_total for queue in queues),
             "unroutable": self.container.resources.unroutable_total,
             "duplicates_dropped": self.container.resources.deduplication.dropped_total,
             "overrun_queues": self.container.overrun_queues_total,
@@ -460,9 +396,23 @@ class Broker:
             "dead_letters_dropped": self.container.resources.dead_letters_dropped_total,
             "last_lsn": log_.last_lsn,
             "committed_lsn": log_.committed_lsn,
-            "memory_bytes": state.memory_bytes,
+            "memory_bytes": catalog.memory_bytes,
             "peak_resident_bytes": _peak_resident_bytes(),
         }
+
+
+def _admission_limits(settings: BrokerSettings, descriptors: Descriptors) -> AdmissionLimits:
+    usable = descriptors.for_clients
+    limits = AdmissionLimits.within(
+        usable,
+        clients=settings.max_connections,
+        clients_per_address=settings.max_connections_per_address,
+        unopened=settings.max_unopened_connections,
+    )
+    if limits.clients < settings.max_connections:
+        text = "max-connections is %d, but %d file descriptors allow for %d clients only: raise LimitNOFILE"
+        log.warning(text, settings.max_connections, descriptors.limit, limits.clients)
+    return limits
 
 
 def _is_a_client(connection: Connection) -> bool:
@@ -473,7 +423,7 @@ def container_settings(settings: BrokerSettings) -> ContainerSettings:
     """What the container needs to know of the settings."""
     return ContainerSettings(
         name=settings.name,
-        version=product_version(),
+        version=__version__,
         nodes=NodeSettings(settings.auto_create, dict(settings.auto_create_arguments), temporary_limits(settings)),
         max_message_bytes=settings.max_message_bytes,
         max_links_per_connection=settings.max_links_per_connection,
@@ -496,14 +446,6 @@ def temporary_limits(settings: BrokerSettings) -> dict[str, QueueArgument]:
         return {}
     limits = {"qpid.max_size": size_bytes, "qpid.max_count": max(size_bytes // MESSAGE_OVERHEAD, 1)}
     return {**limits, "qpid.policy_type": FullPolicy.SELF_DESTRUCT.value}
-
-
-def product_version() -> str:
-    """The installed version; "unknown" when run from a bare source tree."""
-    try:
-        return version("qpid-ha")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _peak_resident_bytes() -> int:

@@ -44,7 +44,8 @@ class BrokerStore:
     def __init__(self, broker: StoreHost, store: Store) -> None:
         self.store = store
         self._broker = broker
-        self._resources = broker.container.resources
+        self._sets = broker.container.resources.sets
+        self._local_log = self._sets.local_log
         self.pager: Pager
         """Since `begin`."""
 
@@ -54,7 +55,7 @@ class BrokerStore:
         `show` hears how far it is. Raises StoreError.
         """
         settings = member_settings(self._broker.current(), "")
-        found = self.store.recover(self._resources, apply_all=settings.is_standalone, show=show)
+        found = self.store.recover(self._sets, apply_all=settings.is_standalone, show=show)
         try:
             return Loaded(found, restored_from(self.store.disk, found, settings.tail_bytes))
         except OSError as error:
@@ -62,11 +63,12 @@ class BrokerStore:
 
     def begin(self, found: Recovered) -> None:
         """It was read; the loop runs."""
-        resources = self._resources
-        pager = Pager(resources, self.store.bodies, self._memory_bytes(), self._broker.schedule_turn, self._unreadable)
+        pager = Pager(
+            self._sets.catalog, self.store.bodies, self._memory_bytes(), self._broker.schedule_turn, self._unreadable
+        )
         self.pager = self.store.pager = pager
         pager.start(found.next_number)
-        resources.local_log.add_witness(WITNESS)
+        self._local_log.add_witness(WITNESS)
         self.store.start(self)
 
     def turn_ended(self) -> None:
@@ -74,7 +76,7 @@ class BrokerStore:
         if self.store.health == "failed":
             return
         try:
-            self.store.persist_local(self._resources.local_log.take_parts())
+            self.store.persist_local(self._local_log.take_parts())
         except Exception as error:  # what is missing in the journal now must never seem to be there
             log.exception("a bug: %s", error)
             self._broker.fail(f"a bug in the store ({type(error).__name__}); the log has it")
@@ -107,7 +109,7 @@ class BrokerStore:
 
     def persisted(self, local_lsn: int, number: int) -> None:
         """On disk up to there."""
-        local_log = self._resources.local_log
+        local_log = self._local_log
         before = local_log.committed_lsn
         local_log.acknowledge(WITNESS, local_lsn)
         if local_log.committed_lsn != before:

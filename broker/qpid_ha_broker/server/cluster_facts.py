@@ -5,7 +5,13 @@ Of a standalone broker there is nothing to tell but that it is one.
 
 from __future__ import annotations
 
+from typing import Final
+
+from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.member import Member
+
+FROM_STREAM: Final = (StoreOrigin.MEMORY, StoreOrigin.UNVERIFIED)
+"""What is held came from no store."""
 
 
 def summary(member: Member, *, shut_down: bool) -> dict[str, object]:
@@ -14,6 +20,7 @@ def summary(member: Member, *, shut_down: bool) -> dict[str, object]:
         return {"state": member.status.state.value, "name": member.settings.name}
     return {
         "name": member.settings.name,
+        "set": member.set,
         "state": member.status.state.value,
         "phase": None if member.status.phase is None else member.status.phase.value,
         "generation": member.status.generation,
@@ -21,7 +28,7 @@ def summary(member: Member, *, shut_down: bool) -> dict[str, object]:
         "epoch": member.status.epoch,
         "members": list(member.status.members),
         "min_in_sync": member.settings.min_in_sync,
-        "restored": member.status.store.value or None,
+        "restored": None if member.status.store in FROM_STREAM else member.status.store.value,
         "chosen": member.status.is_chosen,
         "primary": member.status.primary or None,
         "primary_address": member.status.primary_address or None,

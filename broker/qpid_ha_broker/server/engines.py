@@ -11,6 +11,7 @@ import proton
 from qpid_ha_broker.amqp.engine import Engine, Workspace, restrict_tls
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import SettingsError
+from qpid_ha_config.loading import check_files
 from qpid_ha_config.settings import BrokerSettings, TlsSettings
 
 _SASL_SERVICE = "qpid-ha"
@@ -78,6 +79,45 @@ class EngineFactory:
         sasl.allow_insecure_mechs = self._insecure_plain
         transport.require_auth("ANONYMOUS" not in self._mechanisms)
         return Engine(transport, proton.Connection(), self._workspace)
+
+
+class Engines:
+    """What the listeners have in common: the configuration for Cyrus, and certificates, which are read together."""
+
+    def __init__(self, current: Callable[[], BrokerSettings]) -> None:
+        self._current = current
+        self._factories: list[EngineFactory] = []
+        self._sasl: SaslConfiguration | None = None
+
+    def start(self) -> None:
+        """Before the first listener."""
+        users_db = self._current().sasl.users_db
+        if users_db is not None:
+            self._sasl = SaslConfiguration(users_db.absolute())
+
+    def for_listener(self, address: Address) -> EngineFactory:
+        """Raises SettingsError when TLS or SASL cannot work."""
+        factory = EngineFactory(self._current, address, self._sasl)
+        self._factories.append(factory)
+        return factory
+
+    def reload_tls(self) -> int:
+        """Show new clients the certificates that are in the files now; returns for how many listeners.
+
+        Raises SettingsError when they cannot be used; then everything stays as it was. Who is connected keeps what he
+        has, and connections to other brokers read them whenever they are made.
+        """
+        settings = self._current()
+        check_files(settings)
+        listeners = [factory for factory in self._factories if factory.is_tls]
+        for factory, domain in [(factory, server_domain(settings.tls)) for factory in listeners]:
+            factory.use_domain(domain)
+        return len(listeners)
+
+    def close(self) -> None:
+        """Nobody is let in any more."""
+        if self._sasl is not None:
+            self._sasl.close()
 
 
 def server_domain(tls: TlsSettings) -> proton.SSLDomain:

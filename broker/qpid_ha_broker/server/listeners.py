@@ -43,14 +43,16 @@ class Listeners:
         self, admission: Admission[ClientProtocol], descriptors: Descriptors, refusals: RateLimitedLog
     ) -> None:
         self._admission = admission
-        self._descriptors = descriptors
+        self.descriptors = descriptors
         self._refusals = refusals
+        self.addresses: list[str] = []
+        """Those in use, with the real port where 0 was asked."""
         self._places: list[_Place] = []
         self._paused: dict[_Place, asyncio.TimerHandle] = {}
         self._attaching: set[asyncio.Task[None]] = set()
 
-    async def listen(self, address: Address, make_protocol: Callable[[], ClientProtocol]) -> int:
-        """Accept at `address`; returns the port. Raises SettingsError."""
+    async def listen(self, address: Address, make_protocol: Callable[[], ClientProtocol]) -> None:
+        """Accept at `address`. Raises SettingsError."""
         loop = asyncio.get_running_loop()
         try:
             flags, kind = socket.AI_PASSIVE, socket.SOCK_STREAM
@@ -62,8 +64,8 @@ class Listeners:
         self._places += places
         for place in places:
             loop.add_reader(place.socket, self._accept, place)
-        port: int = places[0].socket.getsockname()[1]
-        return port
+        port = places[0].socket.getsockname()[1]
+        self.addresses.append(f"{address.scheme}://{address.host}:{port}")
 
     def close(self) -> None:
         """Accept nobody any more. What is open stays."""
@@ -92,10 +94,10 @@ class Listeners:
                     self._pause(place)
                     return
                 continue  # it went away while it waited: accept(2) hands over errors of the network
-            if connection.fileno() >= self._descriptors.for_clients:
+            if connection.fileno() >= self.descriptors.for_clients:
                 connection.close()
-                self._refusals.warning("%s turned away: %s", peer[0], _no_descriptors(self._descriptors.limit))
-                self._make_room(_no_descriptors(self._descriptors.limit))
+                self._refusals.warning("%s turned away: %s", peer[0], _no_descriptors(self.descriptors.limit))
+                self._make_room(_no_descriptors(self.descriptors.limit))
                 self._pause(place)
                 return
             self._take(place, connection, str(peer[0]))

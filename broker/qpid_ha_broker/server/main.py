@@ -14,8 +14,8 @@ from pathlib import Path
 import click
 import uvloop
 
-from qpid_ha_broker.amqp.selector_grammar import load_parser
-from qpid_ha_broker.server.broker import Broker, BrokerFailed, product_version
+from qpid_ha_broker import __version__
+from qpid_ha_broker.server.broker import Broker, BrokerFailed
 from qpid_ha_broker.server.control import ControlError
 from qpid_ha_broker.server.data_directory import lock_data_directory
 from qpid_ha_broker.server.descriptors import raise_descriptor_limit
@@ -39,7 +39,7 @@ _YOUNG_OBJECTS, _MIDDLE_ROUNDS, _OLD_ROUNDS = 50_000, 50, 1_000_000
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other setting; repeatable.")
 @click.option("--check", is_flag=True, help="Read the settings and their files, say what is wrong, and start nothing.")
-@click.version_option(product_version(), prog_name="qpidd")
+@click.version_option(__version__, prog_name="qpidd")
 def main(
     config: Path | None,
     name: str | None,
@@ -94,7 +94,7 @@ async def _serve(settings: BrokerSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, _reload_tls, broker)
-    ends = [loop.create_task(event.wait()) for event in (stop, broker.failed, broker.ended)]
+    ends = [loop.create_task(event.wait()) for event in (stop, broker.ended)]
     starting = loop.create_task(broker.start())
     await asyncio.wait([starting, *ends], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -104,7 +104,6 @@ async def _serve(settings: BrokerSettings) -> None:
             await starting
         return
     starting.result()
-    load_parser()
     _tame_garbage_collector()
     log.info("%s listens on %s, control socket %s", settings.name, ", ".join(broker.listening), settings.control_socket)
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

@@ -11,9 +11,9 @@ from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued, Released, TransactionCommitted
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.catalog import Catalog
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue_arguments import StoreErrorPolicy as Policy
-from qpid_ha_broker.model.state import SetState as Content
 from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.store.errors import StoreError
 
@@ -27,9 +27,9 @@ BEHIND_BYTES: Final = 64 * 1024 * 1024
 class MemberStore:
     """The promise: requests reach the store in the order of the effects; each is answered to `feed` once it holds."""
 
-    def __init__(self, store: Store, content: Content, feed: Callable[[fx.Input], None]) -> None:
+    def __init__(self, store: Store, catalog: Catalog, feed: Callable[[fx.Input], None]) -> None:
         self._store = store
-        self._content = content
+        self._catalog = catalog
         self._feed = feed
         self._described: dict[str, object] = {}
         self._failure = ""
@@ -90,7 +90,7 @@ class MemberStore:
             else:
                 raise StoreError(self._failure)
             for queue_id in queues:
-                queue = self._content.queues_by_id.get(queue_id)
+                queue = self._catalog.queues_by_id.get(queue_id)
                 own = None if queue is None else queue.arguments.store_error
                 if (own or policy) is Policy.ABORT:
                     name = queue_id if queue is None else queue.name

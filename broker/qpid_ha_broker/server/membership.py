@@ -29,6 +29,7 @@ from qpid_ha_broker.model.queue_arguments import StoreErrorPolicy as Policy
 from qpid_ha_broker.server.cluster_clients import failover_servers, refusal
 from qpid_ha_broker.server.cluster_events import ClusterEvents
 from qpid_ha_broker.server.cluster_facts import facts, summary
+from qpid_ha_broker.server.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.discarded import DiscardedMessages
 from qpid_ha_broker.server.host import Host
 from qpid_ha_broker.server.member_settings import member_settings
@@ -71,14 +72,13 @@ class Link:
 class MemberHost(Host, Protocol):
     """What a broker's part in its cluster needs of the broker."""
 
+    waiters: CommitWaiters
+
     def turn(self) -> None:
         """Make the broker's move, and write to everybody what came of it."""
 
     def end_clients(self, reason: AmqpError) -> None:
         """End all connections but those of other brokers and of administrators, who are let in everywhere."""
-
-    def refuse_waiters(self) -> None:
-        """This broker is primary no more: what becomes of its last events, others decide."""
 
     def unwritten_bytes(self, connection: Connection) -> int:
         """What its socket has not taken yet."""
@@ -115,7 +115,7 @@ class Membership:
         self._broker = broker
         self._dialler = dialler
         self._records = RecordRequests(coordinator, self.feed)
-        self._store = None if store is None else MemberStore(store, broker.container.resources.state, self.feed)
+        self._store = None if store is None else MemberStore(store, broker.container.resources.catalog, self.feed)
         self._links: dict[int, Link] = {}
         self._numbers: dict[Channel, int] = {}
         self._incoming = itertools.count(1)
@@ -239,7 +239,7 @@ class Membership:
         """The broker had a turn, and the log has nothing pending."""
         if not self._has_witness:
             return
-        rest = self._broker.container.resources.log.take_batch()  # what the turn's last steps have written
+        rest = self._broker.container.resources.default.log.take_batch()  # what the turn's last steps have written
         if rest is not None:
             batch = rest if batch is None else _joined(batch, rest)
         primary = self.member.primary
@@ -385,6 +385,7 @@ class Membership:
             member.status.generation,
             lsn,
             settings.own_address,
+            member.set,
         )
 
     async def _greet_forever(self) -> None:
@@ -402,7 +403,7 @@ class Membership:
         self._show_clients_the_way()
         if effect.before is State.PRIMARY:  # at once: before the next turn, which could confirm what nobody else has
             self._broker.end_clients(refusal(self.member))
-            self._broker.refuse_waiters()
+            self._broker.waiters.refuse()
         self._broker.schedule_turn()
         change = {"before": effect.before.value, "after": effect.after.value, "reason": effect.reason}
         self.events.publish("state", {**self.summary(), **change})

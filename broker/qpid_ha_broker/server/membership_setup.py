@@ -30,12 +30,12 @@ def make_membership(broker: MemberHost, store: Store | None, restored: Restored 
     settings = broker.current()
     if restored is not None:
         _check_dirty(settings, restored.store)
-    resources = broker.container.resources
+    resource_set = broker.container.resources.default
 
     def wall_ms() -> int:
         return int(time.time() * 1000)
 
-    member = Member(member_settings(settings, uuid.uuid4().hex), resources, random.random, wall_ms, restored)
+    member = Member(member_settings(settings, uuid.uuid4().hex), resource_set, random.random, wall_ms, restored)
     dialler = Dialler(settings.name, PeerEngines(broker.current))
     discarded = DiscardedMessages(settings.data_dir)
     return Membership(broker, member, dialler, make_coordinator(settings.ha.coordinator), discarded, store)

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from qpid_ha_broker.events.types import Enqueued
-from qpid_ha_broker.model.paged import BodyDamaged, PagedMessage, read_back
-from qpid_ha_broker.model.paging import BodyPiece, Ordered, Paging, Tally
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.catalog import Catalog
+from qpid_ha_broker.model.paged import BodyDamaged, BodyRef, read_bodies
+from qpid_ha_broker.model.paging import BodyPiece, BodyRequest, Paging, Tally
 from qpid_ha_broker.store.bodies import Bodies, is_before
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.layout import snapshot_path
@@ -46,14 +45,14 @@ class Pager:
 
     def __init__(
         self,
-        resources: ResourceSet,
+        catalog: Catalog,
         bodies: Bodies,
         memory_bytes: int,
         schedule_turn: Callable[[], None],
         damaged: Callable[[BodyDamaged], None],
     ) -> None:
-        self.paging = Paging(resources.state, memory_bytes)
-        self._resources = resources
+        self.paging = Paging(catalog, memory_bytes)
+        self._catalog = catalog
         self._bodies = bodies
         self._schedule_turn = schedule_turn
         self._damaged = damaged
@@ -129,38 +128,38 @@ class Pager:
         self._begin_visit()
 
     def turn(self) -> None:
-        """After each turn of the broker: order what consumers come to, and let payloads leave when it is too much."""
+        """After each turn of the broker: request what consumers come to, and let payloads leave when it is too much."""
         if self.paging.has_paged and not self._is_stopped:
-            ordered = self.paging.wanted()
-            if ordered:
-                self._order(ordered)
+            requests = self.paging.wanted()
+            if requests:
+                self._request(requests)
         if self._visit is None and self.paging.is_over:
             self._begin_visit()
 
-    def _order(self, ordered: list[Ordered]) -> None:
-        messages = [each.message for each in ordered]
-        reading = asyncio.get_running_loop().run_in_executor(self._threads, self._read_back, messages)
-        reading.add_done_callback(lambda done: self._arrived(ordered, done))
+    def _request(self, requests: list[BodyRequest]) -> None:
+        refs = [request.ref for request in requests]
+        reading = asyncio.get_running_loop().run_in_executor(self._threads, self._read_bodies, refs)
+        reading.add_done_callback(lambda done: self._arrived(requests, done))
 
-    def _read_back(self, messages: list[PagedMessage]) -> list[Enqueued | BodyDamaged]:
+    def _read_bodies(self, refs: list[BodyRef]) -> list[bytes | BodyDamaged]:
         """In a thread. A lack of file descriptors says nothing of a message: it is read once there are some."""
         while True:
-            results = read_back(messages)
+            results = read_bodies(refs)
             lacking = any(isinstance(result, BodyDamaged) and result.is_shortage for result in results)
             if not lacking or self._is_stopped:
                 return results
             time.sleep(RETRY_S)
 
-    def _arrived(self, ordered: list[Ordered], done: asyncio.Future[list[Enqueued | BodyDamaged]]) -> None:
+    def _arrived(self, requests: list[BodyRequest], done: asyncio.Future[list[bytes | BodyDamaged]]) -> None:
         if self._is_stopped or done.cancelled():
             return
         results = done.result()
-        for each in ordered:
-            self._note_left(each.message.source.name, each.message.size)
-        damaged = self.paging.brought(ordered, results)
-        self.returned_total += sum([len(result.payload) for result in results if isinstance(result, Enqueued)])
+        for request in requests:
+            self._note_left(request.ref.source.name, request.ref.size)
+        damaged = self.paging.brought(requests, results)
+        self.returned_total += sum([len(result) for result in results if isinstance(result, bytes)])
         for queue in self.paging.waiting():
-            self._resources.wake(queue)
+            self._catalog.wake(queue)
         for problem in damaged:
             log.error("%s; check the store with: qpid-ha store check", problem)
             self._damaged(problem)
@@ -224,7 +223,7 @@ class Pager:
         """A slice; the next one comes after whatever else the loop has to do."""
         if visit is not self._visit:
             return
-        is_far = self._resources.state.memory_bytes > FAR * self.paging.memory_bytes
+        is_far = self._catalog.memory_bytes > FAR * self.paging.memory_bytes
         until = time.perf_counter() + (4 * SLICE_S if is_far else SLICE_S)
         for _ in visit.steps:
             if time.perf_counter() >= until:

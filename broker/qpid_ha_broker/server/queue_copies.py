@@ -14,9 +14,9 @@ from typing import Protocol
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import FrameError
 from qpid_ha_broker.ha.queue_copy import CopyError, CopyState, QueueCopy
-from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.state import ReplayError
 from qpid_ha_broker.server.administration import Params, check_known
+from qpid_ha_broker.server.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError
 from qpid_ha_broker.server.engines import PeerEngines
 from qpid_ha_broker.server.host import Host
@@ -40,8 +40,7 @@ class CopyHost(Host, Protocol):
 
     membership: Membership
 
-    async def wait_committed(self, written: CommitToken) -> None:
-        """Come back once `written` is committed."""
+    waiters: CommitWaiters
 
 
 class CopyLink:
@@ -165,7 +164,7 @@ class CopyLink:
             "from": copy.source,
             "state": copy.state.value,
             "primary": copy.primary or None,
-            "messages": 0 if copy.queue is None else copy.queue.count,
+            "messages": 0 if copy.queue is None else copy.queue.messages.count,
             "waiting": copy.waiting,
             "lag_events": copy.lag,
             "silent_s": round(time.monotonic() - self._heard_s, 1),
@@ -219,7 +218,7 @@ class QueueCopies:
             self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
         await self._wait_begun(name, link)
         log.info("queue %s is copied from %s", name, source)
-        await self._broker.wait_committed(container.resources.log.written)
+        await self._broker.waiters.wait_committed(container.resources.default.written)
         return {**link.facts(), "text": f"{name} is copied from {source}"}
 
     async def _wait_begun(self, name: str, link: CopyLink) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.replica import Held, Restored
 from qpid_ha_broker.ha.tail import Tail
-from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import Block, BlockKind
 from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.reading import open_blocks
@@ -51,7 +50,7 @@ def _end_of_stream(disk: Disk, found: Recovered, tail_bytes: int) -> Tail:
 def _follow(tail: Tail, block: Block) -> None:
     if block.kind is BlockKind.TAKEN_BACK:
         tail.truncate_after(min(block.last_lsn, tail.last_lsn))
-    elif block.kind is BlockKind.EVENTS and block.first_lsn < LOCAL_BASE:
+    elif block.kind is BlockKind.EVENTS and not block.is_local:
         if block.left_out:
             tail.reset(block.last_lsn)
             return

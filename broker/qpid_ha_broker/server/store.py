@@ -16,10 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.model.local_log import LocalPart
-from qpid_ha_broker.model.log import LOCAL_BASE, LogBatch
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
+from qpid_ha_broker.model.resource_set import ResourceSets
 from qpid_ha_broker.server.pager import Pager
 from qpid_ha_broker.server.recovery_progress import RecoveryProgress
 from qpid_ha_broker.server.store_checkpoint import CheckpointWriter
@@ -42,7 +43,6 @@ from qpid_ha_config.settings import BrokerSettings, StoreSettings
 
 log = logging.getLogger("store")
 
-SET: Final = "default"
 CLOSE_LIMIT_S: Final = 10.0
 """How long the end waits for a disk that is full or slow; what was confirmed is there in any case."""
 
@@ -61,7 +61,7 @@ class Store:
     """The promise: `persisted` names only what survives a power cut, or never has to; in order, with all before it."""
 
     def __init__(self, directory: Path, settings: StoreSettings, name: str, disk: Disk | None = None) -> None:
-        self.directory = directory / SET
+        self.directory = directory / DEFAULT_SET
         self.settings = settings
         self.health = "ok"
         """`ok`, `full` while the disk has no room or the process no descriptor, `failed` once nothing can be kept."""
@@ -88,19 +88,19 @@ class Store:
         self._writer: StoreWriter
         self._listener: StoreListener
         self._folding: Folding
-        self._state_of: ResourceSet
+        self._sets: ResourceSets
 
     # --- start
 
     def recover(
-        self, resources: ResourceSet, *, apply_all: bool, show: Progress = lambda done_bytes, total_bytes: None
+        self, sets: ResourceSets, *, apply_all: bool, show: Progress = lambda done_bytes, total_bytes: None
     ) -> Recovered:
-        """Fill `resources`, which is new. Blocks. Raises StoreError or OSError with a text for an operator.
+        """Fill `sets`, which are new. Blocks. Raises StoreError or OSError with a text for an operator.
 
         `show` hears how far it is; what it raises ends it, and the store is as it was.
         """
         try:
-            return self._recover(resources, apply_all, show)
+            return self._recover(sets, apply_all, show)
         except StoreDamaged as error:
             advice = refused_advice(str(self.directory), is_alone=apply_all)
             raise StoreError(f"the store in {self.directory} cannot be loaded: {error}; {advice}") from error
@@ -109,7 +109,7 @@ class Store:
         except OSError as error:
             raise StoreError(f"the store in {self.directory} cannot be used: {error}") from error
 
-    def _recover(self, resources: ResourceSet, apply_all: bool, show: Progress) -> Recovered:
+    def _recover(self, sets: ResourceSets, apply_all: bool, show: Progress) -> Recovered:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         disk = self._disk = self._disk or LocalDisk(self.directory)
         self.bodies = Bodies(disk)
@@ -121,7 +121,7 @@ class Store:
                 show(done_bytes, total_bytes)
 
             unloading = Unloading(self.bodies, self.settings.memory_bytes)
-            found = recover(disk, resources, apply_all=apply_all, progress=advance, unloading=unloading)
+            found = recover(disk, sets, apply_all=apply_all, progress=advance, unloading=unloading)
             show(found.bytes_read, found.bytes_read)
         for note in found.notes:
             log.warning("%s", note)
@@ -131,13 +131,13 @@ class Store:
                 found.messages, found.bytes_read >> 20, time.monotonic() - began,
                 "it was closed in order" if found.was_clean else "it was not closed in order",
             )  # fmt: skip
-        self._state_of = resources
+        self._sets = sets
         self._begin(disk, found)
         return found
 
     def _begin(self, disk: Disk, found: Recovered) -> None:
         """From here on the store is in use: it says so before anything else is written."""
-        before = found.status or Status("", self._name, SET)
+        before = found.status or Status("", self._name, DEFAULT_SET)
         status = StoreStatus(disk, before)
         status.change(broker=self._name, clean="", journal_end=None, last_lsn=0, local_lsn=0)
         status.write()
@@ -302,7 +302,7 @@ class Store:
     @property
     def _identity(self) -> Identity:
         """Whose the journal is. Who has written nothing yet may still become part of another cluster."""
-        return Identity(self.status.cluster if self._replicated.last_lsn else "", self._name, SET)
+        return Identity(self.status.cluster if self._replicated.last_lsn else "", self._name, DEFAULT_SET)
 
     def _name_files(self, identity: Identity, generation: int) -> None:
         """On the writer's thread."""
@@ -339,7 +339,7 @@ class Store:
         checkpoint.start()
 
     def _make_checkpoint(self, done: Callable[[], None]) -> CheckpointWriter:
-        return CheckpointWriter(self, self._state_of, done, asyncio.get_running_loop().call_soon)
+        return CheckpointWriter(self, self._sets, done, asyncio.get_running_loop().call_soon)
 
     def _checkpoint_written(self, number: int, done: Callable[[], None]) -> None:
         """It is on disk: what follows it counts from now on, and what lies before it tells of another state."""

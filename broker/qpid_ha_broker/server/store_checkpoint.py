@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.resource_set import ResourceSets
 from qpid_ha_broker.server.store_writer import StoreWriter
 from qpid_ha_broker.store.blocks import FileHeader
 from qpid_ha_broker.store.dump import Dump
@@ -54,16 +54,15 @@ class CheckpointWriter:
     def __init__(
         self,
         store: CheckpointedStore,
-        resources: ResourceSet,
+        sets: ResourceSets,
         done: Callable[[], None],
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
         self._store = store
         self._call_soon = call_soon
         self._done = done
-        log, local_log = resources.log, resources.local_log
-        self._dump = Dump(resources.state, log.last_lsn, local_log.last_lsn)
-        self._first_lsns = log.last_lsn + 1, local_log.last_lsn + 1
+        self._dump = Dump(sets)
+        self._first_lsns = sets.default.log.last_lsn + 1, sets.local.log.last_lsn + 1
         self._snapshot: SnapshotWriter | None = None
         self.number = 0
         """Of the segment before which it is, once that is known."""

@@ -15,6 +15,8 @@ from enum import IntEnum, StrEnum
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
+from qpid_ha_broker.events.layout import is_local_lsn
+
 from .errors import BlockError, NewerFormat
 
 FORMAT_VERSION: Final = 2
@@ -98,6 +100,11 @@ class Block(NamedTuple):
     length: int
     age_ms: int = 0
     """When it was handed over, after the file was created; snapshots have no such time."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its events are of the log that the broker keeps for itself."""
+        return is_local_lsn(self.first_lsn)
 
     @property
     def data_at(self) -> int:

@@ -58,7 +58,7 @@ class BodyFile:
 
 
 class Bodies:
-    """The promise: as long as a PagedMessage points to a file, that is readable, also after it was deleted.
+    """The promise: as long as a BodyRef points to a file, that is readable, also after it was deleted.
 
     For deleted files this takes a word before: `hold`.
     """

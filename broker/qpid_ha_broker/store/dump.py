@@ -15,11 +15,10 @@ from typing import Final
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, encode_all
-from qpid_ha_broker.model.log import LOCAL_BASE
-from qpid_ha_broker.model.paged import BodyDamaged, PagedMessage, read_back, size_of
+from qpid_ha_broker.events.layout import is_local_lsn
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import SetState
+from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.sequence import Entry, load_bodies
 
 from .snapshot import SnapshotEnd, configuration_events
 
@@ -28,24 +27,25 @@ PIECE_LENGTH: Final = 512
 
 
 class Dump:
-    """The promise: what `next` gave, and the journal after the two LSNs given here, make the state of `SetState`.
+    """The promise: what `next` gave, and the journal after the ends of the logs as it was made, make both states.
 
-    Make it between two turns of the loop, with the LSNs up to which the state goes, and call `next` in later ones.
+    Make it between two turns of the loop, and call `next` in later ones.
     """
 
-    def __init__(self, state: SetState, last_lsn: int, local_lsn: int) -> None:
-        self._state = state
-        self._last_lsn, self._local_lsn = last_lsn, local_lsn
-        self._configuration = deque(configuration_events(state, last_lsn, local_lsn))
-        self._queues = deque((queue_id, queue) for queue_id, queue in state.queues_by_id.items() if queue.count)
+    def __init__(self, sets: ResourceSets) -> None:
+        self._sets = sets
+        self._last_lsn, self._local_lsn = last_lsn, local_lsn = self._log_ends = sets.log_ends
+        self._configuration = deque(configuration_events(sets, last_lsn, local_lsn))
+        self._queues = deque(
+            (queue_id, queue) for queue_id, queue in sets.catalog.queues_by_id.items() if queue.messages.count
+        )
         self._places = {queue_id: place for place, (queue_id, _) in enumerate(self._queues)}
         self._bound = local_lsn + 1
-        self._log_ends = last_lsn, local_lsn
         self._messages = self._transient = 0
 
     def next(self, max_bytes: int) -> bytes | None:
         """The next records, of hardly more than `max_bytes` unless one message is larger; None: that was all."""
-        self._log_ends = self._state.log_ends
+        self._log_ends = self._sets.log_ends
         if self._configuration:
             count = min(PIECE_LENGTH, len(self._configuration))
             return encode_all([LogRecord(*self._configuration.popleft(), False) for _ in range(count)])
@@ -68,17 +68,18 @@ class Dump:
         if queue.deleted or queue.id != queue_id:
             return []
         while True:
-            entries = queue.newest_before(self._bound, PIECE_LENGTH)
-            known = [entry for entry in entries if entry.id <= self._last_lsn or entry.id >= LOCAL_BASE]
+            entries = queue.messages.newest_before(self._bound, PIECE_LENGTH)
+            known = [entry for entry in entries if entry.id <= self._last_lsn or is_local_lsn(entry.id)]
             if known or not entries:
                 return _newest(known, max_bytes)
             self._bound = min(entries[0].id, self._last_lsn + 1)
 
     def _records(self, queue_id: int, queue: Queue, entries: list[Entry]) -> list[LogRecord]:
         records: list[LogRecord] = []
-        durable = [entry for entry in entries if entry.outline().durable]
+        durable = [entry for entry in entries if entry.header.durable]
         self._transient += len(entries) - len(durable)
-        for entry, event in zip(durable, _contents(durable), strict=True):
+        for entry, body in zip(durable, load_bodies(durable), strict=True):
+            event = entry.enqueued(body)
             if len(event.queues) > 1:
                 queues = self._shared(queue_id, entry.id, event)
                 if not queues:
@@ -101,8 +102,8 @@ class Dump:
         place = self._places[queue_id]
         queues = [queue_id]
         for other_id in event.queues:
-            other, other_place = self._state.queues_by_id.get(other_id), self._places.get(other_id)
-            if other_id == queue_id or other is None or other_place is None or other.find(message_id) is None:
+            other, other_place = self._sets.catalog.queues_by_id.get(other_id), self._places.get(other_id)
+            if other_id == queue_id or other is None or other_place is None or other.messages.find(message_id) is None:
                 continue
             if other_place < place:
                 return ()
@@ -114,20 +115,7 @@ def _newest(entries: list[Entry], max_bytes: int) -> list[Entry]:
     """As many of the newest as fit, at least one."""
     size = 0
     for at in range(len(entries) - 1, -1, -1):
-        size += size_of(entries[at].outline())
+        size += entries[at].size
         if size > max_bytes and at < len(entries) - 1:
             return entries[at + 1 :]
     return entries
-
-
-def _contents(entries: list[Entry]) -> list[ev.Enqueued]:
-    """The messages; those whose payload is on disk alone are read together. Raises BodyDamaged."""
-    paged = [event for entry in entries if isinstance(event := entry.outline(), PagedMessage)]
-    if not paged:
-        return [entry.content() for entry in entries]
-    read: dict[PagedMessage, ev.Enqueued] = {}
-    for message, found in zip(paged, read_back(paged), strict=True):
-        if isinstance(found, BodyDamaged):
-            raise found
-        read[message] = found
-    return [event if isinstance(event := entry.outline(), ev.Enqueued) else read[event] for entry in entries]

@@ -12,10 +12,9 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.fields import read_ids
-from qpid_ha_broker.events.layout import HEADER_BYTES, IDS, PLAIN, RecordKind
+from qpid_ha_broker.events.layout import HEADER_BYTES, IDS, LOCAL_BASE, PLAIN, RecordKind
 from qpid_ha_broker.events.scan import RecordError, scan
 from qpid_ha_broker.ha.frames import GenerationEntry
-from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.survey import NO_LIMIT
 
 _FIRST_QUEUE: Final = PLAIN.between("durable", "queue")

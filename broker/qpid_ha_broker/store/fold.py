@@ -33,10 +33,10 @@ from qpid_ha_broker.events.layout import (
     SEAL,
     WORDS,
     RecordKind,
+    is_local_lsn,
     word_of,
 )
-from qpid_ha_broker.model.log import LOCAL_BASE
-from qpid_ha_broker.model.state import SetState
+from qpid_ha_broker.model.resource_set import ResourceSets
 
 from .blocks import BlockKind, FileHeader
 from .errors import StoreError
@@ -93,7 +93,7 @@ def fold(disk: Disk, upto: int, identity: Identity) -> Folded:
         raise FoldError(f"{last.path} ends before all that went into the snapshot is in the journal: fold more")
     writer = SnapshotWriter(disk, _header(disk, found, upto, identity, last_lsn, local_lsn))
     try:
-        for lsn, event in configuration_events(gathered.state, last_lsn, local_lsn):
+        for lsn, event in configuration_events(gathered.sets, last_lsn, local_lsn):
             writer.add(encode(lsn, event))
         sieve = Sieve(gathered)
         for part in JournalReader(disk, found).blocks():
@@ -112,7 +112,7 @@ def fold(disk: Disk, upto: int, identity: Identity) -> Folded:
 
 def _gather(disk: Disk, found: Survey) -> tuple[Gatherer, SnapshotEnd, int]:
     """What is gone, how the snapshot ended on which the journal goes on, and how much was read for it."""
-    gathered, reader = Gatherer(SetState()), JournalReader(disk, found)
+    gathered, reader = Gatherer(ResourceSets()), JournalReader(disk, found)
     if found.snapshot is not None:
         gathered.begin_snapshot()
     for part in reader.blocks():
@@ -136,10 +136,10 @@ def _header(disk: Disk, found: Survey, upto: int, identity: Identity, last_lsn: 
 class Gatherer(Loader):
     """A loader that loads no messages, but notes which of them are gone."""
 
-    def __init__(self, state: SetState) -> None:
-        super().__init__(state)
-        self.state = state
-        self.removed: dict[int, set[int]] = {queue_id: set() for queue_id in state.queues_by_id}
+    def __init__(self, sets: ResourceSets) -> None:
+        super().__init__(sets)
+        self.sets = sets
+        self.removed: dict[int, set[int]] = {queue_id: set() for queue_id in sets.catalog.queues_by_id}
         self.doubtful: dict[int, set[int]] = {}
         """Those of them that may have been gone before anybody counted, unless a record tells of them."""
         self._doubtful_upto = 0
@@ -179,7 +179,7 @@ class Gatherer(Loader):
     def _dequeued(self, lsn: int, contents: Contents, ids: tuple[int, ...]) -> None:
         queue_id = contents.ids[0]
         self.removed[queue_id].update(ids)
-        if lsn <= self._doubtful_upto or lsn >= LOCAL_BASE or contents.was_emptied:
+        if lsn <= self._doubtful_upto or is_local_lsn(lsn) or contents.was_emptied:
             doubtful = [message_id for message_id in ids if self.is_doubtful(lsn, contents, message_id)]
             self.doubtful.setdefault(queue_id, set()).update(doubtful)
 
@@ -306,7 +306,7 @@ class Sieve:
         emptied = self._gathered.emptied.get(queue_id)
         if emptied is None:
             return False
-        return self._block < emptied[0] if lsn >= LOCAL_BASE else lsn < emptied[1]
+        return self._block < emptied[0] if is_local_lsn(lsn) else lsn < emptied[1]
 
     def failures(self, last_lsn: int, local_lsn: int) -> Iterator[bytes]:
         """Records that tell how often messages which are still there were delivered in vain."""
@@ -315,6 +315,6 @@ class Sieve:
             ids = sorted(message_id for message_id, is_there in failed.items() if is_there)
             for count in range(1, max((counts[each] for each in ids), default=0) + 1):
                 often = [each for each in ids if counts[each] >= count]
-                now = local_lsn if often[0] >= LOCAL_BASE else last_lsn
+                now = local_lsn if is_local_lsn(often[0]) else last_lsn
                 for at in range(0, len(often), _IDS_PER_EVENT):
                     yield encode(now, ev.Released(queue_id, tuple(often[at : at + _IDS_PER_EVENT]), True))

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_broker.ha.frames import GenerationEntry
-from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import FORMAT_VERSION, Block, BlockKind, FileHeader
 from qpid_ha_broker.store.errors import NewerFormat, StoreDamaged, StoreError
 from qpid_ha_broker.store.evidence import Evidence
@@ -209,7 +208,7 @@ class _Examination:
         if block.kind is BlockKind.TAKEN_BACK:
             self._last_lsn = min(self._last_lsn, block.last_lsn)
         elif block.kind is BlockKind.EVENTS:
-            if block.last_lsn < LOCAL_BASE:
+            if not block.is_local:
                 self._last_lsn = max(self._last_lsn, block.last_lsn)
             self._evidence.transient += block.left_out
             try:

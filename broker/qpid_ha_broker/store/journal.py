@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
-from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.events.layout import is_local_lsn
 
 from .blocks import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, BlockKind, Buffer, FileHeader
 from .errors import JournalDead, StoreError
@@ -368,7 +368,7 @@ class Journal:
         if block.kind is BlockKind.TAKEN_BACK:
             last = block.last_lsn
             self._taken_back = last if self._taken_back is None else min(last, self._taken_back)
-        elif block.kind is BlockKind.EVENTS and block.first_lsn >= LOCAL_BASE:
+        elif block.kind is BlockKind.EVENTS and is_local_lsn(block.first_lsn):
             local = block.last_lsn
         elif block.kind is BlockKind.EVENTS:
             last = block.last_lsn

@@ -15,13 +15,14 @@ from zlib import crc32
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.fields import read_ids
-from qpid_ha_broker.events.layout import ID, IDS, ONE_QUEUE, PLAIN, SEAL, WORDS, RecordKind, word_of
+from qpid_ha_broker.events.layout import ID, IDS, ONE_QUEUE, PLAIN, SEAL, WORDS, RecordKind, is_local_lsn, word_of
 from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_broker.events.types import DequeueReason, Enqueued
-from qpid_ha_broker.model.log import LOCAL_BASE
-from qpid_ha_broker.model.paged import Outline
+from qpid_ha_broker.model.headers import MessageHeader
+from qpid_ha_broker.model.paged import Body
+from qpid_ha_broker.model.resource_set import ResourceSets
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import ReplayError, SetState
+from qpid_ha_broker.model.state import ReplayError
 
 from .snapshot import SnapshotEnd
 
@@ -39,14 +40,20 @@ _MAX_REASON: Final = max(DequeueReason)
 _DECODED_AT_ONCE: Final = 256
 
 
+LoadedMessage = tuple[MessageHeader, Body]
+"""What becomes an entry when all is read."""
+
+
 class Contents:
     """What one queue holds so far."""
 
-    __slots__ = ("_as_of_low", "_as_of_lsn", "failures", "ids", "messages", "was_emptied")
+    __slots__ = ("_as_of_low", "_as_of_lsn", "failures", "headers", "ids", "messages", "was_emptied")
 
     def __init__(self, queue_id: int) -> None:
         self.ids = (queue_id,)
-        self.messages: dict[int, Outline] = {}
+        self.headers: dict[int, MessageHeader] = {}
+        """Of messages that do not expire, by priority."""
+        self.messages: dict[int, LoadedMessage] = {}
         self.failures: dict[int, int] = {}
         """Failed deliveries, of messages that have had some and may be gone."""
         self._as_of_low: list[int] = []
@@ -75,9 +82,9 @@ class Contents:
         """All messages by ascending id; the dictionary is empty afterwards."""
         ids = list(self.messages)
         ordered = sorted(ids)
-        events = list(self.messages.values()) if ids == ordered else [self.messages[each] for each in ordered]
+        loaded = list(self.messages.values()) if ids == ordered else [self.messages[each] for each in ordered]
         self.messages = {}
-        entries = list(map(Entry, ordered, events))
+        entries = [Entry(message_id, header, body) for message_id, (header, body) in zip(ordered, loaded, strict=True)]
         if self.failures:
             for entry in entries:
                 entry.delivery_count = self.failures.get(entry.id, 0)
@@ -90,9 +97,10 @@ class Loader:
     Feed the data of a snapshot's blocks to `load`, tell `end_snapshot`, and go on with the journal's.
     """
 
-    def __init__(self, state: SetState) -> None:
-        self._state = state
-        self._contents: dict[int, Contents] = {queue_id: Contents(queue_id) for queue_id in state.queues_by_id}
+    def __init__(self, sets: ResourceSets) -> None:
+        self._sets = sets
+        self._catalog = sets.catalog
+        self._contents: dict[int, Contents] = {queue_id: Contents(queue_id) for queue_id in sets.catalog.queues_by_id}
         self._unit: list[LogRecord] = []
         self._base: SnapshotEnd | None = None
         self._is_snapshot = False
@@ -105,7 +113,7 @@ class Loader:
         self.misfits = 0
         """Events of the broker's own log about things that are not there, which were passed over."""
 
-    def messages(self) -> dict[int, dict[int, Outline]]:
+    def messages(self) -> dict[int, dict[int, LoadedMessage]]:
         """What was loaded and has not left again, by queue and LSN."""
         return {queue_id: contents.messages for queue_id, contents in self._contents.items()}
 
@@ -124,7 +132,8 @@ class Loader:
         offset, end = 0, len(data)
         least, last, one_queue, sealed_at = PLAIN.size, end - PLAIN.size, ONE_QUEUE, _SEALED
         current, ids = -1, (0,)
-        messages: dict[int, Outline] = {}
+        headers: dict[int, MessageHeader] = {}
+        messages: dict[int, LoadedMessage] = {}
         loaded = 0
         while offset < end:
             if offset <= last:
@@ -132,11 +141,17 @@ class Loader:
                 stop = offset + size
                 if word == _ENQUEUED:
                     if queue != current and queue in contents:
-                        current, ids, messages = queue, contents[queue].ids, contents[queue].messages
+                        here = contents[queue]
+                        current, ids, headers, messages = queue, here.ids, here.headers, here.messages
                     if lengths == one_queue and durable == 1 and queue == current and size >= least and stop <= end:
                         sealed = data[offset + sealed_at : stop]
                         if crc32(sealed) == checksum:
-                            messages[lsn] = new(Enqueued, (ids, sealed[_PAYLOAD_AT:], True, priority, expires, ""))
+                            header = None if expires else headers.get(priority)
+                            if header is None:
+                                header = new(MessageHeader, (ids, True, priority, expires, ""))
+                                if not expires:
+                                    headers[priority] = header
+                            messages[lsn] = header, sealed[_PAYLOAD_AT:]
                             loaded += 1
                             offset = stop
                             continue
@@ -196,7 +211,7 @@ class Loader:
             try:
                 self._apply(each.lsn, each.event)
             except (ReplayError, KeyError) as error:
-                if each.lsn < LOCAL_BASE:
+                if not is_local_lsn(each.lsn):
                     raise RecordError(offset, f"LSN {each.lsn}: {type(each.event).__name__}: {error}") from error
                 self.misfits += 1
 
@@ -208,7 +223,7 @@ class Loader:
         elif isinstance(event, ev.Released):
             self._released(lsn, event, self._contents[event.queue])
         elif not isinstance(event, ev.Acquired):
-            self._state.apply(lsn, event)
+            self._sets.of(lsn).state.apply(lsn, event)
             self._configured(lsn, event)
 
     def _enqueued(self, lsn: int, event: Enqueued) -> None:
@@ -217,8 +232,9 @@ class Loader:
             self.transient += len(contents)
             return
         self.enqueued += 1
+        message = self._catalog.headers.of(event), event.payload
         for each in contents:
-            each.messages[lsn] = event
+            each.messages[lsn] = message
 
     def _dequeued(self, lsn: int, contents: Contents, ids: tuple[int, ...]) -> None:
         pop = contents.messages.pop
@@ -256,8 +272,8 @@ class Loader:
             self._contents[lsn] = Contents(lsn)
         elif isinstance(event, ev.ReplicationChanged):
             self._contents[event.queue].clear()
-        if len(self._contents) != len(self._state.queues_by_id):
-            gone = self._contents.keys() - self._state.queues_by_id.keys()
+        if len(self._contents) != len(self._catalog.queues_by_id):
+            gone = self._contents.keys() - self._catalog.queues_by_id.keys()
             for queue_id in gone:
                 del self._contents[queue_id]
 
@@ -267,8 +283,8 @@ class Loader:
         for queue_id, contents in self._contents.items():
             entries = contents.entries()
             if entries:
-                self._state.prepended(self._state.queues_by_id[queue_id], entries)
+                self._catalog.prepended(self._catalog.queues_by_id[queue_id], entries)
                 total += len(entries)
-        self._state.deleted_queues.clear()
-        self._state.garbage.run()
+        self._catalog.deleted_queues.clear()
+        self._catalog.garbage.run()
         return total

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.scan import RecordError
-from qpid_ha_broker.model.log import LOCAL_BASE
 
 from .blocks import Block, BlockKind, FileHeader
 from .errors import BlockError, StoreDamaged
@@ -98,7 +98,7 @@ class JournalReader:
                 self.bytes_read = done + block.end
                 if block.kind is BlockKind.EVENTS:
                     after, limit = self.base.last_lsn, self._limit_of((segment.number, block.offset))
-                    if block.first_lsn >= LOCAL_BASE:
+                    if block.is_local:
                         after, limit = self.base.local_lsn, block.last_lsn
                     yield Part(segment.path, block, after, limit)
             if reader.end != segment.end:

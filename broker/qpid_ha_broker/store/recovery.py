@@ -25,8 +25,8 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.codec import LogRecord
-from qpid_ha_broker.model.log import LOCAL_BASE
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.events.layout import LOCAL_BASE
+from qpid_ha_broker.model.resource_set import ResourceSets
 
 from .blocks import BlockKind
 from .errors import StoreDamaged
@@ -87,18 +87,18 @@ class Recovered(NamedTuple):
 
 def recover(
     disk: Disk,
-    resources: ResourceSet,
+    sets: ResourceSets,
     *,
     apply_all: bool,
     progress: Progress = lambda done, total: None,
     read_only: bool = False,
     unloading: Unloading | None = None,
 ) -> Recovered:
-    """Fill `resources`, which is new, from what is on `disk`. Deletes segments that cannot count, unless `read_only`.
+    """Fill `sets`, which are new, from what is on `disk`. Deletes segments that cannot count, unless `read_only`.
 
     `unloading`: leaves payloads on disk for which there is no room in memory.
     `apply_all`: also what is not known to be committed, for who is alone to decide. Otherwise that comes as `held`.
-    Raises StoreDamaged, NewerFormat, OSError; `resources` is then of no use.
+    Raises StoreDamaged, NewerFormat, OSError; `sets` are then of no use.
     """
     found = survey(disk)
     if found.dropped and not read_only:
@@ -106,22 +106,22 @@ def recover(
             disk.remove(path)
         disk.sync_directory(SEGMENTS)
     with _without_collections():
-        return _Recovery(disk, resources, found, apply_all, progress, unloading).run()
+        return _Recovery(disk, sets, found, apply_all, progress, unloading).run()
 
 
 class _Recovery:
     """One run."""
 
     def __init__(
-        self, disk: Disk, resources: ResourceSet, found: Survey, apply_all: bool, progress: Progress,
+        self, disk: Disk, sets: ResourceSets, found: Survey, apply_all: bool, progress: Progress,
         unloading: Unloading | None,
     ) -> None:  # fmt: skip
-        self._resources = resources
+        self._sets = sets
         self._survey = found
         self._apply_all = apply_all
         self._progress = progress
         self._unloading = unloading
-        self._loader = Loader(resources.state)
+        self._loader = Loader(sets)
         self._reader = JournalReader(disk, found)
         self._held: list[HeldBatch] = []
         self._told = 0
@@ -137,7 +137,7 @@ class _Recovery:
             if part.block.kind is BlockKind.END:
                 self._end_snapshot(part)
                 is_snapshot = False
-            elif is_snapshot or part.block.first_lsn >= LOCAL_BASE:
+            elif is_snapshot or part.block.is_local:
                 self._load(part)
             else:
                 self._load_replicated(part)
@@ -199,12 +199,12 @@ class _Recovery:
             raise StoreDamaged(last.path, last.end, text)
 
     def _recovered(self, messages: int) -> Recovered:
-        found, resources, base = self._survey, self._resources, self._reader.base
+        found, sets, base = self._survey, self._sets, self._reader.base
         local_lsn = max(base.local_lsn, found.segments[-1].local_lsn) if found.segments else base.local_lsn
         journal_lsn = (found.segments[-1].last_lsn if found.segments else 0) or base.last_lsn
-        resources.log.reset(self._last_lsn)
-        resources.local_log.reset(local_lsn)
-        for queue in resources.state.queues.values():
+        sets.default.log.reset(self._last_lsn)
+        sets.local.log.reset(local_lsn)
+        for queue in sets.catalog.queues.values():
             queue.redelivered_below = queue.log.last_lsn
         status, notes = found.status, list(found.notes)
         was_clean = status.clean if status is not None else ""

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.events.layout import is_local_lsn
 from qpid_ha_broker.model.queue_arguments import Replicate
-from qpid_ha_broker.model.state import SetState
+from qpid_ha_broker.model.replication import is_local
+from qpid_ha_broker.model.resource_set import ResourceSets
 
 from .blocks import FILE_HEADER_BYTES, Block, BlockKind, FileHeader, encode_block, encode_header
 from .errors import BlockError
@@ -39,7 +40,7 @@ class SnapshotEnd(NamedTuple):
 
     def ends_of(self, lsn: int) -> tuple[int, int]:
         """Last LSN, and that of the failed deliveries, of the log to which `lsn` belongs."""
-        if lsn >= LOCAL_BASE:
+        if is_local_lsn(lsn):
             return self.local_lsn, self.local_counts_lsn
         return self.last_lsn, self.counts_lsn
 
@@ -56,29 +57,30 @@ def read_end(block: Block) -> SnapshotEnd:
     return end
 
 
-def configuration_events(state: SetState, last_lsn: int, local_lsn: int) -> Iterator[tuple[int, ev.Event]]:
+def configuration_events(sets: ResourceSets, last_lsn: int, local_lsn: int) -> Iterator[tuple[int, ev.Event]]:
     """All but the messages, in an order in which it can be applied; each with its LSN, or that of now."""
-    yield from state.generations
-    yield last_lsn, state.in_sync
-    for exchange_id in sorted(state.exchanges_by_id):
-        exchange = state.exchanges_by_id[exchange_id]
+    default, catalog = sets.default.state, sets.catalog
+    yield from default.generations
+    yield last_lsn, default.in_sync
+    for exchange_id in sorted(catalog.exchanges_by_id):
+        exchange = catalog.exchanges_by_id[exchange_id]
         yield exchange_id, ev.ExchangeDeclared(exchange.name, exchange.kind.value, exchange.arguments)
-    for queue_id in sorted(state.queues_by_id):
-        queue = state.queues_by_id[queue_id]
-        now = local_lsn if queue_id >= LOCAL_BASE else last_lsn
+    for queue_id in sorted(catalog.queues_by_id):
+        queue = catalog.queues_by_id[queue_id]
+        now = local_lsn if is_local(queue) else last_lsn
         yield queue_id, ev.QueueDeclared(queue.name, queue.arguments.given)
-        if queue_id < LOCAL_BASE and queue.replication is not Replicate.MESSAGES:
+        if queue.replication is Replicate.CONFIGURATION:
             yield now, ev.ReplicationChanged(queue_id, False)
         if queue.used:
             yield now, ev.QueueUsed(queue_id, queue.owner)
-    for exchange_id in sorted(state.exchanges_by_id):
-        for binding in state.exchanges_by_id[exchange_id].bindings():
+    for exchange_id in sorted(catalog.exchanges_by_id):
+        for binding in catalog.exchanges_by_id[exchange_id].bindings():
             # Of the broker's own log if one end is; a binding may be so without that, which no state tells.
-            local = max(exchange_id, binding.queue) >= LOCAL_BASE
+            local = is_local_lsn(max(exchange_id, binding.queue))
             event = ev.Bound(exchange_id, binding.queue, binding.key, binding.arguments)
             yield local_lsn if local else last_lsn, event
-    yield from state.producers.events()
-    yield from state.local_producers.events()
+    for resource_set in sets:
+        yield from resource_set.state.producers.events()
 
 
 class SnapshotWriter:

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.events.layout import LOCAL_BASE
 
 from .blocks import Block, BlockKind, FileHeader
 from .errors import BlockError, StatusError, StoreDamaged
@@ -267,7 +267,7 @@ class _Surveyor:
         if block.kind is not BlockKind.EVENTS:
             return last, local
         self._left_out += block.left_out
-        is_local = block.first_lsn >= LOCAL_BASE
+        is_local = block.is_local
         before = local if is_local else last
         if block.last_lsn < block.first_lsn or (before is not None and block.first_lsn != before + 1):
             text = f"expected events after LSN {before}, found LSNs {block.first_lsn} to {block.last_lsn}"

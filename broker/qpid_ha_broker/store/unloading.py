@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
+from typing import Final
 
-from qpid_ha_broker.events.types import Enqueued
-from qpid_ha_broker.model.paged import Outline, PagedMessage, Shapes
+from qpid_ha_broker.model.headers import MessageHeader
+from qpid_ha_broker.model.paged import Body, BodyRef
 
 from .bodies import Bodies, records_in
 from .reader import Part
 
-Messages = Callable[[], Mapping[int, MutableMapping[int, Outline]]]
-"""What was loaded so far: messages by LSN, by queue."""
+Messages = Callable[[], Mapping[int, MutableMapping[int, tuple[MessageHeader, Body]]]]
+"""What was loaded so far: headers and bodies by LSN, by queue."""
+_GONE: Final = MessageHeader((), False, 0, 0, ""), None
 
 
 class Unloading:
@@ -20,7 +22,6 @@ class Unloading:
     def __init__(self, bodies: Bodies, memory_bytes: int) -> None:
         self._bodies = bodies
         self._left_bytes = memory_bytes
-        self._shapes = Shapes()
 
     def loaded(self, part: Part, messages: Messages) -> None:
         """What counts of it has been loaded."""
@@ -32,6 +33,6 @@ class Unloading:
             for queue, records in by_queue.items():
                 loaded = here.get(queue, {})
                 for lsn, offset in zip(records.lsns, records.offsets, strict=True):
-                    event = loaded.get(lsn)
-                    if type(event) is Enqueued and part.after < lsn <= part.limit:
-                        loaded[lsn] = PagedMessage(lsn, self._shapes.of(event), source, offset)
+                    header, body = loaded.get(lsn, _GONE)
+                    if type(body) is bytes and part.after < lsn <= part.limit:
+                        loaded[lsn] = header, BodyRef(lsn, source, offset, len(body))

@@ -9,11 +9,10 @@ import proton
 
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.engine import Delivery, Sender
+from qpid_ha_broker.events.layout import is_local_lsn
 from qpid_ha_pipeline.amqp.connection import BrokerConnection
 from qpid_ha_pipeline.errors import PipelineError
 
-LOCAL_BASE: Final = 1 << 63
-"""Where ids begin that mean something at one broker only."""
 _NODE: Final = "$management"
 _OK, _NOT_FOUND = 200, 404
 _CREDIT: Final = 10
@@ -31,7 +30,7 @@ class QueueFacts(NamedTuple):
     @property
     def is_local(self) -> bool:
         """Its messages' ids are those of this one broker."""
-        return self.log_position >= LOCAL_BASE
+        return is_local_lsn(self.log_position)
 
 
 class NoSuchQueue(Exception):

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode
-from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.events.layout import is_local_lsn
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
@@ -45,7 +45,7 @@ class QueueNames:
         if queue_id not in self._names and not self._has_snapshot:
             self._has_snapshot = True
             for lsn, event in self._in_snapshot():
-                self._names.setdefault(lsn if lsn < LOCAL_BASE else lsn - _SIGN, event.name)
+                self._names.setdefault(lsn - _SIGN if is_local_lsn(lsn) else lsn, event.name)
         if queue_id not in self._names:
             self._names[queue_id] = self._in_journal(queue_id if queue_id >= 0 else queue_id + _SIGN)
         return self._names[queue_id]
@@ -75,7 +75,7 @@ class QueueNames:
 
     def _first(self, header: FileHeader, lsn: int) -> int:
         """The first LSN that it can have of the log to which `lsn` belongs: what it takes back, it writes anew."""
-        if lsn >= LOCAL_BASE:
+        if is_local_lsn(lsn):
             return header.first_local_lsn
         anew = [each.last_lsn + 1 for each in self._taken_back if each.place[0] == header.number]
         return min(header.first_lsn, *anew) if anew else header.first_lsn
@@ -93,7 +93,7 @@ class QueueNames:
         with suppress(FileNotFoundError), closing(self._disk.open(segment_path(header.number))) as file:
             for block in BlockReader(file, header, headers_only=True):
                 if block.kind is BlockKind.EVENTS and block.first_lsn <= lsn <= block.last_lsn:
-                    if lsn < LOCAL_BASE and lsn > self._limit_of((header.number, block.offset)):
+                    if not is_local_lsn(lsn) and lsn > self._limit_of((header.number, block.offset)):
                         continue
                     data = file.read(block.end - block.length, block.length)
                     return next((record for record in decode(data).records if record.lsn == lsn), None)

@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from qpid_ha_broker.events.scan import RecordError
-from qpid_ha_broker.model.log import LOCAL_BASE
 from qpid_ha_broker.store.blocks import (
     BLOCK_HEADER_BYTES,
     Block,
@@ -47,13 +46,9 @@ class Window:
         """Which records count; None: all of them."""
         number, limit_of = self.part.segment.number, limits_of(self.part.taken_back)
         most = NO_LIMIT if self.part.max_lsn is None else self.part.max_lsn
-        limits = [
-            NO_LIMIT if block.first_lsn >= LOCAL_BASE else min(limit_of((number, block.offset)), most)
-            for block in self._blocks
-        ]
+        limits = [NO_LIMIT if block.is_local else min(limit_of((number, block.offset)), most) for block in self._blocks]
         if not self.part.min_lsn and all(
-            block.last_lsn <= limit or block.first_lsn >= LOCAL_BASE
-            for block, limit in zip(self._blocks, limits, strict=True)
+            block.last_lsn <= limit or block.is_local for block, limit in zip(self._blocks, limits, strict=True)
         ):
             return None
         lsns = self.records.lsns

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from qpid_ha_broker.model.log import LOCAL_BASE
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, Block, BlockKind, FileHeader
 from qpid_ha_broker.store.errors import BlockError, NewerFormat
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
@@ -281,7 +281,7 @@ class _Pieces:
         if block.end - self._begin > self._most and self._end > self._begin:
             self._cut()
         self._end = block.end
-        if block.kind is BlockKind.EVENTS and block.first_lsn >= LOCAL_BASE:
+        if block.kind is BlockKind.EVENTS and block.is_local:
             self._has_local = True
         elif block.kind is BlockKind.EVENTS:
             self._first, self._last = min(self._first, block.first_lsn), max(self._last, block.last_lsn)

@@ -1,0 +1,158 @@
+"""The catalog of a broker, which its resource sets share: objects by name, the memory they take, and what is due next.
+
+A name is that of one queue or one exchange, whichever set it belongs to, and an exchange of one set may lead to a queue
+of another. Each set changes this by the events of its own log alone: see `state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from qpid_ha_broker.model.errors import NotFound
+from qpid_ha_broker.model.exchanges import Binding, Exchange
+from qpid_ha_broker.model.headers import MessageHeaders
+from qpid_ha_broker.model.paged import Body
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.work import WorkQueue
+
+MESSAGE_OVERHEAD = 300
+"""Bytes that a queued message takes besides its payload: docs/performance.md has the measurement."""
+
+
+class Catalog:
+    """The promise: an object is found by its name and by its id, or by neither, and `memory_bytes` counts what it has.
+
+    An id is unique in a broker: those of the set `local` lie above all others.
+    """
+
+    def __init__(self) -> None:
+        self.queues: dict[str, Queue] = {}
+        self.exchanges: dict[str, Exchange] = {}
+        self.queues_by_id: dict[int, Queue] = {}
+        self.exchanges_by_id: dict[int, Exchange] = {}
+        self.headers = MessageHeaders()
+        self.memory_bytes = 0
+        """What the messages take, roughly: payloads but those on disk alone, and the overhead of each.
+
+        A message in two queues counts twice.
+        """
+        # Dictionaries, not sets: what is written in which order must follow from what was asked in which order.
+        self.awake: dict[Queue, None] = {}
+        """Queues that may have something for a consumer."""
+        self.timed: dict[Queue, None] = {}
+        """Queues that time will change."""
+        self.now_ms = 0
+        """The time of the last command."""
+        self.deleted_queues: list[Queue] = []
+        """Gone while somebody used them: for the driver to take, whose links have to be told."""
+        self.garbage = WorkQueue()
+        """The memory of what is no more: for the driver to go on with."""
+
+    # --- objects
+
+    def add_queue(self, queue: Queue) -> None:
+        """Its name is free."""
+        self.queues[queue.name] = self.queues_by_id[queue.id] = queue
+
+    def add_exchange(self, exchange: Exchange) -> None:
+        """Its name is free."""
+        self.exchanges[exchange.name] = self.exchanges_by_id[exchange.id] = exchange
+
+    def forget_queue(self, queue: Queue) -> None:
+        """`queue` is no more, with its messages and bindings."""
+        del self.queues_by_id[queue.id]
+        del self.queues[queue.name]
+        queue.mark_deleted()
+        self.memory_bytes -= queue.messages.resident + MESSAGE_OVERHEAD * queue.messages.count
+        for exchange in self.exchanges.values():
+            self.unbind_queue(exchange, queue.id)
+        self.deleted_queues.append(queue)
+        if queue.messages.count:
+            self.garbage.add(queue.messages.dismantle())
+
+    def unbind_queue(self, exchange: Exchange, queue_id: int) -> list[Binding]:
+        """Remove and return the bindings of what is no queue, or under that id no longer one."""
+        removed = exchange.unbind_queue(queue_id)
+        if removed:
+            self.garbage.add(exchange.unindex(removed))
+        return removed
+
+    def forget_exchange(self, exchange: Exchange) -> None:
+        """`exchange` is no more, with its bindings."""
+        del self.exchanges_by_id[exchange.id]
+        del self.exchanges[exchange.name]
+        self.garbage.add(exchange.dismantle())
+
+    def renumber_queue(self, queue: Queue, new_id: int) -> None:
+        """`queue` counts as one that another event declared; what it holds stays."""
+        self.queues_by_id[new_id] = self.queues_by_id.pop(queue.id)
+        queue.change_id(new_id)
+
+    def renumber_exchange(self, exchange: Exchange, new_id: int) -> None:
+        """`exchange` counts as one that another event declared."""
+        self.exchanges_by_id[new_id] = self.exchanges_by_id.pop(exchange.id)
+        exchange.id = new_id
+
+    # --- where messages go
+
+    def route(self, exchange: Exchange, key: str, properties: Callable[[], Mapping[str, object]]) -> tuple[Queue, ...]:
+        """The queues for a message; those of the alternate exchange when the exchange itself has none.
+
+        Raises NotFound for an exchange that was deleted after the caller had found it.
+        """
+        if exchange.id not in self.exchanges_by_id:
+            raise NotFound(f"exchange {exchange.name} was deleted")
+        queues = self._there(exchange.route(key, properties))
+        if not queues:
+            alternate = self.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
+            queues = self._there(alternate.route(key, properties)) if alternate is not None else queues
+        return queues
+
+    def _there(self, ids: tuple[int, ...]) -> tuple[Queue, ...]:
+        """The queues of a route, without those that are gone and have not left all routes yet."""
+        by_id = self.queues_by_id
+        try:
+            return tuple([by_id[queue_id] for queue_id in ids])
+        except KeyError:
+            return tuple([by_id[queue_id] for queue_id in ids if queue_id in by_id])
+
+    # --- messages of a queue, and the memory that they take
+
+    def removed(self, queue: Queue, entries: list[Entry]) -> None:
+        """What applying Dequeued comes to once the messages are found."""
+        messages = queue.messages
+        before = messages.resident
+        for entry in entries:
+            messages.remove(entry)
+        self.memory_bytes -= before - messages.resident + MESSAGE_OVERHEAD * len(entries)
+
+    def prepended(self, queue: Queue, entries: Sequence[Entry]) -> None:
+        """Take older messages into `queue`: see `QueuedMessages.prepend`."""
+        messages = queue.messages
+        before = messages.resident
+        messages.prepend(entries)
+        self.memory_bytes += messages.resident - before + MESSAGE_OVERHEAD * len(entries)
+
+    def replace_body(self, queue: Queue, entry: Entry, body: Body) -> None:
+        """Let a message be paged out, or back: see `QueuedMessages.replace_body`."""
+        messages = queue.messages
+        before = messages.paged
+        messages.replace_body(entry, body)
+        self.memory_bytes -= messages.paged - before
+
+    def emptied(self, queue: Queue) -> list[Entry]:
+        """Take all messages out of `queue`, as if they had not come: see `QueuedMessages.take_all`."""
+        self.memory_bytes -= queue.messages.resident + MESSAGE_OVERHEAD * queue.messages.count
+        return queue.messages.take_all()
+
+    def wake(self, queue: Queue) -> None:
+        """A consumer of `queue` has new credit or room."""
+        self.awake[queue] = None
+
+    def note_arrival(self, queue: Queue) -> None:
+        """A message came to `queue`, or went back there."""
+        if queue.dispatcher.consumers:
+            self.awake[queue] = None
+        if queue.messages.next_expiry_ms() is not None:
+            self.timed[queue] = None

@@ -1,0 +1,224 @@
+"""Who gets which message of a queue, and when: consumers with credit, in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from qpid_ha_broker.model.budget import UNLIMITED, Budget
+from qpid_ha_broker.model.log import CommitToken, Log
+from qpid_ha_broker.model.orders import OrderCursor
+from qpid_ha_broker.model.paged import BodyRef
+from qpid_ha_broker.model.queued_messages import QueuedMessages
+from qpid_ha_broker.model.sequence import EXPIRED, Entry, Holder
+
+PASSED_LENGTH: Final = 1000
+"""Messages that a consumer may find expired or unwanted at a time, however quick that is."""
+
+Accepts = Callable[[bytes], bool]
+"""Whether a consumer wants a message, by its body."""
+
+
+class Consumer(Holder):
+    """One who takes messages, or only looks at them (`browsing`), as far as its credit and its window go.
+
+    `credit` (messages) and `window_bytes` belong to the driver, which raises them; handing out lowers them. A
+    driver's link is a consumer: what is handed out to it, it sends.
+    """
+
+    __slots__ = ("accepts", "after", "browsing", "credit", "position", "window_bytes")
+
+    def __init__(self, *, browsing: bool = False, accepts: Accepts | None = None, after: int | None = None) -> None:
+        self.browsing = browsing
+        self.after = after
+        """Of a browser: it reads by ascending ids from this one on, also what others hold."""
+        self.accepts = accepts
+        self.credit = 0
+        self.window_bytes = 0
+        self.position: OrderCursor | None = None
+
+
+class Handout(NamedTuple):
+    """Messages for one consumer. They may be sent once `written`, that the consumer has them, is committed."""
+
+    consumer: Consumer
+    entries: list[Entry]
+    written: CommitToken
+
+
+class Returning(NamedTuple):
+    """What is still to come back from a consumer or a transaction that has gone.
+
+    `entries`: by descending ids, the next is the last; one that `holder` holds no longer has gone, or come back, by
+    another way.
+    """
+
+    holder: Holder
+    entries: list[Entry]
+
+
+_NO_LIMIT: Final = 1 << 64
+
+
+class Dispatcher:
+    """The promise: no message goes to two consumers, and none to one whose credit or window is used up."""
+
+    __slots__ = (
+        "_by_priority",
+        "_head",
+        "_messages",
+        "_turn",
+        "awaits_bodies",
+        "awaits_commit",
+        "consumers",
+        "interrupted",
+        "returning",
+    )
+
+    def __init__(self, messages: QueuedMessages, *, by_priority: bool) -> None:
+        """`by_priority`: what came later may be given out first."""
+        self._messages = messages
+        self._by_priority = by_priority
+        self._head = messages.open_cursor()
+        """Where all consumers stand that take whatever comes."""
+        self._turn = 0
+        self.consumers: list[Consumer] = []
+        """Those who only look, too."""
+        self.returning: list[Returning] = []
+        """What comes back in portions: consumers get nothing from behind it before."""
+        self.interrupted = False
+        """The last `hand_out` stopped before a consumer had seen everything."""
+        self.awaits_bodies = False
+        """The last `hand_out` stopped before a message that is paged out: wake the queue when it is back."""
+        self.awaits_commit = False
+        """The last `hand_out` kept from a browser what is not committed: wake the queue when that has changed."""
+
+    def subscribe(self, consumer: Consumer) -> None:
+        """Serve `consumer` from now on, as soon as it has credit."""
+        if consumer.browsing:
+            consumer.position = self._messages.browsing_cursor(consumer.after)
+        else:
+            consumer.position = self._head if consumer.accepts is None else self._messages.open_cursor()
+        self.consumers.append(consumer)
+
+    def unsubscribe(self, consumer: Consumer) -> None:
+        """Serve it no more. What it holds is for the caller to give back."""
+        self.consumers.remove(consumer)
+        if consumer.position is not None and consumer.position is not self._head:
+            self._messages.close_cursor(consumer.position)
+
+    @property
+    def has_takers(self) -> bool:
+        """Whether somebody does more than look."""
+        return any(not consumer.browsing for consumer in self.consumers)
+
+    def positions(self) -> list[OrderCursor]:
+        """Where consumers and browsers stand; where consumers would begin, if there are none."""
+        found = {consumer.position: None for consumer in self.consumers if consumer.position is not None}
+        return list(found) or [self._head]
+
+    def hand_out(
+        self, now_ms: int, limit: int, log: Log, *, only_browsers: bool = False, budget: Budget = UNLIMITED
+    ) -> tuple[list[tuple[Consumer, list[Entry]]], list[Entry]]:
+        """Up to `limit` messages per consumer, in turn; with them, what was found to have expired, held by nobody.
+
+        Who only looks sees what is committed in `log`, the one that the messages are written to. Stops when `budget`
+        is spent, with at least one message looked at for one consumer: see `interrupted`. `only_browsers`: nothing may
+        be written, so nobody takes anything and nothing expires.
+        """
+        expired: list[Entry] = []
+        self.interrupted = self.awaits_bodies = self.awaits_commit = False
+        ready = [consumer for consumer in self.consumers if consumer.credit > 0 and consumer.window_bytes > 0]
+        uncommitted_in: Log | None = log
+        if only_browsers:
+            # On a replica there is nothing else than what is committed.
+            now_ms, uncommitted_in, ready = 0, None, [consumer for consumer in ready if consumer.browsing]
+        if len(ready) == 1:
+            given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, uncommitted_in, budget)}
+        else:
+            given = self._serve_in_turn(ready, limit, now_ms, expired, uncommitted_in, budget)
+        return [(consumer, entries) for consumer, entries in given.items() if entries], expired
+
+    def _serve_in_turn(
+        self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry], log: Log | None, budget: Budget
+    ) -> dict[Consumer, list[Entry]]:
+        given: dict[Consumer, list[Entry]] = {}
+        if ready:
+            self._turn = (self._turn + 1) % len(ready)
+            ready = ready[self._turn :] + ready[: self._turn]
+        for _ in range(limit):
+            still_ready = []
+            for consumer in ready:
+                entries = self._serve(consumer, 1, now_ms, expired, log, budget)
+                if entries:
+                    given.setdefault(consumer, []).extend(entries)
+                    still_ready.append(consumer)
+                elif consumer.position is self._head and self._head.peek() is None:
+                    # Nothing available lies behind the head: a thousand need not each find out that there is no more.
+                    return given
+                if budget.is_spent:
+                    self.interrupted = True
+                    return given
+            ready = still_ready
+            if not ready:
+                break
+        return given
+
+    def _serve(
+        self, consumer: Consumer, limit: int, now_ms: int, expired: list[Entry], log: Log | None, budget: Budget
+    ) -> list[Entry]:
+        position, accepts, browsing = consumer.position, consumer.accepts, consumer.browsing
+        if position is None:
+            raise LookupError("a consumer that was never subscribed")
+        # Who takes a message has it until the end, whatever becomes of it; who only looks is told what will stay true.
+        readable_lsn = log.whole_lsn() if browsing and log is not None else _NO_LIMIT
+        last = readable_lsn if browsing else self._last_in_order()
+        wanted = min(limit, consumer.credit)
+        window = consumer.window_bytes
+        entries: list[Entry] = []
+        passed = 0
+        while len(entries) < wanted and window > 0 and (entry := position.peek()) is not None:
+            if entry.id > last:
+                self.awaits_commit |= browsing
+                break
+            if 0 < entry.header.expires_at_ms <= now_ms:
+                position.skip()
+                self._expire(entry, expired)
+            else:
+                body = entry.body
+                if body is None or type(body) is BodyRef:
+                    self.awaits_bodies = True
+                    break
+                position.skip()
+                if accepts is None or accepts(body):
+                    if not browsing:
+                        entry.holder = consumer
+                    entries.append(entry)
+                    window -= len(body)
+                    if accepts is None or not budget.is_spent:
+                        continue
+                    self.interrupted = True
+                    break
+            passed += 1
+            if passed >= PASSED_LENGTH or budget.is_spent:
+                self.interrupted = True
+                break
+        if not browsing:
+            self._messages.acquired += len(entries)
+        consumer.credit -= len(entries)
+        consumer.window_bytes = window
+        return entries
+
+    def _last_in_order(self) -> int:
+        """The id up to which consumers are served without passing what is coming back."""
+        if not self.returning:
+            return _NO_LIMIT
+        if self._by_priority:
+            return 0  # the oldest may be of any priority
+        return min(each.entries[-1].id for each in self.returning)
+
+    def _expire(self, entry: Entry, expired: list[Entry]) -> None:
+        """Its time is over. Whoever has it, may still accept it."""
+        if entry.holder is None:
+            self._messages.hold(entry, EXPIRED)
+            expired.append(entry)

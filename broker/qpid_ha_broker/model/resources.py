@@ -1,0 +1,422 @@
+"""What clients do with the resource sets of a broker: commands about messages.
+
+Each command looks, decides, writes events, and applies them: refused means that nothing was written. What has to wait
+for a witness comes back as a CommitToken; the caller tells the outcome once it is committed.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.types import DequeueReason
+from qpid_ha_broker.model.budget import UNLIMITED, Budget
+from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
+from qpid_ha_broker.model.dispatcher import Consumer, Handout, Returning
+from qpid_ha_broker.model.errors import ModelError, QueueFull
+from qpid_ha_broker.model.exchanges import Exchange
+from qpid_ha_broker.model.following import check_owner, safe_name
+from qpid_ha_broker.model.gate import check_unlocked
+from qpid_ha_broker.model.limits import DISPLACED_LENGTH
+from qpid_ha_broker.model.log import COMMITTED, CommitToken
+from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader
+from qpid_ha_broker.model.producers import Deduplication
+from qpid_ha_broker.model.purge import Purges
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.replication import is_local
+from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.sequence import Entry, Holder, load_bodies
+from qpid_ha_broker.model.timers import QueueTimers
+from qpid_ha_broker.model.transaction import Message, Transaction
+from qpid_ha_broker.model.work import Task, WorkQueue
+
+RELEASED_LENGTH = 250
+"""Messages that are given back together: a few milliseconds of work, should all of them be dead letters."""
+_new_tuple = tuple.__new__
+"""Makes a named tuple of a tuple at half of what calling its class costs."""
+_entry_id = attrgetter("id")
+
+
+class Resources:
+    """The promise: whatever a set holds was written to its log first, and units are written whole."""
+
+    def __init__(self, reader: MessageReader, *, log_acquisitions: bool = False) -> None:
+        self.sets = ResourceSets()
+        self.default, self.local = self.sets.default, self.sets.local
+        self.catalog = self.sets.catalog
+        self.default.became_read_only = self._finish_work
+        self._reader = reader
+        self.log_acquisitions = log_acquisitions
+        self._uncommitted: dict[Queue, int] = {}
+        """Queues of which browsers may not see everything yet, and how far their log was committed then."""
+        self.work = WorkQueue()
+        """What is written in portions: for the driver to go on with. None of it outlives the right to write: see
+        `begin`."""
+        self.purges = Purges(self.sets, self.work)
+        self.timers = QueueTimers(self.sets)
+        self._shrinking: set[Queue] = set()
+        """Rings that may be over their limits; a task is about each."""
+        self.overrun: dict[Queue, QueueFull] = {}
+        """Queues with the policy self-destruct that were full when something came: the driver is to delete them."""
+        self.deduplication = Deduplication(self.default.state.producers, self.local.state.producers)
+        self.unroutable_total = 0
+        self.outranked_total = 0
+        """Messages that a ring with priorities did not take because all that it held had a higher one."""
+        self.dead_letters_dropped_total = 0
+        """Messages for an alternate exchange that led to a full queue, to none, or only back to where they were."""
+
+    @property
+    def written(self) -> CommitToken:
+        """What to wait for so that all that was written in both logs is committed."""
+        return self.sets.written
+
+    # --- messages in
+
+    def publish(self, queue: Queue, message: Message, now_ms: int) -> CommitToken:
+        """Enqueue; returns what to wait for.
+
+        Raises QueueFull, NotFound (deleted), NotPrimary or what `refusal` says, and then nothing has changed.
+        """
+        lsn = self.enqueue_plain(queue, message)
+        if lsn:
+            return CommitToken(queue.log, lsn)
+        known_at = self._known_at(message)
+        return self._publish_to((queue,), message, now_ms, routed=False) if known_at is None else known_at
+
+    def enqueue_plain(self, queue: Queue, message: Message) -> int:
+        """The short way of `publish` for a message about which there is nothing to decide.
+
+        Returns its LSN in the log of `queue`; 0: there is, and nothing was done.
+        """
+        body, durable, priority, expires_at_ms, producer, _ = message
+        if queue.needs_care or expires_at_ms or self.default.is_barred or producer:
+            return 0
+        lsn = queue.log.append(_new_tuple(ev.Enqueued, (queue.ids, body, durable, priority, 0, "")))
+        headers = queue.durable_headers if durable else queue.transient_headers
+        header = headers.get(priority) or queue.add_header(durable, priority)
+        size = len(body)
+        queue.messages.add_plain(Entry(lsn, header, body), size)
+        catalog = self.catalog
+        catalog.memory_bytes += size + MESSAGE_OVERHEAD
+        if queue.dispatcher.consumers:
+            catalog.awake[queue] = None
+        return lsn
+
+    def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> CommitToken:
+        """Enqueue wherever the exchange says, everywhere or nowhere; returns and raises as `publish`."""
+        self.default.check_writable()
+        known_at = self._known_at(message)
+        if known_at is not None:
+            return known_at
+        queues = self.route(exchange, message.payload, key)
+        return self._publish_to(queues, message, now_ms, routed=True) if queues else self.written
+
+    def _known_at(self, message: Message) -> CommitToken | None:
+        """Of a duplicate: what to wait for so that the original is committed. None: it is new. Raises NotPrimary."""
+        if not message.producer or not self.deduplication.knows(message):
+            return None
+        self.default.check_writable()
+        self.deduplication.dropped_total += 1
+        return self.written
+
+    def route(self, exchange: Exchange, payload: bytes, key: str) -> tuple[Queue, ...]:
+        """The queues for a message; counts one for which there are none. Raises NotFound: see `Catalog.route`."""
+        queues = self.catalog.route(exchange, key, lambda: self._reader.properties(payload))
+        if not queues:
+            self.unroutable_total += 1
+        return queues
+
+    def _publish_to(self, queues: tuple[Queue, ...], message: Message, now_ms: int, *, routed: bool) -> CommitToken:
+        self.catalog.now_ms = now_ms
+        if self.default.is_barred:
+            self.default.check_publish(queues)
+        plan = EnqueuePlan(self._reader, self.deduplication.producers)
+        plan.add(queues, message, now_ms, routed=routed)
+        return self._carry_out(plan, [])
+
+    def take_overrun(self) -> dict[Queue, QueueFull]:
+        """The queues that are to delete themselves, with what their consumers are to be told."""
+        overrun, self.overrun = self.overrun, {}
+        return overrun
+
+    def _carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> CommitToken:
+        """Write the plan, one unit in each set, and let it count. Returns what to wait for."""
+        default, local = self.default, self.local
+        before = default.log.last_lsn, local.log.last_lsn
+        # What a message moves to comes first: were only one of the units kept, it would be there twice, and not lost.
+        # For the same reason the unit comes last after which the numbers of its messages are known.
+        default_first = plan.events and (departures or not plan.advances)
+        outdated: dict[Queue, list[Entry]] = {queue: list(entries) for queue, entries in plan.displaced.items()}
+        for each in (default, local) if default_first else (local, default):
+            leaving = [departure for departure in departures if departure.queue.log is each.log]
+            for queue, older in each.commit(plan.written_to(log_is_local=each is local), leaving):
+                if older.holder is None:
+                    outdated.setdefault(queue, []).append(older)
+        only_local = default.log.last_lsn == before[0] and local.log.last_lsn != before[1]
+        token = local.written if only_local else self.written
+        self.outranked_total += plan.outranked
+        self.overrun |= plan.overrun
+        for queue, entries in outdated.items():
+            self._dequeue(queue, entries, DequeueReason.DISPLACED)
+            if len(entries) >= DISPLACED_LENGTH and queue not in self._shrinking:
+                self._shrinking.add(queue)
+                self.work.add(self._shrink(queue))
+        for queue in plan.queues:
+            self.catalog.note_arrival(queue)
+        return token
+
+    # --- messages out
+
+    def subscribe(self, queue: Queue, consumer: Consumer, owner: object, owner_name: str = "") -> None:
+        """Serve `consumer`. Raises InUse when the queue is exclusive to somebody other than `owner`.
+
+        `owner_name` is what `owner` is known by when it comes back after a failover: its container id.
+        """
+        if not consumer.browsing:
+            self.default.check_writable()
+            check_unlocked(queue)
+        name = queue.owner
+        if queue.arguments.exclusive and not consumer.browsing:
+            name = safe_name(owner_name)
+            check_owner(queue, owner, name, self.catalog.now_ms)
+            queue.exclusive_owner = owner
+        queue.subscribe(consumer)
+        if self.default.read_only:
+            return
+        if name != queue.owner or (queue.arguments.auto_delete and not queue.used):
+            self._write_use(queue, name)
+
+    def unsubscribe(self, queue: Queue, consumer: Consumer, now_ms: int) -> None:
+        """Serve it no more; give back what it holds with `release` or `release_in_portions` first."""
+        queue.unsubscribe(consumer, now_ms)
+        if self.default.read_only:
+            return
+        if queue.arguments.auto_delete and not queue.dispatcher.consumers:
+            self.timers.watch(queue)
+        if queue.owner and queue.exclusive_owner is None and not consumer.browsing and not queue.deleted:
+            self._write_use(queue, "")
+
+    def _write_use(self, queue: Queue, owner: str) -> None:
+        """Tell backups what clients will expect of them after a failover."""
+        (self.local if is_local(queue) else self.default).write(ev.QueueUsed(queue.id, owner))
+
+    def hand_out(self, now_ms: int, limit: int, budget: Budget = UNLIMITED) -> list[Handout]:
+        """Up to `limit` messages for each consumer that can take some. Call again while `has_work`.
+
+        When `budget` is spent the other queues wait for the next call, and are the first in it.
+        """
+        handouts: list[Handout] = []
+        self.catalog.now_ms = now_ms
+        if self._uncommitted:
+            self._wake_for_committed()
+        awake, self.catalog.awake = self.catalog.awake, {}
+        pending = iter(awake)
+        for queue in pending:
+            if queue.deleted:
+                continue
+            dispatcher = queue.dispatcher
+            given, expired = dispatcher.hand_out(
+                now_ms, limit, queue.log, only_browsers=bool(self.default.read_only), budget=budget
+            )
+            if expired:
+                self._dequeue(queue, expired, DequeueReason.EXPIRED)
+            if dispatcher.interrupted:
+                self.catalog.awake[queue] = None
+            if dispatcher.awaits_commit:
+                self._uncommitted[queue] = queue.log.committed_lsn
+            for consumer, entries in given:
+                if len(entries) == limit:
+                    self.catalog.awake[queue] = None
+                handouts.append(Handout(consumer, entries, self._acquired(queue, consumer, entries)))
+            if budget.is_spent:
+                self.catalog.awake = dict.fromkeys(pending) | self.catalog.awake
+        return handouts
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `hand_out` may find something."""
+        if self._uncommitted:
+            self._wake_for_committed()
+        return bool(self.catalog.awake)
+
+    def _wake_for_committed(self) -> None:
+        known, self._uncommitted = self._uncommitted, {}
+        for queue, committed_lsn in known.items():
+            if queue.log.committed_lsn == committed_lsn:
+                self._uncommitted[queue] = committed_lsn
+            else:
+                self.catalog.awake[queue] = None
+
+    def _acquired(self, queue: Queue, consumer: Consumer, entries: list[Entry]) -> CommitToken:
+        if consumer.browsing or not self.log_acquisitions:
+            return COMMITTED
+        self.sets.holding(queue).acquire(queue, entries)
+        return queue.log.written
+
+    def accept(self, queue: Queue, entries: list[Entry]) -> CommitToken:
+        """Consumers have done with `entries`: forget them. Returns what to wait for.
+
+        Once this broker may not write, what was held here goes back to its place, here and in what follows.
+        """
+        if queue.deleted:
+            return self.written
+        if self.default.read_only:
+            return self._give_back_unwritten(queue, entries)
+        return self._dequeue(queue, entries, DequeueReason.CONSUMED)
+
+    def release(self, queue: Queue, entries: list[Entry], failed: bool) -> CommitToken:
+        """Give `entries` back to their places; `failed` counts against the delivery limit."""
+        if queue.deleted:
+            return self.written
+        if self.default.read_only:
+            return self._give_back_unwritten(queue, entries)
+        limit = queue.arguments.delivery_limit
+        spent = [entry for entry in entries if failed and limit and entry.delivery_count + 1 >= limit]
+        if spent:
+            self.reject(queue, spent)
+        outdated = [entry for entry in entries if entry.body is not None and queue.messages.is_superseded(entry)]
+        if outdated:
+            self._dequeue(queue, outdated, DequeueReason.DISPLACED)
+        returning = [entry for entry in entries if entry.body is not None]
+        if returning and (failed or self.log_acquisitions):
+            self.sets.holding(queue).release(queue, returning, failed)
+        else:
+            for entry in returning:
+                queue.messages.give_back(entry, failed)
+        self.catalog.note_arrival(queue)
+        return queue.log.written
+
+    def release_in_portions(self, queue: Queue, holder: Holder, entries: list[Entry], failed: bool) -> None:
+        """`release` what `holder` held, which has gone.
+
+        What has not come back yet is held, and consumers of the queue get only what lies before all of it.
+        """
+        if self.default.read_only or len(entries) <= RELEASED_LENGTH:
+            self.release(queue, entries, failed)
+        elif not queue.deleted:
+            entries.sort(key=_entry_id, reverse=True)
+            returning = Returning(holder, entries)
+            queue.dispatcher.returning.append(returning)
+            self.work.add(self._release_returning(queue, returning, failed))
+
+    def _release_returning(self, queue: Queue, returning: Returning, failed: bool) -> Task:
+        holder, entries = returning
+        dispatcher = queue.dispatcher
+        while True:
+            portion = [entry for entry in reversed(entries[-RELEASED_LENGTH:]) if entry.holder is holder]
+            del entries[-RELEASED_LENGTH:]
+            if not entries:
+                dispatcher.returning = [other for other in dispatcher.returning if other is not returning]
+            self.release(queue, portion, failed)
+            if not entries:
+                return
+            yield
+
+    def begin(self, task: Task, budget: Budget) -> None:
+        """Do as much of `task` now as there is time for, and the rest in the turns to come.
+
+        Where nothing may be written all of it is done now: what others write must not come in between.
+        """
+        for _ in task:
+            if budget.is_spent and not self.default.read_only:
+                self.work.add(task)
+                break
+
+    def _finish_work(self) -> None:
+        """Let all work come to its end: each task finds that nothing may be written any more."""
+        self.work.run()
+
+    def _give_back_unwritten(self, queue: Queue, entries: list[Entry]) -> CommitToken:
+        """The log is another one's to write: nothing that it does not say may count, a failed delivery neither."""
+        for entry in entries:
+            if entry.body is not None:
+                queue.messages.give_back(entry, failed=False)
+        return self.written
+
+    def reject(self, queue: Queue, entries: list[Entry]) -> CommitToken:
+        """Nobody wants `entries`: to the alternate exchange where the queue has one, else away."""
+        if queue.deleted:
+            return self.written
+        if self.default.read_only:
+            return self._give_back_unwritten(queue, entries)
+        alternate = self.catalog.exchanges.get(queue.arguments.alternate_exchange)
+        if alternate is None and entries:
+            return self._dequeue(queue, entries, DequeueReason.REJECTED)
+        for entry in entries:
+            if alternate is not None and not self._move(queue, entry, alternate):
+                self.dead_letters_dropped_total += 1
+                self._dequeue(queue, [entry], DequeueReason.REJECTED)
+        return self.written  # dead letters may be replicated where the queue is not
+
+    def _move(self, queue: Queue, entry: Entry, exchange: Exchange) -> bool:
+        """To wherever `exchange` leads but back; False: nowhere that has room for it."""
+        header = entry.header
+        (body,) = load_bodies((entry,))
+        message = Message(body, header.durable, header.priority, header.expires_at_ms)
+        plan = EnqueuePlan(self._reader)
+        try:
+            key = self._reader.routing_key(body)
+        except ModelError:
+            key = ""  # what nobody could read is what dead letters are for
+        try:
+            targets = self.route(exchange, body, key)
+            elsewhere = tuple(target for target in targets if target is not queue)
+            plan.add(elsewhere, message, self.catalog.now_ms, routed=True)
+        except ModelError:
+            return False
+        self.overrun |= plan.overrun
+        if not (plan.events or plan.local_events):
+            return False
+        self._carry_out(plan, [Departure(queue, [entry], DequeueReason.MOVED)])
+        return True
+
+    def _dequeue(self, queue: Queue, entries: list[Entry], reason: DequeueReason) -> CommitToken:
+        self.sets.holding(queue).dequeue(queue, entries, reason)
+        return queue.log.written
+
+    def _shrink(self, queue: Queue) -> Task:
+        """Once nothing may be written here, the next primary drops the rest with the next message that comes."""
+        while not (queue.deleted or self.default.read_only) and (dropped := queue.limits.excess()):
+            self._dequeue(queue, dropped, DequeueReason.DISPLACED)
+            yield
+        self._shrinking.discard(queue)
+
+    # --- transactions
+
+    def commit(self, transaction: Transaction, now_ms: int) -> CommitToken:
+        """Do all of it in one unit; returns what to wait for. Raises as `publish`: then roll it back."""
+        self.catalog.now_ms = now_ms
+        self.default.check_writable()
+        new = self.deduplication.new_among(transaction.published)
+        routed = [
+            ((target,) if isinstance(target, Queue) else self.route(target, message.payload, key), message, target)
+            for target, message, key in new
+        ]
+        if self.default.is_barred:
+            self.default.check_publish(queue for queues, _, _ in routed for queue in queues)
+        plan = EnqueuePlan(self._reader, self.deduplication.producers)
+        for queues, message, target in routed:
+            plan.add(queues, message, now_ms, routed=not isinstance(target, Queue))
+        accepted: dict[Queue, list[Entry]] = {}
+        for queue, entry in transaction.accepted:
+            if entry.holder is transaction and not queue.deleted:  # a queue that is being deleted may have moved it
+                accepted.setdefault(queue, []).append(entry)
+        departures = [Departure(queue, entries, DequeueReason.CONSUMED) for queue, entries in accepted.items()]
+        token = self._carry_out(plan, departures)
+        duplicates = len(transaction.published) - len(new)
+        self.deduplication.dropped_total += duplicates
+        return self.written if duplicates else token
+
+    def roll_back(self, transaction: Transaction) -> None:
+        """Forget the publishes; what it had accepted is its consumer's again, or the queue's, as a failed delivery."""
+        returning: dict[Queue, list[Entry]] = {}
+        for queue, entry in transaction.accepted:
+            if entry.holder is not transaction or queue.deleted:
+                continue
+            consumer = transaction.consumer_of(entry)
+            if consumer is not None:
+                queue.messages.hold(entry, consumer)
+            else:
+                returning.setdefault(queue, []).append(entry)
+        for queue, entries in returning.items():
+            self.release_in_portions(queue, transaction, entries, failed=True)
