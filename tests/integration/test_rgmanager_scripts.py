@@ -257,8 +257,8 @@ def test_a_broker_that_is_just_starting_is_not_taken_for_one_that_hangs(nodes: L
         wait_until(lambda: nodes.pid("node1") > 0, lambda: "the broker has no process")
         pid = nodes.pid("node1")
         nodes.kill("node1", signal.SIGSTOP)  # a slow start
-        stop = pool.submit(nodes.script, "node1", "qpidd-primary", "stop")
-        time.sleep(1.5)  # long enough for the script to look, and to see no more than a process
+        stop = pool.submit(nodes.script, "node1", "qpidd-primary", "stop", QPID_HA_HANG_TIMEOUT="200ms")
+        time.sleep(2.5)  # long enough for the script to look, to see no more than a process, and to lose its patience
         nodes.kill("node1", signal.SIGCONT)
         assert [start.result().returncode, stop.result().returncode] == [0, 0]
     assert nodes.pid("node1") == pid

@@ -246,7 +246,9 @@ class Script:
         service = self._stoppable
         if service is None:
             return self._yes("not primary: it was not started from here")
-        sight = self._look()  # not in the middle of its start: one that is starting is silent, too, and no primary
+        sight = self._look()
+        if sight.life is Life.SILENT and self._is_starting():  # no primary: it must not be killed for its silence
+            sight = self._look_until(self._settings.timeouts_s["start"], lambda seen: seen.life is not Life.SILENT)
         if sight.life is Life.SILENT or sight.is_primary:
             limit_s = self._settings.timeouts_s["promote"] if sight.is_primary else ENOUGH_S
             try:
@@ -277,15 +279,17 @@ class Script:
 
     def _await_broker(self) -> None:
         """One that is being started, or that loads its store, is waited for as long as a start may last."""
-        timeouts_s, socket = self._settings.timeouts_s, self._service.control_socket
+        timeouts_s = self._settings.timeouts_s
 
         def is_ready(sight: Sight) -> bool:
             return sight.life is Life.ANSWERS and not sight.is_loading
 
         sight = self._look_until(min(BROKER_PATIENCE_S, timeouts_s["first_start"]), is_ready)
-        if sight.is_loading or (sight.life is Life.SILENT and is_starting(socket, timeouts_s["start"])):
-            limit_s = timeouts_s["start"]
-            self._look_until(limit_s, lambda sight: is_ready(sight) or sight.life is Life.GONE)
+        if sight.is_loading or (sight.life is Life.SILENT and self._is_starting()):
+            self._look_until(timeouts_s["start"], lambda sight: is_ready(sight) or sight.life is Life.GONE)
+
+    def _is_starting(self) -> bool:
+        return is_starting(self._service.control_socket, self._settings.timeouts_s["start"])
 
     def _look_until(self, limit_s: float, is_enough: Callable[[Sight], bool]) -> Sight:
         deadline_s = time.monotonic() + limit_s
