@@ -53,6 +53,7 @@ RARE = {
     "a store was put back that was closed in order before the others went on": 712157,
     "two first starts at once, and the record of the faster one was lost": 706498,
     "the same, and the faster one hears last of its own": 715986,
+    "the same, and the slower one hears of the faster before it is recorded itself": 796410,
     "without a coordinator the last one in sync lost its disk, and one that was dropped has more than another": 716072,
     "the record was put back that said that a slow primary is alone": 713969,
     "the one in sync by an unrecorded set lost its disk": 712923,

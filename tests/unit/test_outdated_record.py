@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from qpid_ha_broker.ha import effects as fx
@@ -450,3 +452,34 @@ def test_nor_is_it_by_force_where_nobody_leads_but_once_an_operator_has_deleted_
     cluster.record = EMPTY
     assert cluster.promote("b", force=True).done
     assert cluster["b"].member.history()[-1]["forced"] is False, "and nothing was given up"
+
+
+def test_of_two_that_were_recorded_because_the_record_was_put_back_only_the_one_that_began_leads() -> None:
+    """The coordinator takes the second claim although it had taken the first: it has lost it in between."""
+    cluster = three(has_coordinator=True)
+    cluster.kill("a")
+    cluster.wait(1.0)
+    before = cluster.record
+    b, c = cluster["b"], cluster["c"]
+    cluster.record_answers = answers = deque[tuple[Node, fx.RecordWritten]]()
+    c.feed(fx.PromoteAsked(1))
+    c.step()
+    read = c.inbox.popleft()  # it has asked for the record, and the answer is on its way
+    b.feed(fx.PromoteAsked(2))
+    cluster.run()
+    cluster.record = before
+    c.feed(read)
+    cluster.run()
+    assert [answer.written for _, answer in answers] == [True, True]
+
+    b.feed(answers.popleft()[1])
+    cluster.run()
+    cluster.let_record_answers_come()
+    cluster.settle()
+
+    assert [node.name for node in (b, c) if node.is_in(State.PRIMARY)] == ["b"]
+    assert any("b has become primary meanwhile" in text for text in c.notices), c.notices
+    cluster.wait(PATROL_S)
+    assert cluster.record is not None
+    assert (cluster.record.generation, cluster.record.primary) == (2, "b")
+    assert c.is_in(State.READY)

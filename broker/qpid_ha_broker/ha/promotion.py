@@ -99,8 +99,12 @@ class Promotion:
         self._accept: Accept | None = None
         self._wanted = ClusterRecord()
         """What the coordinator shall hold."""
+        self._replaced = ClusterRecord()
+        """What it holds until then."""
         self.outcome_is_unknown = False
         """Whether it holds that, nobody knows."""
+        self._overtaken_by = ""
+        """Who began as new a generation while the coordinator was asked to record ours."""
 
     def begin(self) -> None:
         """Ask everybody, and the coordinator."""
@@ -254,6 +258,7 @@ class Promotion:
             self._own().answer.cluster or expected.cluster or settings.instance
         )  # the first primary names the cluster
         self._wanted = ClusterRecord(cluster, generation, settings.name, accept.epoch, accept.members)
+        self._replaced = expected
         self._claim(generation)  # on disk: a broker that dies right after this knows that nobody else was named
         self._coordinator_number = self._ctx.number()
         self._ctx.effects.append(WriteRecord(self._coordinator_number, expected, self._wanted))
@@ -267,8 +272,26 @@ class Promotion:
         if not written and record != self._wanted:
             who = f"{record.primary} was faster" if record is not None else problem
             return self._refuse(f"the coordinator did not take generation {self._accept.generation}: {who}")
+        if self._overtaken_by:
+            return self._take_back_record()
         self.step = AttemptStep.ENDED
         return Granted(self._accept, self._wanted.cluster, self._wanted)
+
+    def overtaken(self, primary: str, generation: int) -> None:
+        """`primary` announces `generation`. If it is as new as the one that is being recorded, only one of them can be.
+
+        The coordinator decides which, by the record that each of them replaces. When it takes ours although it took
+        theirs before, theirs was lost: their generation has begun, and ours must not.
+        """
+        if self.step is AttemptStep.RECORDING and generation >= self._wanted.generation:
+            self._overtaken_by = primary
+
+    def _take_back_record(self) -> Outcome:
+        """What is recorded never begins; the primary records itself again in the place of what was there before."""
+        self._ctx.effects.append(WriteRecord(self._ctx.number(), self._wanted, self._replaced))
+        return self._refuse(
+            f"{self._overtaken_by} has become primary meanwhile, and the coordinator has lost the record of that"
+        )
 
     def _refuse(self, text: str) -> Outcome:
         if self.claimed:

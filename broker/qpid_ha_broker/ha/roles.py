@@ -779,6 +779,7 @@ class Candidate(ActiveRole):
         if question.generation < max(self._replica.history.generation, votes.oldest_followable):
             return
         votes.end_wait()
+        self.promotion.overtaken(question.asker, question.generation)
         self.decide(self.promotion.give_up(f"{question.asker} has become primary"))
         standby = self.standby
         if self._parts.role is standby:
