@@ -17,12 +17,18 @@ from typing import NamedTuple
 
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.replica import Restored
+from qpid_ha_broker.model.resource_set import ResourceSets
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.member_store import MemberStore
+from qpid_ha_broker.server.pager import Pager
 from qpid_ha_broker.server.restored import restored_from
 from qpid_ha_broker.server.store import Store, StoreListener
-from qpid_ha_broker.server.store_checkpoint import CheckpointWriter
-from qpid_ha_broker.server.store_writer import Job, JournalPiece
+from qpid_ha_broker.server.store_appender import JournalAppender
+from qpid_ha_broker.server.store_checkpoint import Checkpoints, CheckpointWriter
+from qpid_ha_broker.server.store_folding import Folding
+from qpid_ha_broker.server.store_recovery import StoreFiles
+from qpid_ha_broker.server.store_writer import Job, JournalPiece, StoreWriter
+from qpid_ha_broker.store.bodies import Bodies
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import FULL
 from qpid_ha_broker.store.fold import FoldError, fold
@@ -184,12 +190,6 @@ class SimulatedWriter:
 class NoFolding:
     """Folding is for `SimulatedStore.idle`: no process, no thread."""
 
-    def __init__(self, drop_before: Callable[[int], None]) -> None:
-        self.drop_before = drop_before
-
-    def count(self, size: int) -> None:
-        """So much was given to the journal."""
-
 
 class SimulatedStore(Store):
     """The broker's store, but for threads, processes and the loop."""
@@ -204,26 +204,22 @@ class SimulatedStore(Store):
         disk, resources = self._machine.disk, self._process.resources
         found = recover(disk, resources.sets, apply_all=False)
         self._sets = resources.sets
-        self._begin(disk, found)
+        self.files = self._recovery.begin(disk, Bodies(disk), found)
         return found
 
-    def start(self, listener: StoreListener) -> None:
-        self.is_started = True
-        self._listener = listener
-        self.simulated_writer = SimulatedWriter(self._journal, self, self._machine, self._process)
-        self._writer = self.simulated_writer  # type: ignore[assignment]
-        self._folding = NoFolding(self._drop_before)  # type: ignore[assignment]
-
-    # --- checkpoints, in slices
-
-    def _make_checkpoint(self, done: Callable[[], None]) -> CheckpointWriter:
-        return SimulatedCheckpoint(self, self._sets, done, self._soon)
-
-    def note(self, text: str) -> None:
-        """For the trace."""
-        self._process.note(text)
+    def start(self, listener: StoreListener, pager: Pager | None = None) -> None:
+        journal = self.files.journal
+        self.simulated_writer = SimulatedWriter(journal, self, self._machine, self._process)
+        writer: StoreWriter = self.simulated_writer  # type: ignore[assignment]
+        appender = JournalAppender(journal, writer, self._progress, self.files.begins_after)
+        checkpoints = SimulatedCheckpoints(
+            self.files, appender, self._sets, self._drop_before, self._soon, self._process.note
+        )
+        folding: Folding = NoFolding()  # type: ignore[assignment]
+        self._begin(listener, appender, checkpoints, folding)
 
     def _soon(self, command: Callable[[], None]) -> None:
+        """For checkpoints, which are written in slices."""
         delay_s = SLICE_WITHIN_S * self._machine.draw.random()
         self._process.schedule.after(delay_s, lambda: self._process.run(command))
 
@@ -231,7 +227,7 @@ class SimulatedStore(Store):
 
     def idle(self) -> None:
         """Mark, prepare, and now and then fold what is closed and committed, as the process beside the broker does."""
-        journal, draw = self._journal, self._machine.draw
+        journal, draw = self.files.journal, self._machine.draw
         journal.mark()
         journal.prepare_spare()
         if draw.random() < FOLDS:
@@ -239,14 +235,15 @@ class SimulatedStore(Store):
 
     def _fold(self) -> None:
         upto = 0
-        for segment in self._journal.closed_segments():
-            if segment.last_lsn > self._committed_lsn:
+        for segment in self.files.journal.closed_segments():
+            if segment.last_lsn > self.appender.committed_lsn:
                 break
             upto = segment.number + 1
         if not upto:
             return
+        status = self.files.status.current
         try:
-            fold(self._machine.disk, upto, Identity(self.status.cluster, self._name, SET))
+            fold(self._machine.disk, upto, Identity(status.cluster, status.broker, SET))
         except FoldError as error:
             self._process.note(f"not folded: {error}")
             return
@@ -258,24 +255,46 @@ class SimulatedStore(Store):
         self._drop_before(upto)
 
     def _drop_before(self, number: int) -> None:
-        self._writer.run(lambda: self._journal.drop_before(number))
+        self.writer.run(lambda: self.files.journal.drop_before(number))
 
     def end_at_once(self, clean: str) -> None:
         """What `close` does, in one go."""
-        self._settle()
+        self.appender.settle()
         self.simulated_writer.write()
         self._end(clean)
 
 
 class SimulatedCheckpoint(CheckpointWriter):
-    """In small slices, so that much happens between them."""
+    """In small slices, so that much happens between them. `note`: for the trace."""
 
     slice_bytes = SLICE_BYTES
     turn_s = 0.0
+    note: Callable[[str], None]
 
     def _finish(self) -> None:
         super()._finish()
-        self._store.note(f"CHECKPOINT {self._store.journal.number} of {self._dump.end()}")  # type: ignore[attr-defined]
+        self.note(f"CHECKPOINT {self._files.journal.number} of {self._dump.end()}")
+
+
+class SimulatedCheckpoints(Checkpoints):
+    """Of such checkpoints."""
+
+    def __init__(
+        self,
+        files: StoreFiles,
+        appender: JournalAppender,
+        sets: ResourceSets,
+        drop_before: Callable[[int], None],
+        soon: Callable[[Callable[[], None]], None],
+        note: Callable[[str], None],
+    ) -> None:
+        super().__init__(files, appender, sets, drop_before, soon)
+        self._note = note
+
+    def _make_writer(self, done: Callable[[], None]) -> CheckpointWriter:
+        checkpoint = SimulatedCheckpoint(self._files, self._appender, self._sets, done, self._call_soon)
+        checkpoint.note = self._note
+        return checkpoint
 
 
 class NodeStore:
@@ -338,7 +357,7 @@ class NodeStore:
 
     def note_committed(self, lsn: int) -> None:
         """The journal says it when nothing else does."""
-        self._store.note_committed(lsn)
+        self._store.appender.note_committed(lsn)
 
     def persist_local(self) -> None:
         """The broker's own log, before the turn's batch of the other one is handed over."""

@@ -19,17 +19,21 @@ from qpid_ha_broker.store.errors import StoreError
 FAILED = "the store in /data cannot be written"
 
 
+class SlowCheckpoints:
+    """None is ever written."""
+
+    def write(self, done: Callable[[], None]) -> None:
+        """`done` is not called."""
+
+
 class Slow:
     """A store that answers when it is told to, or never."""
 
     def __init__(self) -> None:
-        self.checkpoints: list[Callable[[], None]] = []
+        self.checkpoints = SlowCheckpoints()
 
     def persist(self, batch: LogBatch, committed_lsn: int, number: int) -> bool:
         return False
-
-    def write_checkpoint(self, done: Callable[[], None]) -> None:
-        self.checkpoints.append(done)
 
 
 class Backup:

@@ -34,7 +34,7 @@ async def life(directory: Path, cluster: str, *events: ev.Event) -> None:
     store.describe(cluster=cluster)
     for lsn, event in enumerate(events, start=found.last_lsn + 1):
         store.persist(LogBatch(lsn, lsn, encode(lsn, event)), lsn - 1, lsn)
-        store.writer.run(store.journal.roll)
+        store.writer.run(store.files.journal.roll)
     assert await store.close("")
 
 

@@ -439,9 +439,9 @@ def test_a_checkpoint_is_the_state_of_its_moment_and_counts_once_it_is_told(tmp_
             owner.publish(queue, b"%d" % number)
         owner.turn()
         await owner.committed(owner.resources.default.log.written)
-        owner.store.begin_checkpoint()
+        owner.store.checkpoints.begin(owner.resources.default.log.last_lsn)
         done = asyncio.Event()
-        owner.store.write_checkpoint(done.set)
+        owner.store.checkpoints.write(done.set)
         owner.publish(queue, b"meanwhile")
         owner.turn()
         async with asyncio.timeout(LIMIT_S):

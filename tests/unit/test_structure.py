@@ -22,7 +22,6 @@ TOO_LARGE = {
     "qpid_ha_agent.runner.Runner",
     "qpid_ha_broker.amqp.connection.Connection",
     "qpid_ha_broker.server.membership.Membership",
-    "qpid_ha_broker.server.store.Store",
     "qpid_ha_config.settings.BrokerSettings",
 }
 CIRCLES = {

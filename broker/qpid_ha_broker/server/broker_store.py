@@ -57,19 +57,23 @@ class BrokerStore:
         settings = member_settings(self._broker.current(), "")
         found = self.store.recover(self._sets, apply_all=settings.is_standalone, show=show)
         try:
-            return Loaded(found, restored_from(self.store.disk, found, settings.tail_bytes))
+            return Loaded(found, restored_from(self.store.files.disk, found, settings.tail_bytes))
         except OSError as error:
             raise StoreError(f"the store in {self.store.directory} cannot be used: {error}") from error
 
     def begin(self, found: Recovered) -> None:
         """It was read; the loop runs."""
         pager = Pager(
-            self._sets.catalog, self.store.bodies, self._memory_bytes(), self._broker.schedule_turn, self._unreadable
+            self._sets.catalog,
+            self.store.files.bodies,
+            self._memory_bytes(),
+            self._broker.schedule_turn,
+            self._unreadable,
         )
-        self.pager = self.store.pager = pager
+        self.pager = pager
         pager.start(found.next_number)
         self._local_log.add_witness(WITNESS)
-        self.store.start(self)
+        self.store.start(self, pager)
 
     def turn_ended(self) -> None:
         """Keep what the turn wrote to the broker's own log."""
@@ -84,7 +88,7 @@ class BrokerStore:
     def tick(self) -> None:
         """Four times a second."""
         self.pager.paging.memory_bytes = self._memory_bytes()
-        self.store.note_committed(self._broker.membership.member.committed_lsn)
+        self.store.appender.note_committed(self._broker.membership.member.committed_lsn)
         self.store.tick()
         self.pager.tick()
 
@@ -129,5 +133,5 @@ class BrokerStore:
     async def close(self, clean: str) -> None:
         """The last turn is over; `clean`: the UUID under which the store is whole, empty if it is not."""
         self.pager.stop()
-        self.store.note_committed(self._broker.membership.member.committed_lsn)
+        self.store.appender.note_committed(self._broker.membership.member.committed_lsn)
         await self.store.close(clean)

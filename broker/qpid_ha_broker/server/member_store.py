@@ -98,18 +98,17 @@ class MemberStore:
 
     def truncate(self, effect: fx.TruncateLog) -> None:
         """The end of the stream is void."""
-        self._store.take_back(effect.lsn)
+        self._store.appender.truncate(effect.lsn)
 
     def begin_checkpoint(self, effect: fx.BeginCheckpoint) -> None:
         """The state follows from no log."""
-        self._store.reset(effect.lsn)
-        self._store.begin_checkpoint()
+        self._store.checkpoints.begin(effect.lsn)
 
     def write_checkpoint(self, effect: fx.WriteCheckpoint) -> None:
         """The state is whole again."""
         self._checkpoint = effect.number
         if self._policy is None:
-            self._store.write_checkpoint(lambda: self._checkpoint_persisted(effect.number))
+            self._store.checkpoints.write(lambda: self._checkpoint_persisted(effect.number))
         else:
             self._checkpoint_persisted(effect.number)
 

@@ -1,44 +1,21 @@
-"""A checkpoint, made of the living state: a little in each turn, so that no client waits for it."""
+"""Checkpoints, made of the living state: a little in each turn, so that no client waits for it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from qpid_ha_broker.model.resource_set import ResourceSets
-from qpid_ha_broker.server.store_writer import StoreWriter
+from qpid_ha_broker.server.store_appender import JournalAppender
+from qpid_ha_broker.server.store_recovery import StoreFiles
 from qpid_ha_broker.store.blocks import FileHeader
 from qpid_ha_broker.store.dump import Dump
-from qpid_ha_broker.store.files import Disk
-from qpid_ha_broker.store.journal import Journal
-from qpid_ha_broker.store.snapshot import SnapshotEnd, SnapshotWriter
-from qpid_ha_broker.store.status import Status
+from qpid_ha_broker.store.snapshot import SnapshotWriter
 
 AHEAD_BYTES: Final = 4 * 1024 * 1024
 """What may wait for the disk, so that a dump does not fill the memory that it is meant to save."""
-
-
-class CheckpointedStore(Protocol):
-    """What a checkpoint needs of the store that it is for; `Store` says what each is."""
-
-    @property
-    def writer(self) -> StoreWriter: ...
-
-    @property
-    def journal(self) -> Journal: ...
-
-    @property
-    def disk(self) -> Disk: ...
-
-    @property
-    def status(self) -> Status: ...
-
-    @property
-    def status_revision(self) -> int: ...
-
-    def reach(self, end: SnapshotEnd) -> bool: ...
 
 
 class CheckpointWriter:
@@ -53,12 +30,15 @@ class CheckpointWriter:
 
     def __init__(
         self,
-        store: CheckpointedStore,
+        files: StoreFiles,
+        appender: JournalAppender,
         sets: ResourceSets,
         done: Callable[[], None],
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
-        self._store = store
+        self._files = files
+        self._appender = appender
+        self._writer = appender.writer
         self._call_soon = call_soon
         self._done = done
         self._dump = Dump(sets)
@@ -72,13 +52,13 @@ class CheckpointWriter:
 
     def start(self) -> None:
         """Begin; the loop must not be inside a turn that has not given us all that it wrote."""
-        self._store.writer.run(self._open)
+        self._writer.run(self._open)
         self._call_soon(self._give)
 
     def abandon(self) -> None:
         """The state has become another one: what was not given yet cannot be told any more."""
         self._is_abandoned = True
-        self._store.writer.run(self._drop)
+        self._writer.run(self._drop)
 
     def _give(self) -> None:
         if self._is_abandoned:
@@ -89,15 +69,15 @@ class CheckpointWriter:
             if records is None:
                 break
             self._ahead_bytes += len(records)
-            self._store.writer.run(partial(self._add, records), partial(self._added, len(records)))
+            self._writer.run(partial(self._add, records), partial(self._added, len(records)))
             if self._ahead_bytes > AHEAD_BYTES:
                 self._is_waiting = True
                 return
             if time.monotonic() >= until:
                 self._call_soon(self._give)
                 return
-        if self._store.reach(self._dump.end()):
-            self._store.writer.run(self._finish, self._done)
+        if self._appender.reach(self._dump.end()):
+            self._writer.run(self._finish, self._done)
         else:
             self._call_soon(self._give)  # what it has counted last is handed over at the end of this turn
 
@@ -110,15 +90,15 @@ class CheckpointWriter:
     # --- on the writer's thread, where all that was given before is on disk
 
     def _open(self) -> None:
-        store, status = self._store, self._store.status
+        files, status = self._files, self._files.status.current
         first_lsn, first_local_lsn = self._first_lsns
-        self.number = store.journal.number
+        self.number = files.journal.number
         self._snapshot = SnapshotWriter(
-            store.disk,
+            files.disk,
             FileHeader(
                 "snapshot", status.cluster, status.broker, status.set, self.number, status.generation,
                 first_lsn, first_local_lsn, int(time.time() * 1000), 0, False, status.store,
-                status_revision=store.status_revision,
+                status_revision=files.status.revision,
             ),
         )  # fmt: skip
 
@@ -135,3 +115,51 @@ class CheckpointWriter:
         if self._snapshot is not None:
             self._snapshot.abandon()
             self._snapshot = None
+
+
+class Checkpoints:
+    """The promise: what is kept since `begin` counts once the state of a later `write` is on disk, or never.
+
+    The newest checkpoint is the one that counts. `drop_before`: lets go of the files before a number.
+    """
+
+    def __init__(
+        self,
+        files: StoreFiles,
+        appender: JournalAppender,
+        sets: ResourceSets,
+        drop_before: Callable[[int], None],
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._files = files
+        self._appender = appender
+        self._sets = sets
+        self._drop_before = drop_before
+        self._call_soon = call_soon
+        self._newest: CheckpointWriter | None = None
+        """It may have ended."""
+
+    def begin(self, last_lsn: int) -> None:
+        """The replicated log ends at `last_lsn` now, by what no log tells."""
+        self._appender.reset(last_lsn)
+        if self._newest is not None:
+            self._newest.abandon()  # the state is not the one any more of which it was to tell
+        self._appender.writer.run(partial(self._files.journal.roll, needs_base=True, last_lsn=last_lsn))
+
+    def write(self, done: Callable[[], None]) -> None:
+        """Put the state as it is now into the store, a little in each turn; `done` once it counts.
+
+        To be called when all that was handed to the journal follows from the state, or the other way round.
+        """
+        self._appender.settle()
+        checkpoint = self._make_writer(lambda: self._written(checkpoint.number, done))
+        self._newest = checkpoint
+        checkpoint.start()
+
+    def _make_writer(self, done: Callable[[], None]) -> CheckpointWriter:
+        return CheckpointWriter(self._files, self._appender, self._sets, done, self._call_soon)
+
+    def _written(self, number: int, done: Callable[[], None]) -> None:
+        """It is on disk: what follows it counts from now on, and what lies before it tells of another state."""
+        self._appender.writer.run(partial(self._files.journal.base_persisted, number), done)
+        self._drop_before(number)

@@ -45,20 +45,14 @@ class Folding:
         self._task: asyncio.Task[None] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._look_at = self._fold_at = 0.0
-        self._written_bytes = 0
         self._closed = tuple(journal.closed_segments())
         """Those of earlier lives of this broker, too."""
         self._snapshot_bytes = 0
         self._total = 0
 
-    def count(self, size: int) -> None:
-        """So much was given to the journal."""
-        self._written_bytes += size
-
     def facts(self) -> dict[str, object]:
         """What `query` tells of it."""
         return {
-            "journal_written_bytes": self._written_bytes,
             "journal_closed_bytes": sum(segment.bytes for segment in self._closed),
             "snapshot_bytes": self._snapshot_bytes,
             "snapshots": self._total,

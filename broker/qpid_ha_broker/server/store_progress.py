@@ -1,11 +1,12 @@
-"""How far things are on their way to the disk, as the loop keeps count of it."""
+"""How far the journal's pieces are on their way to the disk, as the loop keeps count of it, and who waits for that."""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple
 
 
-class AwaitedWrite(NamedTuple):
+class AwaitedSync(NamedTuple):
     """What is to be told once the pieces up to `ticket` are on disk; `number` 0: nothing of the replicated log."""
 
     ticket: int
@@ -13,12 +14,42 @@ class AwaitedWrite(NamedTuple):
     number: int
 
 
-class Given:
-    """How far a log was given to us, and from where on the journal has nothing: only what nobody asked to keep came."""
+class SyncProgress:
+    """The promise: who waits is told once all that was appended before is on disk, and everybody in their order.
 
-    __slots__ = ("last_lsn", "left_out", "next_lsn")
+    Pieces have tickets, 1, 2, ... One sync covers a group of them, so what waited for any of these is told at once.
+    """
 
-    def __init__(self, last_lsn: int) -> None:
-        self.last_lsn = last_lsn
-        self.next_lsn = last_lsn + 1
-        self.left_out = 0
+    __slots__ = ("_awaited", "appended_ticket", "synced_ticket")
+
+    def __init__(self) -> None:
+        self.appended_ticket = 0
+        """Of the newest piece that was appended; 0: there was none."""
+        self.synced_ticket = 0
+        """Of the newest piece that is on disk, with all before it. 0 <= synced_ticket <= appended_ticket."""
+        self._awaited: deque[AwaitedSync] = deque()
+
+    @property
+    def is_all_synced(self) -> bool:
+        """Whether nothing is on its way."""
+        return self.appended_ticket == self.synced_ticket
+
+    def await_all(self, local_lsn: int, number: int) -> bool:
+        """Have `advance` tell these once all that was appended is on disk. False: it is, and nothing will be told."""
+        if self.appended_ticket == self.synced_ticket:
+            return False
+        self._awaited.append(AwaitedSync(self.appended_ticket, local_lsn, number))
+        return True
+
+    def advance(self, ticket: int) -> tuple[int, int]:
+        """All pieces up to `ticket` are on disk: the last LSN of the local log and the last number that waited for it.
+
+        Of either 0: nothing did.
+        """
+        self.synced_ticket = ticket
+        local_lsn = number = 0
+        awaited = self._awaited
+        while awaited and awaited[0].ticket <= ticket:
+            covered = awaited.popleft()
+            local_lsn, number = covered.local_lsn, covered.number or number
+        return local_lsn, number

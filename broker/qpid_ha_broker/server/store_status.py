@@ -1,14 +1,17 @@
-"""STATUS as this process keeps it: what is known of the broker, on disk before anybody relies on it."""
+"""What the store's files say of the broker: STATUS, on disk before anybody relies on it, and the journal's headers."""
 
 from __future__ import annotations
 
 import threading
 import uuid
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.server.store_appender import JournalAppender
 from qpid_ha_broker.store.files import Disk
-from qpid_ha_broker.store.journal import Journal
+from qpid_ha_broker.store.journal import Identity, Journal
 from qpid_ha_broker.store.status import STATUS_FILE, Status
 
 
@@ -48,3 +51,38 @@ class StoreStatus:
                 self._disk.replace(STATUS_FILE, replace(status, revision=self.revision + 1).encode())
                 self.revision += 1
                 self._written = status
+
+
+def journal_identity(status: Status, last_lsn: int) -> Identity:
+    """Whose the journal is whose replicated log ends at `last_lsn`.
+
+    Who has written nothing yet may still become part of another cluster.
+    """
+    return Identity(status.cluster if last_lsn else "", status.broker, DEFAULT_SET)
+
+
+class JournalIdentity:
+    """The promise: the headers of files to come say whose the journal is, and of which generation, as STATUS has it."""
+
+    def __init__(self, status: StoreStatus, journal: Journal, appender: JournalAppender) -> None:
+        self._status = status
+        self._journal = journal
+        self._appender = appender
+        self._named = journal.identity, journal.generation
+
+    @property
+    def lacks_cluster(self) -> bool:
+        """Whether the broker is of a cluster, and the journal of none yet."""
+        return bool(self._status.current.cluster) and not self._named[0].cluster
+
+    def update(self) -> None:
+        """STATUS has changed, or the first event was written."""
+        status = self._status.current
+        named = journal_identity(status, self._appender.replicated.last_lsn), status.generation
+        if named != self._named:
+            self._named = named
+            self._appender.writer.run(partial(self._name_files, *named))
+
+    def _name_files(self, identity: Identity, generation: int) -> None:
+        """On the writer's thread."""
+        self._journal.identity, self._journal.generation = identity, generation
