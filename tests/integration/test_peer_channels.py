@@ -101,6 +101,7 @@ class Recorder:
     """A channel to nowhere."""
 
     peer = "nowhere"
+    is_open = True
     unsent_bytes = 0
 
     def __init__(self) -> None:

@@ -58,7 +58,7 @@ def try_to_follow(users_db: Path, user: str, password: str, mechanism: str) -> t
     ours = client_engine(user=user, password=password, mechanism=mechanism, insecure_plain=True)
     with closing(SaslConfiguration(users_db)) as sasl:
         theirs = EngineFactory(lambda: settings, address, sasl).make()
-        backup = Backup(broker, Connection(broker.container, theirs, "127.0.0.1:1"), ours)
+        backup = Backup(broker, Connection(broker.connections, theirs, "127.0.0.1:1"), ours)
         backup.settle_down()
     return backup.openings, len(broker.peers.channels), backup.reasons
 

@@ -149,7 +149,7 @@ def test_what_is_commanded_while_the_broker_stops_is_in_the_store(tmp_path: Path
         async with standalone(tmp_path, data) as node1:
             client = await asyncio.to_thread(BlockingClient, node1.url, desired_capabilities=READS_REFUSALS)
             stopping = asyncio.create_task(node1.broker.stop())
-            await eventually(lambda: not node1.broker.container.connections)
+            await eventually(lambda: not node1.broker.connections.open)
             assert not stopping.done()
             await node1.ask("queues", action="create", name="late")
             await stopping

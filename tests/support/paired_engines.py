@@ -12,7 +12,8 @@ from typing import Any
 
 import proton
 
-from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.attach import attach
+from qpid_ha_broker.amqp.connection import Connection, Connections
 from qpid_ha_broker.amqp.container import Container, ContainerSettings
 from qpid_ha_broker.amqp.engine import Engine
 from qpid_ha_broker.model.log import LogBatch
@@ -33,6 +34,7 @@ class PairedBroker:
         )
         self.container.resources.default.declare_standard_exchanges()
         self.container.now_ms = START_MS
+        self.connections = Connections(self.container, attach)
         self.batches: list[LogBatch] = []
         self.clients: list[PairedClient] = []
 
@@ -46,7 +48,7 @@ class PairedBroker:
         """The broker's end of a connection whose bytes the caller carries."""
         transport = proton.Transport(proton.Transport.SERVER)
         transport.max_frame_size = 64 * 1024
-        return Connection(self.container, Engine(transport, proton.Connection()), "127.0.0.1:1")
+        return Connection(self.connections, Engine(transport, proton.Connection()), "127.0.0.1:1")
 
     def turn(self) -> None:
         """The broker's move; what it wrote to the replicated log is kept in `batches`."""
@@ -54,7 +56,7 @@ class PairedBroker:
         self.container.resources.sets.local_log.take_parts()
         if batch is not None:
             self.batches.append(batch)
-        self.container.take_touched()
+        self.connections.take_touched()
 
     def settle_down(self) -> None:
         """Carry bytes and have turns until nothing moves. Raises RuntimeError when it never ends."""

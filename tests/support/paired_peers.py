@@ -12,8 +12,7 @@ from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.container import ContainerSettings
 from qpid_ha_broker.amqp.engine import Engine
 from qpid_ha_broker.amqp.peer_client import PeerClient
-from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
-from qpid_ha_broker.amqp.peer_link import PeerChannel
+from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY, Channel
 
 SETTINGS = ContainerSettings("primary", "0")
 
@@ -22,20 +21,20 @@ class Peers:
     """The other side of `container.peers`: writes down what it is told. `answers`: sends each frame back."""
 
     def __init__(self) -> None:
-        self.channels: list[PeerChannel] = []
+        self.channels: list[Channel] = []
         self.frames: list[bytes] = []
         self.reasons: list[str] = []
         self.answers = False
 
-    def opened(self, channel: PeerChannel) -> None:
+    def opened(self, channel: Channel) -> None:
         self.channels.append(channel)
 
-    def received(self, channel: PeerChannel, data: bytes) -> None:
+    def received(self, channel: Channel, data: bytes) -> None:
         self.frames.append(data)
         if self.answers:
             channel.send(data)
 
-    def closed(self, channel: PeerChannel, reason: str) -> None:
+    def closed(self, channel: Channel, reason: str) -> None:
         self.reasons.append(reason)
 
 

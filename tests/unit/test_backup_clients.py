@@ -71,7 +71,7 @@ def test_marked_connections_are_let_in_everywhere(broker: Cluster) -> None:
 def test_clients_that_are_there_are_ended_and_channels_are_not(broker: Cluster) -> None:
     client, jms, admin, backup = broker.connect(), broker.connect(QPID_JMS), broker.admin(), broker.backup()
     consumer, browser = admin.receiver("q", credit=1), _browser(admin, "q")
-    broker.container.end_clients(refusal())
+    broker.connections.end_clients(refusal())
     broker.settle_down()
     assert client.peer.is_hung_up
     assert condition_of(client) is None  # Proton's Python client would wait after a close
@@ -81,7 +81,7 @@ def test_clients_that_are_there_are_ended_and_channels_are_not(broker: Cluster) 
     assert browser.remote_condition is None
     backup.settle_down()
     assert backup.reasons == []
-    assert list(broker.container.connections) == [admin.peer, backup.peer]
+    assert list(broker.connections.open) == [admin.peer, backup.peer]
 
 
 def test_what_was_confirmed_before_a_client_is_sent_away_still_reaches_it(broker: Cluster) -> None:
@@ -89,7 +89,7 @@ def test_what_was_confirmed_before_a_client_is_sent_away_still_reaches_it(broker
     delivery = client.send(client.sender("q"), proton.Message(body="x"))
     client.exchange()
     broker.turn()
-    broker.container.end_clients(refusal())
+    broker.connections.end_clients(refusal())
     broker.settle_down()
     assert delivery.settled
     assert delivery.remote_state == proton.Delivery.ACCEPTED
@@ -98,7 +98,7 @@ def test_what_was_confirmed_before_a_client_is_sent_away_still_reaches_it(broker
 def test_what_a_client_still_sends_when_it_was_sent_away_is_not_taken(broker: Cluster) -> None:
     client = broker.connect()
     sender = client.sender("q")
-    broker.container.end_clients(refusal())
+    broker.connections.end_clients(refusal())
     delivery = client.send(sender, proton.Message(body="x"))
     broker.settle_down()
     assert broker.queue("q").messages.count == 0
@@ -138,7 +138,7 @@ def replica(broker: Cluster) -> Cluster:
     broker.settle_down()
     broker.container.resources.default.log.add_witness("replication")
     broker.container.read_only = True
-    broker.container.end_clients(refusal())
+    broker.connections.end_clients(refusal())
     broker.container.client_refusal = refusal()
     broker.container.now_ms = START_MS + 60_000
     broker.batches.clear()

@@ -12,8 +12,7 @@ from paired_engines import PairedClient
 from paired_peers import SETTINGS, Backup, Cluster, Peers, condition_of
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED
 from qpid_ha_broker.amqp.engine import Engine
-from qpid_ha_broker.amqp.peer_frames import ADDRESS, ADMIN_PROPERTY, CREDIT, MAX_FRAME_BYTES, unwrap, wrap
-from qpid_ha_broker.amqp.peer_link import PeerChannel
+from qpid_ha_broker.amqp.peer_frames import ADDRESS, ADMIN_PROPERTY, CREDIT, MAX_FRAME_BYTES, Channel, unwrap, wrap
 
 MIB = 1024 * 1024
 
@@ -160,7 +159,7 @@ def test_a_broken_socket_ends_the_channel_for_both_once(broker: Cluster) -> None
 
 def test_nothing_is_fed_after_the_listener_closed_within_a_frame(broker: Cluster) -> None:
     class Strict(Peers):
-        def received(self, channel: PeerChannel, data: bytes) -> None:
+        def received(self, channel: Channel, data: bytes) -> None:
             super().received(channel, data)
             channel.close("no")
 

@@ -76,7 +76,7 @@ def test_a_silent_connection_gets_a_sign_of_life_before_its_peer_gives_up_and_co
     said_at_ms = []
     for now_ms in range(1000, 5001, 250):
         peer.heartbeat(now_ms)
-        was_touched = peer in set(broker.container.take_touched())
+        was_touched = peer in set(broker.connections.take_touched())
         if was_touched and peer.take_output():
             said_at_ms.append(now_ms)
     silences = [later - earlier for earlier, later in itertools.pairwise([1000, *said_at_ms])]

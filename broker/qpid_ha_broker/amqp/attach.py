@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import proton
 
 from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, AmqpError
+from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.coordinator import CoordinatorLink
 from qpid_ha_broker.amqp.incoming import IncomingLink, ReceivingLink
+from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.management_link import MANAGEMENT, ManagementLink, ReplyLink
 from qpid_ha_broker.amqp.nodes import Target
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
@@ -25,22 +25,26 @@ from qpid_ha_broker.amqp.terminus import (
     read_filters,
     read_terminus,
 )
-from qpid_ha_broker.model.errors import NotPrimary
 from qpid_ha_broker.model.queue import Queue
-
-if TYPE_CHECKING:
-    from qpid_ha_broker.amqp.connection import Connection, LinkHandler
 
 _REPLICA = "this broker is a backup, and what it holds belongs to the primary"
 
 
-def attach(connection: Connection, link: proton.Link) -> LinkHandler:
-    """Open our end of `link`. Raises AmqpError or ModelError; then nothing is attached."""
+def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
+    """Open our end of `link`, and have the engine tell it what comes. Raises AmqpError or ModelError: not attached."""
     link.source.copy(link.remote_source)
     link.target.copy(link.remote_target)
     link.snd_settle_mode = link.remote_snd_settle_mode
     link.rcv_settle_mode = link.remote_rcv_settle_mode
-    return _attach_consumer(connection, link) if link.is_sender else _attach_publisher(connection, link)
+    if link.is_sender:
+        sending = _attach_consumer(connection, link)
+        connection.engine.attach_sending(link, sending)
+        return sending
+    receiving = _attach_publisher(connection, link)
+    # What a command asks for may be much.
+    is_costly = isinstance(receiving, ManagementLink | CoordinatorLink)
+    connection.engine.attach_receiving(link, receiving, is_costly=is_costly)
+    return receiving
 
 
 def _attach_publisher(connection: Connection, link: proton.Link) -> ReceivingLink | PeerReceiver:
@@ -185,25 +189,3 @@ def _reply_link_of_replica(connection: Connection, link: proton.Link, terminus: 
     handler = ReplyLink(connection, link, address)
     link.open()
     return handler
-
-
-def is_writer(handler: LinkHandler) -> bool:
-    """Whether a link does more than a replica allows."""
-    if isinstance(handler, OutgoingLink):
-        return not handler.browsing
-    if isinstance(handler, ManagementLink):
-        return handler.has_waiting_replies
-    return isinstance(handler, ReceivingLink)
-
-
-def after_detach(connection: Connection, handler: LinkHandler, closed: bool) -> None:
-    """Delete a queue that was made for this link: a temporary one always, a durable subscription when it was closed."""
-    queue = handler.owned_queue
-    if queue is None or (handler.keep_on_detach and not closed):
-        return
-    if not connection.container.is_there(queue):
-        return  # it was deleted by hand, or by its auto-delete; another one may have its name by now
-    try:
-        connection.container.configuration.delete_queue(queue.name)
-    except NotPrimary:
-        return  # it has become the new primary's to delete

@@ -1,4 +1,7 @@
-"""One client's connection: open, sessions, links, and their end (AMQP 1.0 part 2), without a socket."""
+"""One client's connection: open, sessions, links, and their end (AMQP 1.0 part 2), without a socket.
+
+What kinds of links there are it does not know: whoever makes them is an argument, and so the links may know it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import Any
 
 import proton
 
-from qpid_ha_broker.amqp import attach
 from qpid_ha_broker.amqp.conditions import (
     CONNECTION_FORCED,
     ESTABLISHMENT_FAILED,
@@ -18,21 +20,15 @@ from qpid_ha_broker.amqp.conditions import (
     symbol_map,
 )
 from qpid_ha_broker.amqp.container import Container, LogNotice
-from qpid_ha_broker.amqp.coordinator import CoordinatorLink, Transactions
 from qpid_ha_broker.amqp.engine import Engine, is_in
-from qpid_ha_broker.amqp.incoming import ReceivingLink
-from qpid_ha_broker.amqp.management_link import ManagementLink, ReplyLink
-from qpid_ha_broker.amqp.outgoing import OutgoingLink
-from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
-from qpid_ha_broker.amqp.peer_link import PeerChannel, PeerReceiver, PeerSender
+from qpid_ha_broker.amqp.identity import PeerIdentity
+from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY, Channel
+from qpid_ha_broker.amqp.transactions import Transactions
 from qpid_ha_broker.amqp.values import listed
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
-from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.errors import ModelError, NotPrimary
 from qpid_ha_broker.model.work import Task, used_up
-
-REQUESTS = ManagementLink | CoordinatorLink
-"""Links on which a message may mean much work."""
-LinkHandler = ReceivingLink | OutgoingLink | ReplyLink | PeerReceiver | PeerSender
 
 LAST_WORDS_S = 0.004
 """For what a client has sent that is gone, or silent for too long; and for the first of many links that end."""
@@ -40,6 +36,37 @@ NOTES_LIMIT = 100
 """Lines that one connection may cause in the log."""
 DESCRIPTION_LENGTH = 200
 """Characters of an error text that is made of what the peer sent."""
+
+
+class Connections:
+    """The connections of a container: those that are open, and those that have something to write.
+
+    `attach`: makes our end of a link. Raises AmqpError or ModelError for one that is refused.
+    """
+
+    def __init__(self, container: Container, attach: Callable[[Connection, proton.Link], LinkEndpoint]) -> None:
+        self.container = container
+        self.attach = attach
+        self.open: dict[Connection, None] = {}
+        """A dictionary, as all that is gone through: a run can be repeated."""
+        self._touched: dict[Connection, None] = {}
+
+    def touch(self, connection: Connection) -> None:
+        """`connection` has something to write, or to do, at the end of the turn."""
+        self._touched[connection] = None
+
+    def take_touched(self) -> Iterable[Connection]:
+        """The connections to be written, once each."""
+        touched, self._touched = self._touched, {}
+        return touched
+
+    def end_clients(self, error: AmqpError) -> None:
+        """End the ordinary connections; of those marked for administration, the links that do more than browse."""
+        for connection in list(self.open):
+            if connection.is_admin:
+                connection.end_writers(error)
+            else:
+                connection.send_away(error)
 
 
 class Connection:
@@ -50,32 +77,33 @@ class Connection:
 
     def __init__(
         self,
-        container: Container,
+        connections: Connections,
         engine: Engine,
         peer: str,
         admit: Callable[[Connection], AmqpError | None] = lambda connection: None,
     ) -> None:
-        settings = container.settings
-        self.container = container
+        self.container = container = connections.container
+        self._connections = connections
         self.engine = engine
         self.peer = peer
+        settings = container.settings
         limits = settings.max_transaction_bytes, settings.max_transaction_messages
         self.transactions = Transactions(container.resources, *limits)
         self.writable = True
         """The socket takes more; the driver says."""
         self.partial_bytes = 0
-        self.congested: dict[OutgoingLink, None] = {}
+        self.congested: dict[LinkEndpoint, None] = {}
         """Consumers that wait for room in the peer's window or in the socket."""
         self.unsettled = 0
         """Deliveries that the client has not answered; what a turn changes counts at its end."""
-        self.waiting_for_answers: dict[OutgoingLink, None] = {}
+        self.waiting_for_answers: dict[LinkEndpoint, None] = {}
         """Consumers that get nothing before the client has answered some of what it has."""
         self.is_behind = False
         """Not all of what came has been worked on: `receive` was cut short."""
         self.is_open = False
         self.is_admin = False
         """Marked for administration: let in everywhere, also where clients are not served."""
-        self.peer_channel: PeerChannel | None = None
+        self.peer_channel: Channel | None = None
         """What another broker says on this connection; there is one channel in a connection's life."""
         self.peer_has_closed = False
         self.is_hung_up = False
@@ -84,7 +112,7 @@ class Connection:
         """The client knows an open of which no connection comes (`ESTABLISHMENT_FAILED`)."""
         self._deadline_ms = 0
         self._admit = admit
-        self._links: dict[Any, LinkHandler] = {}
+        self._links: dict[Any, LinkEndpoint] = {}
         self._sessions = 0
         self._ended = False
         self._is_lost = False
@@ -102,7 +130,7 @@ class Connection:
             return
         self.engine.push(data)
         self.is_behind = not self.engine.process(self, budget)
-        self.container.touch(self)
+        self._connections.touch(self)
 
     def take_output(self) -> bytes:
         """What is to be written; consumers that waited for room go on."""
@@ -121,9 +149,7 @@ class Connection:
         """The socket is full."""
         self.writable = False
         for handler in self._links.values():
-            if isinstance(handler, OutgoingLink):
-                handler.window_bytes = 0
-                self.congested[handler] = None
+            handler.update_window()
 
     def heartbeat(self, now_ms: int) -> None:
         """Keep the idle time-outs of both sides, by a clock that never jumps.
@@ -153,7 +179,7 @@ class Connection:
     def _relieve(self) -> None:
         congested, self.congested = self.congested, {}
         for link in congested:
-            link.open_window()
+            link.update_window()
 
     @property
     def has_enough_unsettled(self) -> bool:
@@ -166,7 +192,13 @@ class Connection:
         if change < 0 and self.waiting_for_answers and not self.has_enough_unsettled:
             waiting, self.waiting_for_answers = self.waiting_for_answers, {}
             for link in waiting:
-                link.open_window()
+                link.update_window()
+
+    @property
+    def identity(self) -> PeerIdentity:
+        """Who the peer is."""
+        transport = self.engine.transport
+        return PeerIdentity(self.peer, transport.user or "", bool(transport.authenticated), self.is_admin)
 
     @property
     def link_count(self) -> int:
@@ -182,7 +214,7 @@ class Connection:
 
     def touch(self) -> None:
         """There is something to write at the end of the turn."""
-        self.container.touch(self)
+        self._connections.touch(self)
 
     def note(self, level: str, text: str) -> None:
         """For the operator's log, which no client can fill."""
@@ -193,15 +225,15 @@ class Connection:
             self._log("warning", "there is more like this; it is not logged for this connection")
 
     def _log(self, level: str, text: str) -> None:
-        source = "connection" if self in self.container.connections else "handshake"
+        source = "connection" if self in self._connections.open else "handshake"
         self.container.notices.append(LogNotice(level, source, f"{self.peer} {text}"))
 
-    def end_link(self, handler: LinkHandler, error: AmqpError) -> None:
+    def end_link(self, handler: LinkEndpoint, error: AmqpError) -> None:
         """Detach a link with an error, if it has not ended yet; the connection and its other links go on."""
         if handler.link._impl not in self._links:
             return
         self._drop(handler, lost=False)
-        attach.after_detach(self, handler, closed=False)
+        self._delete_owned_queue(handler, closed=False)
         self._detach_with(handler.link, error, "ended")
 
     def end(self, error: AmqpError) -> None:
@@ -238,10 +270,10 @@ class Connection:
     def end_writers(self, error: AmqpError) -> None:
         """End the links that a broker which may only be browsed does not have."""
         for handler in self.links():
-            if attach.is_writer(handler):
+            if handler.is_writer:
                 self.end_link(handler, error)
 
-    def links(self) -> list[LinkHandler]:
+    def links(self) -> list[LinkEndpoint]:
         """All that are attached."""
         return list(self._links.values())
 
@@ -251,7 +283,7 @@ class Connection:
         refusal = self._read_open() or self._admit(self)
         if refusal is None:
             self._open(failed=False)
-            self.container.connections[self] = None
+            self._connections.open[self] = None
         elif refusal.name == CONNECTION_FORCED:  # not before this moment: the peer's open says how
             self.send_away(refusal)
         else:
@@ -308,7 +340,7 @@ class Connection:
         _stop(handlers)
         self.container.resources.begin(self._end_session(session, handlers), self.budget())
 
-    def _end_session(self, session: proton.Session, handlers: list[LinkHandler]) -> Task:
+    def _end_session(self, session: proton.Session, handlers: list[LinkEndpoint]) -> Task:
         """The peer is answered when all of its links have ended."""
         for handler in used_up(handlers):
             if self._ended:
@@ -330,23 +362,19 @@ class Connection:
             limit = self.container.settings.max_links_per_connection
             if len(self._links) >= limit:
                 raise AmqpError(RESOURCE_LIMIT, f"{limit} links are attached to this connection: detach some first")
-            handler = attach.attach(self, link)
+            handler = self._connections.attach(self, link)
         except ModelError as error:
             self._refuse_link(link, as_amqp(error))
         except AmqpError as error:
             self._refuse_link(link, error)
         else:
             self._links[link._impl] = handler
-            if isinstance(handler, ReceivingLink | PeerReceiver):
-                self.engine.attach_receiving(link, handler, is_costly=isinstance(handler, REQUESTS))
-            else:
-                self.engine.attach_sending(link, handler)
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
         handler = self._links.get(link._impl)
         if handler is not None:
             self._drop(handler, lost=False)
-            attach.after_detach(self, handler, closed)
+            self._delete_owned_queue(handler, closed=closed)
         self._refused.pop(link._impl, None)
         if closed:
             link.close()
@@ -372,10 +400,22 @@ class Connection:
         if len(self._refused) > limit:
             self.end(AmqpError(RESOURCE_LIMIT, f"{limit} links were refused, and none of them has been detached"))
 
-    def _drop(self, handler: LinkHandler, *, lost: bool) -> None:
+    def _drop(self, handler: LinkEndpoint, *, lost: bool) -> None:
         self._links.pop(handler.link._impl, None)
         self.engine.detach(handler.link)
         handler.closed(lost=lost)
+
+    def _delete_owned_queue(self, handler: LinkEndpoint, *, closed: bool) -> None:
+        """Delete a queue that was made for a link: a temporary one always, a durable subscription if it was closed."""
+        queue = handler.owned_queue
+        if queue is None or (handler.keep_on_detach and not closed):
+            return
+        if not self.container.is_there(queue):
+            return  # it was deleted by hand, or by its auto-delete; another one may have its name by now
+        try:
+            self.container.configuration.delete_queue(queue.name)
+        except NotPrimary:
+            return  # it has become the new primary's to delete
 
     def _finish(self, *, lost: bool) -> None:
         if self._ended:
@@ -383,7 +423,7 @@ class Connection:
                 self._links_have_ended()
             return
         self._ended = self._is_ending_links = True
-        self.container.connections.pop(self, None)
+        self._connections.open.pop(self, None)
         self.transactions.closed(self.budget())
         _stop(self._links.values())
         self.container.resources.begin(self._end_links(lost=lost), self.budget())
@@ -392,7 +432,7 @@ class Connection:
         for handler in used_up(self.links()):
             if handler.link._impl in self._links:
                 self._drop(handler, lost=lost)
-                attach.after_detach(self, handler, closed=False)
+                self._delete_owned_queue(handler, closed=False)
                 yield
         self._is_ending_links = False
         self._links_have_ended()
@@ -405,8 +445,7 @@ class Connection:
             self.touch()
 
 
-def _stop(handlers: Iterable[LinkHandler]) -> None:
+def _stop(handlers: Iterable[LinkEndpoint]) -> None:
     """They have ended; what they hold comes back as soon as there is time for it."""
     for handler in handlers:
-        if isinstance(handler, OutgoingLink):
-            handler.stop()
+        handler.stop()

@@ -1,4 +1,4 @@
-"""The AMQP container: the nodes that clients attach to, their connections, and the turn that joins them with the model.
+"""The AMQP container: the nodes that clients attach to, and the turn that joins their links with the model.
 
 While sockets are read, messages and answers come in. At the end of that round of the event loop there is one turn: it
 hands out messages, takes what was written to the log for the witnesses, and confirms what was committed. So the cost of
@@ -8,14 +8,15 @@ a confirmation is shared by all that happened in the round.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple
 
 from qpid_ha_broker.amqp.conditions import RESOURCE_DELETED, RESOURCE_LIMIT, AmqpError
+from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.management import Management
 from qpid_ha_broker.amqp.nodes import Nodes, NodeSettings
-from qpid_ha_broker.amqp.outgoing import OutgoingLink
+from qpid_ha_broker.amqp.peer_frames import PeerListener
 from qpid_ha_broker.amqp.sections import MessageSections
 from qpid_ha_broker.model.administration import Administration
 from qpid_ha_broker.model.budget import Budget, Clock
@@ -26,12 +27,6 @@ from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.work import Task, used_up
-
-if TYPE_CHECKING:
-    from qpid_ha_broker.amqp.connection import Connection
-    from qpid_ha_broker.amqp.incoming import ReceivingLink
-    from qpid_ha_broker.amqp.peer_frames import PeerListener
-    from qpid_ha_broker.amqp.peer_link import PeerChannel
 
 HANDOUT_LIMIT = 256
 """Messages for one consumer in one turn: enough to fill frames, few enough that nobody waits for long."""
@@ -84,13 +79,6 @@ class LogNotice(NamedTuple):
     text: str
 
 
-class AwaitsCommit(Protocol):
-    """A link with something to tell once the log has committed it."""
-
-    def confirm(self) -> bool:
-        """Tell; whether more still waits."""
-
-
 class Container:
     """The promise: nobody hears of an event, and no message goes out on its acquisition, before that is committed."""
 
@@ -108,7 +96,7 @@ class Container:
         self.administration = Administration(self.resources, self.configuration)
         self.management = Management(self.administration, settings.name)
         self.nodes = Nodes(self.resources.catalog, self.configuration, settings.nodes, unique_name)
-        self.peers: PeerListener[PeerChannel] | None = None
+        self.peers: PeerListener | None = None
         """Who talks to the other brokers of a cluster; None: this broker is in none."""
         self.client_refusal: AmqpError | None = None
         """Why ordinary clients are not served, which each is told once it has opened."""
@@ -116,8 +104,6 @@ class Container:
         """What is here belongs to another broker, the primary: it may be browsed, and nothing else."""
         self.failover_servers: list[dict[str, object]] = []
         """Where clients find the cluster: network-host, port, scheme of each broker."""
-        self.connections: dict[Connection, None] = {}
-        """Those that are open."""
         self.clock: Clock = lambda: 0.0
         """What a turn's work is measured by; the driver sets it. Without, a turn does all that there is to do."""
         self.now_ms = 0
@@ -129,24 +115,17 @@ class Container:
         self.unsettled_bytes = 0
         """Sent and not settled: Proton keeps a copy of each message for its link."""
         # Dictionaries, not sets: who is served first must follow from who asked first, so that a run can be repeated.
-        self.unconfirmed: dict[AwaitsCommit, None] = {}
-        self.accepting: dict[OutgoingLink, None] = {}
-        self.draining: dict[OutgoingLink, None] = {}
-        self.starved: dict[ReceivingLink, None] = {}
+        self.unconfirmed: dict[LinkEndpoint, None] = {}
+        """Links with something to tell once the log has committed it."""
+        self.accepting: dict[LinkEndpoint, None] = {}
+        """Links whose peer has answered messages in this turn."""
+        self.draining: dict[LinkEndpoint, None] = {}
+        """Links whose peer wants its credit used or given up now."""
+        self.starved: dict[LinkEndpoint, None] = {}
         """Publishers that wait for memory."""
         self.notices: list[LogNotice] = []
         self.garbage = self.resources.catalog.garbage
-        self._touched: dict[Connection, None] = {}
         self._withheld: deque[Handout] = deque()
-
-    def touch(self, connection: Connection) -> None:
-        """`connection` has something to write, or to do, at the end of the turn."""
-        self._touched[connection] = None
-
-    def take_touched(self) -> Iterable[Connection]:
-        """The connections to be written, once each."""
-        touched, self._touched = self._touched, {}
-        return touched
 
     def take_notices(self) -> list[LogNotice]:
         """What there is to log."""
@@ -184,7 +163,7 @@ class Container:
         self._withheld += self.resources.hand_out(0 if self.read_only else self.now_ms, HANDOUT_LIMIT, budget)
         while self._withheld and self._withheld[0].written.is_committed:
             consumer, entries, _ = self._withheld.popleft()
-            _link(consumer).deliver(entries)
+            consumer.deliver(entries)
         batch = self.resources.default.log.take_batch()
         self.tell_what_is_committed()
         return batch
@@ -206,14 +185,6 @@ class Container:
         for link in accepting:
             link.flush_accepted()
 
-    def end_clients(self, error: AmqpError) -> None:
-        """End the ordinary connections; of those marked for administration, the links that do more than browse."""
-        for connection in list(self.connections):
-            if connection.is_admin:
-                connection.end_writers(error)
-            else:
-                connection.send_away(error)
-
     def tick(self) -> None:
         """Expire messages and delete queues whose time has come; that is the primary's to do."""
         if self.read_only:
@@ -226,7 +197,7 @@ class Container:
         catalog = self.resources.catalog
         return (catalog.queues_by_id if isinstance(node, Queue) else catalog.exchanges_by_id).get(node.id) is node
 
-    def has_room(self, link: ReceivingLink) -> bool:
+    def has_room(self, link: LinkEndpoint) -> bool:
         """Whether `link` may have more credit; if not, it gets some when there is room again."""
         if self._used_bytes < self.settings.memory_limit_bytes:
             return True
@@ -257,19 +228,19 @@ class Container:
             self._end_links(queue, AmqpError(RESOURCE_DELETED, f"queue {queue.name} was deleted"))
 
     def _end_links(self, queue: Queue, error: AmqpError) -> None:
-        links = [_link(consumer) for consumer in queue.dispatcher.consumers]
+        links = [_endpoint(consumer) for consumer in queue.dispatcher.consumers]
         for link in links:
             link.stop()
         self.resources.begin(_ending(links, error), Budget(self.clock, PORTIONS_S))
 
 
-def _ending(links: list[OutgoingLink], error: AmqpError) -> Task:
+def _ending(links: list[LinkEndpoint], error: AmqpError) -> Task:
     for link in used_up(links):
-        link.connection.end_link(link, error)
+        link.end(error)
         yield
 
 
-def _link(consumer: Consumer) -> OutgoingLink:
-    if not isinstance(consumer, OutgoingLink):
-        raise TypeError(f"{consumer} is no link: nothing can be sent to it")
+def _endpoint(consumer: Consumer) -> LinkEndpoint:
+    if not isinstance(consumer, LinkEndpoint):
+        raise TypeError(f"{consumer} is no link: it cannot be detached")
     return consumer

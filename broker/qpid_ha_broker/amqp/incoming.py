@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import proton
 
 from qpid_ha_broker.amqp import engine
@@ -17,7 +15,9 @@ from qpid_ha_broker.amqp.conditions import (
     AmqpError,
     as_amqp,
 )
+from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.engine import Delivery
+from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes import Target
 from qpid_ha_broker.amqp.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.errors import ModelError
@@ -26,9 +26,6 @@ from qpid_ha_broker.model.log import CommitToken, Log
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.transaction import Message, Publish
 
-if TYPE_CHECKING:
-    from qpid_ha_broker.amqp.connection import Connection
-
 ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
 
 
@@ -36,12 +33,9 @@ Unconfirmed = tuple[Log, int, CommitToken | None, Delivery]
 """The commit token that has to be committed before a delivery is settled as accepted, and the delivery."""
 
 
-class ReceivingLink:
+class ReceivingLink(LinkEndpoint):
     """What every link has on which messages come in: parts of a message, the size limit, and credit."""
 
-    owned_queue: Queue | None = None
-    """A queue that exists for this link alone."""
-    keep_on_detach = False
     request_bytes: int | None = None
     """Where messages are requests, which are read whole: no longer than that, for nobody else is served meanwhile."""
 
@@ -54,6 +48,10 @@ class ReceivingLink:
         self._credit_due = credit
         self._give_due_credit()
 
+    @property
+    def is_writer(self) -> bool:
+        return True
+
     def partial(self, delivery: Delivery, data: bytes) -> None:
         """Collect, up to the limits of the message and of the connection."""
         container, settings = self.connection.container, self.connection.container.settings
@@ -64,10 +62,10 @@ class ReceivingLink:
             self._too_large(len(self._parts))
         elif self.connection.partial_bytes > settings.max_message_bytes + settings.max_partial_bytes:
             text = f"{self.connection.partial_bytes} bytes of unfinished messages on one connection"
-            self.connection.end_link(self, AmqpError(RESOURCE_LIMIT, text))
+            self.end(AmqpError(RESOURCE_LIMIT, text))
         elif container.partial_bytes > settings.max_unfinished_bytes:
             text = f"{container.partial_bytes} bytes of unfinished messages on all connections together"
-            self.connection.end_link(self, AmqpError(RESOURCE_LIMIT, text))
+            self.end(AmqpError(RESOURCE_LIMIT, text))
 
     def aborted(self, delivery: Delivery) -> None:
         """Forget the parts."""
@@ -98,6 +96,9 @@ class ReceivingLink:
         self.connection.container.unconfirmed[self] = None
         self.connection.touch()
 
+    def end(self, error: AmqpError) -> None:
+        self.connection.end_link(self, error)
+
     def closed(self, *, lost: bool) -> None:
         """The link is gone. What was not confirmed stays unconfirmed: the peer will ask again, or never know."""
         self._take_parts()
@@ -118,7 +119,7 @@ class ReceivingLink:
         """Give back the credit that was used, once it is worth a frame and the broker has room."""
         if engine.credit(self.link) < 0:
             text = f"more messages than the {self._credit} that there was credit for"
-            self.connection.end_link(self, AmqpError(TRANSFER_LIMIT, text))
+            self.end(AmqpError(TRANSFER_LIMIT, text))
         elif self._credit_due * 2 >= self._credit:
             self._give_due_credit()
 
@@ -147,7 +148,7 @@ class ReceivingLink:
     def _too_large(self, size: int) -> None:
         limit = self.max_message_bytes
         limits = f"max-message-size is {limit}" if self.request_bytes is None else f"a request has {limit} at most"
-        self.connection.end_link(self, AmqpError(MESSAGE_SIZE, f"a message of {size} bytes or more; {limits}"))
+        self.end(AmqpError(MESSAGE_SIZE, f"a message of {size} bytes or more; {limits}"))
 
 
 class IncomingLink(ReceivingLink):
@@ -207,7 +208,7 @@ class IncomingLink(ReceivingLink):
     def _refuse(self, delivery: Delivery, settled: bool, error: AmqpError) -> None:
         self.answered()
         if error.name == RESOURCE_DELETED:
-            self.connection.end_link(self, error)
+            self.end(error)
         elif settled:
             engine.forget(delivery)
             self.connection.note("warning", f"a message sent at most once was refused: {error}")

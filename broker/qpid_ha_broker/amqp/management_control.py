@@ -7,19 +7,16 @@ request, and that of the answer the text of its reply. Whoever owns the control 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from qpid_ha_broker.amqp.identity import PeerIdentity
 from qpid_ha_broker.amqp.management_messages import ManagementAnswer, Request, read_request
-
-if TYPE_CHECKING:
-    from qpid_ha_broker.amqp.connection import Connection
 
 OPERATION, TYPE = "control", "org.qpid-ha.broker"
 _TYPE_BYTES = TYPE.encode("ascii")
 
 Done = Callable[[ManagementAnswer], None]
-Control = Callable[["Connection", object, Done], None]
-"""Carry out the request that is in a body for a connection; `Done` is called once, then or later."""
+Control = Callable[[PeerIdentity, object, Done], None]
+"""Carry out the request that is in a body for a peer; `Done` is called once, then or later: with 401 if it may not."""
 
 
 def read_control_request(request_bytes: bytes) -> Request | None:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 import proton
 
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import DECODE_ERROR, NOT_FOUND, AmqpError
+from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.engine import Delivery, Sender
 from qpid_ha_broker.amqp.incoming import ReceivingLink
+from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.management import LaterReply, Reply
 from qpid_ha_broker.amqp.management_control import Control, read_control_request
-from qpid_ha_broker.amqp.management_messages import ManagementAnswer, Request, write_answer
+from qpid_ha_broker.amqp.management_messages import UNAUTHORIZED, ManagementAnswer, Request, write_answer
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.log import COMMITTED
 from qpid_ha_broker.model.transaction import Message
-
-if TYPE_CHECKING:
-    from qpid_ha_broker.amqp.connection import Connection
 
 MANAGEMENT = "$management"
 _REQUEST_CREDIT = 100
@@ -67,16 +65,18 @@ class ManagementLink(ReceivingLink):
         """
 
         def done(answer: ManagementAnswer) -> None:
+            if answer.status == UNAUTHORIZED:
+                self.connection.note("warning", f"may not administer this broker: {answer.description}")
             if self._is_closed:
                 return
             self.answered()
             if request.reply_to is not None:
                 self._send(Reply(request.reply_to, write_answer(request, answer), COMMITTED))
 
-        control(self.connection, request.body, done)
+        control(self.connection.identity, request.body, done)
 
     @property
-    def has_waiting_replies(self) -> bool:
+    def is_writer(self) -> bool:
         """Whether a command was carried out and is not committed yet."""
         return bool(self._waiting)
 
@@ -116,14 +116,11 @@ class ManagementLink(ReceivingLink):
         self._waiting.clear()
 
 
-class ReplyLink:
+class ReplyLink(LinkEndpoint):
     """A receiver on `$management`: gets the replies that are addressed to it, as far as its credit goes.
 
     `own_address`: one that was made for it, where no queue can be: on a broker that changes nothing.
     """
-
-    owned_queue: None = None
-    keep_on_detach = False
 
     def __init__(self, connection: Connection, link: proton.Link, own_address: str = "") -> None:
         self.connection = connection
@@ -148,6 +145,9 @@ class ReplyLink:
 
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
         """Replies are sent settled: there is nothing to say of them."""
+
+    def end(self, error: AmqpError) -> None:
+        self.connection.end_link(self, error)
 
     def closed(self, *, lost: bool) -> None:
         """Nobody waits for the replies any more."""

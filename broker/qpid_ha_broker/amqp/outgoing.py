@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import proton
 
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import UNKNOWN_TRANSACTION, AmqpError
+from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome, Sender
+from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.terminus import Filters
 from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Transaction
 from qpid_ha_broker.model.work import emptied
-
-if TYPE_CHECKING:
-    from qpid_ha_broker.amqp.connection import Connection
-    from qpid_ha_broker.amqp.terminus import Filters
 
 CONNECTION_WINDOW_BYTES = 2 * 1024 * 1024
 """What all links of a connection may send together in one turn; each gets a share, and at least one message."""
@@ -36,13 +35,8 @@ _OUTCOME_NAMES = {
 }
 
 
-class OutgoingLink(Consumer):
+class OutgoingLink(Consumer, LinkEndpoint):
     """The promise: a message is forgotten only when the consumer says so, which is confirmed only when committed."""
-
-    owned_queue: Queue | None = None
-    """A queue that exists for this link alone."""
-    keep_on_detach = False
-    """A durable subscription: detaching leaves its queue, closing deletes it."""
 
     def __init__(
         self, connection: Connection, link: proton.Link, queue: Queue, *, browsing: bool, filters: Filters
@@ -68,6 +62,10 @@ class OutgoingLink(Consumer):
         name = connection.engine.connection.remote_container or ""
         self._container.resources.subscribe(queue, self, connection, name)
 
+    @property
+    def is_writer(self) -> bool:
+        return not self.browsing
+
     def _matches(self, body: bytes) -> bool:
         if self._selector is None:
             return True
@@ -85,9 +83,9 @@ class OutgoingLink(Consumer):
         self.credit = self._sender.credit
         if self._sender.draining:
             self._container.draining[self] = None
-        self.open_window()
+        self.update_window()
 
-    def open_window(self) -> None:
+    def update_window(self) -> None:
         """Let the queue send, as far as the connection takes more."""
         if not self.connection.writable:
             self.window_bytes = 0
@@ -234,12 +232,12 @@ class OutgoingLink(Consumer):
             _, transaction = self.connection.transactions.of(delivery)
             outcome = RemoteOutcome(delivery).transaction()[1]
         except (AmqpError, ValueError) as error:
-            self.connection.end_link(self, AmqpError(UNKNOWN_TRANSACTION, str(error)))
+            self.end(AmqpError(UNKNOWN_TRANSACTION, str(error)))
             return
         try:
             self.connection.transactions.check_accept(transaction)
         except AmqpError as error:
-            self.connection.end_link(self, error)
+            self.end(error)
             return
         state, failed, undeliverable = _read_outcome(outcome)
         if state != engine.ACCEPTED:
@@ -268,6 +266,9 @@ class OutgoingLink(Consumer):
         self._sender.free(tag)
 
     # --- the end
+
+    def end(self, error: AmqpError) -> None:
+        self.connection.end_link(self, error)
 
     def stop(self) -> None:
         """Take nothing more from the queue; what was not answered is held until `closed`."""

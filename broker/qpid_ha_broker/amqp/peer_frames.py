@@ -5,7 +5,7 @@ What both ends of a peer channel have in common. What is in a frame is nobody's 
 
 from __future__ import annotations
 
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import proton
 
@@ -23,19 +23,39 @@ MAX_FRAME_BYTES: Final = 132 * 1024 * 1024
 _DATA8: Final = b"\x00\x53\x75\xa0"
 _DATA32: Final = b"\x00\x53\x75\xb0"
 
-_Channel = TypeVar("_Channel", contravariant=True)
+
+class Channel(Protocol):
+    """One end of a peer channel, whoever opened it: frames go both ways, in order, until it is lost."""
+
+    @property
+    def peer(self) -> str:
+        """Where the other end is, for log lines."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames can be sent."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What was given to `send` and waits in this process."""
+
+    def send(self, data: bytes) -> None:
+        """Send a frame after all others; written at the latest with the end of the turn."""
+
+    def close(self, reason: str) -> None:
+        """Say goodbye once all was sent; the listener is not told."""
 
 
-class PeerListener(Protocol[_Channel]):
+class PeerListener(Protocol):
     """Who is told what happens to a peer channel, whichever end of it."""
 
-    def opened(self, channel: _Channel) -> None:
+    def opened(self, channel: Channel) -> None:
         """Frames can be sent."""
 
-    def received(self, channel: _Channel, data: bytes) -> None:
+    def received(self, channel: Channel, data: bytes) -> None:
         """A frame came."""
 
-    def closed(self, channel: _Channel, reason: str) -> None:
+    def closed(self, channel: Channel, reason: str) -> None:
         """The channel is gone, or could not be opened: the last call. Not made for a channel that we closed."""
 
 

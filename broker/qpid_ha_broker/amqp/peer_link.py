@@ -6,8 +6,6 @@ questions of the door are asked here: does the connection say that it is no clie
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import proton
 
 from qpid_ha_broker.amqp import engine
@@ -18,11 +16,10 @@ from qpid_ha_broker.amqp.conditions import (
     UNAUTHORIZED_ACCESS,
     AmqpError,
 )
+from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.engine import Delivery, Sender
+from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.peer_frames import ADDRESS, ADMIN_PROPERTY, FrameIntake, PeerListener, wrap
-
-if TYPE_CHECKING:
-    from qpid_ha_broker.amqp.connection import Connection
 
 _ONE_CHANNEL = "this connection has had its channel: open another connection"
 
@@ -42,17 +39,19 @@ def _channel_of(connection: Connection) -> PeerChannel:
     if peers is None:
         raise AmqpError(NOT_FOUND, "this broker is in no cluster: set ha.cluster and ha.brokers-url")
     _check_identity(connection)
-    if connection.peer_channel is None:
-        connection.peer_channel = PeerChannel(connection, peers)
-    return connection.peer_channel
+    if isinstance(connection.peer_channel, PeerChannel):
+        return connection.peer_channel
+    connection.peer_channel = channel = PeerChannel(connection, peers)
+    return channel
 
 
 def _check_identity(connection: Connection) -> None:
-    if not connection.is_admin:
+    identity = connection.identity
+    if not identity.is_admin:
         text = f"{ADDRESS} is for brokers of the cluster, whose connections have the property {ADMIN_PROPERTY}=true"
         raise AmqpError(UNAUTHORIZED_ACCESS, text)
-    expected, transport = connection.container.settings.peer_user, connection.engine.transport
-    user = transport.user if transport.authenticated else ""  # a name that was only claimed is none
+    expected = connection.container.settings.peer_user
+    user = identity.user if identity.is_authenticated else ""
     if expected and user != expected:
         text = f"{user or 'who has not logged in'} is not the user of this cluster's brokers"
         raise AmqpError(UNAUTHORIZED_ACCESS, f"{text}: set ha.username and its password alike on all of them")
@@ -61,7 +60,7 @@ def _check_identity(connection: Connection) -> None:
 class PeerChannel:
     """The promise: after `opened`, and after every frame, the listener is told `closed`, once; unless we closed it."""
 
-    def __init__(self, connection: Connection, listener: PeerListener[PeerChannel]) -> None:
+    def __init__(self, connection: Connection, listener: PeerListener) -> None:
         self.connection = connection
         self.is_open = False
         self._listener = listener
@@ -130,13 +129,13 @@ class PeerChannel:
             self._listener.closed(self, self.connection.engine.reason_of_end(link))
 
 
-class _PeerLink:
-    owned_queue: None = None
-    keep_on_detach = False
-
+class _PeerLink(LinkEndpoint):
     def __init__(self, channel: PeerChannel, link: proton.Link) -> None:
         self.channel = channel
         self.link = link
+
+    def end(self, error: AmqpError) -> None:
+        self.channel.connection.end_link(self, error)
 
     def closed(self, *, lost: bool) -> None:
         """The link is gone."""

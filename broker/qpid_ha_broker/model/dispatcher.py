@@ -37,6 +37,10 @@ class Consumer(Holder):
         self.window_bytes = 0
         self.position: OrderCursor | None = None
 
+    def deliver(self, entries: list[Entry]) -> None:
+        """Send messages that were handed out to it: that it has them is committed. Raises TypeError without a link."""
+        raise TypeError(f"{self} is no link: nothing can be sent to it")
+
 
 class Handout(NamedTuple):
     """Messages for one consumer. They may be sent once `written`, that the consumer has them, is committed."""

@@ -7,14 +7,14 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 from qpid_ha_broker import __version__
+from qpid_ha_broker.amqp.attach import attach
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
-from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.container import Container, ContainerSettings, LogNotice
+from qpid_ha_broker.amqp.connection import Connection, Connections
+from qpid_ha_broker.amqp.container import Container, ContainerSettings
 from qpid_ha_broker.amqp.nodes import NodeSettings
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
@@ -29,7 +29,7 @@ from qpid_ha_broker.server.control import REFUSED, ControlError, ControlServer
 from qpid_ha_broker.server.descriptors import Descriptors
 from qpid_ha_broker.server.engines import Engines
 from qpid_ha_broker.server.listeners import Listeners
-from qpid_ha_broker.server.logs import RateLimitedLog, configure_logging
+from qpid_ha_broker.server.logs import NoticeLog, configure_logging
 from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.membership_setup import make_membership
 from qpid_ha_broker.server.queue_copies import QueueCopies
@@ -44,8 +44,6 @@ log = logging.getLogger("broker")
 
 TICK_S = 0.25
 """How late an expiry, an automatic deletion or the end of a silence may be noticed."""
-NOTES_AT_ONCE = 300
-"""Lines about clients that are let in, after a quiet time; then one a second."""
 TEMPORARY_QUEUE_SHARE = 128
 """Of memory-limit, by default: 64 readers that do not read at all fill it."""
 LAST_ANSWERS_S = 1.0
@@ -65,6 +63,7 @@ class Broker:
         self._settings = settings
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
+        self.connections = Connections(self.container, attach)
         self.container.resources.deduplication.producers = settings.deduplication.producers
         self.is_stopping = False
         self.failure = ""
@@ -84,10 +83,8 @@ class Broker:
         self.waiters = CommitWaiters(self.schedule_turn)
         descriptors = Descriptors.current()
         self.admission: Admission[ClientProtocol] = Admission(_admission_limits(settings, descriptors))
-        self.refusals = RateLimitedLog(logging.getLogger("connection"))
-        """For what everybody can cause who reaches a port."""
-        self._notes = RateLimitedLog(logging.getLogger("connection"), burst=NOTES_AT_ONCE)
-        self._listeners = Listeners(self.admission, descriptors, self.refusals)
+        self.notices = NoticeLog()
+        self._listeners = Listeners(self.admission, descriptors, self.notices.refusals)
         self._engines = Engines(self.current)
         self._ticker: asyncio.Task[None] | None = None
         self.copies = QueueCopies(self)
@@ -284,7 +281,7 @@ class Broker:
 
     def end_clients(self, reason: AmqpError) -> None:
         """End all connections but those of other brokers and of administrators, who are let in everywhere."""
-        self.container.end_clients(reason)
+        self.connections.end_clients(reason)
 
     def unwritten_bytes(self, connection: Connection) -> int:
         """What its socket has not taken yet."""
@@ -317,7 +314,7 @@ class Broker:
         if self.loading is not None:  # there is no move to make, and nobody to serve
             self._flush_touched()
             notices, self.container.notices = self.container.notices, []
-            self._log_notices(notices)
+            self.notices.log(notices)
             return
         batch = self.container.turn()
         self.is_in_turn = True
@@ -330,27 +327,18 @@ class Broker:
             self.container.tell_what_is_committed()
         self._flush_touched()
         self.waiters.turn_ended()
-        self._log_notices(self.container.take_notices())
+        self.notices.log(self.container.take_notices())
         if self.broker_store is not None:
             self.broker_store.pager.turn()
         if self.container.has_work:
             self.schedule_turn()
 
     def _flush_touched(self) -> None:
-        touched = self.container.take_touched()
+        touched = self.connections.take_touched()
         for connection in sorted(touched, key=_is_a_client):  # brokers first: confirmations wait for their answers
             protocol = self._protocols.get(connection)
             if protocol is not None:
                 protocol.flush()
-
-    def _log_notices(self, notices: Iterable[LogNotice]) -> None:
-        for level, source, text in notices:
-            number = logging.getLevelNamesMapping()[level.upper()]
-            limited = {"handshake": self.refusals, "connection": self._notes}.get(source)
-            if limited is not None:
-                limited.log(number, text)
-            else:
-                logging.getLogger(source).log(number, "%s", text)
 
     async def _tick_forever(self) -> None:
         while True:
@@ -363,8 +351,7 @@ class Broker:
                 connection.heartbeat(now_ms)
             if self.broker_store is not None and self.loading is None:
                 self.broker_store.tick()
-            self.refusals.flush()
-            self._notes.flush()
+            self.notices.flush()
             self.schedule_turn()
 
     # ---

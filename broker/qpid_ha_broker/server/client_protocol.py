@@ -8,12 +8,12 @@ import time
 from typing import Protocol, cast
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, RESOURCE_LIMIT, AmqpError
-from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.connection import Connection, Connections
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.server.admission import Admission, AdmissionRefusal
 from qpid_ha_broker.server.engines import EngineFactory
 from qpid_ha_broker.server.host import Host
-from qpid_ha_broker.server.logs import RateLimitedLog
+from qpid_ha_broker.server.logs import NoticeLog
 from qpid_ha_broker.server.peer_channels import MUCH_BYTES
 from qpid_ha_broker.server.store_loading import StoreLoading
 
@@ -36,8 +36,9 @@ SLICE_S = 0.004
 class ClientHost(Host, Protocol):
     """What a socket needs of the broker."""
 
+    connections: Connections
     admission: Admission[ClientProtocol]
-    refusals: RateLimitedLog
+    notices: NoticeLog
     is_stopping: bool
     loading: StoreLoading | None
 
@@ -89,7 +90,7 @@ class ClientProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.connection is None and not self._is_aborted:
-            self.connection = Connection(self._broker.container, self._engines.make(), self.peer, self._admit)
+            self.connection = Connection(self._broker.connections, self._engines.make(), self.peer, self._admit)
             self._broker.add(self.connection, self)
         self._rest = memoryview(data)
         self._work()
@@ -250,7 +251,7 @@ class ClientProtocol(asyncio.Protocol):
 
     def _check_handshake(self, timeout_s: float) -> None:
         if self.connection is None or not self.connection.is_open:
-            self._broker.refusals.warning("%s dropped: no AMQP open within %g s", self.peer, timeout_s)
+            self._broker.notices.refusals.warning("%s dropped: no AMQP open within %g s", self.peer, timeout_s)
             self.abort()
 
 

@@ -13,12 +13,15 @@ import logging
 import logging.handlers
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TextIO
 
+from qpid_ha_broker.amqp.container import LogNotice
 from qpid_ha_config.errors import SettingsError
 
+NOTES_AT_ONCE = 300
+"""Lines about clients that are let in, after a quiet time; then one a second."""
 _LONGEST_MESSAGE = 4000
 _NOT_OURS = ("asyncio",)
 """Libraries whose chatter is of use only to who debugs the broker itself."""
@@ -176,3 +179,27 @@ class RateLimitedLog:
                 allowed -= 1
                 del self._left_out[level]
             self._allowed[level] = (allowed, now_s)
+
+
+class NoticeLog:
+    """Logs what the container has to say. What a peer can cause is limited, and more so before it is let in."""
+
+    def __init__(self) -> None:
+        self.refusals = RateLimitedLog(logging.getLogger("connection"))
+        """For what everybody can cause who reaches a port."""
+        self._connections = RateLimitedLog(logging.getLogger("connection"), burst=NOTES_AT_ONCE)
+
+    def log(self, notices: Iterable[LogNotice]) -> None:
+        """Write them, or have them counted by the next line."""
+        for level, source, text in notices:
+            number = logging.getLevelNamesMapping()[level.upper()]
+            limited = {"handshake": self.refusals, "connection": self._connections}.get(source)
+            if limited is not None:
+                limited.log(number, text)
+            else:
+                logging.getLogger(source).log(number, "%s", text)
+
+    def flush(self) -> None:
+        """Write what is due; to be called now and then."""
+        self.refusals.flush()
+        self._connections.flush()

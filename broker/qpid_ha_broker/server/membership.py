@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 from qpid_ha_broker.amqp.conditions import UNAUTHORIZED_ACCESS, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.peer_frames import Channel
 from qpid_ha_broker.amqp.peer_link import PeerChannel
 from qpid_ha_broker.coordination.coordinator import Coordinator
 from qpid_ha_broker.ha import effects as fx
@@ -35,7 +36,7 @@ from qpid_ha_broker.server.host import Host
 from qpid_ha_broker.server.member_settings import member_settings
 from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.server.peer_asker import PeerAsker
-from qpid_ha_broker.server.peer_channels import Channel, Dialler, OutgoingChannel
+from qpid_ha_broker.server.peer_channels import Dialler, OutgoingChannel
 from qpid_ha_broker.server.record_requests import RecordRequests
 from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.store.errors import StoreError

@@ -10,9 +10,10 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from qpid_ha_broker.amqp.peer_frames import Channel
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import Answer, FrameError, Question, Topic
-from qpid_ha_broker.server.peer_channels import Channel, Dialler, OutgoingChannel
+from qpid_ha_broker.server.peer_channels import Dialler, OutgoingChannel
 
 log = logging.getLogger("peers")
 

@@ -1,18 +1,15 @@
-"""Channels to other brokers: what all of them have in common, and the ones that this broker opens.
-
-A channel carries frames both ways, in order, until it is lost. It looks the same whoever opened it; reconnecting is not
-its business.
-"""
+"""Channels to other brokers that this broker opens. To open a lost one again is not their business."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, cast
+from typing import cast
 
 from qpid_ha_broker.amqp.engine import Engine
 from qpid_ha_broker.amqp.peer_client import PeerClient
+from qpid_ha_broker.amqp.peer_frames import PeerListener
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import SettingsError
 
@@ -25,37 +22,6 @@ GOODBYE_S = 1.0
 """How long a peer may take to answer our goodbye."""
 
 
-class Channel(Protocol):
-    """One end of a peer channel, whoever opened it."""
-
-    @property
-    def peer(self) -> str:
-        """Where the other end is, for log lines."""
-
-    @property
-    def unsent_bytes(self) -> int:
-        """What was given to `send` and waits in this process."""
-
-    def send(self, data: bytes) -> None:
-        """Send a frame after all others; written at the latest with the end of the turn."""
-
-    def close(self, reason: str) -> None:
-        """Say goodbye once all was sent; the listener is not told."""
-
-
-class Listener(Protocol):
-    """Who is told what happens to a channel."""
-
-    def opened(self, channel: Channel) -> None:
-        """Frames can be sent."""
-
-    def received(self, channel: Channel, data: bytes) -> None:
-        """A frame came."""
-
-    def closed(self, channel: Channel, reason: str) -> None:
-        """It is gone, or could not be opened. The last call."""
-
-
 MakeEngine = Callable[[Address], Engine]
 """For a connection to that address. Raises SettingsError when TLS or the login cannot work."""
 
@@ -66,9 +32,9 @@ class OutgoingChannel:
     The promise: the listener is told `closed`, once and last; unless the owner closed it.
     """
 
-    def __init__(self, address: str, listener: Listener) -> None:
+    def __init__(self, address: str, listener: PeerListener) -> None:
         self.address = address
-        self._listener: Listener | None = listener
+        self._listener: PeerListener | None = listener
         self._client: PeerClient | None = None
         self._transport: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -255,7 +221,7 @@ class Dialler:
         self._name = name
         self._make_engine = make_engine
 
-    def dial(self, address: str, listener: Listener, limit_s: float) -> OutgoingChannel:
+    def dial(self, address: str, listener: PeerListener, limit_s: float) -> OutgoingChannel:
         """A channel that is being opened; `listener` hears whether it was, within `limit_s`."""
         channel = OutgoingChannel(address, listener)
         channel.open(self._name, self._make_engine, limit_s)

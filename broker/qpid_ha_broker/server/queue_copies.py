@@ -11,6 +11,7 @@ import logging
 import time
 from typing import Protocol
 
+from qpid_ha_broker.amqp.peer_frames import Channel
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import FrameError
 from qpid_ha_broker.ha.queue_copy import CopyError, CopyState, QueueCopy
@@ -21,7 +22,7 @@ from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError
 from qpid_ha_broker.server.engines import PeerEngines
 from qpid_ha_broker.server.host import Host
 from qpid_ha_broker.server.membership import Membership
-from qpid_ha_broker.server.peer_channels import Channel, Dialler, OutgoingChannel
+from qpid_ha_broker.server.peer_channels import Dialler, OutgoingChannel
 from qpid_ha_config.addresses import Address, parse_peers, show_addresses
 from qpid_ha_config.kinds import PEERS
 

@@ -11,14 +11,14 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.identity import PeerIdentity
 from qpid_ha_broker.amqp.management_control import Done
-from qpid_ha_broker.amqp.management_messages import BAD_REQUEST, OK, ManagementAnswer
+from qpid_ha_broker.amqp.management_messages import BAD_REQUEST, OK, UNAUTHORIZED, ManagementAnswer
 from qpid_ha_config.settings import BrokerSettings
 
 logger = logging.getLogger("connection")
 
-UNAUTHORIZED, UNAVAILABLE = 401, 503
+UNAVAILABLE = 503
 REPLY_TIMEOUT_S = 300.0
 LARGEST_REPLY_BYTES = 64 * 1024 * 1024
 
@@ -34,11 +34,10 @@ class RemoteControl:
         self._wake = wake
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def __call__(self, connection: Connection, body: object, done: Done) -> None:
+    def __call__(self, identity: PeerIdentity, body: object, done: Done) -> None:
         """Carry out one request; to be called in the broker's event loop."""
-        problem = self._objection(connection)
+        problem = self._objection(identity)
         if problem:
-            connection.note("warning", f"may not administer this broker: {problem}")
             done(ManagementAnswer(UNAUTHORIZED, problem, ""))
         elif not isinstance(body, str):
             done(ManagementAnswer(BAD_REQUEST, "the body is the text of a JSON-RPC 2.0 request", ""))
@@ -47,14 +46,14 @@ class RemoteControl:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _objection(self, connection: Connection) -> str:
+    def _objection(self, identity: PeerIdentity) -> str:
         """Empty, or why not."""
         wanted = self._settings().ha.username
-        if not connection.is_admin:
+        if not identity.is_admin:
             return "mark the connection with the property qpid.ha-admin, as qpid-ha does"
         if wanted is None:
-            return "" if _is_local(connection.peer) else "ha.username is not set, so only this machine may; set it"
-        user = connection.engine.transport.user or "nobody"
+            return "" if _is_local(identity.address) else "ha.username is not set, so only this machine may; set it"
+        user = identity.user or "nobody"
         return "" if user == wanted else f"{user} may not; log in as the user that ha.username names"
 
     async def _carry_out(self, body: str, done: Done) -> None:
