@@ -321,10 +321,10 @@ def test_links_are_attached_one_by_one_as_there_is_time() -> None:
         link.target.address = "q"
         link.open()
     client.peer.receive(client.transport.peek(client.transport.pending()) or b"", budget_of(1))
-    attached = [client.peer.link_count]
+    attached = [len(client.peer.links)]
     while client.peer.is_behind:
         client.peer.receive(b"", budget_of(1))
-        attached.append(client.peer.link_count)
+        attached.append(len(client.peer.links))
     assert attached == [1, 2, 3, 3]
 
 
@@ -356,7 +356,7 @@ def test_who_has_much_unanswered_gets_no_more_before_it_answers() -> None:
         delivery.update(Delivery.ACCEPTED)
         delivery.settle()
     broker.settle_down()
-    assert client.peer.unsettled == broker.queue("q").messages.acquired >= 600
+    assert client.peer.window.unsettled == broker.queue("q").messages.acquired >= 600
 
 
 @pytest.mark.parametrize("how", ["at once", "answers second", "browser", "rejected"])
@@ -383,7 +383,7 @@ def test_what_is_answered_in_any_way_makes_room(how: str) -> None:
             if how != "answers second":
                 delivery.settle()
         broker.settle_down()
-    assert (got, client.peer.unsettled) == (1000, 0)
+    assert (got, client.peer.window.unsettled) == (1000, 0)
 
 
 def test_a_drain_is_answered_also_where_answers_are_waited_for() -> None:
@@ -401,7 +401,7 @@ def test_a_link_that_ends_makes_room_for_the_others() -> None:
     receiver.close()
     broker.settle_down()
     assert [message.body for _, message in client.received(other)] == list(range(10))
-    assert client.peer.unsettled == 10
+    assert client.peer.window.unsettled == 10
 
 
 def many_links(count: int) -> tuple[PairedBroker, PairedClient]:
@@ -419,7 +419,7 @@ def many_links(count: int) -> tuple[PairedBroker, PairedClient]:
     for number in range(count):
         broker.container.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
     broker.settle_down()
-    assert (client.peer.link_count, queue.messages.acquired) == (count, count)
+    assert (len(client.peer.links), queue.messages.acquired) == (count, count)
     clock = itertools.count(step=1.0)
     broker.container.clock = lambda: next(clock)
     return broker, client

@@ -1,6 +1,7 @@
 """One client's connection: open, sessions, links, and their end (AMQP 1.0 part 2), without a socket.
 
-What kinds of links there are it does not know: whoever makes them is an argument, and so the links may know it.
+What kinds of links there are it does not know: whoever makes them is an argument, and so the links may know it. They
+share its `links`, `window`, `transactions` and `log`.
 """
 
 from __future__ import annotations
@@ -19,21 +20,22 @@ from qpid_ha_broker.amqp.conditions import (
     as_amqp,
     symbol_map,
 )
-from qpid_ha_broker.amqp.container import Container, LogNotice
-from qpid_ha_broker.amqp.engine import Engine, is_in
+from qpid_ha_broker.amqp.connection_log import ConnectionLog
+from qpid_ha_broker.amqp.container import Container
+from qpid_ha_broker.amqp.engine import Engine
 from qpid_ha_broker.amqp.identity import PeerIdentity
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.link_table import LinkTable
 from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY, Channel
+from qpid_ha_broker.amqp.send_window import SendWindow
 from qpid_ha_broker.amqp.transactions import Transactions
 from qpid_ha_broker.amqp.values import listed
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
-from qpid_ha_broker.model.errors import ModelError, NotPrimary
+from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.work import Task, used_up
 
 LAST_WORDS_S = 0.004
 """For what a client has sent that is gone, or silent for too long; and for the first of many links that end."""
-NOTES_LIMIT = 100
-"""Lines that one connection may cause in the log."""
 DESCRIPTION_LENGTH = 200
 """Characters of an error text that is made of what the peer sent."""
 
@@ -64,7 +66,9 @@ class Connections:
         """End the ordinary connections; of those marked for administration, the links that do more than browse."""
         for connection in list(self.open):
             if connection.is_admin:
-                connection.end_writers(error)
+                for link in connection.links:
+                    if link.is_writer:
+                        link.end(error)
             else:
                 connection.send_away(error)
 
@@ -89,15 +93,11 @@ class Connection:
         settings = container.settings
         limits = settings.max_transaction_bytes, settings.max_transaction_messages
         self.transactions = Transactions(container.resources, *limits)
-        self.writable = True
-        """The socket takes more; the driver says."""
+        self.log = ConnectionLog(container, peer)
+        self.links = LinkTable(container, engine, self.log)
+        self.window = SendWindow(container, self.links)
         self.partial_bytes = 0
-        self.congested: dict[LinkEndpoint, None] = {}
-        """Consumers that wait for room in the peer's window or in the socket."""
-        self.unsettled = 0
-        """Deliveries that the client has not answered; what a turn changes counts at its end."""
-        self.waiting_for_answers: dict[LinkEndpoint, None] = {}
-        """Consumers that get nothing before the client has answered some of what it has."""
+        """In unfinished messages."""
         self.is_behind = False
         """Not all of what came has been worked on: `receive` was cut short."""
         self.is_open = False
@@ -112,14 +112,10 @@ class Connection:
         """The client knows an open of which no connection comes (`ESTABLISHMENT_FAILED`)."""
         self._deadline_ms = 0
         self._admit = admit
-        self._links: dict[Any, LinkEndpoint] = {}
         self._sessions = 0
         self._ended = False
         self._is_lost = False
         self._is_ending_links = False
-        self._refused: dict[Any, proton.Link] = {}
-        """Links that we have closed and the peer has not."""
-        self._noted = 0
 
     # --- the driver's calls
 
@@ -135,21 +131,9 @@ class Connection:
     def take_output(self) -> bytes:
         """What is to be written; consumers that waited for room go on."""
         output = self.engine.take_output()
-        if self.congested:
-            self._relieve()
+        if self.window.congested:
+            self.window.relieve()
         return output
-
-    def resume_writing(self) -> None:
-        """The socket takes more again."""
-        self.writable = True
-        self._relieve()
-        self.touch()
-
-    def pause_writing(self) -> None:
-        """The socket is full."""
-        self.writable = False
-        for handler in self._links.values():
-            handler.update_window()
 
     def heartbeat(self, now_ms: int) -> None:
         """Keep the idle time-outs of both sides, by a clock that never jumps.
@@ -176,34 +160,11 @@ class Connection:
         """For what is to be done at once and may be much."""
         return Budget(self.container.clock, LAST_WORDS_S)
 
-    def _relieve(self) -> None:
-        congested, self.congested = self.congested, {}
-        for link in congested:
-            link.update_window()
-
-    @property
-    def has_enough_unsettled(self) -> bool:
-        """Whether the client has to answer some of its messages before it gets more."""
-        return self.unsettled >= self.container.settings.max_unsettled_per_connection
-
-    def count_unsettled(self, change: int) -> None:
-        """A consumer has so many unanswered deliveries more, or less."""
-        self.unsettled += change
-        if change < 0 and self.waiting_for_answers and not self.has_enough_unsettled:
-            waiting, self.waiting_for_answers = self.waiting_for_answers, {}
-            for link in waiting:
-                link.update_window()
-
     @property
     def identity(self) -> PeerIdentity:
         """Who the peer is."""
         transport = self.engine.transport
         return PeerIdentity(self.peer, transport.user or "", bool(transport.authenticated), self.is_admin)
-
-    @property
-    def link_count(self) -> int:
-        """Links attached, at least 1: the one that asks may be about to be."""
-        return len(self._links) or 1
 
     @property
     def has_ended(self) -> bool:
@@ -216,25 +177,19 @@ class Connection:
         """There is something to write at the end of the turn."""
         self._connections.touch(self)
 
-    def note(self, level: str, text: str) -> None:
-        """For the operator's log, which no client can fill."""
-        self._noted += 1
-        if self._noted <= NOTES_LIMIT:
-            self._log(level, text)
-        elif self._noted == NOTES_LIMIT + 1:
-            self._log("warning", "there is more like this; it is not logged for this connection")
-
-    def _log(self, level: str, text: str) -> None:
-        source = "connection" if self in self._connections.open else "handshake"
-        self.container.notices.append(LogNotice(level, source, f"{self.peer} {text}"))
-
-    def end_link(self, handler: LinkEndpoint, error: AmqpError) -> None:
+    def end_link(self, endpoint: LinkEndpoint, error: AmqpError) -> None:
         """Detach a link with an error, if it has not ended yet; the connection and its other links go on."""
-        if handler.link._impl not in self._links:
-            return
-        self._drop(handler, lost=False)
-        self._delete_owned_queue(handler, closed=False)
-        self._detach_with(handler.link, error, "ended")
+        if endpoint in self.links:
+            self.links.end(endpoint, error)
+            self._check_refused()
+
+    def _check_refused(self) -> None:
+        """A link has been closed by us: one too many, for a peer that detaches none of them, ends the connection."""
+        self.touch()
+        try:
+            self.links.check_refused()
+        except AmqpError as error:
+            self.end(error)
 
     def end(self, error: AmqpError) -> None:
         """Close the connection with a condition; what the client held is given back."""
@@ -242,7 +197,7 @@ class Connection:
             return
         usual = error.name == CONNECTION_FORCED
         level = "debug" if self.peer_channel is not None else "info"  # of brokers, the cluster's own log tells
-        self._log(level if usual else "warning", f"closed: {error}")
+        self.log.write(level if usual else "warning", f"closed: {error}")
         if not self.is_open:
             self._open(failed=True)
         connection = self.engine.connection
@@ -262,20 +217,10 @@ class Connection:
         if self.is_admin or self.peer_channel is not None or self._reads_refusals:
             self.end(error)
         elif not self._ended:
-            self._log("info", f"sent away: {error.description}")
+            self.log.write("info", f"sent away: {error.description}")
             self.is_hung_up = True
             self._finish(lost=False)
             self.touch()
-
-    def end_writers(self, error: AmqpError) -> None:
-        """End the links that a broker which may only be browsed does not have."""
-        for handler in self.links():
-            if handler.is_writer:
-                self.end_link(handler, error)
-
-    def links(self) -> list[LinkEndpoint]:
-        """All that are attached."""
-        return list(self._links.values())
 
     # --- what the peer did: see engine.Handler
 
@@ -284,6 +229,7 @@ class Connection:
         if refusal is None:
             self._open(failed=False)
             self._connections.open[self] = None
+            self.log.is_let_in = True
         elif refusal.name == CONNECTION_FORCED:  # not before this moment: the peer's open says how
             self.send_away(refusal)
         else:
@@ -320,7 +266,7 @@ class Connection:
 
     def failed(self, name: str, description: str) -> None:
         if not self._ended:
-            self._log("warning", f"connection failed: {name}: {description:.{DESCRIPTION_LENGTH}}")
+            self.log.write("warning", f"connection failed: {name}: {description:.{DESCRIPTION_LENGTH}}")
         self._finish(lost=True)
 
     def malformed(self, name: str, description: str) -> None:
@@ -336,20 +282,21 @@ class Connection:
 
     def session_closed(self, session: proton.Session) -> None:
         self._sessions -= 1
-        handlers = [handler for handler in self._links.values() if is_in(handler.link, session)]
-        _stop(handlers)
-        self.container.resources.begin(self._end_session(session, handlers), self.budget())
+        endpoints = self.links.of_session(session)
+        for endpoint in endpoints:
+            endpoint.stop()
+        self.container.resources.begin(self._end_session(session, endpoints), self.budget())
 
-    def _end_session(self, session: proton.Session, handlers: list[LinkEndpoint]) -> Task:
+    def _end_session(self, session: proton.Session, endpoints: list[LinkEndpoint]) -> Task:
         """The peer is answered when all of its links have ended."""
-        for handler in used_up(handlers):
+        for endpoint in used_up(endpoints):
             if self._ended:
                 return
-            if handler.link._impl in self._links:
-                self._drop(handler, lost=False)
-                handler.link.free()
+            if endpoint in self.links:
+                self.links.remove(endpoint, lost=False)
+                endpoint.link.free()
                 yield
-        self._refused = {key: link for key, link in self._refused.items() if not is_in(link, session)}
+        self.links.session_ended(session)
         session.close()
         session.free()
         self.touch()
@@ -359,63 +306,21 @@ class Connection:
             if self._ended:
                 return
             link.name  # noqa: B018 - one that is not UTF-8 ends the connection here, before anybody has to log it
-            limit = self.container.settings.max_links_per_connection
-            if len(self._links) >= limit:
-                raise AmqpError(RESOURCE_LIMIT, f"{limit} links are attached to this connection: detach some first")
-            handler = self._connections.attach(self, link)
+            self.links.check_room()
+            self.links.add(self._connections.attach(self, link))
         except ModelError as error:
             self._refuse_link(link, as_amqp(error))
         except AmqpError as error:
             self._refuse_link(link, error)
-        else:
-            self._links[link._impl] = handler
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
-        handler = self._links.get(link._impl)
-        if handler is not None:
-            self._drop(handler, lost=False)
-            self._delete_owned_queue(handler, closed=closed)
-        self._refused.pop(link._impl, None)
-        if closed:
-            link.close()
-        else:
-            link.detach()
-        link.free()
-
-    # --- the end
+        self.links.detached(link, closed=closed)
 
     def _refuse_link(self, link: proton.Link, error: AmqpError) -> None:
-        link.source.type = proton.Terminus.UNSPECIFIED
-        link.target.type = proton.Terminus.UNSPECIFIED
-        link.open()
-        self._detach_with(link, error, "refused")
+        self.links.refuse(link, error)
+        self._check_refused()
 
-    def _detach_with(self, link: proton.Link, error: AmqpError, what: str) -> None:
-        self.note("warning", f"link {link.name} {what}: {error}")
-        link.condition = error.as_condition()
-        link.close()
-        self.touch()
-        self._refused[link._impl] = link
-        limit = self.container.settings.max_links_per_connection
-        if len(self._refused) > limit:
-            self.end(AmqpError(RESOURCE_LIMIT, f"{limit} links were refused, and none of them has been detached"))
-
-    def _drop(self, handler: LinkEndpoint, *, lost: bool) -> None:
-        self._links.pop(handler.link._impl, None)
-        self.engine.detach(handler.link)
-        handler.closed(lost=lost)
-
-    def _delete_owned_queue(self, handler: LinkEndpoint, *, closed: bool) -> None:
-        """Delete a queue that was made for a link: a temporary one always, a durable subscription if it was closed."""
-        queue = handler.owned_queue
-        if queue is None or (handler.keep_on_detach and not closed):
-            return
-        if not self.container.is_there(queue):
-            return  # it was deleted by hand, or by its auto-delete; another one may have its name by now
-        try:
-            self.container.configuration.delete_queue(queue.name)
-        except NotPrimary:
-            return  # it has become the new primary's to delete
+    # --- the end
 
     def _finish(self, *, lost: bool) -> None:
         if self._ended:
@@ -424,15 +329,17 @@ class Connection:
             return
         self._ended = self._is_ending_links = True
         self._connections.open.pop(self, None)
+        self.log.is_let_in = False
         self.transactions.closed(self.budget())
-        _stop(self._links.values())
+        for endpoint in self.links:
+            endpoint.stop()
         self.container.resources.begin(self._end_links(lost=lost), self.budget())
 
     def _end_links(self, *, lost: bool) -> Task:
-        for handler in used_up(self.links()):
-            if handler.link._impl in self._links:
-                self._drop(handler, lost=lost)
-                self._delete_owned_queue(handler, closed=False)
+        for endpoint in used_up(list(self.links)):
+            if endpoint in self.links:
+                self.links.remove(endpoint, lost=lost)
+                self.links.delete_owned_queue(endpoint, closed=False)
                 yield
         self._is_ending_links = False
         self._links_have_ended()
@@ -443,9 +350,3 @@ class Connection:
         elif self.peer_has_closed:
             self.engine.connection.close()
             self.touch()
-
-
-def _stop(handlers: Iterable[LinkEndpoint]) -> None:
-    """They have ended; what they hold comes back as soon as there is time for it."""
-    for handler in handlers:
-        handler.stop()

@@ -211,7 +211,7 @@ class IncomingLink(ReceivingLink):
             self.end(error)
         elif settled:
             engine.forget(delivery)
-            self.connection.note("warning", f"a message sent at most once was refused: {error}")
+            self.connection.log.note("warning", f"a message sent at most once was refused: {error}")
         else:
             engine.reject(delivery, error.name, error.description)
 

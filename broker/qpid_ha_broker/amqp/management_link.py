@@ -66,7 +66,7 @@ class ManagementLink(ReceivingLink):
 
         def done(answer: ManagementAnswer) -> None:
             if answer.status == UNAUTHORIZED:
-                self.connection.note("warning", f"may not administer this broker: {answer.description}")
+                self.connection.log.note("warning", f"may not administer this broker: {answer.description}")
             if self._is_closed:
                 return
             self.answered()
@@ -98,7 +98,7 @@ class ManagementLink(ReceivingLink):
         return reply
 
     def _send(self, reply: Reply) -> None:
-        for handler in self.connection.links():
+        for handler in self.connection.links:
             if isinstance(handler, ReplyLink) and reply.reply_to in handler.addresses:
                 handler.send(reply.payload)
                 return
@@ -107,7 +107,7 @@ class ManagementLink(ReceivingLink):
             queue = container.configuration.queue(reply.reply_to or "")
             container.resources.publish(queue, Message(reply.payload), container.now_ms)
         except (ModelError, AmqpError) as error:
-            self.connection.note("warning", f"a management reply could not be delivered: {NOT_FOUND}: {error}")
+            self.connection.log.note("warning", f"a management reply could not be delivered: {NOT_FOUND}: {error}")
 
     def closed(self, *, lost: bool) -> None:
         """Nobody waits for the replies any more."""

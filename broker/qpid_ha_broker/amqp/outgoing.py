@@ -21,11 +21,6 @@ from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Transaction
 from qpid_ha_broker.model.work import emptied
 
-CONNECTION_WINDOW_BYTES = 2 * 1024 * 1024
-"""What all links of a connection may send together in one turn; each gets a share, and at least one message."""
-WINDOW_BYTES = 256 * 1024
-"""What may wait in Proton for one session: enough for a full socket, little enough for ten thousand consumers."""
-
 _ANSWERS = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED, engine.TRANSACTIONAL)
 _OUTCOME_NAMES = {
     "amqp:accepted:list": engine.ACCEPTED,
@@ -47,6 +42,7 @@ class OutgoingLink(Consumer, LinkEndpoint):
         self.link = link
         self.queue = queue
         self._container = connection.container
+        self._window = connection.window
         self._sender = Sender(link)
         self._ended = False
         self._presettled = link.snd_settle_mode == proton.Link.SND_SETTLED
@@ -87,23 +83,22 @@ class OutgoingLink(Consumer, LinkEndpoint):
 
     def update_window(self) -> None:
         """Let the queue send, as far as the connection takes more."""
-        if not self.connection.writable:
+        if not self._window.is_writable:
             self.window_bytes = 0
-            self.connection.congested[self] = None
+            self._window.congested[self] = None
             return
-        if self.connection.has_enough_unsettled:
+        if self._window.has_enough_unsettled:
             self._wait_for_answers()
             return
-        share = min(WINDOW_BYTES, CONNECTION_WINDOW_BYTES // self.connection.link_count)
-        self.window_bytes = share - self._sender.unsent_bytes
+        self.window_bytes = self._window.share_bytes - self._sender.unsent_bytes
         if self.window_bytes <= 0:
-            self.connection.congested[self] = None
+            self._window.congested[self] = None
         elif self.credit > 0:
             self._container.resources.catalog.wake(self.queue)
 
     def _wait_for_answers(self) -> None:
         self.window_bytes = 0
-        self.connection.waiting_for_answers[self] = None
+        self._window.waiting_for_answers[self] = None
 
     def finish_drain(self) -> bool:
         """Give up credit that the queue has no messages for; False while it waits for room, a disk, or what comes back.
@@ -111,7 +106,7 @@ class OutgoingLink(Consumer, LinkEndpoint):
         A client that must answer first has all that it can get.
         """
         waits = self.window_bytes <= 0 or self.queue.dispatcher.awaits_bodies or bool(self.queue.dispatcher.returning)
-        if self.credit > 0 and waits and self not in self.connection.waiting_for_answers:
+        if self.credit > 0 and waits and self not in self._window.waiting_for_answers:
             return False
         self._sender.drained()
         self.credit = 0
@@ -144,16 +139,16 @@ class OutgoingLink(Consumer, LinkEndpoint):
             self._container.resources.accept(self.queue, entries)
         self.connection.touch()
         self._count_unsettled()
-        if self.connection.has_enough_unsettled:
+        if self._window.has_enough_unsettled:
             self._wait_for_answers()
         elif self.window_bytes <= 0:
-            self.connection.congested[self] = None
+            self._window.congested[self] = None
 
     def _count_unsettled(self) -> None:
         count = len(self._unsettled)
         change, self._counted = count - self._counted, count
         if change:
-            self.connection.count_unsettled(change)
+            self._window.count_unsettled(change)
 
     # --- what became of them
 
@@ -296,8 +291,8 @@ class OutgoingLink(Consumer, LinkEndpoint):
         if entries:
             container.resources.release_in_portions(self.queue, self, entries, failed=lost)
         container.resources.unsubscribe(self.queue, self, now_ms)
-        waiting = self.connection.congested, self.connection.waiting_for_answers
-        for links in (container.unconfirmed, container.accepting, container.draining, *waiting):
+        self._window.forget(self)
+        for links in (container.unconfirmed, container.accepting, container.draining):
             links.pop(self, None)
 
 

@@ -146,12 +146,13 @@ class ClientProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._unread_bytes = 0
         if self.connection is not None:
-            self.connection.pause_writing()
+            self.connection.window.pause()
 
     def resume_writing(self) -> None:
         self._unread_bytes = None
         if self.connection is not None:
-            self.connection.resume_writing()
+            self.connection.window.resume()
+            self.connection.touch()
             self._broker.schedule_turn()
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -1,0 +1,121 @@
+"""The links of one connection by handle, from attach to detach (AMQP 1.0 sections 2.6.3 and 2.6.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import proton
+
+from qpid_ha_broker.amqp.conditions import RESOURCE_LIMIT, AmqpError
+from qpid_ha_broker.amqp.connection_log import ConnectionLog
+from qpid_ha_broker.amqp.container import Container
+from qpid_ha_broker.amqp.engine import Engine, is_in
+from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
+from qpid_ha_broker.model.errors import NotPrimary
+
+
+class LinkTable:
+    """The promise: each link that was added is told `closed` once, when it leaves, and the engine tells it no more."""
+
+    def __init__(self, container: Container, engine: Engine, log: ConnectionLog) -> None:
+        self._container = container
+        self._engine = engine
+        self._log = log
+        self._attached: dict[Any, LinkEndpoint] = {}
+        self._awaiting_detach: dict[Any, proton.Link] = {}
+        """Links that we have closed and the peer has not."""
+
+    def __len__(self) -> int:
+        return len(self._attached)
+
+    def __iter__(self) -> Iterator[LinkEndpoint]:
+        """All that were attached when it began."""
+        return iter(list(self._attached.values()))
+
+    def __contains__(self, endpoint: LinkEndpoint) -> bool:
+        return endpoint.link._impl in self._attached
+
+    def check_room(self) -> None:
+        """Raises AmqpError when no more may be attached."""
+        limit = self._limit
+        if len(self._attached) >= limit:
+            raise AmqpError(RESOURCE_LIMIT, f"{limit} links are attached to this connection: detach some first")
+
+    def check_refused(self) -> None:
+        """Raises AmqpError when more were closed by us than a peer may leave half detached."""
+        limit = self._limit
+        if len(self._awaiting_detach) > limit:
+            raise AmqpError(RESOURCE_LIMIT, f"{limit} links were refused, and none of them has been detached")
+
+    @property
+    def _limit(self) -> int:
+        return self._container.settings.max_links_per_connection
+
+    def add(self, endpoint: LinkEndpoint) -> None:
+        """Both ends are attached."""
+        self._attached[endpoint.link._impl] = endpoint
+
+    def remove(self, endpoint: LinkEndpoint, *, lost: bool) -> None:
+        """It has ended; nothing is said to the peer. `lost`: the connection broke."""
+        del self._attached[endpoint.link._impl]
+        self._engine.detach(endpoint.link)
+        endpoint.closed(lost=lost)
+
+    def delete_owned_queue(self, endpoint: LinkEndpoint, *, closed: bool) -> None:
+        """Delete a queue that was made for a link: a temporary one always, a durable subscription if it was closed."""
+        queue = endpoint.owned_queue
+        if queue is None or (endpoint.keep_on_detach and not closed):
+            return
+        if not self._container.is_there(queue):
+            return  # it was deleted by hand, or by its auto-delete; another one may have its name by now
+        try:
+            self._container.configuration.delete_queue(queue.name)
+        except NotPrimary:
+            return  # it has become the new primary's to delete
+
+    # --- a detach of ours
+
+    def refuse(self, link: proton.Link, error: AmqpError) -> None:
+        """Answer an attach with one that leads nowhere, and a detach with the reason (section 2.6.3)."""
+        link.source.type = proton.Terminus.UNSPECIFIED
+        link.target.type = proton.Terminus.UNSPECIFIED
+        link.open()
+        self._log.note("warning", f"link {link.name} refused: {error}")
+        self._close(link, error)
+
+    def end(self, endpoint: LinkEndpoint, error: AmqpError) -> None:
+        """Detach with an error."""
+        self.remove(endpoint, lost=False)
+        self.delete_owned_queue(endpoint, closed=False)
+        self._log.note("warning", f"link {endpoint.link.name} ended: {error}")
+        self._close(endpoint.link, error)
+
+    def _close(self, link: proton.Link, error: AmqpError) -> None:
+        link.condition = error.as_condition()
+        link.close()
+        self._awaiting_detach[link._impl] = link
+
+    # --- what the peer did
+
+    def detached(self, link: proton.Link, *, closed: bool) -> None:
+        """The peer has detached, first or in answer to us: answer it, if that is still to be done."""
+        endpoint = self._attached.get(link._impl)
+        if endpoint is not None:
+            self.remove(endpoint, lost=False)
+            self.delete_owned_queue(endpoint, closed=closed)
+        self._awaiting_detach.pop(link._impl, None)
+        if closed:
+            link.close()
+        else:
+            link.detach()
+        link.free()
+
+    def of_session(self, session: proton.Session) -> list[LinkEndpoint]:
+        """Those that end with `session`."""
+        return [endpoint for endpoint in self._attached.values() if is_in(endpoint.link, session)]
+
+    def session_ended(self, session: proton.Session) -> None:
+        """None of its links will be detached any more."""
+        waiting = self._awaiting_detach
+        self._awaiting_detach = {key: link for key, link in waiting.items() if not is_in(link, session)}
