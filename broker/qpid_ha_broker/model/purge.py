@@ -7,12 +7,12 @@ from typing import Final
 
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary
-from qpid_ha_broker.model.gate import check_unlocked
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resource_set import ResourceSets
 from qpid_ha_broker.model.sequence import BLOCK_LENGTH, Entry
 from qpid_ha_broker.model.work import Task, WorkQueue, finish
+from qpid_ha_broker.model.write_admission import check_unlocked
 
 PURGED_BLOCKS: Final = 4
 """Blocks of a queue that are looked at together, and dropped with one event: a millisecond or two of work."""

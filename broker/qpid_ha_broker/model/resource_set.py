@@ -15,7 +15,6 @@ from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.layout import is_local_lsn
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.following import take_over_queues
-from qpid_ha_broker.model.gate import Gate
 from qpid_ha_broker.model.local_log import LocalLog
 from qpid_ha_broker.model.log import DEFAULT_SET, CommitToken, Log
 from qpid_ha_broker.model.plan import Departure
@@ -23,17 +22,18 @@ from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.replication import STANDARD_EXCHANGES, has_replicated_messages
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.state import SetState
+from qpid_ha_broker.model.write_admission import WriteAdmission
 
 LOCAL_SET: Final = "local"
 DEQUEUED_LENGTH: Final = 65_536
 """Messages in one event at most: twenty million would not fit into one record."""
 
 
-class ResourceSet(Gate):
+class ResourceSet(WriteAdmission):
     """The promise: whatever `state` holds was written to `log` first."""
 
     def __init__(self, name: str, log: Log, state: SetState) -> None:
-        Gate.__init__(self)
+        WriteAdmission.__init__(self)
         self.name = name
         self.log = log
         self.state = state

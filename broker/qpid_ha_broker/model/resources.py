@@ -16,7 +16,6 @@ from qpid_ha_broker.model.dispatcher import Consumer, Handout, Returning
 from qpid_ha_broker.model.errors import ModelError, QueueFull
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.following import check_owner, safe_name
-from qpid_ha_broker.model.gate import check_unlocked
 from qpid_ha_broker.model.limits import DISPLACED_LENGTH
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
 from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader
@@ -29,6 +28,7 @@ from qpid_ha_broker.model.sequence import Entry, Holder, load_bodies
 from qpid_ha_broker.model.timers import QueueTimers
 from qpid_ha_broker.model.transaction import Message, Transaction
 from qpid_ha_broker.model.work import Task, WorkQueue
+from qpid_ha_broker.model.write_admission import check_unlocked
 
 RELEASED_LENGTH = 250
 """Messages that are given back together: a few milliseconds of work, should all of them be dead letters."""
@@ -89,7 +89,7 @@ class Resources:
         Returns its LSN in the log of `queue`; 0: there is, and nothing was done.
         """
         body, durable, priority, expires_at_ms, producer, _ = message
-        if queue.needs_care or expires_at_ms or self.default.is_barred or producer:
+        if queue.needs_care or expires_at_ms or self.default.is_restricted or producer:
             return 0
         lsn = queue.log.append(_new_tuple(ev.Enqueued, (queue.ids, body, durable, priority, 0, "")))
         headers = queue.durable_headers if durable else queue.transient_headers
@@ -128,7 +128,7 @@ class Resources:
 
     def _publish_to(self, queues: tuple[Queue, ...], message: Message, now_ms: int, *, routed: bool) -> CommitToken:
         self.catalog.now_ms = now_ms
-        if self.default.is_barred:
+        if self.default.is_restricted:
             self.default.check_publish(queues)
         plan = EnqueuePlan(self._reader, self.deduplication.producers)
         plan.add(queues, message, now_ms, routed=routed)
@@ -392,7 +392,7 @@ class Resources:
             ((target,) if isinstance(target, Queue) else self.route(target, message.payload, key), message, target)
             for target, message, key in new
         ]
-        if self.default.is_barred:
+        if self.default.is_restricted:
             self.default.check_publish(queue for queues, _, _ in routed for queue in queues)
         plan = EnqueuePlan(self._reader, self.deduplication.producers)
         for queues, message, target in routed:

@@ -1,4 +1,4 @@
-"""Whether anything may be written to a resource set just now, and if not, why not."""
+"""Admission control of writes: whether anything may be written to a resource set just now, and if not, why not."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.replication import has_replicated_messages
 
 
-class Gate:
-    """Nothing is refused unless somebody says why. Where every message passes, `is_barred` is looked at first."""
+class WriteAdmission:
+    """Nothing is refused unless somebody says why. Where every message passes, `is_restricted` is looked at first."""
 
     def __init__(self) -> None:
         self._refusal: ModelError | None = None
         self._read_only = ""
-        self.is_barred = False
+        self.is_restricted = False
         """There is a `refusal`, or it is `read_only`."""
         self.became_read_only: Callable[[], None] = _nothing
         """Called when nothing may be written from now on: to end what was to be written in portions."""
@@ -28,7 +28,7 @@ class Gate:
     @refusal.setter
     def refusal(self, refusal: ModelError | None) -> None:
         self._refusal = refusal
-        self.is_barred = bool(refusal or self._read_only)
+        self.is_restricted = bool(refusal or self._read_only)
 
     @property
     def read_only(self) -> str:
@@ -38,7 +38,7 @@ class Gate:
     @read_only.setter
     def read_only(self, text: str) -> None:
         self._read_only = text
-        self.is_barred = bool(text or self._refusal)
+        self.is_restricted = bool(text or self._refusal)
         if text:
             self.became_read_only()
 
