@@ -13,7 +13,7 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Batch, Topic
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.transaction import Message
-from qpid_ha_broker.server import membership as driver
+from qpid_ha_broker.server import peer_links
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.member_store import BEHIND_BYTES
 from qpid_ha_broker.server.membership import Membership
@@ -25,7 +25,7 @@ async def ask(cluster: InProcessCluster, asker: str, *others: str, limit_s: floa
     """The states that the others answer with, or nothing."""
     membership = cluster.member(asker)
     urls = [cluster.url(other) for other in others]
-    found = await membership.ask(membership.question(Topic.STATUS), urls, limit_s)
+    found = await membership.questions.ask(membership.questions.question(Topic.STATUS), urls, limit_s)
     return [answer.state if answer is not None else "" for answer in found.values()]
 
 
@@ -59,11 +59,11 @@ def test_a_kept_channel_that_is_silent_is_replaced_within_the_question(tmp_path:
     async def story() -> None:
         async with InProcessCluster(tmp_path, "a", "b") as cluster:
             await ask(cluster, "a", "b")
-            line = cluster.member("a").asker._lines[cluster.url("b")]
+            line = cluster.member("a").questions.asker._lines[cluster.url("b")]
             assert line.channel is not None
             line.channel._is_reading = True  # nothing that is sent on it goes out any more
             assert await ask(cluster, "a", "b") == ["connecting"]
-            assert cluster.member("a").asker._lines[cluster.url("b")] is not line
+            assert cluster.member("a").questions.asker._lines[cluster.url("b")] is not line
 
     told(story)
 
@@ -134,9 +134,9 @@ class Script:
 
 def incoming(membership: Membership) -> tuple[Recorder, int]:
     channel = Recorder()
-    membership.opened(channel)
-    number = membership._numbers[channel]
-    membership._links[number].is_known = True
+    membership.links.opened(channel)
+    number = membership.links._numbers[channel]
+    membership.links._links[number].is_known = True
     return channel, number
 
 
@@ -164,15 +164,15 @@ def test_a_peer_that_does_not_read_is_told_of_and_then_given_up(
             script = Script(membership)
             channel, number = incoming(membership)
             for unsent, told_so in (
-                (driver.FULL_BYTES + 1, fx.LinkWritable(number, False)),
-                (driver.ROOMY_BYTES - 1, fx.LinkWritable(number, True)),
-                (driver.CUT_BYTES + 1, fx.LinkLost(number, f"{driver.CUT_BYTES + 1} bytes wait for it")),
+                (peer_links.FULL_BYTES + 1, fx.LinkWritable(number, False)),
+                (peer_links.ROOMY_BYTES - 1, fx.LinkWritable(number, True)),
+                (peer_links.CUT_BYTES + 1, fx.LinkLost(number, f"{peer_links.CUT_BYTES + 1} bytes wait for it")),
             ):
                 channel.unsent_bytes = unsent
-                membership._watch_links()
+                membership.links.watch()
                 assert script.heard[-1] == told_so
-                channel.unsent_bytes = min(unsent, driver.CUT_BYTES)
-                membership._watch_links()
+                channel.unsent_bytes = min(unsent, peer_links.CUT_BYTES)
+                membership.links.watch()
                 assert script.heard.count(told_so) == 1
             assert channel.closed_with
             membership.member = script.real
@@ -192,7 +192,7 @@ def test_what_happens_while_effects_are_carried_out_is_fed_after_them(tmp_path: 
 
             def send(data: bytes) -> None:
                 depth.append(len(script.heard))
-                membership.closed(channel, "gone")
+                membership.links.closed(channel, "gone")
                 depth.append(len(script.heard))
 
             channel.send = send  # type: ignore[method-assign]
@@ -227,7 +227,7 @@ def test_damage_on_a_channel_reaches_the_core_as_damage(tmp_path: Path) -> None:
         async with InProcessCluster(tmp_path, "a", "b") as cluster:
             await cluster.form("a")
             membership = cluster.member("a")
-            (link,) = [link for link in membership._links.values() if link.number in _backup_links(membership)]
+            (link,) = [link for link in membership.links._links.values() if link.number in _backup_links(membership)]
             link.channel.send(b"\x20 this is no batch")
             cluster.brokers["a"].schedule_turn()
             await cluster.see("b", lambda: cluster.member("b").member.status.state is not State.READY)

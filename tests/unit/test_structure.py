@@ -20,7 +20,6 @@ FIELDS_MAX, METHODS_MAX = 25, 30
 TOO_LARGE = {
     "qpid_ha_agent.ocf.agent.OcfAgent",
     "qpid_ha_agent.runner.Runner",
-    "qpid_ha_broker.server.membership.Membership",
     "qpid_ha_config.settings.BrokerSettings",
 }
 

@@ -189,7 +189,7 @@ class Broker:
         if self.membership.is_standalone:
             self.membership.start()  # before the first client: there is nobody to ask
         else:
-            self.container.peers = self.membership
+            self.container.peers = self.membership.links
 
     async def _listen(self) -> None:
         for address in self._settings.listen:
@@ -204,7 +204,7 @@ class Broker:
         """
         self.is_stopping = True
         log.info("stopping: %d clients are told", len(self._protocols))
-        has_served = self.membership.is_serving
+        has_served = self.membership.clients.is_serving
         patience_s = self._settings.stop_timeout_s if has_served else min(self._settings.stop_timeout_s, PARTING_S)
         self._listeners.close()
         for protocol in self.admission.unopened:

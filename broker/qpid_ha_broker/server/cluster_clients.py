@@ -1,12 +1,103 @@
-"""What a client is told about a cluster: where the primary is, or why it is not served here."""
+"""Whether this broker serves clients, and what they are told about the cluster if it does not: where the primary is."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
+from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
-from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.ha.states import LEADING, State
+from qpid_ha_broker.server.commit_waiters import CommitWaiters
+from qpid_ha_broker.server.host import Host
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.settings import HaSettings
+
+
+class ClientsHost(Host, Protocol):
+    """What is needed of the broker to serve clients, or to end them."""
+
+    waiters: CommitWaiters
+
+    def turn(self) -> None:
+        """Make the broker's move, and write to everybody what came of it."""
+
+    def end_clients(self, reason: AmqpError) -> None:
+        """End all connections but those of other brokers and of administrators, who are let in everywhere."""
+
+
+class ClientAccess:
+    """The promise: clients are served by a primary, until it begins to hand over, and by nobody else.
+
+    `announce`: tells those who listen to the cluster's events that somebody else leads, or nobody serves any more.
+    """
+
+    def __init__(
+        self, broker: ClientsHost, member: Member, feed: Callable[[fx.Input], None], announce: Callable[[], None]
+    ) -> None:
+        self._broker = broker
+        self._member = member
+        self._feed = feed
+        self._announce = announce
+        self._status = member.status
+        """As the core told it last."""
+        self._announced: tuple[object, ...] = ()
+        self._is_leaving = False
+        """Clients are about to be ended, because the core wants to be primary no more."""
+        self._is_stopped = False
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients are served, and commands carried out."""
+        status = self._member.status
+        return status.state in LEADING and not self._is_leaving and not status.is_closing
+
+    def update(self) -> None:
+        """Serve clients, or refuse them and name the primary: as it is now."""
+        container, member = self._broker.container, self._member
+        container.client_refusal = None if self.is_serving else refusal(member)
+        container.read_only = not self.is_serving
+        container.failover_servers = failover_servers(self._broker.current().ha, member)
+
+    def status_changed(self, status: fx.MemberStatus) -> None:
+        """The core told of it."""
+        self._status = status
+        self._update_and_announce()
+
+    def _update_and_announce(self) -> None:
+        """If somebody else leads now, or serves no more."""
+        status = self._status
+        leader = (status.state, status.primary, status.primary_address, self.is_serving)
+        if leader != self._announced:
+            self._announced = leader
+            self.update()
+            self._announce()
+
+    def end_now(self) -> None:
+        """This broker is primary no more: clients go before a turn confirms anything, and who waits for one is told."""
+        self._broker.end_clients(refusal(self._member))
+        self._broker.waiters.refuse()
+
+    def end_soon(self, _effect: fx.EndClients) -> None:
+        """Not at once: what comes in through a client's connection may be what led to this. `ClientsEnded` follows."""
+        self._is_leaving = True
+        self._update_and_announce()
+        asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        if self._is_stopped:
+            return
+        self._broker.end_clients(refusal(self._member))
+        self._broker.turn()
+        self._feed(fx.ClientsEnded())
+        self._is_leaving = False
+        self._update_and_announce()
+
+    def stop(self) -> None:
+        """The broker ends its clients itself."""
+        self._is_stopped = True
 
 
 def refusal(member: Member) -> AmqpError:

@@ -106,9 +106,8 @@ class ClusterControl:
 
     async def _ask_all(self, topic: Topic) -> tuple[list[tuple[str, Answer]], list[str]]:
         """The answers of the others with their addresses, and the addresses that gave none."""
-        membership, settings = self._membership, self._membership.member.settings
-        addresses = [address for address in settings.addresses if address != settings.own_address]
-        found = await membership.ask(membership.question(topic), addresses, settings.ask_limit_s)
+        settings = self._membership.member.settings
+        found = await self._membership.questions.ask_others(topic)
         others = {
             answer.instance: (address, answer)
             for address, answer in found.items()
@@ -162,7 +161,7 @@ class ClusterControl:
     async def _request(self, make: Callable[[int], fx.Input]) -> object:
         try:
             async with asyncio.timeout(REQUEST_LIMIT_S):
-                answered = await self._membership.request(make)
+                answered = await self._membership.requests.carry_out(make)
         except TimeoutError:
             text = f"no outcome within {REQUEST_LIMIT_S:g} s: look at the status and at the broker's log"
             raise ControlError(REFUSED, text, {"reason": "timeout"}) from None
@@ -179,7 +178,7 @@ class ClusterControl:
         """`method`, but what changes something is refused by a broker that is not primary."""
 
         def guarded(params: Params) -> object | Awaitable[object]:
-            if params.get("action", "list") not in READING and not self._membership.is_serving:
+            if params.get("action", "list") not in READING and not self._membership.clients.is_serving:
                 raise self._not_primary("changes nothing")
             return method(params)
 

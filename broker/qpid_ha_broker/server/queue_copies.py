@@ -245,7 +245,7 @@ class QueueCopies:
         return addresses
 
     def _check_allowed(self) -> None:
-        if not self._broker.membership.is_serving:
+        if not self._broker.membership.clients.is_serving:
             text = "this broker is a backup and gets what its primary has: ask the primary"
             raise ControlError(REFUSED, text, {"reason": "not-primary"})
         if self._broker.membership.is_standalone and not self._broker.current().ha.queue_replication:
@@ -255,7 +255,7 @@ class QueueCopies:
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            may_write = self._broker.membership.is_serving
+            may_write = self._broker.membership.clients.is_serving
             for name, link in list(self._links.items()):
                 if not may_write:
                     link.stop("this broker is no longer primary")

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
 from qpid_ha_broker.ha.effects import Input, ReadRecord, RecordRead, RecordWritten, WriteRecord
+from qpid_ha_broker.server.background_tasks import BackgroundTasks
 
 log = logging.getLogger("coordinator")
 
@@ -31,23 +32,22 @@ class RecordRequests:
     def __init__(self, coordinator: Coordinator, feed: Callable[[Input], None]) -> None:
         self._coordinator = coordinator
         self._feed = feed
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._threads: list[threading.Thread] = []
         self._problem = ""
         """That was logged last; empty once the coordinator has answered."""
 
     def read(self, effect: ReadRecord) -> None:
         """`RecordRead` follows."""
-        self._run(self._read(effect))
+        self._tasks.start(self._read(effect))
 
     def write(self, effect: WriteRecord) -> None:
         """`RecordWritten` follows."""
-        self._run(self._write(effect))
+        self._tasks.start(self._write(effect))
 
     def stop(self) -> None:
         """Wait for nothing any more."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     async def _read(self, effect: ReadRecord) -> None:
         try:
@@ -65,11 +65,6 @@ class RecordRequests:
             self._feed(RecordWritten(effect.number, False, None, self._note(error)))
         else:
             self._feed(RecordWritten(effect.number, written, record))
-
-    def _run(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _note(self, error: Exception) -> str:
         is_late = isinstance(error, TimeoutError)

@@ -1,0 +1,47 @@
+"""What operators ask of the core over the control socket, and who waits for the outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.member import Member
+
+log = logging.getLogger("cluster")
+
+
+class OperatorRequests:
+    """The promise: each request reaches the core under a number of its own, and hears of its own outcome only."""
+
+    def __init__(self, member: Member, feed: Callable[[fx.Input], None]) -> None:
+        self._member = member
+        self._feed = feed
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[fx.Answered]] = {}
+
+    async def carry_out(self, make: Callable[[int], fx.Input]) -> fx.Answered:
+        """Feed the input that `make` gives for a number; what came of it. May be cancelled: the request stands."""
+        number = next(self._numbers)
+        waiter: asyncio.Future[fx.Answered] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiter
+        try:
+            self._feed(make(number))
+            return await waiter
+        finally:
+            self._waiting.pop(number, None)
+
+    def answered(self, effect: fx.Answered) -> None:
+        """That is the outcome."""
+        if effect.text != self._member.status.problem:  # that is in the log already, perhaps for the hundredth attempt
+            log.log(logging.INFO if effect.done else logging.WARNING, "%s", effect.text)
+        waiter = self._waiting.get(effect.request)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(effect)
+
+    def cancel(self) -> None:
+        """Nothing will come of them any more."""
+        for waiter in self._waiting.values():
+            waiter.cancel()
