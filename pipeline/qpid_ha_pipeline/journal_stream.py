@@ -36,13 +36,13 @@ from .journal.positions import (
     steps,
     why_lost,
 )
-from .journal.stores import Directory, find
+from .journal.stores import Directory, StoreId, find, identities
 from .journal.survey import Known, SurveyedStore, Wanted
 from .options import Isolation, JournalOptions
 from .schema import check_schema
 
 Offsets = dict[str, dict[str, int]]
-"""What Spark keeps: for each store, by its path, a `JournalPlace`."""
+"""What Spark keeps: for each store, by its `StoreId`, a `JournalPlace`."""
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -66,11 +66,11 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offsets:
         """As `startingOffsets` says."""
         given = self._options.starting_offsets
-        stores = {each.path: look_from(each, NOWHERE) for each in self._directories()}
+        stores = {name: look_from(each, NOWHERE) for name, each in self._directories().items()}
         if given == "earliest":
-            return _offsets({path: first_place(store) for path, store in stores.items()})
+            return _offsets({name: first_place(store) for name, store in stores.items()})
         if given == "latest":
-            return _offsets({path: self._frontier(store, first_place(store)) for path, store in stores.items()})
+            return _offsets({name: self._frontier(store, first_place(store)) for name, store in stores.items()})
         return _offsets(_asked_places(given, stores))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -86,17 +86,19 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @told_plainly
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """From `start` as far as may be, and no further than `limit`: at least one block, if there is any."""
-        places = {each.path: _place(start, each) for each in self._directories()}
-        ways = {path: self._way(Directory(path), place, _enough(limit)) for path, place in places.items()}
+        directories = self._directories()
+        begins = {name: _place(start, name, each) for name, each in directories.items()}
+        ways = {name: self._way(name, directories[name], begin, _enough(limit)) for name, begin in begins.items()}
         total = sum(_size(step, limit) for way in ways.values() for step in way)
-        for path, way in ways.items():
+        places = {**self._missing(start, directories), **begins}
+        for name, way in ways.items():
             share = _share(limit, sum(_size(step, limit) for step in way), total)
             for step in way:
                 size = _size(step, limit)
-                if share is not None and size > share and places[path] != _place(start, Directory(path)):
+                if share is not None and size > share and places[name] != begins[name]:
                     break
                 share = None if share is None else share - size
-                places[path] = step.place
+                places[name] = step.place
                 if share is not None and share <= 0:
                     break
         return _offsets(places)
@@ -104,12 +106,12 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @told_plainly
     def prepareForTriggerAvailableNow(self) -> None:
         """What is written from now on is not of this run."""
-        self._target = {each.path: self._end_of(each) for each in self._directories()}
+        self._target = {name: self._end_of(each) for name, each in self._directories().items()}
 
     @told_plainly
     def reportLatestOffset(self) -> Offsets | None:
         """How far the journals go, for the query's progress."""
-        return _offsets({each.path: self._end_of(each) for each in self._directories()})
+        return _offsets({name: self._end_of(each) for name, each in self._directories().items()})
 
     def _end_of(self, directory: Directory) -> JournalPlace:
         """Seldom before the last segment: so that is looked at first."""
@@ -129,9 +131,20 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _steps(self, store: SurveyedStore, begin: JournalPlace) -> Iterator[JournalStep]:
         return steps(store, begin, only_committed=self._options.isolation is not Isolation.ALL)
 
-    def _way(self, directory: Directory, begin: JournalPlace, wanted: Wanted) -> list[JournalStep]:
+    def _missing(self, start: Offsets, directories: Mapping[StoreId, Directory]) -> dict[StoreId, JournalPlace]:
+        """Where to go on with stores that were read and are not here: they may come back."""
+        known = {*directories, *(directory.path for directory in directories.values())}
+        missing = {name: JournalPlace.from_json(place) for name, place in start.items() if name not in known}
+        if missing and self._options.fail_on_data_loss:
+            raise PipelineError(
+                f"{', '.join(missing)}: read before, and not among the stores that are here now: bring it back, or set"
+                " failOnDataLoss=false to go on with the others"
+            )
+        return missing
+
+    def _way(self, name: StoreId, directory: Directory, begin: JournalPlace, wanted: Wanted) -> list[JournalStep]:
         store, begin = self._look(directory, begin, wanted)
-        target = self._target.get(directory.path) if self._target is not None else None
+        target = self._target.get(name) if self._target is not None else None
         return [
             step
             for step in self._steps(store, begin)
@@ -159,8 +172,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """What lies between two offsets."""
         parts: list[JournalPart] = []
-        for directory in self._directories():
-            begin, until = _place(start, directory), _place(end, directory)
+        for name, directory in self._directories().items():
+            begin, until = _place(start, name, directory), _place(end, name, directory)
             if (begin.segment, begin.offset) != (until.segment, until.offset):
                 parts += self._parts(directory, begin, until)
         return grouped(parts, self._options.partition_bytes)
@@ -179,17 +192,20 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         arrow = to_arrow_schema(self._schema, timezone="UTC")
         return read_group(partition, arrow, self._filters, self._options)
 
-    def _directories(self) -> list[Directory]:
-        return find(self._options.paths, self._options.set)
+    def _directories(self) -> dict[StoreId, Directory]:
+        return identities(find(self._options.paths, self._options.set))
 
 
-def _offsets(places: Mapping[str, JournalPlace]) -> Offsets:
-    return {path: place.to_json() for path, place in places.items()}
+def _offsets(places: Mapping[StoreId, JournalPlace]) -> Offsets:
+    return {name: place.to_json() for name, place in places.items()}
 
 
-def _place(offsets: Offsets, directory: Directory) -> JournalPlace:
-    """A store that has come since is read from its beginning."""
-    found = offsets.get(directory.path)
+def _place(offsets: Offsets, name: StoreId, directory: Directory) -> JournalPlace:
+    """A store that has come since is read from its beginning.
+
+    It goes by its path in a checkpoint of an older release, and as long as nobody had written in it.
+    """
+    found = offsets.get(name, offsets.get(directory.path))
     return NOWHERE if found is None else JournalPlace.from_json(found)
 
 
@@ -217,7 +233,7 @@ def _share(limit: ReadLimit, here: int, total: int) -> int | None:
     return most if total <= most else most * here // total
 
 
-def _asked_places(given: str, stores: Mapping[str, SurveyedStore]) -> dict[str, JournalPlace]:
+def _asked_places(given: str, stores: Mapping[StoreId, SurveyedStore]) -> dict[StoreId, JournalPlace]:
     """`{"BROKER or PATH": {"generation": G, "lsn": N}, ...}`; what is not named is read from its beginning."""
     expected = 'expected earliest, latest, or JSON such as {"node1": {"generation": 2, "lsn": 1017}}'
     try:
@@ -227,15 +243,15 @@ def _asked_places(given: str, stores: Mapping[str, SurveyedStore]) -> dict[str, 
     if not isinstance(document, dict) or not all(isinstance(value, dict) for value in document.values()):
         raise PipelineError(f"startingOffsets: {expected}, found {given!r}")
     places = {}
-    for path, store in stores.items():
+    for name, store in stores.items():
         broker = store.segments[0].header.broker if store.segments else ""
-        asked = document.pop(path, None) or document.pop(broker, None)
+        asked = document.pop(name, None) or document.pop(store.directory.path, None) or document.pop(broker, None)
         if asked is None:
-            places[path] = first_place(store)
+            places[name] = first_place(store)
         elif "segment" in asked:
-            places[path] = JournalPlace.from_json(asked)
+            places[name] = JournalPlace.from_json(asked)
         else:
-            places[path] = _after(store, asked, expected)
+            places[name] = _after(store, asked, expected)
     if document:
         raise PipelineError(f"startingOffsets: names {', '.join(document)}, of which there is no store here")
     return places

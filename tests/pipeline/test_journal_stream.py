@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,7 +24,7 @@ from qpid_ha_pipeline.errors import PipelineError, reason_of
 from qpid_ha_pipeline.journal_stream import JournalStreamReader, Offsets
 from qpid_ha_pipeline.options import JournalOptions
 from qpid_ha_pipeline.schema import schema_of
-from written_journal import WrittenJournal, write_snapshot
+from written_journal import CLUSTER, WrittenJournal, write_snapshot
 
 ALL = ReadAllAvailable()
 
@@ -99,7 +100,7 @@ def test_offsets_are_positions(journal: WrittenJournal) -> None:
     query.batch()
     (place,) = query.offset.values()
     assert (place["generation"], place["lsn"]) == (1, 2)
-    assert list(query.offset) == [str(journal.directory)]
+    assert list(query.offset) == [f"{CLUSTER}/alpha/default"]
 
 
 def test_a_store_without_events_yet_is_waited_for(tmp_path: Path) -> None:
@@ -116,6 +117,50 @@ def test_a_broker_that_joins_later_is_read_from_its_beginning(tmp_path: Path) ->
     assert query.batch() == [1]
     messages(WrittenJournal(tmp_path / "beta", "beta"), 2)
     assert query.batch() == [1, 2]
+
+
+def test_a_store_that_was_moved_is_read_on_where_it_was(tmp_path: Path) -> None:
+    journal = WrittenJournal(tmp_path / "old" / "alpha")
+    messages(journal, 2)
+    query = Query(tmp_path / "*" / "alpha")
+    assert query.batch() == [1, 2]
+    messages(journal, 1)
+    (tmp_path / "old").rename(tmp_path / "new")
+    query.restart()
+    assert query.batch() == [3]
+
+
+def test_a_checkpoint_of_an_older_release_names_stores_by_their_paths(journal: WrittenJournal) -> None:
+    messages(journal, 2)
+    query = Query(journal.data_dir)
+    query.batch()
+    query.offset = {str(journal.directory): place for place in query.offset.values()}
+    messages(journal, 1)
+    assert query.batch() == [3]
+    assert query.batch() == []
+
+
+def test_a_store_that_vanishes_is_a_loss_and_goes_on_where_it_was_when_it_returns(tmp_path: Path) -> None:
+    alpha, beta = (WrittenJournal(tmp_path / name, name) for name in ("alpha", "beta"))
+    messages(alpha, 2)
+    query = Query(tmp_path / "*a", failOnDataLoss="false")
+    assert query.batch() == [1, 2]
+    alpha.data_dir.rename(tmp_path / "away")
+    with pytest.raises(PipelineError, match=f"{CLUSTER}/alpha/default: read before, and not among the stores"):
+        Query(tmp_path / "*a", query.offset).batch()
+    messages(beta, 1)
+    assert query.batch() == [1]
+    (tmp_path / "away").rename(alpha.data_dir)
+    messages(alpha, 1)
+    assert query.batch() == [3]
+
+
+def test_two_copies_of_one_store_are_refused(tmp_path: Path) -> None:
+    journal = WrittenJournal(tmp_path / "alpha")
+    messages(journal, 1)
+    shutil.copytree(journal.data_dir, tmp_path / "copy")
+    with pytest.raises(PipelineError, match=f"are copies of one store, {CLUSTER}/alpha/default: name one"):
+        Query(tmp_path / "*")
 
 
 def test_what_is_not_committed_waits_and_what_is_taken_back_never_comes(journal: WrittenJournal) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from qpid_ha_broker.store import status
+from qpid_ha_broker.store.blocks import FileHeader
 from qpid_ha_broker.store.errors import NewerFormat, StoreError
 from qpid_ha_broker.store.files import Disk, LocalDisk
-from qpid_ha_broker.store.layout import SEGMENTS, SNAPSHOTS
+from qpid_ha_broker.store.layout import SEGMENTS, SNAPSHOTS, segment_numbers, segment_path
+from qpid_ha_broker.store.reading import header_of
 from qpid_ha_broker.store.status import STATUS_FILE, Status
 from qpid_ha_pipeline.errors import PipelineError
 
 from .remote import RemoteDisk, as_path, is_remote, joined
 
+StoreId = str
+"""Of a store, `CLUSTER/BROKER/SET`, wherever it lies."""
 _MAGIC = frozenset("*?[")
 
 
@@ -48,6 +54,34 @@ def find(paths: tuple[str, ...], resource_set: str) -> list[Directory]:
             store = _store_in(directory, resource_set)
             found[store.path] = store
     return list(found.values())
+
+
+def identities(directories: Iterable[Directory]) -> dict[StoreId, Directory]:
+    """Whose store each is. A store that nobody has written in yet goes by its path.
+
+    Raises PipelineError for two copies of one store: their rows would come twice.
+    """
+    found: dict[StoreId, Directory] = {}
+    for directory in directories:
+        store = _identity(directory)
+        if store in found:
+            raise PipelineError(
+                f"{directory.path} and {found[store].path} are copies of one store, {store}: name one of them"
+            )
+        found[store] = directory
+    return found
+
+
+def _identity(directory: Directory) -> StoreId:
+    disk = directory.disk
+    known: list[FileHeader | Status] = []
+    if numbers := segment_numbers(disk):
+        with suppress(StoreError, FileNotFoundError):  # what is wrong with it is told by whoever reads it
+            known.append(header_of(disk, segment_path(numbers[-1])))
+    if not any(each.cluster for each in known):
+        with suppress(PipelineError):
+            known += [status for status in (read_status(directory),) if status is not None]
+    return next((f"{each.cluster}/{each.broker}/{each.set}" for each in known if each.cluster), directory.path)
 
 
 def read_status(directory: Directory) -> Status | None:
