@@ -87,22 +87,42 @@ def stores(stores: tuple[str, ...], master: str, form: str, output: Path | None)
 
 @main.command()
 @job_options
-@mode_option
+@click.option(
+    "--mode", type=click.Choice(["strict", "permissive"]), default="strict", show_default=True,
+    help="permissive: what is good of damaged journals, as a new table to which nothing can be added.",
+)  # fmt: skip
 @click.option("--output", required=True, type=click.Path(file_okay=False), help="Where snapshots and rows go.")
 @click.option("--what", type=click.Choice(["both", "snapshots", "rows"]), default="both", show_default=True)
-def consolidate(stores: tuple[str, ...], master: str, form: str, mode: str, output: str, what: str) -> None:
-    """Fold journals into snapshots that brokers load, and into Parquet by cluster, set and day."""
-    from .jobs.consolidate import Consolidated, rows, snapshots
+@click.option(
+    "--fail-on-data-loss/--no-fail-on-data-loss", default=True, show_default=True,
+    help="Whether it ends when events are gone that no run before this one has read.",
+)  # fmt: skip
+def consolidate(
+    stores: tuple[str, ...], master: str, form: str, mode: str, output: str, what: str, fail_on_data_loss: bool
+) -> None:
+    """Fold journals into snapshots that brokers load, and add what is new to Parquet by cluster, set and day.
+
+    Exit code 1: a store was left out.
+    """
+    from .jobs.consolidate import Consolidated, check_apart, good_rows, rows, snapshots
     from .journal.remote import joined
 
+    events = joined(output, "events")
     with _job("consolidating", master) as spark:
+        check_apart(stores, output)
         folded = snapshots(spark, stores, joined(output, "stores")) if what != "rows" else []
-        count = rows(spark, stores, joined(output, "events"), mode=mode) if what != "snapshots" else 0
+        if what == "snapshots":
+            count = 0
+        elif mode == "permissive":
+            count = good_rows(spark, stores, events)
+        else:
+            count = rows(spark, stores, events, fail_on_data_loss=fail_on_data_loss)
     if form == "json":
         click.echo(json.dumps({"snapshots": [each._asdict() for each in folded], "rows": count}, indent=2))
     else:
         _print_rows([each._asdict() for each in folded], Consolidated._fields)
-        click.echo(f"{count} rows below {output}/events")
+        click.echo(f"{count} rows added to {events}")
+    sys.exit(NO if any(each.why_not for each in folded) else 0)
 
 
 @main.command()

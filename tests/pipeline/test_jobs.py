@@ -125,6 +125,159 @@ def test_a_damaged_store_is_told_in_one_line(spark: SparkSession, old: WrittenJo
     assert run("failovers", str(tmp_path / "absent")).stderr.count("\n") == 1
 
 
+def consolidated(*arguments: str) -> dict[str, Any]:
+    """What the command says of a run that succeeds."""
+    result = run("consolidate", *arguments, "--format", "json")
+    assert result.exit_code == 0, result.output
+    said: dict[str, Any] = json.loads(result.stdout)
+    return said
+
+
+def rows_in(spark: SparkSession, out: Path) -> list[tuple[int, str]]:
+    """Of all runs: LSN and body."""
+    table = spark.read.parquet(str(out / "events")).orderBy("lsn")
+    return [(row.lsn, row.body_text) for row in table.select("lsn", "body_text").collect()]
+
+
+def test_a_second_run_adds_what_is_new_and_keeps_what_the_broker_has_deleted(
+    spark: SparkSession, old: WrittenJournal, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    first = consolidated(str(old.data_dir), "--output", str(out))
+    before = rows_in(spark, out)
+    assert (len(before), first["rows"]) == (137, 137)
+    assert consolidated(str(old.data_dir), "--output", str(out))["rows"] == 0
+    shutil.copytree(out / "stores" / "alpha" / "default" / "snapshots", old.directory / "snapshots", dirs_exist_ok=True)
+    for number in (1, 2):
+        old.segment(number).unlink()  # the broker has folded them
+    old.roll()
+    old.enqueue(2, amqp("of today"))
+    assert consolidated(str(old.data_dir), "--output", str(out))["rows"] == 1
+    assert rows_in(spark, out) == [*before, (old.lsn, "of today")]
+    (snapshot,) = (out / "stores" / "alpha" / "default" / "snapshots").iterdir()
+    assert snapshot.name == f"{4:020d}.snap"
+
+
+def test_a_run_that_fails_takes_nothing_away_and_the_next_one_goes_on(
+    spark: SparkSession, old: WrittenJournal, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    consolidated(str(old.data_dir), "--output", str(out))
+    snapshots_before = {path: path.read_bytes() for path in out.rglob("*.snap")}
+    rows_before = rows_in(spark, out)
+    old.roll()
+    old.enqueue(2, amqp("later"))
+    segment, (begin, _) = old.segment(3), blocks_of(old, 3)[0]
+    good = segment.read_bytes()
+    spoil(segment, begin + 100)
+    failed = run("consolidate", str(old.data_dir), "--output", str(out))
+    assert failed.exit_code == 3
+    assert {path: path.read_bytes() for path in out.rglob("*.snap")} == snapshots_before
+    assert rows_in(spark, out) == rows_before
+    segment.write_bytes(good)
+    consolidated(str(old.data_dir), "--output", str(out))
+    assert rows_in(spark, out) == [*rows_before, (old.lsn, "later")]
+
+
+def test_a_run_that_was_killed_is_finished_by_the_next(
+    spark: SparkSession, old: WrittenJournal, tmp_path: Path
+) -> None:
+    """Its files are there, and the log of the table does not know them: so nobody reads them, then or later."""
+    out = tmp_path / "out"
+    consolidated(str(old.data_dir), "--output", str(out))
+    rows_before = rows_in(spark, out)
+    old.enqueue(2, amqp("later"))
+    consolidated(str(old.data_dir), "--output", str(out))
+    for log in ("_spark_metadata", "_checkpoint/commits"):
+        (out / "events" / log / "1").unlink()
+        (out / "events" / log / ".1.crc").unlink()
+    assert rows_in(spark, out) == rows_before
+    consolidated(str(old.data_dir), "--output", str(out))
+    assert rows_in(spark, out) == [*rows_before, (old.lsn, "later")]
+
+
+@pytest.mark.parametrize("place", ["store", "in the store", "around the store", "by a link"])
+def test_an_output_in_or_around_a_store_is_refused_and_the_store_stays(
+    spark: SparkSession, old: WrittenJournal, tmp_path: Path, place: str
+) -> None:
+    """The job's own place for the snapshots of a broker `alpha` is OUTPUT/stores/alpha."""
+    store = tmp_path / "stores" / "alpha"
+    shutil.move(old.data_dir, store)
+    (tmp_path / "link").symlink_to(tmp_path)
+    output = {
+        "store": store, "in the store": store / "default" / "out", "around the store": tmp_path,
+        "by a link": tmp_path / "link",
+    }[place]  # fmt: skip
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    result = run("consolidate", str(store), "--output", str(output))
+    assert result.exit_code == 3
+    assert "must not lie in it, nor around it" in result.stderr
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+
+
+def test_a_store_in_a_store_is_refused(spark: SparkSession, old: WrittenJournal, tmp_path: Path) -> None:
+    inner = old.data_dir / "backup" / "beta"
+    shutil.copytree(old.directory, inner / "default")
+    result = run("consolidate", str(old.data_dir), str(inner), "--output", str(tmp_path / "out"))
+    assert result.exit_code == 3
+    assert f"{inner} lies in {old.data_dir}" in result.stderr
+
+
+def test_a_store_that_is_left_out_is_an_exit_code(spark: SparkSession, old: WrittenJournal, tmp_path: Path) -> None:
+    young = WrittenJournal(tmp_path / "beta", "beta")
+    young.start(1)
+    result = run("consolidate", str(old.data_dir), str(young.data_dir), "--output", str(tmp_path / "out"))
+    assert result.exit_code == 1
+    assert "there is no closed segment yet" in result.stdout
+    assert len(rows_in(spark, tmp_path / "out")) == 138
+
+
+def test_a_snapshot_of_another_store_is_not_replaced(spark: SparkSession, old: WrittenJournal, tmp_path: Path) -> None:
+    consolidated(str(old.data_dir), "--output", str(tmp_path / "out"), "--what", "snapshots")
+    (made,) = (tmp_path / "out").rglob("*.snap")
+    before = made.read_bytes()
+    other = WrittenJournal(tmp_path / "other", "alpha", cluster="0f8fad5b-d9cb-469f-a165-70867728950e")
+    other.start(1)
+    for number in range(4):
+        other.declare(f"orders{number}")
+        other.roll()
+    other.declare("last")
+    result = run("consolidate", str(other.data_dir), "--output", str(tmp_path / "out"), "--what", "snapshots")
+    assert result.exit_code == 1, result.stderr
+    assert "is of another store" in result.stdout.replace("\n", " ")
+    assert made.read_bytes() == before
+
+
+def test_rows_that_an_older_release_made_are_left_alone(
+    spark: SparkSession, old: WrittenJournal, tmp_path: Path
+) -> None:
+    """It wrote a table over the one before; the log of a query would hide its rows."""
+    out = tmp_path / "out" / "events"
+    spark.range(3).write.parquet(str(out))
+    result = run("consolidate", str(old.data_dir), "--output", str(tmp_path / "out"), "--what", "rows")
+    assert result.exit_code == 3
+    assert "move it away" in result.stderr
+    assert spark.read.parquet(str(out)).count() == 3
+
+
+def test_what_is_good_of_a_damaged_journal_is_a_table_of_its_own(
+    spark: SparkSession, old: WrittenJournal, tmp_path: Path
+) -> None:
+    begin, _ = blocks_of(old, 1)[3]
+    spoil(old.segment(1), begin + 100)
+    arguments = ("consolidate", str(old.data_dir), "--output", str(tmp_path / "out"), "--what", "rows")
+    result = run(*arguments, "--mode", "permissive")
+    assert result.exit_code == 0, result.output
+    table = spark.read.parquet(str(tmp_path / "out" / "events"))
+    assert table.where("damage is not null").count() == 1
+    assert table.count() > 80
+    for mode in ("permissive", "strict"):
+        again = run(*arguments, "--mode", mode)
+        assert again.exit_code == 3, again.output
+        assert "qpid-ha-pipeline: " in again.stderr
+    assert spark.read.parquet(str(tmp_path / "out" / "events")).count() == table.count()
+
+
 # --- failovers
 
 

@@ -1,7 +1,11 @@
 """Transaction logs of a fleet to snapshots that brokers load, and to Parquet.
 
 A snapshot is made by the broker's own `store.fold`, so it is the same, byte for byte; one task folds one store, because
-what a log means depends on all that came before. Rows are made in as many tasks as there are segments.
+what a log means depends on all that came before.
+
+Rows are what a stream of the journals gives: each run is one query of Structured Streaming that ends with what is
+there now. Its checkpoint holds how far each store was read, and the log of its file sink which files count, so that a
+run adds what is new, and one that was interrupted is finished by the next.
 """
 
 from __future__ import annotations
@@ -10,20 +14,21 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 from qpid_ha_broker.store.blocks import FileHeader
 from qpid_ha_broker.store.errors import StoreError
-from qpid_ha_broker.store.files import Disk
+from qpid_ha_broker.store.files import Disk, LocalDisk
 from qpid_ha_broker.store.fold import FoldError, fold
 from qpid_ha_broker.store.journal import Identity
-from qpid_ha_broker.store.layout import SNAPSHOTS, segment_numbers, segment_path
+from qpid_ha_broker.store.layout import SNAPSHOTS, segment_numbers, segment_path, snapshot_numbers, snapshot_path
 from qpid_ha_broker.store.reading import header_of
 from qpid_ha_broker.store.survey import survey
 from qpid_ha_pipeline.errors import PipelineError
@@ -53,7 +58,8 @@ def snapshots(
     """Fold all closed segments of each store; the snapshot comes to OUTPUT/BROKER/SET/snapshots/, or, where two stores
     are of brokers with one name, to OUTPUT/BROKER@PATH/...
 
-    Copied into the store's own snapshots/ while its broker is down, it is what the broker begins with.
+    Copied into the store's own snapshots/ while its broker is down, it is what the broker begins with. It takes the
+    place of older ones of the same store. Raises PipelineError for a store that is damaged, after all others were done.
     """
     directories = find(tuple(paths), resource_set)
     labels = _labels(directories)
@@ -70,14 +76,81 @@ def snapshots(
     return results
 
 
-def rows(spark: SparkSession, paths: Sequence[str], output: str, **options: str) -> int:
-    """All events as Parquet below OUTPUT, one directory for each cluster, set and day; returns how many rows."""
-    source = (
-        spark.read.format("qpid-journal").option("paths", json.dumps(list(paths))).option("severalClusters", "true")
-    )
-    table = source.options(**options).load().withColumn("day", sql.to_date("written_at"))
-    table.write.mode("overwrite").partitionBy("cluster", "set", "day").parquet(output)
+def rows(spark: SparkSession, paths: Sequence[str], output: str, *, fail_on_data_loss: bool = True) -> int:
+    """Add the committed events that are new since the last run to the Parquet below OUTPUT; returns how many rows.
+
+    There is a directory for each cluster, set and day. Raises PipelineError; what is there stays as it was.
+    """
+    _require_log(spark, output)
+    reader = spark.readStream.format("qpid-journal").option("paths", json.dumps(list(paths)))
+    reader = reader.option("failOnDataLoss", str(fail_on_data_loss).lower())
+    table = reader.load().withColumn("day", sql.to_date("written_at"))
+    writer = table.writeStream.format("parquet").partitionBy(*_PARTITIONS)
+    query = writer.option("checkpointLocation", joined(output, _CHECKPOINT)).trigger(availableNow=True).start(output)
+    query.awaitTermination()
+    return sum(progress.numInputRows for progress in query.recentProgress)
+
+
+def good_rows(spark: SparkSession, paths: Sequence[str], output: str) -> int:
+    """All events that can be read, and a row for each place that is damaged, as a new table; returns how many rows.
+
+    A damaged journal has no position up to which all was read, so nothing can be added later.
+    """
+    reader = spark.read.format("qpid-journal").option("paths", json.dumps(list(paths))).option("mode", "permissive")
+    table = reader.option("severalClusters", "true").load().withColumn("day", sql.to_date("written_at"))
+    try:
+        table.write.mode("error").partitionBy(*_PARTITIONS).parquet(output)
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_ALREADY_EXISTS":
+            raise
+        raise PipelineError(f"{output}: is there already, and to rows of a damaged journal none can be added") from None
     return int(spark.read.parquet(output).count())
+
+
+_PARTITIONS = ("cluster", "set", "day")
+_CHECKPOINT = "_checkpoint"
+"""Files and directories that begin so are no data to readers of Parquet."""
+_LOG = "_spark_metadata"
+"""Which files count: Spark's file sink writes it, and Spark reads by it."""
+
+
+def _require_log(spark: SparkSession, output: str) -> None:
+    """Raises PipelineError where rows lie that no log knows: they would not count any more once there is one."""
+    for name in (output, joined(output, _LOG)):
+        try:
+            spark.read.format("binaryFile").load(name).limit(0).collect()
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            if name == output:
+                return  # the first run
+            raise PipelineError(
+                f"{output}: was not made by runs that add to each other: move it away, or choose another --output"
+            ) from None
+
+
+def check_apart(paths: Sequence[str], output: str, resource_set: str = JournalOptions.set) -> None:
+    """Raises PipelineError where the output lies in a store or around one, and where a store lies in another one."""
+    found = {_absolute(directory.parent): directory.parent for directory in find(tuple(paths), resource_set)}
+    where = _absolute(output)
+    for absolute, store in found.items():
+        if _is_within(where, absolute) or _is_within(absolute, where):
+            raise PipelineError(
+                f"--output {output}: the store {store} must not be in it, nor around it: choose another"
+            )
+        for other in found:
+            if other != absolute and _is_within(absolute, other):
+                raise PipelineError(f"{store} lies in {found[other]}: no store of a broker does")
+
+
+def _absolute(path: str) -> str:
+    """Without symbolic links where that can be told; without a `/` at its end."""
+    local = as_path(path)
+    return local.rstrip("/") if is_remote(local) else str(Path(local).resolve())
+
+
+def _is_within(path: str, other: str) -> bool:
+    return path == other or path.startswith(f"{other.rstrip('/')}/")
 
 
 def _labels(directories: Sequence[Directory]) -> dict[Directory, str]:
@@ -96,16 +169,17 @@ def _labels(directories: Sequence[Directory]) -> dict[Directory, str]:
 
 
 def fold_beside(store: Directory, output: str) -> Consolidated:
-    """Fold one store without touching it; what was below `output` before is gone, if that is of this machine."""
+    """Fold one store without touching it, into OUTPUT/SET/snapshots/; what is there is replaced once it is made."""
     try:
         header, upto = _last_segment(store.disk)
         target = joined(output, header.set)
-        with _workplace(target) as root:
-            identity = Identity(header.cluster, header.broker, header.set)
-            folded = fold(OverlayDisk(root, store.disk), upto, identity)
-            if is_remote(target):
-                RemoteDisk(target).put(folded.path, str(root / folded.path))
-    except FoldError as error:
+        identity = Identity(header.cluster, header.broker, header.set)
+        with TemporaryDirectory(prefix=_UNFINISHED, dir=_workplace(target)) as work:
+            disk = OverlayDisk(Path(work), store.disk)
+            disk.make_directory(SNAPSHOTS)
+            folded = fold(disk, upto, identity)
+            _put(str(Path(work) / folded.path), target, folded.path)
+    except (FoldError, _OtherStore) as error:
         return Consolidated(store.path, "", "", 0, 0, 0, 0, str(error))
     except StoreError as error:
         return Consolidated(store.path, "", "", 0, 0, 0, 0, f"{_DAMAGED}{store.path}: {error}")
@@ -115,17 +189,43 @@ def fold_beside(store: Directory, output: str) -> Consolidated:
     )  # fmt: skip
 
 
-@contextmanager
-def _workplace(target: str) -> Iterator[Path]:
-    """Where a snapshot is made: where it is to be, or beside, if that is not on this machine."""
-    with ExitStack() as stack:
-        if is_remote(target):
-            root = Path(stack.enter_context(TemporaryDirectory(prefix="qpid-ha-")))
-        else:
-            root = Path(target)
-            shutil.rmtree(root, ignore_errors=True)
-        (root / SNAPSHOTS).mkdir(parents=True)
-        yield root
+class _OtherStore(Exception):
+    """Where a snapshot should go there is one of another store; the text says so."""
+
+
+_UNFINISHED = ".unfinished-"
+
+
+def _workplace(target: str) -> Path | None:
+    """Where a snapshot is made: on the disk that it will lie on, if that is of this machine."""
+    if is_remote(target):
+        return None
+    path = Path(target)
+    path.mkdir(parents=True, exist_ok=True)
+    for left in path.glob(f"{_UNFINISHED}*"):  # a run that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    return path
+
+
+def _put(made: str, target: str, name: str) -> None:
+    """Give a snapshot its place: whole, or not at all; then remove older ones. Raises _OtherStore."""
+    if is_remote(target):
+        RemoteDisk(target).put(name, made)
+        return
+    disk = LocalDisk(Path(target))
+    new = header_of(LocalDisk(Path(made).parent), Path(made).name)
+    for number in snapshot_numbers(disk):
+        with suppress(StoreError):
+            old = header_of(disk, snapshot_path(number))
+            if (old.cluster, old.broker, old.set) != (new.cluster, new.broker, new.set):
+                raise _OtherStore(f"{disk.root / snapshot_path(number)} is of another store: choose another --output")
+    place = disk.root / name
+    place.parent.mkdir(exist_ok=True)
+    Path(made).replace(place)
+    disk.sync_directory(SNAPSHOTS)
+    for number in snapshot_numbers(disk):
+        if number < new.number:
+            disk.remove(snapshot_path(number))
 
 
 _DAMAGED = "damaged: "
