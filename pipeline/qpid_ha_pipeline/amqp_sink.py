@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from .amqp.encoding import Encoder, check_written_schema
+from .amqp.encoding import IDENTITY, Ascent, Encoder, check_written_schema
 from .amqp.options import WriteOptions
 from .amqp.primary import PrimaryConnection
 from .amqp.publishing import DEDUPLICATION, Publisher, chunks_of
 from .errors import PipelineError
 
-_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Local properties that Spark gives to the tasks of a stream."""
-_SEQUENCE_BITS: Final = 32
+_QUERY_ID: Final = "sql.streaming.queryId"
+"""Local property that Spark gives to the tasks of a stream."""
 
 
 @dataclass
@@ -32,10 +34,18 @@ class Written(WriterCommitMessage):
 class _Writer:
     """What batch and stream have in common."""
 
-    def __init__(self, options: WriteOptions, schema: StructType, *, is_numbered: bool) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType, *, is_named: bool) -> None:
+        """`is_named`: there is a name that stays the same when the rows are sent again."""
         check_written_schema(schema, has_target=bool(options.target))
         self._options = options
-        self._is_numbered = is_numbered
+        self._arrow = to_arrow_schema(schema, timezone="UTC")
+        has_identity = set(IDENTITY) <= set(schema.names)
+        if options.exactly_once and not has_identity:
+            raise PipelineError(
+                "exactlyOnce: a row that is sent again must be known by what it is: give the table the columns source"
+                " and position; `qpid-amqp` has them for its rows"
+            )
+        self._is_numbered = has_identity and is_named and options.exactly_once is not False
         with PrimaryConnection(options.cluster) as primary:
             offered = Publisher(primary, options.target or None, together=False).check().offered
         if options.exactly_once and DEDUPLICATION not in offered:
@@ -44,7 +54,15 @@ class _Writer:
                 " it is an older release): without exactlyOnce=true each row is sent at least once"
             )
 
-    def _send(self, batches: Iterator[pa.RecordBatch], encoder: Encoder) -> Written:
+    def _send(self, batches: Iterator[pa.RecordBatch], name: str) -> Written:
+        """`name`: of all tasks that send these rows, at whatever attempt."""
+        if not self._is_numbered:
+            return self._publish(batches, Encoder())
+        producer = f"{name}/{_context().partitionId()}"  # tasks run beside each other: no two share a producer
+        with _kept_while_checked(batches, self._arrow, Ascent(producer)) as kept:
+            return self._publish(kept, Encoder(producer))
+
+    def _publish(self, batches: Iterable[pa.RecordBatch], encoder: Encoder) -> Written:
         rows = 0
         with PrimaryConnection(self._options.cluster) as primary:
             publisher = Publisher(primary, self._options.target or None, together=self._is_numbered)
@@ -52,6 +70,20 @@ class _Writer:
                 publisher.deliver(chunk)
                 rows += len(chunk)
         return Written(rows)
+
+
+@contextmanager
+def _kept_while_checked(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, ascent: Ascent
+) -> Iterator[pa.RecordBatchStreamReader]:
+    """All rows of a task are looked at before the first is sent: once a later one was, an earlier one cannot be."""
+    with TemporaryFile(prefix="qpid-ha-") as file:
+        with pa.ipc.new_stream(file, schema) as writer:
+            for batch in batches:
+                ascent.check(batch)
+                writer.write_batch(batch.cast(schema))
+        file.seek(0)
+        yield pa.ipc.open_stream(file)
 
 
 class AmqpWriter(_Writer, DataSourceArrowWriter):
@@ -62,31 +94,29 @@ class AmqpWriter(_Writer, DataSourceArrowWriter):
             raise PipelineError('mode overwrite: messages can only be added: use mode("append")')
         if options.exactly_once and not options.producer:
             raise PipelineError("exactlyOnce: give this write a name of its own, the option producer")
-        is_numbered = bool(options.producer) and options.exactly_once is not False
-        super().__init__(options, schema, is_numbered=is_numbered)
+        super().__init__(options, schema, is_named=bool(options.producer))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """On an executor. Raises PipelineError."""
-        producer = f"{self._options.producer}/{_context().partitionId()}" if self._is_numbered else ""
-        return self._send(iterator, Encoder(producer))
+        return self._send(iterator, self._options.producer)
 
 
 class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Of a stream: rows are numbered by batch and place, so that a batch that is sent again adds nothing."""
+    """Of a stream: rows that say what they are arrive once, all others at least once."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        super().__init__(options, schema, is_numbered=options.exactly_once is not False)
+        super().__init__(options, schema, is_named=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """On an executor. Raises PipelineError."""
-        if not self._is_numbered:
-            return self._send(iterator, Encoder())
-        context = _context()
-        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
-        if batch is None or not (query or self._options.producer):
-            raise PipelineError("Spark does not say which batch this is: set exactlyOnce=false")
-        producer = f"{self._options.producer or f'spark-{query}'}/{context.partitionId()}"
-        return self._send(iterator, Encoder(producer, (int(batch) << _SEQUENCE_BITS) + 1))
+        return self._send(iterator, self._options.producer or self._query())
+
+    def _query(self) -> str:
+        """A name that is in the checkpoint of the query."""
+        query = _context().getLocalProperty(_QUERY_ID) if self._is_numbered else ""
+        if query is None:
+            raise PipelineError("Spark does not say which query this is: set producer, or exactlyOnce=false")
+        return f"spark-{query}"
 
 
 def _context() -> TaskContext:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -29,6 +30,8 @@ class Span(NamedTuple):
     queue: str
     begin: QueuePlace
     end: int
+    share: str = ""
+    """Which of how many tasks that share the queue reads it: of all batches, it has ids that rise."""
 
 
 class Spans(InputPartition):
@@ -87,21 +90,24 @@ class _LiveReader:
             places[name] = QueuePlace.at(facts, message_id)
         return places
 
+    def _first(self, name: str, begin: QueuePlace) -> QueuePlace:
+        """Before the first message that there is: tasks share what lies behind it."""
+        found = self._queue(name).first_after(begin) if self._options.partitions > 1 else None
+        return begin if found is None else begin._replace(message_id=found - 1)
+
     def _split(self, spans: Sequence[Span]) -> list[Spans]:
-        """Into `numPartitions` tasks: each reads a range of ids of each queue."""
+        """Into `numPartitions` tasks: each reads a range of ids of each queue.
+
+        The ranges follow from the spans alone: a batch that is repeated is split as before, whatever is gone meanwhile.
+        """
         count = self._options.partitions
         parts: list[list[Span]] = [[] for _ in range(count)]
-        for queue, begin, end in spans:
+        for queue, begin, end, _ in spans:
             first = begin.message_id
-            if count > 1:
-                found = self._queue(queue).first_after(begin)
-                if found is None or found > end:
-                    continue
-                first = found - 1
             bounds = [first + (end - first) * at // count for at in range(count + 1)]
-            for part, low, high in zip(parts, bounds, bounds[1:], strict=False):
+            for at, (low, high) in enumerate(pairwise(bounds)):
                 if low < high:
-                    part.append(Span(queue, begin._replace(message_id=low), high))
+                    parts[at].append(Span(queue, begin._replace(message_id=low), high, f"{at}.{count}"))
         return [Spans(part) for part in parts if part]
 
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -109,11 +115,11 @@ class _LiveReader:
         if not isinstance(partition, Spans):
             return  # Spark's stand-in for no partitions at all
         with PrimaryConnection(self._options.cluster) as primary:
-            for queue, begin, end in partition.spans:
+            for queue, begin, end, share in partition.spans:
+                source = f"{self._options.cluster.digest}/{begin.queue_id}{begin.broker and '@'}{begin.broker}/{share}"
                 try:
                     for chunk in LiveQueue(primary, queue).between(begin, end):
-                        if chunk.ids:
-                            yield batch_of(chunk, queue, begin.queue_id, arrow)
+                        yield batch_of(chunk, queue, begin.queue_id, source, arrow)
                 except (PlaceLost, NoSuchQueue) as error:
                     self._lost(queue, error)
 
@@ -136,7 +142,7 @@ class AmqpReader(_LiveReader, DataSourceReader):
             begins, ends = self._places(self._options.starting), self._places(self._options.ending)
             newest = self._places("latest")
             return self._split([
-                Span(name, begin, min(ends[name].message_id, newest[name].message_id))
+                Span(name, self._first(name, begin), min(ends[name].message_id, newest[name].message_id))
                 for name, begin in begins.items()
             ])  # fmt: skip
 
@@ -157,7 +163,8 @@ class AmqpStreamReader(_LiveReader, DataSourceStreamReader, SupportsTriggerAvail
     def initialOffset(self) -> Offsets:
         """As `startingOffsets` says."""
         with self:
-            return _offsets(self._places(self._options.starting))
+            begins = self._places(self._options.starting)
+            return _offsets({name: self._first(name, begin) for name, begin in begins.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """As `maxOffsetsPerTrigger` says."""

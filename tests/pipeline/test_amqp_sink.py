@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from blocking_client import BlockingClient, Management
 from live_query import cluster_of, numbers
-from qpid_ha_pipeline.amqp.encoding import PRODUCER, SEQUENCE, Encoder, check_written_schema
+from qpid_ha_pipeline.amqp.encoding import PRODUCER, SEQUENCE, Ascent, Encoder, check_written_schema
 from qpid_ha_pipeline.amqp.options import WriteOptions
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.amqp.publishing import Publisher
@@ -49,14 +49,33 @@ def test_columns_become_the_parts_of_a_message() -> None:
     assert [decoded(text).body for text in messages({"value": ["text"]})] == ["text"]
 
 
-def test_rows_of_a_producer_are_numbered() -> None:
-    encoder = Encoder("me/3", (7 << 32) + 1)
-    found = [decoded(each).annotations for each in messages({"value": ["a", "b"]}, encoder)]
-    assert [(each[PRODUCER], int(each[SEQUENCE])) for each in found] == [
-        ("me/3", (7 << 32) + 1),
-        ("me/3", (7 << 32) + 2),
-    ]
+def test_rows_are_numbered_by_what_they_are() -> None:
+    table = {"value": ["a", "b"], "source": ["q/0.1", "q/0.1"], "position": [7, 1 << 40]}
+    found = [decoded(each).annotations for each in messages(table, Encoder("me/3"))]
+    assert [(each[PRODUCER], int(each[SEQUENCE])) for each in found] == [("me/3/q/0.1", 7), ("me/3/q/0.1", 1 << 40)]
     assert type(found[0][SEQUENCE]).__name__ == "ulong"
+    assert decoded(messages(table)[0]).annotations is None
+
+
+@pytest.mark.parametrize(
+    ("sources", "positions", "text"),
+    [
+        (["a", "a"], [2, 1], "position 1 comes after 2: what is sent must be in the order"),
+        (["a", "b", "a"], [1, 1, 1], "position 1 comes after 1"),
+        (["a"], [None], "the position None: each needs both"),
+        ([None], [1], "the source None and the position 1"),
+        (["a"], [-1], "the position -1"),
+        (["a" * 126], [1], "longer than 128 bytes"),
+    ],
+)
+def test_rows_whose_order_would_drop_one_of_them_are_refused(
+    sources: list[str | None], positions: list[int | None], text: str
+) -> None:
+    table = pa.RecordBatch.from_arrays(
+        [pa.array(sources, pa.string()), pa.array(positions, pa.int64())], ["source", "position"]
+    )
+    with pytest.raises(PipelineError, match=text):
+        Ascent("me").check(table)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +89,7 @@ def test_rows_of_a_producer_are_numbered() -> None:
         ("value string, application_properties map<string,int>", "q", "expected map<string,string>"),
         ("value string, key string, subject string", "q", "give one of them"),
         ("value string", "", "target: missing"),
+        ("value string, source string", "q", "give both, or none"),
     ],
 )
 def test_a_table_that_cannot_be_sent_is_refused_with_the_reason(
@@ -91,6 +111,7 @@ def test_a_row_without_a_body_is_told() -> None:
     ("given", "text"),
     [
         ({"exactlyOnce": "true"}, "the option producer"),
+        ({"exactlyOnce": "true", "producer": "me"}, "the columns source and position"),
         ({"brokers": "amqp://127.0.0.1:1", "failoverTimeout": "100ms"}, "no broker of .* serves us"),
         ({"brokers": "amqp://me:secret@127.0.0.1"}, "no place for a password"),
         ({"password": "secret"}, "passwordFile"),
@@ -107,7 +128,7 @@ def test_what_is_wrong_with_a_write_is_told_before_anything_is_sent(
 
 
 def test_exactly_once_takes_a_broker_that_remembers_producers(spark: SparkSession) -> None:
-    schema = spark.createDataFrame([], "value string").schema
+    schema = spark.createDataFrame([], "value string, source string, position long").schema
     with RunningBroker({"deduplication.producers": 0}) as forgetful:
         given = {"brokers": forgetful.url, "target": "q", "exactlyOnce": "true", "producer": "me"}
         with pytest.raises(PipelineError, match="does not drop what a producer sends again"):
@@ -169,7 +190,8 @@ def test_what_a_producer_sends_again_is_queued_once(broker: RunningBroker, clien
     queue = f"once-{uuid.uuid4().hex}"
     management, producer = Management(client), uuid.uuid4().hex
     management.create_queue(queue, {"qpid.max_count": 20} if ends == "refused" else {})
-    rows = messages({"value": numbers(30)}, Encoder(producer))
+    table = {"value": numbers(30), "source": ["all"] * 30, "position": list(range(30))}
+    rows = messages(table, Encoder(producer))
     with PrimaryConnection(cluster_of(broker.url, 0.3)) as primary:
         publisher = Publisher(primary, queue, together=True)
         publisher.deliver(rows[:10])

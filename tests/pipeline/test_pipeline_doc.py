@@ -52,6 +52,7 @@ def test_the_examples_run(
     publish(broker.url, "orders", "one", "two")
     given = {
         "brokers": broker.url, "live_checkpoint": str(tmp_path / "live"),
+        "once_checkpoint": str(tmp_path / "once"),
         "data_dir": str(filled.data_dir), "checkpoint": str(tmp_path / "checkpoint"), "output": str(tmp_path / "out"),
         "spark": spark,
     }  # fmt: skip
@@ -63,6 +64,8 @@ def test_the_examples_run(
     assert spark.read.parquet(str(tmp_path / "out")).count() == 11
     assert "<svg" in given["html"]  # type: ignore[operator]
     given["journal"].createOrReplaceTempView("journal")  # type: ignore[attr-defined]
+    once = spark.read.format("qpid-amqp").options(brokers=broker.url, queue="orders-once").load()
+    assert sorted(row.body_text for row in once.collect()) == ["one", "two"]
     copied = spark.read.format("qpid-amqp").options(brokers=broker.url, queue="orders-copy").load()
     assert sorted(row.body_text for row in copied.collect()) == ["one", "two"]
     left = spark.sql(titled_blocks("pipeline.md", "sql")["what-is-left"]).collect()

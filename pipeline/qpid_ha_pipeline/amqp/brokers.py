@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +37,11 @@ class Cluster:
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.brokers))
+
+    @property
+    def digest(self) -> str:
+        """Tells clusters apart that one query reads: the UUID of one is known to its brokers alone."""
+        return sha256(",".join(sorted(map(str, self.brokers))).encode()).hexdigest()[:8]
 
 
 def read_brokers(text: str) -> tuple[tuple[Address, ...], str]:

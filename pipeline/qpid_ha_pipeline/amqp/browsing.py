@@ -39,7 +39,7 @@ class QueuePlace(NamedTuple):
 
 
 class BrowsedChunk(NamedTuple):
-    """Messages with their ids, ascending."""
+    """Messages with their ids, ascending; at least one."""
 
     ids: list[int]
     payloads: list[bytes]
@@ -176,8 +176,8 @@ class _Window:
                 self.is_exhausted = self._is_past_end or (is_over and self._missing > 0)
             except (BrokerLost, LinkRefused) as error:
                 lost = error
-            if self._ids:
-                yield self._take()
+            if self._ids and (chunk := self._take()).ids:
+                yield chunk
         if lost is not None:
             raise lost
 

@@ -34,9 +34,13 @@ _MAP: Final = "map<string,string>"
 COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
     "body": (BinaryType, StringType), "value": (BinaryType, StringType), "to": _TEXT, "subject": _TEXT, "key": _TEXT,
     "reply_to": _TEXT, "amqp_message_id": _TEXT, "correlation_id": _TEXT, "content_type": _TEXT, "priority": _NUMBER,
-    "ttl_ms": _NUMBER, "durable": (BooleanType,), "application_properties": (MapType,),
+    "ttl_ms": _NUMBER, "durable": (BooleanType,), "application_properties": (MapType,), "source": _TEXT,
+    "position": _NUMBER,
 }  # fmt: skip
 """What a table that is written may have, and of which types."""
+IDENTITY: Final = ("source", "position")
+"""What a row is: it is known again by that."""
+_PRODUCER_BYTES_MOST: Final = 128
 
 
 def check_written_schema(schema: StructType, *, has_target: bool) -> None:
@@ -52,6 +56,8 @@ def check_written_schema(schema: StructType, *, has_target: bool) -> None:
     names = set(schema.names)
     if len(names & set(_BODIES)) != 1:
         raise PipelineError(f"the table needs one column `body` (or `value`), binary or string: it has {sorted(names)}")
+    if len(names & set(IDENTITY)) == 1:
+        raise PipelineError("columns source and position: give both, or none: a row is known again by the two together")
     if {"subject", "key"} <= names:
         raise PipelineError("columns subject and key: a routing key is sent as the subject, so give one of them")
     if not has_target and "to" not in names:
@@ -59,18 +65,19 @@ def check_written_schema(schema: StructType, *, has_target: bool) -> None:
 
 
 class Encoder:
-    """Makes messages of batches. With a `producer` they are numbered, from `first_sequence` on."""
+    """Makes messages of batches. With a `producer` they are numbered: by `position`, one producer for each `source`."""
 
-    def __init__(self, producer: str = "", first_sequence: int = 1) -> None:
+    def __init__(self, producer: str = "") -> None:
         self._producer = producer
-        self._sequence = first_sequence
         self._message: Any = proton.Message()
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[bytes]:
         """One for each row, in order. Raises PipelineError for a row that has no body, or a wrong number."""
-        names = batch.schema.names
+        names = [name for name in batch.schema.names if name not in IDENTITY]
         setters = [_SETTERS[name] for name in names]
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+        numbers = zip(*(batch.column(name).to_pylist() for name in IDENTITY), strict=True) if self._producer else None
+        for row in rows:
             message = self._message
             message.clear()
             message.durable = True
@@ -79,12 +86,40 @@ class Encoder:
                     setter(message, value)
                 elif name in _BODIES:
                     raise PipelineError(f"a row has no {name}: leave such rows out, or send an empty one")
-            if self._producer:
-                message.annotations = {
-                    proton.symbol(PRODUCER): self._producer, proton.symbol(SEQUENCE): proton.ulong(self._sequence)
-                }  # fmt: skip
-                self._sequence += 1
+            if numbers is not None:
+                source, position = next(numbers)
+                name = f"{self._producer}/{source}"
+                message.annotations = {proton.symbol(PRODUCER): name, proton.symbol(SEQUENCE): proton.ulong(position)}
             yield bytes(message.encode())
+
+
+class Ascent:
+    """The promise: positions of each source that were let through rise, so that a broker takes none for a copy."""
+
+    def __init__(self, producer: str) -> None:
+        self._producer = producer
+        self._last: dict[str, int] = {}
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Raises PipelineError for a row that is not behind the one before it."""
+        for source, position in zip(*(batch.column(name).to_pylist() for name in IDENTITY), strict=True):
+            if source is None or position is None or position < 0:
+                raise PipelineError(f"a row has the source {source!r} and the position {position}: each needs both")
+            last = self._last.get(source)
+            if last is None:
+                self._check_length(source)
+            elif position <= last:
+                raise PipelineError(
+                    f"source {source}: position {position} comes after {last}: what is sent must be in the order in"
+                    " which it was read, a row for each; behind a shuffle, or where one row becomes several, set"
+                    " exactlyOnce=false"
+                )
+            self._last[source] = position
+
+    def _check_length(self, source: str) -> None:
+        name = f"{self._producer}/{source}"
+        if len(name.encode()) > _PRODUCER_BYTES_MOST:
+            raise PipelineError(f"the producer {name} is longer than {_PRODUCER_BYTES_MOST} bytes: shorten `source`")
 
 
 def _set_body(message: Any, value: bytes | str) -> None:

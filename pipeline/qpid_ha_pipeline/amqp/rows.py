@@ -7,20 +7,26 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType, LongType, StringType, StructType
 
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_pipeline.amqp.browsing import BrowsedChunk
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.journal.messages import Messages
 from qpid_ha_pipeline.journal.text import binaries
-from qpid_ha_pipeline.schema import BY_NAME, MESSAGE_COLUMNS, near_name, struct_of
+from qpid_ha_pipeline.schema import BY_NAME, MESSAGE_COLUMNS, Column, near_name, struct_of
 
 COLUMNS: Final = (
     "queue", "queue_id", "message_id", "durable", "priority", "size", "ttl_ms", "delivery_count", "amqp_message_id",
     "to", "subject", "reply_to", "correlation_id", "content_type", "created_at", "message_annotations",
     "application_properties", "body", "body_text",
 )  # fmt: skip
-ON_DEMAND: Final = ("payload",)
+ROW_IDENTITY: Final = (
+    Column("source", StringType(), "only where it is named: which of the ordered sources in a batch the row is of"),
+    Column("position", LongType(), "only where it is named: where it is there; positions of a source rise"),
+)
+"""What a sink needs to know a row that it has sent before, whatever became of the rows beside it."""
+_BY_NAME: Final = {name: BY_NAME[name] for name in (*COLUMNS, "payload")} | {each.name: each for each in ROW_IDENTITY}
 _LOOKED_INTO: Final = MESSAGE_COLUMNS | {"durable", "priority"}
 
 
@@ -29,7 +35,7 @@ def live_schema(names: Iterable[str] = ()) -> StructType:
     wanted = tuple(names) or COLUMNS
     for name in wanted:
         _type(name)
-    return struct_of(BY_NAME[name] for name in wanted)
+    return struct_of(_BY_NAME[name] for name in wanted)
 
 
 def check_live_schema(schema: StructType) -> None:
@@ -41,13 +47,13 @@ def check_live_schema(schema: StructType) -> None:
 
 
 def _type(name: str) -> DataType:
-    if name not in (*COLUMNS, *ON_DEMAND):
-        raise PipelineError(f"a queue has no column {name!r}{near_name(name, (*COLUMNS, *ON_DEMAND))}")
-    return BY_NAME[name].type
+    if name not in _BY_NAME:
+        raise PipelineError(f"a queue has no column {name!r}{near_name(name, _BY_NAME)}")
+    return _BY_NAME[name].type
 
 
-def batch_of(chunk: BrowsedChunk, queue: str, queue_id: int, schema: pa.Schema) -> pa.RecordBatch:
-    """One row for each message."""
+def batch_of(chunk: BrowsedChunk, queue: str, queue_id: int, source: str, schema: pa.Schema) -> pa.RecordBatch:
+    """One row for each message; `source`: of which they are, in their order."""
     data = b"".join(chunk.payloads)
     ends = np.cumsum(np.fromiter(map(len, chunk.payloads), np.int64, len(chunk.payloads)))
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
@@ -57,6 +63,8 @@ def batch_of(chunk: BrowsedChunk, queue: str, queue_id: int, schema: pa.Schema) 
         "queue": lambda: pa.repeat(pa.scalar(queue, pa.string()), count),
         "queue_id": lambda: pa.repeat(pa.scalar(_signed(queue_id), pa.int64()), count),
         "message_id": lambda: pa.array(np.array(chunk.ids, np.uint64).view(np.int64)),
+        "source": lambda: pa.repeat(pa.scalar(source, pa.string()), count),
+        "position": lambda: pa.array(np.array([each % LOCAL_BASE for each in chunk.ids], np.int64)),
         "size": lambda: pa.array(ends - starts),
         "payload": lambda: binaries(data, starts, ends),
     }
