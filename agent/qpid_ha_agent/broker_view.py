@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from qpid_ha_broker.ha.states import State
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.ha.effects import ClusterRecord
 
 MOST = 0.5
 """Of a silence."""
@@ -14,8 +19,8 @@ class BrokerView:
     def __init__(self, started_at_s: float = 0.0) -> None:
         self.state: State | None = None
         self.has_data = False
-        self.generation = 0
-        """The newest in its log."""
+        self._generation: int | None = 0
+        """The newest in its log; None: it has just become another one."""
         self.is_shut_down = False
         """It ends because the whole cluster is shut down."""
         self.primary = ""
@@ -27,6 +32,12 @@ class BrokerView:
     def silent_s(self, now_s: float) -> float:
         """How long the oldest question without an answer has been asked."""
         return 0.0 if self._unanswered_since_s is None else max(0.0, now_s - self._unanswered_since_s)
+
+    def is_disowned(self, name: str, record: ClusterRecord | None) -> bool:
+        """Whether the broker, `name`, says that it is primary, and the record another one, of a newer generation."""
+        if self.state is not State.PRIMARY or self._generation is None or record is None:
+            return False
+        return record.primary != name and record.generation > self._generation
 
     def ask(self, now_s: float) -> None:
         """A question goes out."""
@@ -54,7 +65,7 @@ class BrokerView:
         lsn, primary = status.get("lsn"), status.get("primary")
         self.has_data = isinstance(lsn, int) and lsn > 0
         generation = status.get("generation")
-        self.generation = generation if isinstance(generation, int) else 0
+        self._generation = generation if isinstance(generation, int) else 0
         self.primary = primary if isinstance(primary, str) and self.state is not State.PRIMARY else ""
 
     def hear(self, event: object) -> None:
@@ -65,7 +76,7 @@ class BrokerView:
 
     def assume(self, state: State, now_s: float) -> None:
         """A request succeeded: so it is, whatever was answered to a question that was asked before."""
-        self.state, self._known_since_s = state, now_s
+        self.state, self._known_since_s, self._generation = state, now_s, None
         self._unanswered_since_s = None
 
     def forgive(self, now_s: float) -> None:

@@ -149,13 +149,13 @@ class Runner:
         if time.monotonic() - began_s > OVERSLEPT_S:
             log.warning("this agent was held up for %.1f s", time.monotonic() - began_s)
             self._talk.view.forgive(time.monotonic())
+            self._tenure.forgive(time.monotonic())
 
     def _known(self, now_s: float) -> Known:
         lock, view, tenure = self._lock.view, self._talk.view, self._tenure
         limits = self._settings.limits
         is_primary, record = self._process is not None and view.state is State.PRIMARY, self._record
-        is_another = record is not None and record.primary != self._settings.name
-        is_disowned = is_primary and is_another and record is not None and record.generation > view.generation
+        is_disowned = is_primary and view.is_disowned(self._settings.name, record)
         if tenure.note(lock, is_primary, is_disowned, now_s):
             log.info("we have the lock")
             self._refusal, self._is_shut_out = None, False

@@ -38,6 +38,11 @@ class Tenure:
             self._disowned_since_s = now_s
         return is_new
 
+    def forgive(self, now_s: float) -> None:
+        """Count from now on how long it is disowned: who was held up knows an old record and an old answer."""
+        if self._disowned_since_s is not None:
+            self._disowned_since_s = now_s
+
     def held_for_s(self, now_s: float) -> float:
         """How long the lock has been ours."""
         return _since(self._held_since_s, now_s)

@@ -119,6 +119,7 @@ class Agent:
             return
         if now_s - self._looked_s > OVERSLEPT_S:
             self._view.forgive(now_s)
+            self._tenure.forgive(now_s)
         self._looked_s = now_s
         if not self.node.has_power:  # nor has the agent
             self._lock.release(self)
@@ -144,8 +145,7 @@ class Agent:
     def _known(self, now_s: float) -> Known:
         view, record, tenure = self._view, self._record, self._tenure
         is_primary = bool(self._process) and view.state is State.PRIMARY
-        is_another = record is not None and record.primary != self.node.name
-        is_disowned = is_primary and is_another and record is not None and record.generation > view.generation
+        is_disowned = is_primary and view.is_disowned(self.node.name, record)
         lock = self._lock.view_of(self)
         if tenure.note(lock, is_primary, is_disowned, now_s):
             self._refusal, self._is_shut_out = None, False

@@ -483,3 +483,29 @@ def test_of_two_that_were_recorded_because_the_record_was_put_back_only_the_one_
     assert cluster.record is not None
     assert (cluster.record.generation, cluster.record.primary) == (2, "b")
     assert c.is_in(State.READY)
+
+
+def test_who_hears_late_that_it_was_recorded_looks_whether_it_still_is() -> None:
+    """`b` sleeps between claim and answer; the record is lost meanwhile, and `c` begins the same generation."""
+    cluster = three(has_coordinator=True)
+    cluster.kill("a")
+    cluster.wait(1.0)
+    before = cluster.record
+    b, c = cluster["b"], cluster["c"]
+    cluster.record_answers = answers = deque[tuple[Node, fx.RecordWritten]]()
+    b.feed(fx.PromoteAsked(1))
+    cluster.run()
+    (_, recorded) = answers.pop()
+    assert recorded.written
+    b.paused = True
+    cluster.record, cluster.record_answers = before, None
+    assert cluster.promote("c").done
+    cluster.wait(2.0)
+
+    b.inbox.appendleft(recorded)  # what comes from files is there before what comes from others
+    b.paused = False
+    cluster.settle()
+
+    assert [node.name for node in (b, c) if node.is_in(State.PRIMARY)] == ["c"]
+    assert any("took generation 2, and now names c" in text for text in b.notices), b.notices
+    assert b.is_in(State.READY)

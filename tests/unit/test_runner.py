@@ -13,9 +13,10 @@ from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.decision import LockView
 from qpid_ha_agent.lock import PrimaryLock
 from qpid_ha_agent.run_settings import read_run_settings
-from qpid_ha_agent.tenure import LeaseWatch, Refusals
+from qpid_ha_agent.tenure import LeaseWatch, Refusals, Tenure
 from qpid_ha_broker.coordination.coordinator import CoordinatorError, Lease
 from qpid_ha_broker.coordination.file import Lock
+from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.states import State
 from qpid_ha_config.errors import ConfigError
 
@@ -95,6 +96,32 @@ def test_a_broker_has_data_when_its_log_has_an_entry() -> None:
     assert not empty.has_data
     assert filled.has_data
     assert filled.primary == "b"
+
+
+def test_a_broker_that_was_just_promoted_is_not_disowned_by_a_record_older_than_its_promotion() -> None:
+    view, older = BrokerView(), ClusterRecord("cluster", 2, "b", 5, ("a", "b"))
+    view.answer({**READY, "generation": 1}, asked_at_s=1.0)
+    view.assume(State.PRIMARY, now_s=2.0)
+    assert not view.is_disowned("a", older)
+
+    view.answer({"state": "primary", "lsn": 9, "generation": 3}, asked_at_s=2.1)
+    assert not view.is_disowned("a", older)
+    assert not view.is_disowned("a", older._replace(generation=4, primary="a"))
+    assert view.is_disowned("a", older._replace(generation=4))
+    assert not view.is_disowned("a", None)
+
+
+def test_an_agent_that_was_held_up_counts_anew_how_long_its_broker_is_disowned() -> None:
+    tenure = Tenure()
+    tenure.note(LockView.HELD, is_primary=True, is_disowned=True, now_s=1.0)
+    assert tenure.disowned_s(2.0) == 1.0
+
+    tenure.forgive(5.0)
+
+    assert tenure.disowned_s(5.5) == 0.5
+    tenure.note(LockView.HELD, is_primary=True, is_disowned=False, now_s=6.0)
+    tenure.forgive(7.0)
+    assert tenure.disowned_s(8.0) == 0.0
 
 
 # --- the lock

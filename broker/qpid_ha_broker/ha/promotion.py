@@ -1,7 +1,8 @@
 """One attempt to become primary, step by step: ask, judge, take over, have it filed.
 
 Nothing has changed before the last step: an attempt that is refused anywhere, or is too late, leaves this broker what
-it was. With a coordinator the last step is its compare-and-set, and of two candidates one loses there. Without one the
+it was. With a coordinator the last step is its compare-and-set, and of two candidates one loses there; it may lose a
+record, too, so an answer that came late, or beside somebody's announcement, does not count by itself. Without one the
 peers are asked to promise that they follow nobody older; a promise lapses, so the attempt must end before it does.
 """
 
@@ -103,6 +104,7 @@ class Promotion:
         """What it holds until then."""
         self.outcome_is_unknown = False
         """Whether it holds that, nobody knows."""
+        self._recording_since_s = 0.0
         self._overtaken_by = ""
         """Who began as new a generation while the coordinator was asked to record ours."""
 
@@ -140,6 +142,8 @@ class Promotion:
 
     def record_read(self, number: int, record: ClusterRecord | None) -> Outcome:
         """The coordinator answered, or cannot be reached."""
+        if self.step is AttemptStep.RECORDING and number == self._coordinator_number:
+            return self._confirmed(record)
         if self.step is not AttemptStep.ASKING or number != self._coordinator_number:
             return None
         self._record, self._record_is_in = record, True
@@ -258,7 +262,7 @@ class Promotion:
             self._own().answer.cluster or expected.cluster or settings.instance
         )  # the first primary names the cluster
         self._wanted = ClusterRecord(cluster, generation, settings.name, accept.epoch, accept.members)
-        self._replaced = expected
+        self._replaced, self._recording_since_s = expected, self._ctx.now_s
         self._claim(generation)  # on disk: a broker that dies right after this knows that nobody else was named
         self._coordinator_number = self._ctx.number()
         self._ctx.effects.append(WriteRecord(self._coordinator_number, expected, self._wanted))
@@ -272,6 +276,19 @@ class Promotion:
         if not written and record != self._wanted:
             who = f"{record.primary} was faster" if record is not None else problem
             return self._refuse(f"the coordinator did not take generation {self._accept.generation}: {who}")
+        if self._ctx.now_s - self._recording_since_s > self._ctx.settings.ask_limit_s:
+            # This process may have slept since, and the coordinator may have lost the record and taken another one.
+            self._coordinator_number = self._ctx.number()
+            self._ctx.effects.append(ReadRecord(self._coordinator_number))
+            return None
+        return self._confirmed(self._wanted)
+
+    def _confirmed(self, record: ClusterRecord | None) -> Outcome:
+        """What the coordinator holds now."""
+        self.outcome_is_unknown = record is None
+        if record != self._wanted or self._accept is None:
+            who = "cannot be reached" if record is None else f"names {record.primary or 'nobody'}"
+            return self._refuse(f"the coordinator took generation {self._wanted.generation}, and now {who}")
         if self._overtaken_by:
             return self._take_back_record()
         self.step = AttemptStep.ENDED
