@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,17 @@ settings.load_profile("unhurried")
 # What a test starts is of this tree too, whatever an installation of it knows: a new package, for one, it does not.
 _HOMES = [str(Path(__file__).resolve().parents[1] / home) for home in ("agent", "broker", "config", "demo", "pipeline")]
 os.environ["PYTHONPATH"] = os.pathsep.join([*_HOMES, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+YOUNG_OBJECTS = 10_000
+
+
+def pytest_collection_finish() -> None:
+    """Modules and collected tests are no garbage: looking through all of them again and again takes a sixth of the
+    processor time of the unit tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
