@@ -12,6 +12,10 @@ from . import register
 _QUIET = "FATAL"
 """What goes wrong comes to who asked, as an exception: Spark's log would show it a second time, with its Java stack."""
 _LOOPBACK = "127.0.0.1"
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_PARTITIONS_PER_CORE = 4
+_SPARKS_PARTITIONS = 200
+"""Spark's own default, whatever the number of cores."""
 
 
 def session(master: str = "local[*]", *, name: str = "qpid-ha-pipeline", **settings: str) -> SparkSession:
@@ -27,8 +31,21 @@ def session(master: str = "local[*]", *, name: str = "qpid-ha-pipeline", **setti
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(_QUIET)
+    if master.startswith("local"):
+        limit_shuffle_partitions(spark)
     register(spark)
     return spark
+
+
+def limit_shuffle_partitions(spark: SparkSession) -> None:
+    """As many as the cores of a local master are worth. What somebody has set stays.
+
+    Each partition costs a file to write and a task to schedule: with Spark's 200, most of what a job over a journal of
+    some MB takes on two cores.
+    """
+    if _SHUFFLE_PARTITIONS not in spark.conf.getAll:
+        partitions = min(_SPARKS_PARTITIONS, _PARTITIONS_PER_CORE * spark.sparkContext.defaultParallelism)
+        spark.conf.set(_SHUFFLE_PARTITIONS, str(partitions))
 
 
 _DEFAULTS = {
