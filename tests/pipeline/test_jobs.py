@@ -211,7 +211,7 @@ def test_an_output_in_or_around_a_store_is_refused_and_the_store_stays(
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     result = run("consolidate", str(store), "--output", str(output))
     assert result.exit_code == 3
-    assert "must not lie in it, nor around it" in result.stderr
+    assert "must not be in it, nor around it" in result.stderr
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
 
 

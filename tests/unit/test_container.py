@@ -358,6 +358,23 @@ def test_a_temporary_queue_goes_with_its_client(broker: PairedBroker, client: Pa
     assert name not in broker.container.resources.catalog.queues
 
 
+@pytest.mark.parametrize("role", ["receiver", "sender"])
+def test_a_temporary_queue_goes_with_its_session(broker: PairedBroker, client: PairedClient, role: str) -> None:
+    session = client.connection.session()
+    session.open()
+    link = getattr(session, role)("dynamic")
+    (link.source if role == "receiver" else link.target).dynamic = True
+    link.open()
+    broker.settle_down()
+    name = (link.remote_source if role == "receiver" else link.remote_target).address
+    assert name in broker.container.resources.catalog.queues
+
+    session.close()
+    broker.settle_down()
+
+    assert name not in broker.container.resources.catalog.queues
+
+
 # --- limits
 
 

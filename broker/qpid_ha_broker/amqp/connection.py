@@ -164,7 +164,7 @@ class Connection:
     def identity(self) -> PeerIdentity:
         """Who the peer is."""
         transport = self.engine.transport
-        return PeerIdentity(self.peer, transport.user or "", bool(transport.authenticated), self.is_admin)
+        return PeerIdentity(self.peer, (transport.authenticated and transport.user) or "", self.is_admin)
 
     @property
     def has_ended(self) -> bool:
@@ -339,7 +339,6 @@ class Connection:
         for endpoint in used_up(list(self.links)):
             if endpoint in self.links:
                 self.links.remove(endpoint, lost=lost)
-                self.links.delete_owned_queue(endpoint, closed=False)
                 yield
         self._is_ending_links = False
         self._links_have_ended()

@@ -11,8 +11,6 @@ class PeerIdentity(NamedTuple):
     address: str
     """`host:port` of its socket."""
     user: str
-    """Who it says to be; empty: nobody."""
-    is_authenticated: bool
-    """It has proved to be `user`; else that is a name which was only claimed."""
+    """Who it has proved to be; empty: nobody."""
     is_admin: bool
     """Marked for administration: let in everywhere, also where clients are not served."""

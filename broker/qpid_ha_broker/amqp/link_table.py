@@ -56,13 +56,17 @@ class LinkTable:
         """Both ends are attached."""
         self._attached[endpoint.link._impl] = endpoint
 
-    def remove(self, endpoint: LinkEndpoint, *, lost: bool) -> None:
-        """It has ended; nothing is said to the peer. `lost`: the connection broke."""
+    def remove(self, endpoint: LinkEndpoint, *, lost: bool, closed: bool = False) -> None:
+        """It has ended, and with it what was made for it; nothing is said to the peer.
+
+        `lost`: the connection broke. `closed`: the peer will not come back to it, not even to a durable subscription.
+        """
         del self._attached[endpoint.link._impl]
         self._engine.detach(endpoint.link)
         endpoint.closed(lost=lost)
+        self._delete_owned_queue(endpoint, closed=closed)
 
-    def delete_owned_queue(self, endpoint: LinkEndpoint, *, closed: bool) -> None:
+    def _delete_owned_queue(self, endpoint: LinkEndpoint, *, closed: bool) -> None:
         """Delete a queue that was made for a link: a temporary one always, a durable subscription if it was closed."""
         queue = endpoint.owned_queue
         if queue is None or (endpoint.keep_on_detach and not closed):
@@ -87,7 +91,6 @@ class LinkTable:
     def end(self, endpoint: LinkEndpoint, error: AmqpError) -> None:
         """Detach with an error."""
         self.remove(endpoint, lost=False)
-        self.delete_owned_queue(endpoint, closed=False)
         self._log.note("warning", f"link {endpoint.link.name} ended: {error}")
         self._close(endpoint.link, error)
 
@@ -102,8 +105,7 @@ class LinkTable:
         """The peer has detached, first or in answer to us: answer it, if that is still to be done."""
         endpoint = self._attached.get(link._impl)
         if endpoint is not None:
-            self.remove(endpoint, lost=False)
-            self.delete_owned_queue(endpoint, closed=closed)
+            self.remove(endpoint, lost=False, closed=closed)
         self._awaiting_detach.pop(link._impl, None)
         if closed:
             link.close()

@@ -51,9 +51,8 @@ def _check_identity(connection: Connection) -> None:
         text = f"{ADDRESS} is for brokers of the cluster, whose connections have the property {ADMIN_PROPERTY}=true"
         raise AmqpError(UNAUTHORIZED_ACCESS, text)
     expected = connection.container.settings.peer_user
-    user = identity.user if identity.is_authenticated else ""
-    if expected and user != expected:
-        text = f"{user or 'who has not logged in'} is not the user of this cluster's brokers"
+    if expected and identity.user != expected:
+        text = f"{identity.user or 'who has not logged in'} is not the user of this cluster's brokers"
         raise AmqpError(UNAUTHORIZED_ACCESS, f"{text}: set ha.username and its password alike on all of them")
 
 
