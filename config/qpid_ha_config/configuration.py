@@ -12,14 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from qpid_ha_config.errors import ConfigError, ForbiddenConfig, SettingsError, UnreadableConfig
-from qpid_ha_config.settings import SECRETS, TABLE, canonical_key, find
+from qpid_ha_config.settings import canonical_key, find
 
 COMMAND_LINE = "command line"
 _LARGEST_FILE_BYTES = 1024 * 1024
-_SECTIONS = frozenset(key.rpartition(".")[0] for key in TABLE) - {""}
 
 
 class _Written(NamedTuple):
@@ -44,8 +41,10 @@ class WrittenSettings:
     @classmethod
     def read(cls, path: Path) -> WrittenSettings:
         """What a file says. Raises ConfigError for what is not YAML, and for a key that is there twice."""
+        from qpid_ha_config.yaml_file import settings_in  # 10 ms of a start, of 250, and many brokers have no file
+
         written: dict[str, _Written] = {}
-        for key, value, line in _settings_in(path, _read_text(path)):
+        for key, value, line in settings_in(path, _read_text(path)):
             if canonical_key(key) in written:
                 raise ConfigError(f"{path}:{line}", canonical_key(key), "it is there twice; take one out")
             written[canonical_key(key)] = _Written(value, f"{path}:{line}")
@@ -103,76 +102,3 @@ def _read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}", "", "it is not UTF-8 text") from None
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML without what surprises in a configuration: keys that are there twice, and references.
-
-    A few lines of references can stand for gigabytes.
-    """
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.constructor.ConstructorError(
-                None, None, "references (*name) are not allowed here", self.get_mark()
-            )
-        return super().compose_node(parent, index)
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key, _value in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    problem = f"the key {key.value!r} is there twice; take one out"
-                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-                seen.add(key.value)
-        return node
-
-
-def _settings_in(path: Path, text: str) -> list[tuple[str, object, int]]:
-    """Dotted key as it is written, value, and line. Raises ConfigError."""
-    try:
-        loader = _StrictLoader(text)
-        loader.name = str(path)
-        root = loader.get_single_node()
-        if root is None or root.tag.endswith(":null"):
-            return []
-        if not isinstance(root, yaml.MappingNode):
-            raise ConfigError(path, "", "expected keys and values such as `name: node1`")
-        return list(_flatten(loader, root, ""))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark is not None else str(path)
-        ours = isinstance(error, yaml.constructor.ConstructorError)
-        problem = error.problem or error.context or "it cannot be parsed"
-        raise ConfigError(place, "", problem if ours else f"it is not YAML: {problem}") from None
-    except yaml.reader.ReaderError as error:
-        line, column = text.count("\n", 0, error.position) + 1, error.position - text.rfind("\n", 0, error.position)
-        problem = f"the character U+{ord(text[error.position]):04X} is not allowed"
-        raise ConfigError(f"{path}:{line}:{column}", "", problem) from None
-    except RecursionError:
-        raise ConfigError(path, "", "it is nested too deeply") from None
-
-
-def _flatten(loader: _StrictLoader, section: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, object, int]]:
-    """An empty section is none: all its lines may be commented out."""
-    for name, node in section.value:
-        if not isinstance(name, yaml.ScalarNode):
-            raise yaml.constructor.ConstructorError(None, None, "a key is text", name.start_mark)
-        key = f"{prefix}{name.value}"
-        if isinstance(node, yaml.MappingNode) and canonical_key(key) not in TABLE and node.value:
-            yield from _flatten(loader, node, f"{key}.")
-            continue
-        try:
-            value = loader.construct_object(node, deep=True)
-        except ValueError as error:  # 2026-99-99 looks like a date to YAML
-            problem = f"it looks like a date or a number but is none ({error})"
-            raise ConfigError(f"{loader.name}:{node.start_mark.line + 1}", key, problem) from None
-        except yaml.MarkedYAMLError:
-            if canonical_key(key) not in SECRETS:
-                raise
-            problem = "it is not text: put it in quotes"  # the library's error would show a part of it
-            raise ConfigError(f"{loader.name}:{node.start_mark.line + 1}", key, problem) from None
-        if key not in _SECTIONS or value not in (None, {}):
-            yield key, value, name.start_mark.line + 1

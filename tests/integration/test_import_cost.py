@@ -1,4 +1,4 @@
-"""What is started again and again (a monitor, the agent's command) imports nothing heavy."""
+"""What is started again and again (a monitor, the agent's command, a broker) imports nothing that it does not need."""
 
 from __future__ import annotations
 
@@ -29,3 +29,10 @@ def test_a_monitor_never_imports_what_reads_a_configuration() -> None:
     ours = {name for name in found.stdout.split() if name.startswith("qpid_ha_config.")}
     assert ours == {"qpid_ha_config.defaults", "qpid_ha_config.errors", "qpid_ha_config.scalars"}
     assert not {"yaml", "ssl", "dataclasses", "inspect", "qpid_ha_broker.model"} & set(found.stdout.split())
+
+
+def test_a_start_of_a_broker_waits_for_nothing_that_only_some_brokers_need() -> None:
+    """A file of settings, users, Pacemaker."""
+    code = "import sys; import qpid_ha_broker.server.main; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20)
+    assert not {"yaml", "tempfile", "xml", "qpid_ha_broker.coordination.pacemaker"} & set(found.stdout.split())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +26,8 @@ class SaslConfiguration:
     """
 
     def __init__(self, users_db: Path) -> None:
+        import tempfile  # with what it imports 2 ms of every start, and few brokers have users
+
         self._directory = tempfile.TemporaryDirectory(prefix="qpid-ha-sasl-")
         self.path = Path(self._directory.name)
         lines = ("pwcheck_method: auxprop", "auxprop_plugin: sasldb", f"sasldb_path: {users_db}")
