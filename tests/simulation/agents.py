@@ -327,6 +327,8 @@ class Agents:
         self._schedule.after(0.4, self._look)
         now_s = self._schedule.now_s
         primary = next((node for node in self._nodes if node.is_primary and not node.is_paused), None)
+        if self.is_careful:
+            self._operator.look_at_rival(self._rival())
         if primary is not None and self.is_careful:
             self._operator.look_at_primary(primary, sum(node.is_up and not node.is_paused for node in self._nodes))
         if primary is not None or not self._could_somebody_lead():
@@ -343,6 +345,17 @@ class Agents:
         elif now_s - self._missing_since_s > OPERATOR_AFTER_S:
             self._missing_since_s = now_s - OPERATOR_AFTER_S / 2
             self._ask_operator()
+
+    def _rival(self) -> Node | None:
+        """The other one of two primaries, of which the record names one."""
+        primaries = [node for node in self._nodes if node.is_primary and not node.is_paused]
+        record = self._register.record
+        others = [
+            node
+            for node in primaries
+            if (node.name, node.member.status.generation) != (record.primary, record.generation)
+        ]
+        return others[0] if len(primaries) == 2 and len(others) == 1 else None
 
     def _could_somebody_lead(self) -> bool:
         """One that the record and its own log name, that was never restarted since, and that works, with an agent that

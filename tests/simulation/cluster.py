@@ -93,7 +93,7 @@ class Cluster:
         )  # fmt: skip
         operator = Operator(
             self.nodes, plan.has_store, lambda: self.ledger.has_promises, lambda: self.faults.damage.has_struck,
-            self._note_force, self._force_settled, self._set_stranger_aside,
+            self._note_force, self._force_settled, self._set_stranger_aside, self._set_rival_aside,
             lambda: self.register.record.cluster, self._delete_foreign_record,
         )  # fmt: skip
         self.manager = self._make_manager(operator)
@@ -217,6 +217,17 @@ class Cluster:
     def _set_stranger_aside(self, node: Node) -> None:
         node.kill(is_silent=False, cause="an operator stops it")
         self.ended_for_good(node, "it is of another cluster")
+
+    def _set_rival_aside(self, rival: Node) -> None:
+        """An operator has one of two primaries begin anew: what it confirmed alone is given up."""
+        if not self.faults.damage.has_struck:
+            raise Violation(f"{rival.name} leads beside the primary that the record names, and nothing was damaged")
+        if rival.resources.default.log.committed_lsn >= rival.member.status.history[-1].first_lsn:
+            self.ledger.give_up(next(node for node in self._primaries() if node is not rival))
+        rival.kill(is_silent=False, cause="an operator stops it")
+        if rival.machine is not None:
+            self.faults.damage.set_aside(rival, "the record names another primary")
+        self.faults.start_later(rival, self._restarts.choice(RESTARTED_AFTER_S))
 
     def _delete_foreign_record(self) -> None:
         if not self.faults.damage.has_struck:

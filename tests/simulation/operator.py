@@ -27,6 +27,7 @@ class Operator:
         given_up: Callable[[Node], None],
         settled: Callable[[Node], None],
         set_aside: Callable[[Node], None],
+        set_rival_aside: Callable[[Node], None],
         recorded_cluster: Callable[[], str],
         delete_record: Callable[[], None],
     ) -> None:
@@ -37,13 +38,23 @@ class Operator:
         self._given_up = given_up
         self._set_aside = set_aside
         """For a store that is of another cluster; Raises Violation where none was put back."""
+        self._set_rival_aside = set_rival_aside
+        """For a primary that the record no longer names. Raises Violation where none was put back."""
         self._recorded_cluster = recorded_cluster
         self._delete_record = delete_record
         """For one that is of another cluster; Raises Violation where none was damaged."""
         self.settled = settled
         """To be called when the promotion of whomever `choose` chose was answered."""
         self._have_all_refused = False
-        self._looks_at_problem = 0
+        self._looks_at_problem = self._looks_at_rival = 0
+
+    def look_at_rival(self, rival: Node | None) -> None:
+        """Two lead, the record names the other one, and this one says that it cannot replace that."""
+        is_stuck = rival is not None and rival.member.status.problem
+        self._looks_at_rival = self._looks_at_rival + 1 if is_stuck else 0
+        if rival is not None and self._looks_at_rival >= LOOKS_BEFORE_FORCE:
+            self._looks_at_rival = 0
+            self._set_rival_aside(rival)
 
     def look_at_primary(self, primary: Node, healthy: int) -> None:
         """It may say that it cannot replace a lost record, because of somebody who was in sync. All are here again, and

@@ -46,6 +46,7 @@ RARE = {
     "who led the newest generation lost its disk, and was filled by the stale primary before that heard of it": 773133,
     "one never heard that the whole cluster was shut down, and alone has what was not durable": 766452,
     "a candidate slept between claim and answer, and the record was put back": 15109,
+    "a primary was promoted behind a partition, and the record was put back before the other one heard of it": 16244,
     "an agent hung that knew the record from before its promotion": 3332,
     "two candidates in a row died between claim and first event": 613535,
     "who knew of a newer generation than the record answered too late": 615225,
