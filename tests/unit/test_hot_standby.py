@@ -374,6 +374,75 @@ def test_with_at_least_two_in_sync_a_broker_without_news_of_the_others_is_not_pr
     assert (answer.done, "cannot be asked" in answer.text) == (False, True)
 
 
+def test_a_primary_remembers_the_generation_for_which_it_stepped_down_when_nobody_who_knows_it_answers() -> None:
+    """`b` led it with `c`, lost its memory, and was filled by `a`, which was stopped: only `c` knows of it."""
+    cluster = three(min_in_sync=2)
+    a = cluster["a"]
+    cluster.cut("a", "b", "c")
+    a.paused = True
+    cluster.wait(4)
+    assert cluster.promote("b").done
+    cluster.kill("b")
+    cluster.heal()
+    cluster.cut("a", "c")
+    a.not_let_in.add("c")  # so that `a` learns of the generation by its own question, as primary
+    a.paused = False
+    b = cluster.start("b")
+    cluster.settle()
+    assert (a.state, b.state, b.member.status.generation) == (State.PRIMARY, State.READY, 1)
+    cluster.heal()
+    cluster.settle()
+    assert a.reasons[-1] == "c is at generation 2"
+    cluster.cut("a", "c")
+    cluster.settle()
+
+    answer = cluster.promote("a")
+
+    assert not answer.done
+    assert "c said before that its log knows generation 2" in answer.text
+
+
+def test_a_backup_forgets_what_others_said_before_once_an_operator_had_a_generation_begin_without_them() -> None:
+    cluster = SmallCluster("a", "b", "c", "d", min_in_sync=2)
+    cluster.run()
+    assert cluster.promote("a").done
+    cluster.settle()
+    cluster.cut("b", "a", "c", "d")
+    cluster.wait(4)
+    for _ in range(3):
+        assert cluster.promote("b", force=True).done
+        assert cluster.demote("b").done
+    assert cluster.demote("a").done
+    cluster.heal()
+    cluster.cut("b", "a", "d")
+    assert "b knows a newer in-sync set" in cluster.promote("c").text
+    cluster.cut("b", "c")
+    assert "b said before that its log knows generation 4" in cluster.promote("c").text
+
+    assert cluster.promote("a", force=True).done
+    cluster.settle()
+    assert cluster["c"].member.status.generation == 2
+    assert cluster.demote("a").done
+    assert cluster.promote("c").done
+
+
+def test_what_a_broker_of_another_cluster_says_is_nothing_to_wait_for() -> None:
+    cluster = SmallCluster("a", "b", "c", "d", min_in_sync=2)
+    cluster.run()
+    cluster.cut("d", "a", "b", "c")
+    for _ in range(3):
+        assert cluster.promote("d", force=True).done
+        assert cluster.demote("d").done
+    assert cluster.promote("a", force=True).done
+    cluster.settle()
+    assert cluster.demote("a").done
+    cluster.heal()
+    assert "d belongs to the cluster" in cluster.promote("b").text
+    cluster.cut("d", "a", "b", "c")
+
+    assert cluster.promote("b").done
+
+
 def test_nothing_is_confirmed_while_the_coordinator_cannot_record_that_a_backup_is_gone() -> None:
     cluster = three(has_coordinator=True)
     a = cluster["a"]

@@ -138,6 +138,22 @@ def test_who_was_told_of_a_newer_generation_waits_for_all_who_may_have_been_in_i
     assert isinstance(verdict(own, filled, broker("c", members=("a",)), unreachable=(), **given), Accept)
 
 
+@pytest.mark.parametrize("knows_it", ["b", "c"])
+def test_a_newer_generation_that_somebody_here_knows_is_none_to_wait_for(knows_it: str) -> None:
+    own, other = (broker(name, generation=4 if name == knows_it else 3, members=("b", "c")) for name in "bc")
+    assert isinstance(verdict(own, other, min_in_sync=2, told=ToldGeneration(4, "a")), Accept)
+
+
+@pytest.mark.parametrize("forgetful", [fresh("c"), broker("c", complete=False)], ids=["empty", "halfway"])
+def test_one_that_remembers_nothing_may_have_gone_on_with_one_that_cannot_be_asked(forgetful: Answer) -> None:
+    assert "a:5672, c cannot be asked" in refusal(verdict(broker("b"), forgetful, min_in_sync=2))
+    assert isinstance(verdict(broker("b"), broker("c"), min_in_sync=2), Accept)
+
+
+def test_where_everybody_is_here_nothing_is_left_of_what_some_have_forgotten() -> None:
+    assert isinstance(verdict(broker("b"), fresh("a"), fresh("c"), min_in_sync=2, unreachable=()), Accept)
+
+
 def test_the_new_generation_is_above_everything_that_was_promised_or_seen() -> None:
     found = verdict(broker("b", promised=9), broker("c", promised=11))
     assert isinstance(found, Accept)
