@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from qpid_ha_broker.server.membership import Membership
 from qpid_ha_config.settings import BrokerSettings
 
 LIMIT_S = 20.0
+PATIENCE_S = 5.0
+"""For an answer of another broker: all of them share a process, and the machine may be busy."""
 
 
 class InProcessCluster:
@@ -55,6 +58,8 @@ class InProcessCluster:
         }
         broker = self.brokers[name] = Broker(BrokerSettings.from_values(values))
         await broker.start()
+        member = self.member(name).member
+        member.settings = replace(member.settings, ask_limit_s=PATIENCE_S)
         return broker
 
     async def stop(self, name: str) -> None:

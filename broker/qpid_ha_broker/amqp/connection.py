@@ -14,6 +14,7 @@ import proton
 from qpid_ha_broker.amqp.conditions import (
     CONNECTION_FORCED,
     ESTABLISHMENT_FAILED,
+    INVALID_FIELD,
     RESOURCE_LIMIT,
     SOLE_CONNECTION,
     AmqpError,
@@ -305,7 +306,8 @@ class Connection:
         try:
             if self._ended:
                 return
-            link.name  # noqa: B018 - one that is not UTF-8 ends the connection here, before anybody has to log it
+            if link.name is None:  # one that is not UTF-8 ends the connection here, before anybody has to log it
+                raise AmqpError(INVALID_FIELD, "a link needs a name")
             self.links.check_room()
             self.links.add(self._connections.attach(self, link))
         except ModelError as error:
