@@ -20,7 +20,7 @@ class BrokerView:
         self.state: State | None = None
         self.has_data = False
         self._generation: int | None = 0
-        """The newest in its log; None: it has just become another one."""
+        """The newest in its log; None: it has changed since the last answer."""
         self.is_shut_down = False
         """It ends because the whole cluster is shut down."""
         self.primary = ""

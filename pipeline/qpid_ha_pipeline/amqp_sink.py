@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from .amqp.encoding import IDENTITY, Ascent, Encoder, check_written_schema
+from .amqp.encoding import IDENTITY, Encoder, MonotonicPositions, check_written_schema
 from .amqp.options import WriteOptions
 from .amqp.primary import PrimaryConnection
 from .amqp.publishing import DEDUPLICATION, Publisher, chunks_of
@@ -59,7 +59,7 @@ class _Writer:
         if not self._is_numbered:
             return self._publish(batches, Encoder())
         producer = f"{name}/{_context().partitionId()}"  # tasks run beside each other: no two share a producer
-        with _kept_while_checked(batches, self._arrow, Ascent(producer)) as kept:
+        with _kept_while_checked(batches, self._arrow, MonotonicPositions(producer)) as kept:
             return self._publish(kept, Encoder(producer))
 
     def _publish(self, batches: Iterable[pa.RecordBatch], encoder: Encoder) -> Written:
@@ -74,13 +74,13 @@ class _Writer:
 
 @contextmanager
 def _kept_while_checked(
-    batches: Iterator[pa.RecordBatch], schema: pa.Schema, ascent: Ascent
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, positions: MonotonicPositions
 ) -> Iterator[pa.RecordBatchStreamReader]:
     """All rows of a task are looked at before the first is sent: once a later one was, an earlier one cannot be."""
     with TemporaryFile(prefix="qpid-ha-") as file:
         with pa.ipc.new_stream(file, schema) as writer:
             for batch in batches:
-                ascent.check(batch)
+                positions.check(batch)
                 writer.write_batch(batch.cast(schema))
         file.seek(0)
         yield pa.ipc.open_stream(file)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from blocking_client import BlockingClient, Management
 from live_query import cluster_of, numbers
-from qpid_ha_pipeline.amqp.encoding import PRODUCER, SEQUENCE, Ascent, Encoder, check_written_schema
+from qpid_ha_pipeline.amqp.encoding import PRODUCER, SEQUENCE, Encoder, MonotonicPositions, check_written_schema
 from qpid_ha_pipeline.amqp.options import WriteOptions
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.amqp.publishing import Publisher
@@ -75,7 +75,7 @@ def test_rows_whose_order_would_drop_one_of_them_are_refused(
         [pa.array(sources, pa.string()), pa.array(positions, pa.int64())], ["source", "position"]
     )
     with pytest.raises(PipelineError, match=text):
-        Ascent("me").check(table)
+        MonotonicPositions("me").check(table)
 
 
 @pytest.mark.parametrize(

@@ -454,14 +454,21 @@ def test_nor_is_it_by_force_where_nobody_leads_but_once_an_operator_has_deleted_
     assert cluster["b"].member.history()[-1]["forced"] is False, "and nothing was given up"
 
 
-def test_of_two_that_were_recorded_because_the_record_was_put_back_only_the_one_that_began_leads() -> None:
-    """The coordinator takes the second claim although it had taken the first: it has lost it in between."""
+def without_a_primary_and_with_a_slow_coordinator() -> tuple[
+    SmallCluster, ClusterRecord | None, deque[tuple[Node, fx.RecordWritten]]
+]:
+    """`a` led, and died; the record that it left, and the answers to writes that are on their way."""
     cluster = three(has_coordinator=True)
     cluster.kill("a")
     cluster.wait(1.0)
-    before = cluster.record
-    b, c = cluster["b"], cluster["c"]
     cluster.record_answers = answers = deque[tuple[Node, fx.RecordWritten]]()
+    return cluster, cluster.record, answers
+
+
+def test_of_two_that_were_recorded_because_the_record_was_put_back_only_the_one_that_began_leads() -> None:
+    """The coordinator takes the second claim although it had taken the first: it has lost it in between."""
+    cluster, before, answers = without_a_primary_and_with_a_slow_coordinator()
+    b, c = cluster["b"], cluster["c"]
     c.feed(fx.PromoteAsked(1))
     c.step()
     read = c.inbox.popleft()  # it has asked for the record, and the answer is on its way
@@ -487,12 +494,8 @@ def test_of_two_that_were_recorded_because_the_record_was_put_back_only_the_one_
 
 def test_who_hears_late_that_it_was_recorded_looks_whether_it_still_is() -> None:
     """`b` sleeps between claim and answer; the record is lost meanwhile, and `c` begins the same generation."""
-    cluster = three(has_coordinator=True)
-    cluster.kill("a")
-    cluster.wait(1.0)
-    before = cluster.record
+    cluster, before, answers = without_a_primary_and_with_a_slow_coordinator()
     b, c = cluster["b"], cluster["c"]
-    cluster.record_answers = answers = deque[tuple[Node, fx.RecordWritten]]()
     b.feed(fx.PromoteAsked(1))
     cluster.run()
     (_, recorded) = answers.pop()

@@ -1,8 +1,8 @@
 """The primary's side of copies of single queues that are kept outside of the cluster.
 
-Whoever keeps such a copy is like a reader of the official gazette: gets all that was published of the queue, in order,
-and is never asked. It is in no in-sync set, nobody waits for it, and what it is sent is committed: a frame stays at the
-*gate* until the in-sync set has committed what the frame says. So a copy never holds what the cluster may take back.
+Such a copy is an asynchronous replica of one queue: it gets all events of the queue, in order. It is in no in-sync set,
+nobody waits for it, and what it is sent is committed: a frame waits until the in-sync set has committed what the frame
+says. So a copy never holds what the cluster may take back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.replication import has_replicated_messages
 
-AT_GATE: Final = 8
+AWAITING_COMMIT_MAX: Final = 8
 """Frames that wait for the in-sync set: with so many, the browser takes no other step."""
 
 
@@ -51,7 +51,7 @@ class Follower:
         self.holdings: list[tuple[int, int]] = []
         self.browser: ReplicatingBrowser | None = None
         self.writable = True
-        self.gate: deque[tuple[int, fr.Frame]] = deque()
+        self.awaiting_commit: deque[tuple[int, fr.Frame]] = deque()
         """Each with the LSN that has to be committed."""
         self.is_greeted = False
         self.told_committed = 0
@@ -60,7 +60,9 @@ class Follower:
     @property
     def has_room(self) -> bool:
         """Whether the browser may take a step."""
-        return self.progress is CopyProgress.BROWSING and self.writable and len(self.gate) < AT_GATE
+        return (
+            self.progress is CopyProgress.BROWSING and self.writable and len(self.awaiting_commit) < AWAITING_COMMIT_MAX
+        )
 
 
 class Followers:
@@ -88,7 +90,7 @@ class Followers:
             settings.name, cluster, self._generation, tuple(history), common, queue.id, queue.arguments.given,
             settings.link_timeout_s,
         )  # fmt: skip
-        follower.gate.append((queue.id, followed))
+        follower.awaiting_commit.append((queue.id, followed))
         self._ctx.note("info", f"{frame.name} keeps a copy of queue {frame.queue}")
         self._ctx.want_turn()
 
@@ -164,30 +166,30 @@ class Followers:
             data = b"".join(found[follower.queue_id])
             if data:
                 frame = fr.Batch(self._generation, batch.first_lsn, batch.last_lsn, batch.last_lsn, data)
-                follower.gate.append((batch.last_lsn, frame))
+                follower.awaiting_commit.append((batch.last_lsn, frame))
 
     def _browse(self, follower: Follower) -> None:
         if follower.browser is None:
             return
         settings, lsn = self._ctx.settings, self._tail.last_lsn
         chunk = follower.browser.next_chunk(self._generation, settings.chunk_messages, settings.chunk_bytes)
-        follower.gate.append((lsn, chunk))
+        follower.awaiting_commit.append((lsn, chunk))
         if follower.browser.done:
             follower.browser = None
             follower.progress = CopyProgress.FOLLOWING
-            follower.gate.append((lsn, fr.CaughtUp(self._generation, lsn)))
+            follower.awaiting_commit.append((lsn, fr.CaughtUp(self._generation, lsn)))
 
     def _end_of_queue(self, follower: Follower) -> None:
         if follower.progress is not CopyProgress.ENDED:
             follower.progress = CopyProgress.ENDED
-            follower.gate.append((self._tail.last_lsn, _no_queue(follower.queue_name)))
+            follower.awaiting_commit.append((self._tail.last_lsn, _no_queue(follower.queue_name)))
 
     def release(self, committed_lsn: int) -> None:
         """Send what is committed now."""
         for follower in list(self.links.values()):
-            gate = follower.gate
-            while gate and gate[0][0] <= committed_lsn:
-                _, frame = gate.popleft()
+            waiting = follower.awaiting_commit
+            while waiting and waiting[0][0] <= committed_lsn:
+                _, frame = waiting.popleft()
                 follower.is_greeted = True
                 follower.told_committed, follower.sent_s = committed_lsn, self._ctx.clock_s
                 self._ctx.send(follower.link, frame)

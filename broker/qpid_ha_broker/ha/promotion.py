@@ -1,4 +1,4 @@
-"""One attempt to become primary, step by step: ask, judge, take over, have it filed.
+"""One attempt to become primary, step by step: ask, judge, take over, have it recorded.
 
 Nothing has changed before the last step: an attempt that is refused anywhere, or is too late, leaves this broker what
 it was. With a coordinator the last step is its compare-and-set, and of two candidates one loses there; it may lose a

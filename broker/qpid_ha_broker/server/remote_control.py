@@ -14,6 +14,7 @@ from pathlib import Path
 from qpid_ha_broker.amqp.identity import PeerIdentity
 from qpid_ha_broker.amqp.management_control import Done
 from qpid_ha_broker.amqp.management_messages import BAD_REQUEST, OK, UNAUTHORIZED, ManagementAnswer
+from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_config.settings import BrokerSettings
 
 logger = logging.getLogger("connection")
@@ -32,7 +33,7 @@ class RemoteControl:
     def __init__(self, settings: Callable[[], BrokerSettings], wake: Callable[[], None]) -> None:
         self._settings = settings
         self._wake = wake
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     def __call__(self, identity: PeerIdentity, body: object, done: Done) -> None:
         """Carry out one request; to be called in the broker's event loop."""
@@ -42,9 +43,7 @@ class RemoteControl:
         elif not isinstance(body, str):
             done(ManagementAnswer(BAD_REQUEST, "the body is the text of a JSON-RPC 2.0 request", ""))
         else:
-            task = asyncio.get_running_loop().create_task(self._carry_out(body, done))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._carry_out(body, done))
 
     def _objection(self, identity: PeerIdentity) -> str:
         """Empty, or why not."""

@@ -93,7 +93,7 @@ class Encoder:
             yield bytes(message.encode())
 
 
-class Ascent:
+class MonotonicPositions:
     """The promise: positions of each source that were let through rise, so that a broker takes none for a copy."""
 
     def __init__(self, producer: str) -> None:
