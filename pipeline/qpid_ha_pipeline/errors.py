@@ -11,7 +11,7 @@ from typing import Final, ParamSpec, TypeVar
 from pyspark import TaskContext
 
 _MARK: Final = "qpid-ha: "
-_REASON: Final = re.compile(rf"{_MARK}(.*)")
+_REASON: Final = re.compile(rf"{_MARK}(.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

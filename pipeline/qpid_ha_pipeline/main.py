@@ -166,10 +166,10 @@ def audit(
     """Did every confirmed message arrive, once and in order?"""
     from .jobs.audit import JOURNAL_COLUMNS
     from .jobs.audit import audit as judge
+    from .jobs.history import read_history
 
     with _job("auditing", master) as spark:
-        books = spark.read.format(history_format).load(list(history))
-        found = judge(books, _journal(spark, stores, mode, JOURNAL_COLUMNS))
+        found = judge(read_history(spark, history, history_format), _journal(spark, stores, mode, JOURNAL_COLUMNS))
         shown = [row.asDict() for row in found.evidence.limit(20).collect()] if not found.is_flawless else []
         if output:
             found.evidence.write.mode("overwrite").parquet(output)

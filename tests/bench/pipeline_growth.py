@@ -139,8 +139,9 @@ def _failovers(spark: SparkSession, fleet: Fleet) -> int:
 
 def _audit(spark: SparkSession, fleet: Fleet) -> int:
     from qpid_ha_pipeline.jobs.audit import JOURNAL_COLUMNS, audit
+    from qpid_ha_pipeline.jobs.history import read_history
 
-    found = audit(spark.read.json(fleet.history), _journal(spark, fleet, *JOURNAL_COLUMNS))
+    found = audit(read_history(spark, [fleet.history]), _journal(spark, fleet, *JOURNAL_COLUMNS))
     return found.confirmed if found.is_flawless else 0
 
 
