@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from .errors import PipelineError, rows_told_plainly, told_plainly
 from .journal.batches import read_group
-from .journal.filters import RowFilters, asked_for
+from .journal.filters import RowFilters
 from .journal.part import JournalPart, generations_of, grouped, part_of
 from .journal.stores import find
 from .journal.survey import SurveyedStore, look
@@ -34,15 +34,14 @@ class JournalDataSource(DataSource):
     def schema(self) -> StructType:
         """All columns, or those of the option `columns`. Whatever is wrong with the options shows here, at `load`."""
         options = JournalOptions.parse(self.options)
-        asked_for(options)
+        RowFilters(options)
         find(options.paths, options.set)
         return schema_of(options.columns) if options.columns else full_schema(is_permissive=options.is_permissive)
 
     @told_plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch. `schema`: ours, or a part of it that the user asked for with `spark.read.schema`."""
-        options = JournalOptions.parse(self.options)
-        return PushingJournalReader(options, schema) if options.filter_pushdown else JournalTableReader(options, schema)
+        return JournalTableReader(JournalOptions.parse(self.options), schema)
 
     @told_plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -57,8 +56,7 @@ class JournalTableReader(DataSourceReader):
         check_schema(schema)
         self._options = options
         self._schema = schema
-        self._filters = RowFilters()
-        self._filters.take(asked_for(options))
+        self._filters = RowFilters(options)
 
     @told_plainly
     def partitions(self) -> Sequence[InputPartition]:
@@ -72,10 +70,6 @@ class JournalTableReader(DataSourceReader):
         else:
             most = None
         for segment in store.segments:
-            header = segment.header
-            same = {"cluster": header.cluster or store.cluster, "broker": header.broker, "set": header.set}
-            if not all(self._filters.accepts(name, value or None) for name, value in same.items()):
-                continue
             for piece in segment.pieces:
                 if self._filters.may_be_in(piece):
                     yield part_of(store, segment, piece, max_lsn=most)
@@ -87,18 +81,6 @@ class JournalTableReader(DataSourceReader):
         """On an executor."""
         arrow = to_arrow_schema(self._schema, timezone="UTC")
         return read_group(partition, arrow, self._filters, self._options)
-
-
-class PushingJournalReader(JournalTableReader):
-    """Takes filters from Spark, too.
-
-    Spark (4.1 to 4.3) keeps what a reader has planned beside the DataFrame and not beside the query: a second use of
-    the same DataFrame, with other filters or none, may then get what the first one has left. So it has to be asked for.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Take what can be carried out here; Spark does the rest."""
-        return self._filters.take(filters)
 
 
 def damages_part(store: SurveyedStore) -> JournalPart:

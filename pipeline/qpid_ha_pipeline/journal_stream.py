@@ -23,7 +23,7 @@ from qpid_ha_broker.store.layout import segment_numbers
 
 from .errors import PipelineError, rows_told_plainly, told_plainly
 from .journal.batches import read_group
-from .journal.filters import RowFilters, asked_for
+from .journal.filters import RowFilters
 from .journal.part import JournalPart, grouped, part_of
 from .journal.positions import (
     NOWHERE,
@@ -54,8 +54,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise PipelineError("mode=permissive: only for a batch: a stream must not go on past what it may yet read")
         self._options = options
         self._schema = schema
-        self._filters = RowFilters()
-        self._filters.take(asked_for(options))
+        self._filters = RowFilters(options)
         self._target: dict[str, JournalPlace] | None = None
         self._known: dict[str, Known] = {}
         """By store: segments that were looked at before."""

@@ -37,7 +37,7 @@ class Isolation(StrEnum):
 _NAMES: Final = (
     "path", "paths", "set", "mode", "isolation", "columns", "partitionBytes", "startingOffsets", "maxRowsPerTrigger",
     "maxBytesPerTrigger", "failOnDataLoss", "severalClusters", "queue", "event", "generation", "fromLsn", "toLsn",
-    "filterPushdown", "checksums",
+    "checksums",
 )  # fmt: skip
 _KNOWN: Final = {name.lower(): name for name in _NAMES}
 _MIN_PARTITION_BYTES: Final = 64 * 1024
@@ -68,8 +68,6 @@ class JournalOptions:
     from_lsn: int | None = None
     to_lsn: int | None = None
     """The last one that is read."""
-    filter_pushdown: bool = False
-    """Let Spark push filters down. Only for a DataFrame that is used once: see docs/pipeline.md."""
     checksums: bool = True
     """Whether what is read is compared with its checksums."""
     several_clusters: bool = False
@@ -109,7 +107,6 @@ class JournalOptions:
             generations=tuple(_whole("generation", each) for each in words_in(options.get("generation", ""))),
             from_lsn=_whole("fromLsn", options["fromLsn"]) if "fromLsn" in options else None,
             to_lsn=_whole("toLsn", options["toLsn"]) if "toLsn" in options else None,
-            filter_pushdown=truth_in("filterPushdown", options.get("filterPushdown", "false")),
             checksums=truth_in("checksums", options.get("checksums", "true")),
             several_clusters=truth_in("severalClusters", options.get("severalClusters", "false")),
         )

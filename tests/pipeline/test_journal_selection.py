@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import pytest
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringContains,
-    StringEndsWith,
-    StringStartsWith,
-)
 
-from journal_rows import Row, read_rows
+from journal_rows import read_rows
 from qpid_ha_broker.events import types as ev
 from qpid_ha_pipeline.journal.part import PartGroup
-from qpid_ha_pipeline.journal_source import PushingJournalReader
+from qpid_ha_pipeline.journal_source import JournalTableReader
 from qpid_ha_pipeline.options import JournalOptions
 from qpid_ha_pipeline.schema import full_schema
 from written_journal import WrittenJournal, write_snapshot
@@ -51,87 +34,6 @@ def busy(journal: WrittenJournal) -> WrittenJournal:
     return journal
 
 
-FILTERS: list[Filter] = [
-    EqualTo(("queue",), "orders"),
-    EqualTo(("queue",), "no such queue"),
-    In(("queue",), ("billing", "own", None)),
-    StringStartsWith(("queue",), "orders"),
-    StringEndsWith(("queue",), ".eu"),
-    StringContains(("queue",), "ill"),
-    GreaterThan(("queue",), "orders"),
-    IsNull(("queue",)),
-    IsNotNull(("queue",)),
-    Not(EqualTo(("queue",), "orders")),
-    Not(In(("queue",), ("billing",))),
-    EqualNullSafe(("queue",), None),
-    Not(EqualNullSafe(("queue",), "orders")),
-    EqualTo(("event",), "enqueued"),
-    In(("event",), ("dequeued", "queue_deleted")),
-    Not(EqualTo(("event",), "enqueued")),
-    EqualTo(("generation",), 2),
-    LessThan(("generation",), 2),
-    EqualTo(("lsn",), 5),
-    GreaterThan(("lsn",), 9),
-    GreaterThanOrEqual(("lsn",), 9),
-    LessThan(("lsn",), 0),
-    LessThanOrEqual(("lsn",), 3),
-    In(("lsn",), (3, 4, None)),
-    EqualTo(("message_id",), 5),
-    IsNull(("message_id",)),
-    Not(EqualTo(("message_id",), 5)),
-    EqualNullSafe(("message_id",), None),
-    EqualTo(("queue_id",), 2),
-    EqualTo(("broker",), "alpha"),
-    EqualTo(("broker",), "beta"),
-]
-
-
-def passes(given: Filter, row: Row) -> bool | None:
-    """SQL, one row at a time: None is unknown."""
-    if isinstance(given, Not):
-        found = passes(given.child, row)
-        return None if found is None else not found
-    value = row[given.attribute[0]]  # type: ignore[attr-defined]
-    match given:
-        case IsNull():
-            return value is None
-        case IsNotNull():
-            return value is not None
-        case EqualNullSafe(_, wanted):
-            return bool(value == wanted)
-        case _ if value is None:
-            return None
-        case In(_, wanted):
-            return True if value in wanted else None if None in wanted else False
-        case EqualTo(_, wanted):
-            return bool(value == wanted)
-        case GreaterThan(_, wanted):
-            return bool(value > wanted)
-        case GreaterThanOrEqual(_, wanted):
-            return bool(value >= wanted)
-        case LessThan(_, wanted):
-            return bool(value < wanted)
-        case LessThanOrEqual(_, wanted):
-            return bool(value <= wanted)
-        case StringStartsWith(_, wanted):
-            return bool(value.startswith(wanted))
-        case StringEndsWith(_, wanted):
-            return bool(value.endswith(wanted))
-        case StringContains(_, wanted):
-            return wanted in value
-    raise TypeError(given)
-
-
-def test_a_filter_that_is_carried_out_here_leaves_what_sql_would(busy: WrittenJournal) -> None:
-    rows = read_rows(busy.data_dir, *PLAIN)
-    assert len(rows) == 20
-    for given in FILTERS:
-        assert read_rows(busy.data_dir, *PLAIN, filters=[given]) == [row for row in rows if passes(given, row)], given
-    for one, two in itertools.combinations(FILTERS[::3], 2):
-        expected = [row for row in rows if passes(one, row) and passes(two, row)]
-        assert read_rows(busy.data_dir, *PLAIN, filters=[one, two]) == expected, (one, two)
-
-
 def test_the_options_that_select_rows_are_filters(busy: WrittenJournal) -> None:
     rows = read_rows(busy.data_dir, *PLAIN)
     for options, wanted in (
@@ -142,29 +44,17 @@ def test_the_options_that_select_rows_are_filters(busy: WrittenJournal) -> None:
         ]),
     ):  # fmt: skip
         assert wanted
-        assert read_rows(busy.data_dir, *PLAIN, filters=None, **options) == wanted
-
-
-def test_what_cannot_be_carried_out_here_is_left_to_spark(busy: WrittenJournal) -> None:
-    reader = PushingJournalReader(JournalOptions.parse({"path": str(busy.data_dir)}), full_schema())
-    left = [
-        EqualTo(("size",), 3),
-        EqualTo(("application_properties", "a"), "b"),
-        Not(IsNull(("subject",))),
-        Not(In(("queue",), ("billing", None))),
-    ]
-    assert reader.pushFilters([left[0], EqualTo(("queue",), "orders"), *left[1:]]) == left
+        assert read_rows(busy.data_dir, *PLAIN, **options) == wanted
 
 
 def test_segments_in_which_nothing_can_pass_are_not_read(busy: WrittenJournal) -> None:
-    def parts(*filters: Filter) -> int:
-        reader = PushingJournalReader(JournalOptions.parse({"path": str(busy.data_dir)}), full_schema())
-        reader.pushFilters(list(filters))
+    def parts(**given: str) -> int:
+        reader = JournalTableReader(JournalOptions.parse({"path": str(busy.data_dir), **given}), full_schema())
         return sum(len(group.parts) for group in reader.partitions() if isinstance(group, PartGroup))
 
     assert parts() == 3
-    assert parts(EqualTo(("lsn",), 3)) == 2  # the second one has events of the broker's own log
-    assert parts(EqualTo(("broker",), "beta")) == 0
+    assert parts(fromLsn="3", toLsn="3") == 2  # the second one has events of the broker's own log
+    assert parts(toLsn="0") == parts(fromLsn="100") == 1
 
 
 def test_the_name_of_a_queue_is_found_wherever_it_was_declared(journal: WrittenJournal) -> None:
@@ -173,7 +63,7 @@ def test_the_name_of_a_queue_is_found_wherever_it_was_declared(journal: WrittenJ
     third = journal.declare("shipping")
     journal.roll()
     journal.enqueue((third, first, second), b"1")
-    rows = read_rows(journal.data_dir, "queue", filters=[EqualTo(("event",), "enqueued")])
+    rows = read_rows(journal.data_dir, "queue", event="enqueued")
     assert [row["queue"] for row in rows] == ["shipping", "orders", "billing"]
 
 

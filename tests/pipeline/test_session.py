@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from pyspark.sql import SparkSession
 
-from qpid_ha_pipeline.session import limit_shuffle_partitions
+from qpid_ha_pipeline import register
+from qpid_ha_pipeline.session import limit_shuffle_partitions, session
 
 PARTITIONS = "spark.sql.shuffle.partitions"
+SETTINGS_OF_A_NEW_SESSION = """
+import json
+from qpid_ha_pipeline.session import session
+
+spark = session(spark_sql_shuffle_partitions="7")
+names = ("spark.master", "spark.ui.enabled", "spark.sql.session.timeZone", "spark.sql.shuffle.partitions")
+level = spark._jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString()
+print(json.dumps([spark.conf.get(name) for name in names] + [level]))
+"""
 
 
 @pytest.fixture
@@ -39,3 +56,40 @@ def test_a_number_of_partitions_in_sparks_own_configuration_stays(spark: SparkSe
     limit_shuffle_partitions(session)
 
     assert session.conf.get(PARTITIONS) == spark.sparkContext.getConf().get(PARTITIONS) == "2"
+
+
+@pytest.fixture
+def loud(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session of all tests, with a log level that somebody has chosen."""
+    spark.sparkContext.setLogLevel("ERROR")
+    yield spark
+    spark.sparkContext.setLogLevel("FATAL")
+
+
+def log_level(spark: SparkSession) -> str:
+    assert spark._jvm is not None
+    return str(spark._jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString())
+
+
+def test_a_session_that_exists_stays_as_it_is(loud: SparkSession) -> None:
+    before = (dict(loud.conf.getAll), dict(os.environ))
+
+    assert session("local[1]") is loud
+    register(loud)
+
+    assert (dict(loud.conf.getAll), dict(os.environ)) == before
+    assert log_level(loud) == "ERROR"
+
+
+def test_a_new_session_takes_what_sparks_configuration_says_and_its_own_defaults_where_that_says_nothing(
+    tmp_path: Path,
+) -> None:
+    lines = ("spark.master local[3]", "spark.sql.session.timeZone Asia/Tokyo", "spark.log.level ERROR")
+    (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
+    done = subprocess.run(
+        [sys.executable, "-c", SETTINGS_OF_A_NEW_SESSION],
+        env={**os.environ, "SPARK_CONF_DIR": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["local[3]", "false", "Asia/Tokyo", "7", "ERROR"]

@@ -6,27 +6,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.bodies import WRITERS
 from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.layout import RecordKind
-from qpid_ha_pipeline.journal_source import PushingJournalReader
+from qpid_ha_pipeline.journal_source import JournalTableReader
 from qpid_ha_pipeline.options import JournalOptions
 from qpid_ha_pipeline.schema import full_schema, schema_of
 
 Row = dict[str, Any]
 
 
-def read_rows(path: Path | str, *columns: str, filters: list[Filter] | None = None, **options: str) -> list[Row]:
+def read_rows(path: Path | str, *columns: str, **options: str) -> list[Row]:
     """What the data source gives, in the order of its parts."""
     parsed = JournalOptions.parse({"path": str(path), **options})
     schema = schema_of(columns) if columns else full_schema(is_permissive=parsed.is_permissive)
-    reader = PushingJournalReader(parsed, schema)
-    if filters is not None:
-        assert reader.pushFilters(filters) == []
+    reader = JournalTableReader(parsed, schema)
     rows: list[Row] = []
     arrow = to_arrow_schema(schema, timezone="UTC")
     for part in reader.partitions():

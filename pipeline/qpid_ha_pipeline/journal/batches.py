@@ -80,10 +80,10 @@ class Batches:
             accepted = self._accepted_kinds[kinds]
             chosen = accepted if chosen is None else chosen & accepted
         if self._filters.has("lsn"):
-            passing = self._filters.mask("lsn", records.lsns)
+            passing = self._filters.lsns(records.lsns)
             chosen = passing if chosen is None else chosen & passing
         if self._filters.has("generation"):
-            passing = self._filters.mask("generation", generations)
+            passing = self._filters.generations(generations)
             chosen = passing if chosen is None else chosen & passing
         rows = Rows(records, None if chosen is None else np.flatnonzero(chosen))
         view = WindowView(window, rows, self._names, generations)
@@ -98,16 +98,11 @@ class Batches:
         return np.array([self._filters.accepts("event", name) for name in _EVENTS], np.bool_)
 
     def _passing(self, view: WindowView) -> Mask | None:
-        passing: Mask | None = None
-        for column, values in (("queue_id", view.queue_ids), ("message_id", view.rows.message_ids)):
-            if self._filters.has(column):
-                found = self._filters.mask(column, values, values == NONE)
-                passing = found if passing is None else passing & found
-        if self._filters.has("queue"):
-            codes, names = view.queues
-            accepted = np.array([self._filters.accepts("queue", name) for name in names], np.bool_)
-            found = accepted[codes]
-            passing = found if passing is None else passing & found
+        if not self._filters.has("queue"):
+            return None
+        codes, names = view.queues
+        accepted = np.array([self._filters.accepts("queue", name) for name in names], np.bool_)
+        passing: Mask = accepted[codes]
         return passing
 
     def _learn(self, records: Records) -> Ints:
