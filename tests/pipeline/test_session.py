@@ -12,18 +12,29 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from qpid_ha_pipeline import register
 from qpid_ha_pipeline.session import limit_shuffle_partitions, session
 
 PARTITIONS = "spark.sql.shuffle.partitions"
-SETTINGS_OF_A_NEW_SESSION = """
+SESSIONS = """
 import json
+import os
+from pyspark.sql import SparkSession
+from qpid_ha_pipeline import register
 from qpid_ha_pipeline.session import session
 
-spark = session(spark_sql_shuffle_partitions="7")
+def look(spark):
+    level = spark._jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString()
+    return [level, dict(os.environ), dict(spark.conf.getAll)]
+
+users = SparkSession.builder.getOrCreate()
+before = look(users)
+register(users)
+is_untouched = look(users) == before
+users.stop()
+
+ours = session(spark_sql_shuffle_partitions="7")
 names = ("spark.master", "spark.ui.enabled", "spark.sql.session.timeZone", "spark.sql.shuffle.partitions")
-level = spark._jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString()
-print(json.dumps([spark.conf.get(name) for name in names] + [level]))
+print(json.dumps([is_untouched, look(ours)[0], *map(ours.conf.get, names)]))
 """
 
 
@@ -75,21 +86,20 @@ def test_a_session_that_exists_stays_as_it_is(loud: SparkSession) -> None:
     before = (dict(loud.conf.getAll), dict(os.environ))
 
     assert session("local[1]") is loud
-    register(loud)
 
     assert (dict(loud.conf.getAll), dict(os.environ)) == before
     assert log_level(loud) == "ERROR"
 
 
-def test_a_new_session_takes_what_sparks_configuration_says_and_its_own_defaults_where_that_says_nothing(
+def test_sparks_configuration_counts_and_our_defaults_only_in_a_new_session_where_it_says_nothing(
     tmp_path: Path,
 ) -> None:
     lines = ("spark.master local[3]", "spark.sql.session.timeZone Asia/Tokyo", "spark.log.level ERROR")
     (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
     done = subprocess.run(
-        [sys.executable, "-c", SETTINGS_OF_A_NEW_SESSION],
+        [sys.executable, "-c", SESSIONS],
         env={**os.environ, "SPARK_CONF_DIR": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == ["local[3]", "false", "Asia/Tokyo", "7", "ERROR"]
+    assert json.loads(done.stdout) == [True, "ERROR", "local[3]", "false", "Asia/Tokyo", "7"]
