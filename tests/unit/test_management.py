@@ -116,6 +116,39 @@ def test_a_queue_lives_from_create_to_delete(node: Node) -> None:
     assert node.ask("READ", type=QUEUE, name="orders").status == 404
 
 
+def test_a_browser_measures_what_lies_behind_a_position_and_accepts_what_it_has_dealt_with(node: Node) -> None:
+    node.create("orders")
+    for _ in range(3):
+        node.publish("orders")
+    facts = node.ask("READ", type=QUEUE, name="orders").body
+    ids = [entry.id for entry in node.resources.catalog.queues["orders"].messages]
+    size = facts["bytes"] // 3
+
+    def measure(**limits: int) -> Any:
+        return node.ask("MEASURE", type=QUEUE, name="orders", **{"after": 0, **limits}).body
+
+    assert measure() == {"messages": 3, "bytes": 3 * size, "last": ids[2], "whole": True}
+    assert measure(after=ids[0], messages=1) == {"messages": 1, "bytes": size, "last": ids[1], "whole": False}
+    assert measure(bytes=2 * size) == {"messages": 2, "bytes": 2 * size, "last": ids[1], "whole": False}
+    assert measure(bytes=0) == {"messages": 1, "bytes": size, "last": ids[0], "whole": False}
+    assert measure(after=ids[2]) == {"messages": 0, "bytes": 0, "last": ids[2], "whole": True}
+    assert node.ask("MEASURE", type=QUEUE, name="orders").status == 400
+
+    other = node.ask("ACCEPT", type=QUEUE, name="orders", id=facts["id"] + 1, up_to=ids[1])
+    assert (other.status, node.resources.catalog.queues["orders"].messages.count) == (404, 3)
+    accepted = node.ask("ACCEPT", type=QUEUE, name="orders", id=facts["id"], up_to=ids[1])
+    assert (accepted.status, accepted.body) == (200, {"accepted": 2})
+    assert node.ask("ACCEPT", type=QUEUE, name="orders", id=facts["id"]).status == 400
+    assert [entry.id for entry in node.resources.catalog.queues["orders"].messages] == [ids[2]]
+
+
+def test_what_is_not_committed_is_not_measured(node: Node) -> None:
+    node.create("orders")
+    node.resources.default.log.add_witness("backup")
+    node.publish("orders")
+    assert node.ask("MEASURE", type=QUEUE, name="orders", after=0).body["messages"] == 0
+
+
 def test_the_replication_of_a_long_queue_is_not_for_clients_to_change(node: Node) -> None:
     node.create("long")
     for _ in range(MOVED_MOST):
@@ -249,7 +282,7 @@ def test_the_node_tells_what_it_manages(node: Node) -> None:
         BINDING: ["name", "identity", "type", "exchange", "queue", "key", "arguments"]
     }
     operations = node.ask("GET-OPERATIONS").body
-    assert sorted(operations[QUEUE]) == ["CREATE", "DELETE", "PURGE", "READ", "UPDATE"]
+    assert sorted(operations[QUEUE]) == ["ACCEPT", "CREATE", "DELETE", "MEASURE", "PURGE", "READ", "UPDATE"]
     assert operations[QUEUE]["DELETE"] == ["if_empty", "if_unused"]
     assert operations[NODE_TYPE]["QUERY"] == ["entityType", "offset", "count"]
     assert node.ask("GET-MGMT-NODES").body == []
@@ -405,13 +438,15 @@ values = st.recursive(
     ),
     max_leaves=6,
 )
-operations = st.sampled_from(["CREATE", "READ", "UPDATE", "DELETE", "PURGE", "QUERY", "GET-TYPES", "GET-OPERATIONS"])
+operations = st.sampled_from(["CREATE", "READ", "UPDATE", "DELETE", "PURGE", "ACCEPT", "MEASURE", "QUERY"])
 types = st.sampled_from([QUEUE, EXCHANGE, BINDING, NODE_TYPE])
 attributes = st.sampled_from(["name", "arguments", "kind", "exchange", "queue", "key", "attributeNames"])
 requests = st.tuples(
     st.fixed_dictionaries(
         {"operation": operations | scalars, "type": types | scalars, "name": st.sampled_from(["a", "b"]) | scalars},
-        optional=dict.fromkeys(("identity", "entityType", "offset", "count", "if_empty", "locales"), scalars),
+        optional=dict.fromkeys(
+            ("identity", "entityType", "offset", "count", "if_empty", "after", "id", "up_to"), scalars
+        ),
     ),
     st.dictionaries(attributes, values) | values,
 )

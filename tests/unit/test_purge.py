@@ -70,6 +70,31 @@ def test_what_comes_after_it_was_asked_for_stays_and_what_consumers_take_meanwhi
     core.check()
 
 
+@pytest.mark.parametrize("arguments", [{}, {"priorities": 3}])
+def test_what_a_browser_has_dealt_with_goes_as_consumed_and_what_a_consumer_holds_stays_with_it(
+    arguments: dict[str, Scalar],
+) -> None:
+    core = Core()
+    queue = full(core, "q", **arguments)
+    held = core.take(queue, core.consumer(queue), 2)
+    ids = [entry.id for entry in queue.messages]
+    last = ids[PURGED_LENGTH + 9]
+    work = core.resources.purges.begin(queue, last, DequeueReason.CONSUMED)
+    finish(core, work)
+    assert work.count == PURGED_LENGTH + 8
+    assert [entry.id for entry in queue.messages] == [*(entry.id for entry in held), *ids[PURGED_LENGTH + 10 :]]
+    assert {event.reason for event in core.read() if isinstance(event, Dequeued)} == {DequeueReason.CONSUMED}
+    core.check()
+
+
+def test_accepting_the_head_of_a_long_queue_does_not_look_at_the_rest() -> None:
+    core = Core()
+    queue = full(core)
+    work = core.resources.purges.begin(queue, next(iter(queue.messages)).id, DequeueReason.CONSUMED)
+    core.resources.work.run(SPENT)
+    assert (work.count, work.has_seen_all) == (1, True)
+
+
 def test_what_a_gone_consumer_is_still_giving_back_goes_as_well() -> None:
     core = Core(log_acquisitions=True)
     queue = full(core)
@@ -100,7 +125,7 @@ def test_a_purge_of_a_queue_that_is_deleted_meanwhile_fails_and_says_how_far_it_
     core.configuration.delete_queue("q")
     finish(core, other)
     assert isinstance(purge.failure, NotFound)
-    assert f"{PURGED_LENGTH} messages of queue q were dropped before" in str(purge.failure)
+    assert f"{PURGED_LENGTH} messages of queue q had gone before" in str(purge.failure)
     core.check()
 
 

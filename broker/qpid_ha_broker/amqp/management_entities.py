@@ -22,6 +22,7 @@ from qpid_ha_broker.amqp.management_messages import (
 )
 from qpid_ha_broker.model.administration import Administration, Done, Facts, Outcome, Pending
 from qpid_ha_broker.model.level_change import MOVED_MOST
+from qpid_ha_broker.model.sequence import NO_LIMIT
 
 Operation = Callable[[Request], ManagementAnswer | Outcome[ManagementAnswer]]
 
@@ -99,11 +100,17 @@ class QueueType(EntityType):
         *("id", "newest_message", "log_position", "arguments"),
     )
     settable = ("arguments",)
-    parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {"DELETE": ("if_empty", "if_unused")}
+    parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "DELETE": ("if_empty", "if_unused"),
+        "ACCEPT": ("id", "up_to"),
+        "MEASURE": ("after", "messages", "bytes"),
+    }
 
     def __init__(self, administration: Administration) -> None:
         super().__init__(administration)
-        self.operations |= {"UPDATE": self._update, "PURGE": self._purge}
+        self.operations |= {
+            "UPDATE": self._update, "PURGE": self._purge, "ACCEPT": self._accept, "MEASURE": self._measure,
+        }  # fmt: skip
 
     @property
     def count(self) -> int:
@@ -130,6 +137,17 @@ class QueueType(EntityType):
     def _purge(self, request: Request) -> Pending[ManagementAnswer]:
         pending = self._administration.purge_queue(target_of(request))
         return pending.then(lambda count: ManagementAnswer(OK, "Purged", {"purged": count}))
+
+    def _accept(self, request: Request) -> Pending[ManagementAnswer]:
+        given = request.properties
+        pending = self._administration.accept_messages(target_of(request), given.get("id"), given.get("up_to"))
+        return pending.then(lambda count: ManagementAnswer(OK, "Accepted", {"accepted": count}))
+
+    def _measure(self, request: Request) -> ManagementAnswer:
+        given, most = request.properties, NO_LIMIT - 1
+        limits = given.get("messages", most), given.get("bytes", most)
+        found = self._administration.measure_messages(target_of(request), given.get("after"), *limits)
+        return ManagementAnswer(OK, "OK", found)
 
 
 class ExchangeType(EntityType):

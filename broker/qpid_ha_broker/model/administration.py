@@ -11,15 +11,17 @@ from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from qpid_ha_broker.events.fields import write_arguments
-from qpid_ha_broker.events.types import Arguments, Scalar
+from qpid_ha_broker.events.types import Arguments, DequeueReason, Scalar
 from qpid_ha_broker.model.configuration import MAX_NAME_BYTES, Configuration
-from qpid_ha_broker.model.errors import InvalidArgument, ModelError
+from qpid_ha_broker.model.errors import InvalidArgument, ModelError, NotFound
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import check_settable
 from qpid_ha_broker.model.resources import Resources
 
+MEASURED_MOST = 10_000
+"""Messages that one request counts: some milliseconds."""
 MAX_KEY_BYTES = 1024
 """Of a binding: a topic exchange keeps a node for each word of it."""
 
@@ -135,6 +137,36 @@ class Administration:
         purge = self._resources.purges.begin(self._configuration.queue(_name(name, "name")))
         return Pending(purge, lambda: purge.count)
 
+    def accept_messages(self, name: object, queue_id: object, up_to: object) -> Pending[int]:
+        """Accept, as a consumer would, what nobody has acquired up to the message `up_to`; how many messages that were.
+
+        For who reads by browsing, and comes back for what it has dealt with. Raises NotFound when the queue of that
+        name has another id than `queue_id`: its messages are other ones.
+        """
+        queue, last = self._configuration.queue(_name(name, "name")), _number(up_to, "up_to")
+        if queue.id != _number(queue_id, "id"):
+            raise NotFound(f"queue {queue.name} has the id {queue.id}: it was deleted and declared again")
+        work = self._resources.purges.begin(queue, last, DequeueReason.CONSUMED)
+        return Pending(work, lambda: work.count)
+
+    def measure_messages(self, name: object, after: object, most: object, most_bytes: object) -> Facts:
+        """How many committed messages, of how many bytes, come behind the message `after`, up to which of them.
+
+        Counts by ascending ids, as a browser reads, also what consumers hold; `most` messages, at most MEASURED_MOST,
+        and `most_bytes`, but always one. `whole`: there are no more. Raises NotFound.
+        """
+        queue = self._configuration.queue(_name(name, "name"))
+        limit, limit_bytes = min(_number(most, "messages"), MEASURED_MOST), _number(most_bytes, "bytes")
+        last, committed_lsn = _number(after, "after"), self._committed_lsn(queue)
+        cursor = queue.messages.browsing_cursor(last)
+        count = size = 0
+        while (entry := cursor.peek()) is not None and entry.id <= committed_lsn:
+            if count and (count >= limit or size + entry.size > limit_bytes):
+                return {"messages": count, "bytes": size, "last": last, "whole": False}
+            count, size, last = count + 1, size + entry.size, entry.id
+            cursor.skip()
+        return {"messages": count, "bytes": size, "last": last, "whole": True}
+
     # --- exchanges
 
     def exchanges(self) -> Iterator[Facts]:
@@ -219,8 +251,7 @@ class Administration:
         return Done(result, self._resources.written)
 
     def _queue_facts(self, queue: Queue) -> Facts:
-        # A replica holds nothing but what is committed, and its log does not know of it.
-        committed_lsn = queue.log.last_lsn if self._resources.default.read_only else queue.log.whole_lsn()
+        committed_lsn = self._committed_lsn(queue)
         return {
             "name": queue.name,
             "messages": queue.messages.count,
@@ -234,6 +265,10 @@ class Administration:
             "log_position": committed_lsn,
             "arguments": dict(queue.arguments.given),
         }
+
+    def _committed_lsn(self, queue: Queue) -> int:
+        # A replica holds nothing but what is committed, and its log does not know of it.
+        return queue.log.last_lsn if self._resources.default.read_only else queue.log.whole_lsn()
 
     def _exchange_facts(self, exchange: Exchange) -> Facts:
         return {**self._exchange_outline(exchange), "bindings": self._bindings_of(exchange)}
@@ -275,6 +310,12 @@ def _text(value: object, what: str, most: int) -> str:
     if size > most:
         raise InvalidArgument(f"{what} has {size} bytes: give at most {most}")
     return value
+
+
+def _number(value: object, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
+        raise InvalidArgument(f"{what} is {value!r:.80}: give a whole number from 0 up, as a ulong")
+    return int(value)
 
 
 def _flag(value: object, what: str) -> bool:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Protocol
 
 from qpid_ha_broker.model.queue_arguments import QueueArguments
-from qpid_ha_broker.model.sequence import Cursor, Entry, HistoryCursor, MessageSequence
+from qpid_ha_broker.model.sequence import NO_LIMIT, Cursor, Entry, HistoryCursor, MessageSequence
 from qpid_ha_broker.model.work import Task, emptied
 
 _entry_id = attrgetter("id")
@@ -50,7 +50,7 @@ class Order(ABC):
     def __iter__(self) -> Iterator[Entry]: ...
 
     @abstractmethod
-    def walk(self) -> Iterator[list[Entry]]:
+    def walk(self, most: int = NO_LIMIT) -> Iterator[list[Entry]]:
         """Every entry, some at a time, in no certain order: see `MessageSequence.walk`."""
 
     @abstractmethod
@@ -204,9 +204,9 @@ class ByPriority(Order):
         for level in reversed(self._levels):
             yield from level
 
-    def walk(self) -> Iterator[list[Entry]]:
+    def walk(self, most: int = NO_LIMIT) -> Iterator[list[Entry]]:
         for level in self._levels:
-            yield from level.walk()
+            yield from level.walk(most)
 
     def level_of(self, priority: int) -> int:
         """AMQP 1.0 section 3.2.1: with n levels, the priorities up to 5 - ceil(n/2) are one, and so are the highest."""

@@ -1,4 +1,7 @@
-"""A purge in portions: dropping three hundred thousand messages takes longer than anybody else may be kept waiting."""
+"""A purge in portions: dropping three hundred thousand messages takes longer than anybody else may be kept waiting.
+
+So does accepting what a reader has dealt with that only browses: the same for the messages up to one, as consumed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resource_set import ResourceSets
-from qpid_ha_broker.model.sequence import BLOCK_LENGTH, Entry
+from qpid_ha_broker.model.sequence import BLOCK_LENGTH, NO_LIMIT, Entry
 from qpid_ha_broker.model.work import Task, WorkQueue, finish
 from qpid_ha_broker.model.write_admission import check_unlocked
 
@@ -22,22 +25,25 @@ PURGED_LENGTH: Final = PURGED_BLOCKS * BLOCK_LENGTH
 class Purge:
     """The promise: it takes only messages that were there when it was asked for and that no consumer holds.
 
+    `up_to`: none with a larger id. `reason`: why they leave, as their events say.
+
     `written`: None while it goes on; then what to wait for until all of it is committed. `failure`: why it was given
     up; the `count` messages that it had dropped by then are gone.
     """
 
-    __slots__ = ("_newest_id", "_walk", "count", "failure", "has_seen_all", "queue", "written")
+    __slots__ = ("_newest_id", "_walk", "count", "failure", "has_seen_all", "queue", "reason", "written")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, up_to: int = NO_LIMIT, reason: DequeueReason = DequeueReason.PURGED) -> None:
         self.queue = queue
+        self.reason = reason
         self.count = 0
         """Messages that it has dropped."""
         self.written: CommitToken | None = None
         self.failure: ModelError | None = None
         self.has_seen_all = False
         """`next_portion` has nothing more to give."""
-        self._walk = queue.messages.walk()
-        self._newest_id = queue.log.last_lsn
+        self._newest_id = min(queue.log.last_lsn, up_to)
+        self._walk = queue.messages.walk(self._newest_id)
 
     def next_portion(self) -> list[Entry]:
         """What to drop next, which may be nothing. What is coming back from who has gone is nobody's any more."""
@@ -48,8 +54,8 @@ class Purge:
 
     def give_up(self, kind: type[ModelError], why: str) -> None:
         """It comes to no end, because of `why`."""
-        done = f"{self.count} messages of queue {self.queue.name} were dropped before"
-        self.failure = kind(f"the purge was not finished: {why}; {done}")
+        done = f"{self.count} messages of queue {self.queue.name} had gone before"
+        self.failure = kind(f"it was not finished: {why}; {done}")
 
 
 class Purges:
@@ -61,14 +67,14 @@ class Purges:
         self._tasks: dict[Purge, Task] = {}
         """Those that go on."""
 
-    def begin(self, queue: Queue) -> Purge:
+    def begin(self, queue: Queue, up_to: int = NO_LIMIT, reason: DequeueReason = DequeueReason.PURGED) -> Purge:
         """Drop what is available; what consumers hold stays theirs. Raises NotPrimary, QueueLocked.
 
         More than a portion takes its time; consumers that take some of it meanwhile have it.
         """
         self._sets.default.check_writable()
         check_unlocked(queue)
-        purge = Purge(queue)
+        purge = Purge(queue, up_to, reason)
         self._tasks[purge] = task = self._run(purge)
         if queue.messages.count <= PURGED_LENGTH:
             finish(task)
@@ -88,7 +94,7 @@ class Purges:
             entries = purge.next_portion()
             if entries:
                 purge.count += len(entries)
-                sets.holding(queue).dequeue(queue, entries, DequeueReason.PURGED)
+                sets.holding(queue).dequeue(queue, entries, purge.reason)
             if purge.has_seen_all:
                 purge.written = sets.written
                 break

@@ -12,7 +12,7 @@ from typing import cast
 from qpid_ha_broker.model.expiries import Expiries
 from qpid_ha_broker.model.orders import Order, OrderCursor
 from qpid_ha_broker.model.paged import Body, BodyRef
-from qpid_ha_broker.model.sequence import DISPLACED, EXPIRED, Entry, Holder
+from qpid_ha_broker.model.sequence import DISPLACED, EXPIRED, NO_LIMIT, Entry, Holder
 from qpid_ha_broker.model.work import Task
 
 _holder, _expiry = attrgetter("holder"), attrgetter("header.expires_at_ms")
@@ -54,9 +54,12 @@ class QueuedMessages:
         """All messages, in the order in which they would be given out."""
         return iter(self._order)
 
-    def walk(self) -> Iterator[list[Entry]]:
-        """All messages, in no certain order, some at a time; between two steps anything may change."""
-        return self._order.walk()
+    def walk(self, most: int = NO_LIMIT) -> Iterator[list[Entry]]:
+        """All messages, in no certain order, some at a time; between two steps anything may change.
+
+        `most`: many of those with larger ids are left out.
+        """
+        return self._order.walk(most)
 
     def find(self, message_id: int) -> Entry | None:
         """The message with that id, if it is here."""

@@ -19,6 +19,8 @@ from qpid_ha_broker.model.headers import MessageHeader
 from qpid_ha_broker.model.paged import Body, BodyDamaged, BodyRef, read_bodies
 from qpid_ha_broker.model.work import Task
 
+NO_LIMIT = 1 << 64
+"""Above all ids."""
 BLOCK_LENGTH = 512
 THIN_LENGTH = 16
 """A full block with so few left lets go of its tombstones: one message that nobody wants must not keep 511 others."""
@@ -144,10 +146,13 @@ class MessageSequence:
         for block in tuple(self._blocks):
             yield from [entry for entry in block.entries if entry.body is not None]
 
-    def walk(self) -> Iterator[list[Entry]]:
-        """Every entry that is still here, some at a time; between two steps the sequence may change in any way."""
+    def walk(self, most: int = NO_LIMIT) -> Iterator[list[Entry]]:
+        """Every entry that is still here, some at a time; between two steps the sequence may change in any way.
+
+        What is behind the block in which the id `most` would be is left out.
+        """
         block: SequenceBlock | None = self._blocks[0]
-        while block is not None:
+        while block is not None and block.first_id <= most:
             yield [entry for entry in block.entries if entry.body is not None]
             block = block.next
 
