@@ -57,7 +57,7 @@ class KeptCore(Core):
         self.status.write()
         self.journal = self.status.journal = Journal.begin(
             self.disk, IDENTITY, 1, generation=1, first_lsn=1, first_local_lsn=LOCAL_BASE + 1, previous_bytes=0,
-            clock=lambda: NOW_MS, segment_bytes=SEGMENT_BYTES, status=self.status,
+            clock=lambda: self.now_ms, segment_bytes=SEGMENT_BYTES, status=self.status,
         )  # fmt: skip
         self.resources.default.write(GenerationStarted(1, "alpha", "the cluster", NOW_MS, False, "the first start"))
         self.resources.default.write(InSyncChanged(1, ("alpha",)))

@@ -142,6 +142,22 @@ def test_a_browser_measures_what_lies_behind_a_position_and_accepts_what_it_has_
     assert [entry.id for entry in node.resources.catalog.queues["orders"].messages] == [ids[2]]
 
 
+def test_a_time_leads_to_the_place_in_a_queue_behind_what_came_before_it(node: Node) -> None:
+    node.create("orders")
+    log = node.resources.default.log
+    log.note_time(1_000)
+    declared = log.last_lsn
+    node.publish("orders")
+    log.note_time(2_000)
+
+    def locate(timestamp: int) -> Any:
+        return node.ask("LOCATE", type=QUEUE, name="orders", timestamp=timestamp).body
+
+    assert [locate(each)["position"] for each in (1_000, 1_001, 2_000, 2_001)] == [0, declared, declared, log.last_lsn]
+    assert locate(0)["id"] == node.ask("READ", type=QUEUE, name="orders").body["id"]
+    assert node.ask("LOCATE", type=QUEUE, name="orders").status == 400
+
+
 def test_what_is_not_committed_is_not_measured(node: Node) -> None:
     node.create("orders")
     node.resources.default.log.add_witness("backup")
@@ -282,7 +298,7 @@ def test_the_node_tells_what_it_manages(node: Node) -> None:
         BINDING: ["name", "identity", "type", "exchange", "queue", "key", "arguments"]
     }
     operations = node.ask("GET-OPERATIONS").body
-    assert sorted(operations[QUEUE]) == ["ACCEPT", "CREATE", "DELETE", "MEASURE", "PURGE", "READ", "UPDATE"]
+    assert sorted(operations[QUEUE]) == ["ACCEPT", "CREATE", "DELETE", "LOCATE", "MEASURE", "PURGE", "READ", "UPDATE"]
     assert operations[QUEUE]["DELETE"] == ["if_empty", "if_unused"]
     assert operations[NODE_TYPE]["QUERY"] == ["entityType", "offset", "count"]
     assert node.ask("GET-MGMT-NODES").body == []
@@ -438,14 +454,14 @@ values = st.recursive(
     ),
     max_leaves=6,
 )
-operations = st.sampled_from(["CREATE", "READ", "UPDATE", "DELETE", "PURGE", "ACCEPT", "MEASURE", "QUERY"])
+operations = st.sampled_from(["CREATE", "READ", "UPDATE", "DELETE", "PURGE", "ACCEPT", "MEASURE", "LOCATE", "QUERY"])
 types = st.sampled_from([QUEUE, EXCHANGE, BINDING, NODE_TYPE])
 attributes = st.sampled_from(["name", "arguments", "kind", "exchange", "queue", "key", "attributeNames"])
 requests = st.tuples(
     st.fixed_dictionaries(
         {"operation": operations | scalars, "type": types | scalars, "name": st.sampled_from(["a", "b"]) | scalars},
         optional=dict.fromkeys(
-            ("identity", "entityType", "offset", "count", "if_empty", "after", "id", "up_to"), scalars
+            ("identity", "entityType", "offset", "count", "if_empty", "after", "id", "up_to", "timestamp"), scalars
         ),
     ),
     st.dictionaries(attributes, values) | values,

@@ -164,6 +164,8 @@ class Container:
         while self._withheld and self._withheld[0].written.is_committed:
             consumer, entries, _ = self._withheld.popleft()
             consumer.deliver(entries)
+        for each in self.resources.sets:
+            each.log.note_time(self.now_ms)
         batch = self.resources.default.log.take_batch()
         self.tell_what_is_committed()
         return batch

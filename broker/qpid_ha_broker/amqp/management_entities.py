@@ -104,12 +104,14 @@ class QueueType(EntityType):
         "DELETE": ("if_empty", "if_unused"),
         "ACCEPT": ("id", "up_to"),
         "MEASURE": ("after", "messages", "bytes"),
+        "LOCATE": ("timestamp",),
     }
 
     def __init__(self, administration: Administration) -> None:
         super().__init__(administration)
         self.operations |= {
             "UPDATE": self._update, "PURGE": self._purge, "ACCEPT": self._accept, "MEASURE": self._measure,
+            "LOCATE": self._locate,
         }  # fmt: skip
 
     @property
@@ -148,6 +150,12 @@ class QueueType(EntityType):
         limits = given.get("messages", most), given.get("bytes", most)
         found = self._administration.measure_messages(target_of(request), given.get("after"), *limits)
         return ManagementAnswer(OK, "OK", found)
+
+    def _locate(self, request: Request) -> ManagementAnswer:
+        given = request.properties
+        return ManagementAnswer(
+            OK, "OK", self._administration.position_before(target_of(request), given.get("timestamp"))
+        )
 
 
 class ExchangeType(EntityType):

@@ -167,6 +167,15 @@ class Administration:
             cursor.skip()
         return {"messages": count, "bytes": size, "last": last, "whole": True}
 
+    def position_before(self, name: object, timestamp: object) -> Facts:
+        """Behind which message to browse a queue for what came at `timestamp` (ms since the Unix epoch) or later.
+
+        Maybe for some that came before, too: see `WriteTimes`. 0: from the head. Raises NotFound.
+        """
+        queue = self._configuration.queue(_name(name, "name"))
+        position = queue.log.write_times.last_before(_number(timestamp, "timestamp"))
+        return {"id": queue.id, "position": min(position, self._committed_lsn(queue))}
+
     # --- exchanges
 
     def exchanges(self) -> Iterator[Facts]:

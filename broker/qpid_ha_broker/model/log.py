@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.events.codec import LogRecord, encode_counting
 from qpid_ha_broker.events.scan import durable_only, offset_after
 from qpid_ha_broker.events.types import Event, TransactionCommitted
+from qpid_ha_broker.model.write_times import WriteTimes
 
 DEFAULT_SET: Final = "default"
 """The name of the resource set whose log all brokers of a cluster share."""
@@ -56,10 +57,11 @@ class CommitToken(NamedTuple):
 class Log:
     """The promise: `committed_lsn` never passes an event that a witness has not acknowledged."""
 
-    __slots__ = ("_acknowledged", "_pending", "_units", "last_lsn")
+    __slots__ = ("_acknowledged", "_pending", "_units", "last_lsn", "write_times")
 
     def __init__(self, last_lsn: int = 0) -> None:
         self.last_lsn = last_lsn
+        self.write_times = WriteTimes()
         self._acknowledged: dict[str, int] = {}
         self._pending: list[LogRecord] = []
         self._units: deque[tuple[int, int]] = deque()
@@ -120,9 +122,15 @@ class Log:
     def reset(self, last_lsn: int) -> None:
         """The log now ends at `last_lsn`, and every witness holds it so far: what nobody has taken yet is dropped."""
         self.last_lsn = last_lsn
+        self.write_times.truncate(last_lsn)
         self._pending = []
         self._units.clear()
         self._acknowledged = dict.fromkeys(self._acknowledged, last_lsn)
+
+    def note_time(self, now_ms: int) -> None:
+        """It is that late, and all that is in the log has been written."""
+        if self.last_lsn != self.write_times.last_lsn:
+            self.write_times.note(now_ms, self.last_lsn)
 
     def add_witness(self, name: str) -> None:
         """From the next event on, nothing is committed without `name`. It holds all that was written before."""

@@ -21,12 +21,16 @@ T = TypeVar("T")
 
 
 class Part(NamedTuple):
-    """A block of the file `path`; of its records those count whose LSNs are above `after` and up to `limit`."""
+    """A block of the file `path`; of its records those count whose LSNs are above `after` and up to `limit`.
+
+    `written_ms`: by when this broker had written them, in milliseconds since the Unix epoch.
+    """
 
     path: str
     block: Block
     after: int
     limit: int
+    written_ms: int
 
     def records(self) -> list[LogRecord]:
         """All of them, whether or not they count. Raises StoreDamaged."""
@@ -37,7 +41,7 @@ class Part(NamedTuple):
 
     def _counting(self) -> bytes:
         """Those that count, without the parts of a unit that is cut in two."""
-        _, block, after, limit = self
+        block, after, limit = self.block, self.after, self.limit
         if block.first_lsn > after and block.last_lsn <= limit:
             return block.data
         if block.last_lsn <= after or block.first_lsn > limit:
@@ -84,7 +88,7 @@ class JournalReader:
                 elif block.kind is not BlockKind.EVENTS:
                     text = f"expected events or the end of a snapshot, found {block.kind.name}"
                     raise StoreDamaged(path, block.offset, text)
-                yield Part(path, block, -1, block.last_lsn)
+                yield Part(path, block, -1, block.last_lsn, header.created_ms)
             if not reader.closed:
                 raise StoreDamaged(path, reader.end, reader.instead)
             if reader.end != reader.file_bytes:
@@ -100,7 +104,7 @@ class JournalReader:
                     after, limit = self.base.last_lsn, self._limit_of((segment.number, block.offset))
                     if block.is_local:
                         after, limit = self.base.local_lsn, block.last_lsn
-                    yield Part(segment.path, block, after, limit)
+                    yield Part(segment.path, block, after, limit, segment.header.created_ms + block.age_ms)
             if reader.end != segment.end:
                 raise StoreDamaged(segment.path, reader.end, reader.instead)
 

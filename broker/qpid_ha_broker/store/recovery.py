@@ -137,8 +137,11 @@ class _Recovery:
             if part.block.kind is BlockKind.END:
                 self._end_snapshot(part)
                 is_snapshot = False
-            elif is_snapshot or part.block.is_local:
+            elif is_snapshot:
                 self._load(part)
+            elif part.block.is_local:
+                self._load(part)
+                self._sets.local.log.write_times.note(part.written_ms, part.block.last_lsn)
             else:
                 self._load_replicated(part)
             self._advance()
@@ -155,10 +158,12 @@ class _Recovery:
         self._loader.end_snapshot(end)
         self._last_lsn = end.last_lsn
         self._committed = max(self._committed, end.last_lsn, end.counts_lsn)
+        self._sets.default.log.write_times.note(part.written_ms, end.last_lsn)
+        self._sets.local.log.write_times.note(part.written_ms, end.local_lsn)
 
     def _load_replicated(self, part: Part) -> None:
         """What comes after the commitment is held, unless all is applied."""
-        path, block, after, limit = part
+        path, block, after, limit, written_ms = part
         upto = LOCAL_BASE - 1 if self._apply_all else self._committed
         if limit > upto >= block.first_lsn and upto < block.last_lsn:
             upto = _before_unit(part.records(), upto)
@@ -169,6 +174,7 @@ class _Recovery:
                 raise StoreDamaged(path, block.offset, text)
             self._load(part._replace(limit=counting))
             self._last_lsn = max(self._last_lsn, min(block.last_lsn, counting))
+            self._sets.default.log.write_times.note(written_ms, self._last_lsn)
         first, last = max(block.first_lsn, upto + 1, after + 1), min(block.last_lsn, limit)
         if first <= last:
             records = [record for record in part.records() if first <= record.lsn <= last]

@@ -1,0 +1,87 @@
+"""When what of a log was written: never later than it is said, however much was noted and whatever was taken back."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from kept_core import KeptCore, recovered
+from paired_engines import PairedBroker
+from qpid_ha_broker.model.log import Log
+from qpid_ha_broker.model.write_times import BUCKET_MS, MAX_NOTES, WriteTimes
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_skipped_came_before_and_hardly_anything_else_is_left(seed: int) -> None:
+    random, times = Random(seed), WriteTimes()
+    came_ms: list[int] = []
+    now_ms = 1_000_000
+    for _ in range(500):
+        now_ms += random.choice([0, 1, 7, 50, 5000])
+        came_ms += [now_ms] * random.randrange(4)
+        times.note(now_ms, len(came_ms))
+    for _ in range(200):
+        asked_ms = random.randrange(1_000_000 - 10, now_ms + 10)
+        skipped = times.last_before(asked_ms)
+        assert all(each < asked_ms for each in came_ms[:skipped])
+        assert all(each >= asked_ms - BUCKET_MS for each in came_ms[skipped:])
+
+
+def test_many_notes_are_thinned_from_the_old_end_and_stay_true() -> None:
+    times = WriteTimes()
+    count = 3 * MAX_NOTES
+    for at in range(1, count):
+        times.note(at * BUCKET_MS, at)
+    assert len(times) <= MAX_NOTES
+    for at in (2, 1000, count // 2, count - 1):
+        assert 0 <= times.last_before(at * BUCKET_MS) < at
+    assert times.last_before((count - 1) * BUCKET_MS) == count - 2
+    assert times.last_before(count // 2 * BUCKET_MS) > count // 2 - 50
+
+
+def test_a_log_that_is_truncated_forgets_the_times_of_what_is_gone() -> None:
+    log = Log()
+    for now_ms, last_lsn in ((1000, 5), (2000, 9)):
+        log.last_lsn = last_lsn
+        log.note_time(now_ms)
+    log.reset(7)
+    log.note_time(3000)
+    assert [log.write_times.last_before(ms) for ms in (1000, 1001, 2500, 3001)] == [0, 5, 5, 7]
+
+
+def test_a_clock_that_is_put_back_makes_nothing_older() -> None:
+    times = WriteTimes()
+    times.note(5000, 1)
+    times.note(1000, 2)
+    assert [times.last_before(ms) for ms in (2000, 5000, 5001)] == [0, 0, 2]
+
+
+def test_a_broker_that_is_started_again_knows_the_times_from_its_journal() -> None:
+    core = KeptCore()
+    queue = core.queue("q")
+    core.keep()
+    declared_lsn, declared_ms = core.log.last_lsn, core.now_ms
+    core.now_ms += 60_000
+    core.publish(queue, "a")
+    core.keep()
+    resources, facts = recovered(core.disk)
+    times = resources.default.log.write_times
+    asked_ms = (declared_ms, declared_ms + 1, core.now_ms, core.now_ms + 1)
+    assert [times.last_before(each) for each in asked_ms] == [0, declared_lsn, declared_lsn, facts.last_lsn]
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_a_turn_ends_with_the_time_at_which_all_of_it_was_written(is_marked: bool) -> None:
+    """Whatever came in between two turns came before the end of the second."""
+    container = PairedBroker().container
+    configuration = container.configuration
+    container.now_ms = 1_000
+    configuration.declare_queue("q", {"qpid.replicate": "none"} if is_marked else {})
+    container.turn()
+    declared = container.resources.sets.log_ends
+    container.now_ms = 2_000
+    container.turn()
+    logs = [each.log for each in container.resources.sets]
+    assert [log.write_times.last_before(1_001) for log in logs] == list(declared)
+    assert [log.write_times.last_before(1_000) for log in logs] == [0, 0]
