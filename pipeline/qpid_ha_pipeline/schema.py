@@ -61,15 +61,22 @@ COLUMNS: Final = (
     Column("expires_at", _TIME, "null: never"),
     Column("key", _TEXT, "last-value key"),
     Column("size", LongType(), "bytes of the message with all its sections"),
-    Column("ttl_ms", LongType(), "header: time to live; null where none was given"),
+    Column("ttl_ms", LongType(), "header: time to live, as the sender wrote it; null where none was given"),
+    Column("first_acquirer", BooleanType(), "header: false: somebody may have seen it before; null: it does not say"),
     Column("delivery_count", LongType(), "header: failed deliveries before it came here"),
-    Column("amqp_message_id", _TEXT, "properties: message-id"),
+    Column("amqp_message_id", _TEXT, "properties: message-id, as text"),
+    Column("user_id", BinaryType(), "properties"),
     Column("to", _TEXT, "properties"),
     Column("subject", _TEXT, "properties"),
     Column("reply_to", _TEXT, "properties"),
-    Column("correlation_id", _TEXT, "properties"),
+    Column("correlation_id", _TEXT, "properties, as text"),
     Column("content_type", _TEXT, "properties"),
+    Column("content_encoding", _TEXT, "properties"),
+    Column("absolute_expiry", _TIME, "properties: absolute-expiry-time; brokers go by `ttl_ms`"),
     Column("created_at", _TIME, "properties: creation-time, by the sender's clock"),
+    Column("group_id", _TEXT, "properties"),
+    Column("group_sequence", LongType(), "properties"),
+    Column("reply_to_group_id", _TEXT, "properties"),
     Column("message_annotations", _MAP, "values as text"),
     Column("application_properties", _MAP, "values as text"),
     Column("body", BinaryType(), "bytes of `data` sections, or of a text or binary value; else the encoded sections"),
@@ -79,9 +86,18 @@ COLUMNS: Final = (
     Column("offset", LongType(), "of the record in the file"),
 )
 
-PAYLOAD: Final = Column(
-    "payload", BinaryType(), "only where it is named: the whole message as it came, as `replay` sends it again"
+TYPED_MAPS: Final = (
+    "application_properties_typed", "message_annotations_typed", "delivery_annotations_typed", "footer_typed",
+)  # fmt: skip
+
+ON_REQUEST: Final = (
+    Column("payload", BinaryType(), "the whole message as it came, as `replay` sends it again"),
+    Column("body_sections", BinaryType(), "the sections of the body, encoded as they came"),
+    Column("amqp_message_id_typed", _TEXT, "properties: message-id, as [JSON with its type](#types)"),
+    Column("correlation_id_typed", _TEXT, "properties, as JSON with its type"),
+    *(Column(name, _TEXT, "the whole section as JSON with types") for name in TYPED_MAPS),
 )
+"""Only where they are named. They have all that is in a message."""
 
 DAMAGE: Final = Column(
     "damage",
@@ -89,11 +105,17 @@ DAMAGE: Final = Column(
     "only with mode=permissive: null; or what is wrong at `file` and `offset`, in a row that has no more",
 )
 
-BY_NAME: Final = {column.name: column for column in (*COLUMNS, PAYLOAD, DAMAGE)}
+BY_NAME: Final = {column.name: column for column in (*COLUMNS, *ON_REQUEST, DAMAGE)}
+
+PROPERTY_COLUMNS: Final = (
+    "amqp_message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding",
+    "absolute_expiry", "created_at", "group_id", "group_sequence", "reply_to_group_id",
+)  # fmt: skip
+"""In the order of the fields of the section (AMQP 1.0 section 3.2.4)."""
 
 MESSAGE_COLUMNS: Final = frozenset({
-    "ttl_ms", "delivery_count", "amqp_message_id", "to", "subject", "reply_to", "correlation_id", "content_type",
-    "created_at", "message_annotations", "application_properties", "body", "body_text",
+    "ttl_ms", "first_acquirer", "delivery_count", *PROPERTY_COLUMNS, "message_annotations", "application_properties",
+    "body", "body_text", *(column.name for column in ON_REQUEST if column.name != "payload"),
 })  # fmt: skip
 """For which a message has to be looked into."""
 

@@ -20,7 +20,7 @@ from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_pipeline.journal.records import find_in_blocks, find_records
 from qpid_ha_pipeline.journal_source import JournalTableReader
 from qpid_ha_pipeline.options import JournalOptions
-from qpid_ha_pipeline.schema import full_schema
+from qpid_ha_pipeline.schema import ON_REQUEST, full_schema
 from written_journal import BEGAN_MS, CLUSTER, WrittenJournal, amqp
 
 EVENTS_TABLE = (DOCS / "protocol.md").read_text(encoding="utf-8").split("## Events")[1].split("\n## ")[0]
@@ -211,7 +211,12 @@ MESSAGES = [
     proton.Message(body=["list"], inferred=True, properties={"n": 1, "s": "text", "b": True, "f": 1.5, "none": None}),
     proton.Message(body="a\x00b", annotations={proton.symbol("x-opt"): "note"}, instructions={"i": 1}),
     proton.Message(body=b"x" * 70_000, inferred=True, subject="s" * 300, properties={f"p{n}": n for n in range(300)}),
-]
+    proton.Message(
+        user_id=b"\x00me", group_id="g", group_sequence=(1 << 32) - 1, reply_to_group_id="rg", content_encoding="gzip",
+        expiry_time=BEGAN_MS / 1000, first_acquirer=True, ttl=4294967.295,
+    ),
+]  # fmt: skip
+TEXTS = ("subject", "reply_to", "group_id", "reply_to_group_id")
 
 
 def test_what_is_in_a_message_is_what_proton_reads_in_it(journal: WrittenJournal) -> None:
@@ -221,8 +226,12 @@ def test_what_is_in_a_message_is_what_proton_reads_in_it(journal: WrittenJournal
     for message, row in zip(MESSAGES, rows, strict=True):
         assert (row["ttl_ms"] or 0) == round(message.ttl * 1000)
         assert row["delivery_count"] == message.delivery_count
-        for column in ("subject", "reply_to"):
+        for column in TEXTS:
             assert row[column] == (getattr(message, column) or None)
+        assert (row["user_id"] or b"") == message.user_id
+        assert (row["group_sequence"] or 0) == message.group_sequence
+        assert bool(row["first_acquirer"]) == message.first_acquirer
+        assert (row["absolute_expiry"].timestamp() if row["absolute_expiry"] else 0) == message.expiry_time
         assert row["to"] == (message.address or None)
         assert row["application_properties"] == _map(message.properties)
         assert row["message_annotations"] == _map(message.annotations)
@@ -230,6 +239,7 @@ def test_what_is_in_a_message_is_what_proton_reads_in_it(journal: WrittenJournal
     assert [row["amqp_message_id"] for row in rows[2:5]] == ["m-1", "7", str(UUID(int=5))]
     assert [row["correlation_id"] for row in rows[2:5]] == ["c-1", str(1 << 60), "ff"]
     assert [row["content_type"] for row in rows[5:7]] == ["application/x", None]
+    assert [row["content_encoding"] for row in rows[8:]] == [None, "gzip"]
     bodies = [row["body"] for row in rows]
     assert bodies[1:5] == [b"text", b"bytes \xff", b"text, too", b""]
     assert bodies[8] == b"x" * 70_000
@@ -237,6 +247,41 @@ def test_what_is_in_a_message_is_what_proton_reads_in_it(journal: WrittenJournal
     assert rows[7]["body_text"] == "a\x00b"
     assert rows[5]["body"].startswith(b"\x00Sw")
     assert rows[5]["body_text"] is None
+
+
+def test_types_are_kept_in_columns_of_their_own(journal: WrittenJournal) -> None:
+    queue = journal.declare("orders")
+    journal.enqueue(queue, *[bytes(message.encode()) for message in MESSAGES])
+    rows = read_rows(journal.data_dir, *(column.name for column in ON_REQUEST))[1:]
+    assert [row["payload"] for row in rows] == [bytes(message.encode()) for message in MESSAGES]
+    assert [row["amqp_message_id_typed"] for row in rows[1:5]] == [
+        None, '{"string":"m-1"}', '{"ulong":7}', f'{{"uuid":"{UUID(int=5)}"}}',
+    ]  # fmt: skip
+    assert [row["correlation_id_typed"] for row in rows[3:5]] == [f'{{"ulong":{1 << 60}}}', '{"binary":"/w=="}']
+    assert rows[6]["application_properties_typed"] == (
+        '{"n":{"long":1},"s":{"string":"text"},"b":{"boolean":true},"f":{"double":1.5},"none":null}'
+    )
+    assert rows[7]["message_annotations_typed"] == '{"x-opt":{"string":"note"}}'
+    assert rows[7]["delivery_annotations_typed"] == '{"i":{"long":1}}'
+    assert [row["footer_typed"] for row in rows] == [None] * len(rows)
+    assert [row["body_sections"][:3] for row in rows[1:4]] == [b"\x00Sw", b"\x00Su", b"\x00Su"]
+
+
+def test_times_that_spark_cannot_show_are_null(journal: WrittenJournal) -> None:
+    queue = journal.declare("orders")
+    times_ms = (
+        0,
+        -1,
+        -62_135_596_800_000,
+        -62_135_596_800_001,
+        253_402_300_799_999,
+        253_402_300_800_000,
+        (1 << 63) - 1,
+    )
+    fields = [b"@" * 8 + b"\x83" + time_ms.to_bytes(8, "big", signed=True) for time_ms in times_ms]
+    journal.enqueue(queue, *[b"\x00Ss\xc0" + bytes((len(text) + 1, 9)) + text + b"\x00Sw@" for text in fields])
+    found = [row["absolute_expiry"] for row in read_rows(journal.data_dir, "absolute_expiry")[1:]]
+    assert [time and round(time.timestamp() * 1000) for time in found] == [*times_ms[:3], None, times_ms[4], None, None]
 
 
 def _map(found: dict[object, object] | None) -> list[tuple[str, str | None]] | None:
@@ -253,10 +298,23 @@ def test_bodies_of_several_sections_are_joined_and_what_is_no_message_has_no_bod
     queue = journal.declare("orders")
     several = b"\x00Su\xa0\x03one\x00Su\xb0\x00\x00\x00\x03two"
     long_descriptor = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xa0\x01x"
-    journal.enqueue(queue, several, b"no message at all", amqp("after it"), b"\x00Su\xa0\xff", long_descriptor)
-    rows = read_rows(journal.data_dir, "body", "body_text", "subject")[1:]
-    assert [row["body"] for row in rows] == [b"onetwo", None, b"after it", None, long_descriptor]
-    assert [row["subject"] for row in rows] == [None] * 5
+    by_name = b"\x00\xa3\x14amqp:properties:list\xc0\x08\x04@@@\xa1\x02su" + b"\x00\xa3\x10amqp:data:binary\xa0\x01x"
+    payloads = (several, b"no message at all", amqp("after it"), b"\x00Su\xa0\xff", long_descriptor, by_name)
+    journal.enqueue(queue, *payloads)
+    rows = read_rows(journal.data_dir, "body", "body_text", "body_sections", "subject")[1:]
+    assert [row["body"] for row in rows] == [b"onetwo", None, b"after it", None, b"x", b"x"]
+    assert [row["subject"] for row in rows] == [None] * 5 + ["su"]
+    sections = [several, None, amqp("after it")[-13:], None, long_descriptor, by_name[-22:]]
+    assert [row["body_sections"] for row in rows] == sections
+
+
+def test_a_message_may_have_very_many_sections(journal: WrittenJournal) -> None:
+    queue, sections = journal.declare("orders"), b"\x00Su\xa0\x01a\x00Su\xa0\x02bc" * 10_000
+    journal.enqueue(queue, amqp("first"), amqp("x", subject="many")[:-6] + sections, amqp("last"))
+    rows = read_rows(journal.data_dir, "body", "body_sections", "subject")[2:]
+    assert (rows[0]["body"], rows[0]["subject"]) == (b"abc" * 10_000, "many")
+    assert rows[0]["body_sections"] == sections
+    assert rows[1]["body"] == b"last"
 
 
 def test_random_bytes_as_payloads_never_stop_a_reading(journal: WrittenJournal) -> None:

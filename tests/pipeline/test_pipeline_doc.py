@@ -16,7 +16,7 @@ from qpid_ha_pipeline.amqp.options import READ_NAMES, WRITE_NAMES
 from qpid_ha_pipeline.amqp.rows import COLUMNS as LIVE_COLUMNS
 from qpid_ha_pipeline.jobs.audit import HISTORY_COLUMNS
 from qpid_ha_pipeline.options import _NAMES
-from qpid_ha_pipeline.schema import COLUMNS, DAMAGE, PAYLOAD
+from qpid_ha_pipeline.schema import COLUMNS, DAMAGE, ON_REQUEST
 from running_broker import RunningBroker
 from written_journal import WrittenJournal, amqp
 
@@ -73,10 +73,10 @@ def test_the_examples_run(
 
 
 def test_the_table_of_columns_is_the_schema() -> None:
-    for column in (*COLUMNS, PAYLOAD, DAMAGE):
+    for column in (*COLUMNS, *ON_REQUEST, DAMAGE):
         assert f"| `{column.name}` | {column.type.simpleString()} | {column.meaning} |" in PAGE
-    table = PAGE.split("### Columns")[1].split("### What is read")[0]
-    assert len(re.findall(r"^\| `\w+` \| ", table, re.MULTILINE)) == len(COLUMNS) + 2
+    table = PAGE.split("### Columns")[1].split("### Types")[0]
+    assert len(re.findall(r"^\| `\w+` \| ", table, re.MULTILINE)) == len(COLUMNS) + len(ON_REQUEST) + 1
 
 
 def test_every_option_is_told() -> None:

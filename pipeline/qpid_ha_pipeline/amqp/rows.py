@@ -14,19 +14,28 @@ from qpid_ha_pipeline.amqp.browsing import BrowsedChunk
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.journal.messages import Messages
 from qpid_ha_pipeline.journal.text import binaries
-from qpid_ha_pipeline.schema import BY_NAME, MESSAGE_COLUMNS, Column, near_name, struct_of
+from qpid_ha_pipeline.schema import (
+    BY_NAME,
+    MESSAGE_COLUMNS,
+    ON_REQUEST,
+    PROPERTY_COLUMNS,
+    Column,
+    near_name,
+    struct_of,
+)
 
 COLUMNS: Final = (
-    "queue", "queue_id", "message_id", "durable", "priority", "size", "ttl_ms", "delivery_count", "amqp_message_id",
-    "to", "subject", "reply_to", "correlation_id", "content_type", "created_at", "message_annotations",
-    "application_properties", "body", "body_text",
+    "queue", "queue_id", "message_id", "durable", "priority", "size", "ttl_ms", "first_acquirer", "delivery_count",
+    *PROPERTY_COLUMNS, "message_annotations", "application_properties", "body", "body_text",
 )  # fmt: skip
 ROW_IDENTITY: Final = (
     Column("source", StringType(), "only where it is named: which of the ordered sources in a batch the row is of"),
     Column("position", LongType(), "only where it is named: where it is there; positions of a source rise"),
 )
 """What a sink needs to know a row that it has sent before, whatever became of the rows beside it."""
-_BY_NAME: Final = {name: BY_NAME[name] for name in (*COLUMNS, "payload")} | {each.name: each for each in ROW_IDENTITY}
+_BY_NAME: Final = {name: BY_NAME[name] for name in COLUMNS} | {
+    column.name: column for column in (*ON_REQUEST, *ROW_IDENTITY)
+}
 _LOOKED_INTO: Final = MESSAGE_COLUMNS | {"durable", "priority"}
 
 
