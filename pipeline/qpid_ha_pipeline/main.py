@@ -109,7 +109,7 @@ def consolidate(
 
     events = joined(output, "events")
     with _job("consolidating", master) as spark:
-        check_apart(stores, output)
+        check_apart(spark, stores, output)
         folded = snapshots(spark, stores, joined(output, "stores")) if what != "rows" else []
         if what == "snapshots":
             count = 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,6 +32,7 @@ from qpid_ha_broker.store.layout import SNAPSHOTS, segment_numbers, segment_path
 from qpid_ha_broker.store.reading import header_of
 from qpid_ha_broker.store.survey import survey
 from qpid_ha_pipeline.errors import PipelineError
+from qpid_ha_pipeline.executors import on_an_executor, on_executors
 from qpid_ha_pipeline.journal.remote import RemoteDisk, as_path, is_remote, joined
 from qpid_ha_pipeline.journal.stores import Directory, find
 from qpid_ha_pipeline.options import JournalOptions
@@ -61,15 +62,13 @@ def snapshots(
     Copied into the store's own snapshots/ while its broker is down, it is what the broker begins with. It takes the
     place of older ones of the same store. Raises PipelineError for a store that is damaged, after all others were done.
     """
-    directories = find(tuple(paths), resource_set)
-    labels = _labels(directories)
 
-    def folded(found: Iterable[Directory]) -> Iterator[str]:
-        for directory in found:
-            yield json.dumps(fold_beside(directory, joined(as_path(output), labels[directory])))
+    def folded(found: tuple[Directory, str]) -> Consolidated:
+        directory, label = found
+        return fold_beside(directory, joined(as_path(output), label))
 
-    found = spark.sparkContext.parallelize(directories, max(1, len(directories))).mapPartitions(folded).collect()
-    results = [Consolidated(*json.loads(text)) for text in found]
+    labels = on_an_executor(spark, lambda: _labels(find(tuple(paths), resource_set)))
+    results = on_executors(spark, folded, list(labels.items()))
     damaged = [result for result in results if result.why_not.startswith(_DAMAGED)]
     if damaged:
         raise PipelineError(damaged[0].why_not.removeprefix(_DAMAGED))
@@ -129,8 +128,12 @@ def _require_log(spark: SparkSession, output: str) -> None:
             ) from None
 
 
-def check_apart(paths: Sequence[str], output: str, resource_set: str = JournalOptions.set) -> None:
+def check_apart(spark: SparkSession, paths: Sequence[str], output: str, resource_set: str = JournalOptions.set) -> None:
     """Raises PipelineError where the output lies in a store or around one, and where a store lies in another one."""
+    on_an_executor(spark, lambda: _check_apart(paths, output, resource_set))
+
+
+def _check_apart(paths: Sequence[str], output: str, resource_set: str) -> None:
     found = {_absolute(directory.parent): directory.parent for directory in find(tuple(paths), resource_set)}
     where = _absolute(output)
     for absolute, store in found.items():

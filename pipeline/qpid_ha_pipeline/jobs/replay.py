@@ -5,16 +5,19 @@ Several brokers' journals hold the same messages; each is sent once, to the queu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
+from operator import itemgetter
 
 import proton
-from pyspark.sql import DataFrame, Row
+import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from qpid_ha_pipeline.amqp.encoding import PRODUCER, SEQUENCE
 from qpid_ha_pipeline.amqp.options import WriteOptions
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.amqp.publishing import Publisher, chunks_of
+from qpid_ha_pipeline.errors import rows_told_plainly
 
 COLUMNS = ("cluster", "set", "lsn", "event", "queue", "queue_id", "payload")
 _MARK = PRODUCER.encode()
@@ -28,22 +31,24 @@ def replay(journal: DataFrame, options: WriteOptions) -> int:
     messages = journal.select(*COLUMNS).where("event = 'enqueued' and queue is not null")
     once = messages.dropDuplicates(["cluster", "set", "lsn", "queue_id"])
     ordered = once.repartition("queue_id").sortWithinPartitions("queue_id", "lsn")
-    total = ordered.sparkSession.sparkContext.accumulator(0)
 
-    def send(rows: Iterator[Row]) -> None:
-        for queue, of_queue in groupby(rows, key=lambda row: str(row.queue)):
-            total.add(_send(of_queue, options.target or queue, options))
+    @rows_told_plainly
+    def sent(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = (row for batch in batches for row in zip(*map(pa.Array.to_pylist, batch.columns), strict=True))
+        for queue, of_queue in groupby(rows, key=itemgetter(0)):
+            count = _send((payload for _, payload in of_queue), options.target or queue, options)
+            yield pa.RecordBatch.from_arrays([pa.array([count], pa.int64())], ["count"])
 
-    ordered.foreachPartition(send)
-    return int(total.value)
+    counts = ordered.select("queue", "payload").mapInArrow(sent, "count long").collect()
+    return sum(row["count"] for row in counts)
 
 
-def _send(rows: Iterator[Row], target: str, options: WriteOptions) -> int:
+def _send(payloads: Iterable[bytes], target: str, options: WriteOptions) -> int:
     """A chunk is taken as a whole or not at all: were only its middle refused, the order would be another one."""
     count = 0
     with PrimaryConnection(options.cluster) as primary:
         publisher = Publisher(primary, target, together=True)
-        for chunk in chunks_of(unnumbered(bytes(row.payload)) for row in rows):
+        for chunk in chunks_of(unnumbered(payload) for payload in payloads):
             publisher.deliver(chunk)
             count += len(chunk)
     return count

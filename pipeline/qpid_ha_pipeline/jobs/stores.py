@@ -6,23 +6,23 @@ for each; the verdict is the same pure function that the admin tool and the brok
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from qpid_ha_broker.store.best import Verdict, best
 from qpid_ha_broker.store.facts import StoreFacts
 from qpid_ha_broker.store.inspection import examine
+from qpid_ha_pipeline.executors import on_an_executor, on_executors
 from qpid_ha_pipeline.journal.stores import Directory, find
 from qpid_ha_pipeline.options import JournalOptions
 
 
 def facts(spark: SparkSession, paths: Sequence[str], resource_set: str = JournalOptions.set) -> list[StoreFacts]:
     """What there is to know of each store. Raises PipelineError for a path that names none."""
-    directories = find(tuple(paths), resource_set)
-    found = spark.sparkContext.parallelize(directories, max(1, len(directories))).mapPartitions(_examined).collect()
-    return [StoreFacts.from_json(json.loads(text)) for text in found]
+    directories = on_an_executor(spark, lambda: find(tuple(paths), resource_set))
+    return [StoreFacts.from_json(document) for document in on_executors(spark, _examined, directories)]
 
 
 def verdict(spark: SparkSession, paths: Sequence[str], resource_set: str = JournalOptions.set) -> Verdict:
@@ -30,7 +30,5 @@ def verdict(spark: SparkSession, paths: Sequence[str], resource_set: str = Journ
     return best(facts(spark, paths, resource_set))
 
 
-def _examined(directories: Iterable[Directory]) -> Iterator[str]:
-    for directory in directories:
-        # Named by the data directory, as an operator would.
-        yield json.dumps(examine(directory.disk, directory.parent).to_json())
+def _examined(directory: Directory) -> dict[str, Any]:
+    return examine(directory.disk, directory.parent).to_json()  # named by the data directory, as an operator would
