@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from pyspark.errors import PySparkException
@@ -16,6 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from .errors import PipelineError, reason_of
+
+if TYPE_CHECKING:
+    from .jobs.client_gaps import ClientGap
+    from .jobs.state_changes import StateChange
+    from .jobs.timeline import Timeline
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,6 +56,24 @@ mode_option = click.option(
 summary_option = click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), help="The outcome as JSON, in a file."
 )
+
+
+def seen_options(command: F) -> F:
+    """What brokers and clients saw themselves, beside their journals."""
+    for option in reversed((
+        click.option(
+            "--events", multiple=True, type=click.Path(dir_okay=False),
+            help="What `qpid-ha events --format json` printed, or a broker's log; may be repeated.",
+        ),
+        click.option("--history", multiple=True, help="What clients did and saw, as for audit; may be repeated."),
+        click.option("--history-format", default="json", show_default=True, help="As Spark calls it."),
+        click.option(
+            "--link-timeout", type=click.FloatRange(0), default=3.0, show_default=True,
+            help="Seconds: three times link-heartbeat-interval of the brokers.",
+        ),
+    )):  # fmt: skip
+        command = option(command)
+    return command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -129,28 +152,61 @@ def consolidate(
 @job_options
 @mode_option
 @click.option("--output", type=click.Path(dir_okay=False), help="An HTML page with plots.")
-def failovers(stores: tuple[str, ...], master: str, form: str, mode: str, output: str | None) -> None:
+@seen_options
+def failovers(
+    stores: tuple[str, ...], master: str, form: str, mode: str, output: str | None, **seen: Any
+) -> None:  # fmt: skip
     """Who led when, how long nobody did, and how far backups lagged behind."""
-    from .jobs.failover_report import NO_GENERATION, page
+    from .jobs.failover_report import page
     from .jobs.failovers import COLUMNS, timelines
-    from .jobs.timeline import Lag, TimeInStates
 
     with _job("reading journals", master) as spark:
-        found = timelines(_journal(spark, stores, mode, COLUMNS))
+        changes, gaps = _seen(spark, **seen)
+        found = timelines(_journal(spark, stores, mode, COLUMNS), changes, seen["link_timeout"])
     if output:
-        Path(output).write_text(page(found), encoding="utf-8")
+        Path(output).write_text(page(found, gaps), encoding="utf-8")
     if form == "json":
-        click.echo(json.dumps([{**_plain(each), "states": _plain(each.states)} for each in found], indent=2))
+        click.echo(json.dumps({"clusters": _plain(found), "client_gaps": _plain(gaps)}, indent=2))
         return
-    for each in found:
-        known = f"availability {each.availability:.4%}, at least" if each.generations else NO_GENERATION
-        click.echo(f"cluster {each.cluster}: {known}")
-        columns = ("number", "primary", "cause", "first_lsn", "events", "detection_s", "promotion_s", "publishing_s")
-        _print_rows([generation._asdict() for generation in each.generations], columns)
-        _print_rows([times._asdict() for times in each.states], TimeInStates._fields)
-        _print_rows([lag._asdict() for lag in each.lags], Lag._fields)
+    for timeline in found:
+        _print_timeline(timeline)
+    if gaps is not None:
+        click.echo("what clients saw: the longest times in which messages were sent, and none was confirmed")
+        _print_rows([{**gap._asdict(), "seconds": gap.seconds} for gap in gaps], ("begin_s", "end_s", "seconds"))
     if output:
         click.echo(f"report: {Path(output).absolute()}")
+
+
+def _seen(
+    spark: SparkSession, events: Sequence[str], history: Sequence[str], history_format: str, link_timeout: float
+) -> tuple[list[StateChange], list[ClientGap] | None]:
+    """What brokers and clients saw themselves; None: no history was given."""
+    from .jobs.client_gaps import client_gaps
+    from .jobs.history import read_history
+    from .jobs.state_changes import read_state_changes
+
+    gaps = client_gaps(read_history(spark, history, history_format)) if history else None
+    return read_state_changes(events), gaps
+
+
+def _print_timeline(timeline: Timeline) -> None:
+    from .jobs.failover_report import NO_GENERATION, availability_text
+    from .jobs.timeline import Lag, Outage, TimeInStates
+
+    text = f"availability {availability_text(timeline)}" if timeline.generations else NO_GENERATION
+    click.echo(f"cluster {timeline.cluster}: {text}")
+    rows = [
+        {**generation._asdict(), **(phases._asdict() if phases else {})}
+        for generation, phases in zip(timeline.generations, timeline.phases, strict=True)
+    ]
+    columns = (
+        "number", "primary", "cause", "first_lsn", "events", "nobody_at_least_s", "nobody_at_most_s",
+        "waiting_at_least_s", "waiting_at_most_s", "work_s", "message_s",
+    )  # fmt: skip
+    _print_rows(rows, columns)
+    _print_rows([outage._asdict() for outage in timeline.outages], Outage._fields)
+    _print_rows([times._asdict() for times in timeline.states], TimeInStates._fields)
+    _print_rows([lag._asdict() for lag in timeline.lags], Lag._fields)
 
 
 @main.command()
@@ -250,9 +306,10 @@ def _quiet() -> Iterator[None]:
 
 
 def _plain(value: Any) -> Any:
-    """Named tuples and dataclasses as JSON has them."""
+    """Named tuples and dataclasses as JSON has them, with what is computed of them."""
     if hasattr(value, "_asdict"):
-        return {name: _plain(each) for name, each in value._asdict().items()}
+        computed = [name for name, member in vars(type(value)).items() if isinstance(member, property)]
+        return {name: _plain(getattr(value, name)) for name in (*value._fields, *computed)}
     if hasattr(value, "__dataclass_fields__"):
         return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, list | tuple):

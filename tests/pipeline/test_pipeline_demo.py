@@ -26,4 +26,4 @@ def test_the_demo_ends_with_an_audit_and_a_report_of_its_failover() -> None:
         assert [line.split()[0] for line in lines if re.match(r"\d+ +broker\d ", line)] == ["1", "2"]
         report = Path(lines[-1].removeprefix("report: "))
         assert report.is_relative_to(directory)
-        assert report.read_text(encoding="utf-8").count("<svg") == 2
+        assert report.read_text(encoding="utf-8").count("<figure") == 2

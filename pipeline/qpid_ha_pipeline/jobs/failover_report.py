@@ -2,91 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
+from .client_gaps import ClientGap
+from .drawing import Axis, Band, bands, document, key, parts, range_text, span_text, table, time_text
 from .failovers import PERCENTILES
-from .timeline import Generation, Lag, Timeline
+from .timeline import Generation, Lag, Outage, Phases, Service, Timeline
 
-_WIDTH, _ROW, _LEFT = 900, 26, 120
-_LED, _GAP, _IN_SYNC = "#2b6cb0", "#c53030", "#bee3f8"
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; color: #1a202c }
-h1 { font-size: 1.5rem } h2 { font-size: 1.2rem; margin-top: 2rem; overflow-wrap: anywhere }
-table { border-collapse: collapse; margin: .7rem 0 } th, td { padding: .2rem .8rem; border-bottom: 1px solid #e2e8f0 }
-th { text-align: left } td.number { text-align: right; font-variant-numeric: tabular-nums }
-svg { max-width: 100%; height: auto } svg text { font: 12px system-ui, sans-serif; fill: #1a202c }
-"""
-
-
+MOST_OUTAGES = 100
+"""Of more, the longest are shown."""
 _LIMITS = (
-    "Journals do not tell when a primary died, only what it wrote last; nor of a broker that is neither primary nor in"
-    " the in-sync set whether it was connecting, catching up, stopping or gone; nor what clients saw. Times of"
+    "Bounds are what journals and event streams prove. An idle primary writes nothing, so quiet hours before a failover"
+    " are uncertain, unless the brokers' state changes are given, too. Of a broker that is neither primary nor in the"
+    " in-sync set nobody says whether it was connecting, catching up, stopping or gone. Times of"
     " different brokers are as good as their clocks agree."
 )
-
 
 NO_GENERATION = (
     "No generation began in what is left of these journals: what is older was consolidated; a larger"
     " store.consolidate-at keeps more."
 )
+_SERVICE_TEXTS = {
+    Service.SERVING: "a primary led",
+    Service.WAITING: "it led, and waited for its in-sync set",
+    Service.UNCERTAIN: "uncertain",
+    Service.NOBODY: "nobody led",
+}
+_EVERYBODY = "cluster"
 
 
-def page(timelines: Sequence[Timeline]) -> str:
-    """The whole report."""
-    body = "".join(_section(timeline) for timeline in timelines) or "<p>These journals tell of no generation.</p>"
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Failovers</title>'
-        f"<style>{_STYLE}</style></head><body><h1>Failovers</h1>{body}</body></html>\n"
-    )
+def page(timelines: Sequence[Timeline], gaps: Sequence[ClientGap] | None = None) -> str:
+    """The whole report. `gaps`: what clients saw; None: no history was given."""
+    body = "".join(section(timeline) for timeline in timelines) or "<p>These journals tell of no generation.</p>"
+    return document("Failovers", body + client_section(gaps))
 
 
-def _section(timeline: Timeline) -> str:
+def section(timeline: Timeline) -> str:
+    """One cluster."""
     title = f"<h2>Cluster {escape(timeline.cluster or 'without a name')}</h2>"
     if not timeline.generations:
         return f"{title}<p>{NO_GENERATION}</p>"
-    failovers = timeline.generations[1:]
-    facts = [
-        ("generations", str(len(timeline.generations))),
-        ("time from the first to the last event", _span(timeline.span_s)),
-        ("without a primary, at most", _span(timeline.without_primary_s)),
-        ("availability, at least", f"{timeline.availability:.4%}"),
-    ]
     return "".join((
         title,
-        _table((), facts),
-        _drawing(timeline),
+        table((), facts(timeline)),
+        drawing(timeline),
+        outage_section(timeline.outages),
         "<h3>Generations</h3>",
-        _table(
+        table(
             (
-                "generation", "primary", "began", "events", "first LSN", "nobody led", "until work went on",
-                "until a new message", "cause",
+                "generation", "primary", "began", "events", "first LSN", "nobody led before",
+                "waited for its in-sync set", "until work", "until a new message", "cause",
             ),
-            (_line(each) for each in timeline.generations),
+            map(_line, timeline.generations, timeline.phases),
         ),
-        _bars(failovers),
         "<h3>Time in each state</h3>",
-        _table(
-            ("broker", "primary", "ready (in the in-sync set)", "silent: led, or was gone", "neither"),
-            ((each.broker, *(_span(value) for value in each[1:])) for each in timeline.states),
+        table(
+            ("broker", "primary", "primary, waiting", "ready (in the in-sync set)", "uncertain", "neither"),
+            ((times.broker, *map(span_text, times[1:])) for times in timeline.states),
         ),
-        "<h3>Replication lag of backups in the in-sync set, in seconds</h3>",
-        _table(
-            ("backup", "events", *(f"p{percentile * 100:g}" for percentile in PERCENTILES), "late, being away"),
-            (_lag(lag) for lag in timeline.lags),
-        ),
-        f"<p>{_LIMITS}</p>",
+        lag_section(timeline.lags),
+        f'<p class="note">{_LIMITS}</p>',
     ))  # fmt: skip
 
 
-def _line(each: Generation) -> tuple[str, ...]:
-    cause = f"{each.cause} (forced)" if each.forced else each.cause
+def facts(timeline: Timeline) -> list[tuple[str, str]]:
+    """Names and values."""
+    outage_s = timeline.time_s(Service.NOBODY, Service.WAITING)
+    uncertain_s = timeline.time_s(Service.UNCERTAIN)
+    return [
+        ("generations", str(len(timeline.generations))),
+        ("time from the first generation to the last sign", span_text(timeline.span_s)),
+        ("without service", range_text(outage_s, outage_s + uncertain_s)),
+        ("availability", availability_text(timeline)),
+    ]
+
+
+def availability_text(timeline: Timeline) -> str:
+    """Both bounds, or the value on which they agree."""
+    least, most = (f"{value:.4%}" for value in timeline.availability)
+    return most if least == most else f"{least} to {most}"
+
+
+def _line(generation: Generation, phases: Phases | None) -> tuple[str, ...]:
+    cause = f"{generation.cause} (forced)" if generation.forced else generation.cause
+    times: tuple[str, ...] = ("",) * 4
+    if phases is not None:
+        times = (
+            range_text(phases.nobody_at_least_s, phases.nobody_at_most_s),
+            range_text(phases.waiting_at_least_s, phases.waiting_at_most_s),
+            *("" if value is None else span_text(value) for value in (phases.work_s, phases.message_s)),
+        )
     return (
-        str(each.number), each.primary, _time(each.started_s), str(each.events), str(each.first_lsn),
-        _span(each.detection_s), _span(each.promotion_s), "" if each.publishing_s is None else _span(each.publishing_s),
-        cause,
+        str(generation.number), generation.primary, time_text(generation.started_s), str(generation.events),
+        str(generation.first_lsn), *times, cause,
     )  # fmt: skip
+
+
+def lag_section(lags: Sequence[Lag]) -> str:
+    """How far backups were behind."""
+    if not lags:
+        return ""
+    head = ("backup", "events", *(f"p{percentile * 100:g}" for percentile in PERCENTILES), "late, being away")
+    return f"<h3>Replication lag of backups in the in-sync set, in seconds</h3>{table(head, map(_lag, lags))}"
 
 
 def _lag(lag: Lag) -> tuple[str, ...]:
@@ -94,74 +112,67 @@ def _lag(lag: Lag) -> tuple[str, ...]:
     return (lag.broker, str(lag.events), *percentiles, str(lag.late_events))
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    top = f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in head)}</tr>" if head else ""
-    lines = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>" for row in rows)
-    return f"<table>{top}{lines}</table>"
-
-
-def _cell(value: str) -> str:
-    is_number = value[:1].isdigit()
-    return f'<td class="number">{escape(value)}</td>' if is_number else f"<td>{escape(value)}</td>"
-
-
-def _drawing(timeline: Timeline) -> str:
-    """A row for each broker: when it led (dark), and when it was in sync (light)."""
-    begin, span = timeline.generations[0].started_s, max(timeline.span_s, 0.001)
-    brokers = sorted({each.primary for each in timeline.generations} | {
-        member for each in timeline.memberships for member in each.members
+def drawing(timeline: Timeline, axis: Axis | None = None) -> str:
+    """A row for the cluster: whether a primary led; and one for each broker: when it led, and when it was in sync."""
+    axis = axis or Axis(timeline.stretches[0].begin_s if timeline.span_s else timeline.generations[0].started_s,
+                        timeline.generations[0].started_s + max(timeline.span_s, 0.001))  # fmt: skip
+    brokers = sorted({generation.primary for generation in timeline.generations} | {
+        member for change in timeline.memberships for member in change.members
     })  # fmt: skip
-    shapes = []
+    legend = key([*((service.value, text) for service, text in _SERVICE_TEXTS.items()), ("in-sync", "in sync")])
+    return bands("Who led", [_EVERYBODY, *brokers], _bars(timeline, axis), axis, legend)
 
-    def bar(broker: str, start_s: float, end_s: float, colour: str, title: str) -> None:
-        left = _LEFT + (start_s - begin) / span * (_WIDTH - _LEFT)
-        width = max((end_s - start_s) / span * (_WIDTH - _LEFT), 1)
-        top = brokers.index(broker) * _ROW + 4
-        shapes.append(
-            f'<rect x="{left:.1f}" y="{top}" width="{width:.1f}" height="{_ROW - 8}" fill="{colour}">'
-            f"<title>{escape(title)}</title></rect>"
-        )
 
-    ends = [*(each.at_s for each in timeline.memberships[1:]), begin + span]
-    for change, end in zip(timeline.memberships, ends, strict=False):
+def _bars(timeline: Timeline, axis: Axis) -> Iterator[Band]:
+    ends = [*(change.at_s for change in timeline.memberships[1:]), axis.end_s]
+    for change, end_s in zip(timeline.memberships, ends, strict=False):
         for member in change.members:
-            bar(member, change.at_s, end, _IN_SYNC, f"{member} in sync, epoch {change.epoch}")
-    for each in timeline.generations:
-        bar(each.primary, each.started_s, each.last_s, _LED, f"generation {each.number}: {each.primary} led")
-    names = "".join(f'<text x="0" y="{row * _ROW + 17}">{escape(broker)}</text>' for row, broker in enumerate(brokers))
-    height = len(brokers) * _ROW + 4
-    return f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" role="img">{names}{"".join(shapes)}</svg>'
+            yield Band(member, change.at_s, end_s, "in-sync", f"{member} in sync, epoch {change.epoch}")
+    for piece in timeline.stretches:
+        text = f"generation {piece.generation}, {piece.primary}: {_SERVICE_TEXTS[piece.service]}"
+        yield Band(_EVERYBODY, piece.begin_s, piece.end_s, piece.service, text)
+        if piece.service is not Service.NOBODY:
+            yield Band(piece.primary, piece.begin_s, piece.end_s, piece.service, text)
 
 
-def _bars(failovers: Sequence[Generation]) -> str:
-    """How long each failover took, and of what that was made."""
-    if not failovers:
+def outage_section(outages: Sequence[Outage]) -> str:
+    """How long each lasted, at least and at most, and what says so."""
+    if not outages:
         return ""
-    longest = max(each.detection_s + each.promotion_s for each in failovers) or 1.0
-    scale = (_WIDTH - _LEFT - 80) / longest
-    shapes = []
-    for row, each in enumerate(failovers):
-        top, first, second = row * _ROW + 4, each.detection_s * scale, each.promotion_s * scale
-        total = _span(each.detection_s + each.promotion_s)
-        shapes.append(
-            f'<text x="0" y="{top + 13}">generation {each.number}</text>'
-            f'<rect x="{_LEFT}" y="{top}" width="{max(first, 1):.1f}" height="{_ROW - 8}" fill="{_GAP}"/>'
-            f'<rect x="{_LEFT + first:.1f}" y="{top}" width="{max(second, 1):.1f}" height="{_ROW - 8}" fill="{_LED}"/>'
-            f'<text x="{_LEFT + first + second + 6:.1f}" y="{top + 13}">{total}</text>'
+    shown = sorted(sorted(outages, key=lambda outage: -outage.at_most_s)[:MOST_OUTAGES])
+    more = f'<p class="note">The {MOST_OUTAGES} longest of {len(outages)}.</p>' if len(outages) > len(shown) else ""
+    rows = [
+        (
+            f"generation {outage.generation}",
+            [(outage.at_least_s, "nobody"), (outage.at_most_s - outage.at_least_s, "uncertain")],
+            range_text(outage.at_least_s, outage.at_most_s),
         )
-    height = len(failovers) * _ROW + 4
-    return (
-        "<h3>Failover times</h3><p>Red: from the last event of the old primary to the new generation; blue: from there"
-        " until the first event of a client.</p>"
-        f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" role="img">{"".join(shapes)}</svg>'
-    )
+        for outage in shown
+    ]
+    return "".join((
+        "<h3>Outages</h3>", more,
+        parts("How long", rows, key([("nobody", "at least"), ("uncertain", "at most")])),
+        table(
+            ("until generation", "not before", "ended by", "lasted", "the old primary led until", "and was gone by"),
+            _outage_lines(shown),
+        ),
+    ))  # fmt: skip
 
 
-def _span(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.3f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def _outage_lines(outages: Iterable[Outage]) -> Iterator[tuple[str, ...]]:
+    for outage in outages:
+        yield (
+            str(outage.generation), time_text(outage.begin_s), time_text(outage.end_s),
+            range_text(outage.at_least_s, outage.at_most_s), outage.last_led or "-", outage.gone or "-",
+        )  # fmt: skip
 
 
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+def client_section(gaps: Sequence[ClientGap] | None) -> str:
+    """What clients saw, longest first."""
+    if gaps is None:
+        return ""
+    head = "<h2>What clients saw</h2><p>The longest times in which messages were sent, and none was confirmed.</p>"
+    if not gaps:
+        return f"{head}<p>No message has both its time of sending and its time of confirmation.</p>"
+    rows = ((time_text(gap.begin_s), time_text(gap.end_s), span_text(gap.seconds)) for gap in gaps)
+    return head + table(("from, by the clients' clock", "to", "lasted"), rows)

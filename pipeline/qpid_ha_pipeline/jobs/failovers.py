@@ -2,7 +2,8 @@
 
 A generation begins in the log, and each broker notes when it wrote each block, by its own clock: times across brokers
 are as good as those clocks agree. What a journal cannot tell is not guessed: when a primary died (only what it wrote
-last), who noticed that when, and when clients were back (only what came of them first).
+last), who noticed that when, and when clients were back (only what came of them first). So an outage has bounds; the
+state changes that brokers reported (`state_changes`) bring them closer together. `timeline` has the sums.
 """
 
 from __future__ import annotations
@@ -15,26 +16,38 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
-from .timeline import Generation, InSyncSetChange, Lag, Timeline
+from .state_changes import LINK_TIMEOUT_S, StateChange, narrowed
+from .timeline import Evidence, Generation, InSyncSetChange, Lag, Sign, Timeline
 
 PERCENTILES = (0.5, 0.9, 0.99, 1.0)
 COLUMNS = ("cluster", "broker", "set", "generation", "lsn", "local", "event", "written_at", "details")
 
 
-def timelines(journal: DataFrame) -> list[Timeline]:
-    """For each cluster in `journal`, which has COLUMNS. To the driver comes a line for each generation and change."""
-    table = journal.select(*COLUMNS).where("not local")
+def timelines(
+    journal: DataFrame, changes: Sequence[StateChange] = (), link_timeout_s: float = LINK_TIMEOUT_S
+) -> list[Timeline]:
+    """For each cluster in `journal`, which has COLUMNS. To the driver comes a line for each generation, change of the
+    in-sync set and broker.
+
+    `changes`: ascending; a broker's name tells to which cluster one belongs.
+    """
+    table = journal.select(*COLUMNS).where("not local and written_at is not null")
     clusters: dict[str, dict[str, list[Any]]] = {}
 
     def sort_in(name: str, frame: DataFrame) -> None:
         for row in frame.collect():
             clusters.setdefault(row["cluster"] or "", {}).setdefault(name, []).append(row)
 
-    for name, make in {"starts": _starts, "spans": _spans, "changes": _changes}.items():
-        sort_in(name, make(table))
+    sort_in("starts", _starts(table))
+    counting = _counting(table, clusters)
+    for name, make in {"spans": _spans, "changes": _changes}.items():
+        sort_in(name, make(counting))
     memberships = {cluster: _memberships(parts.get("changes", [])) for cluster, parts in clusters.items()}
     sort_in("lags", _lags(table, memberships))
-    return [_timeline(cluster, parts, memberships[cluster]) for cluster, parts in sorted(clusters.items())]
+    return [
+        _timeline(cluster, parts, memberships[cluster], changes, link_timeout_s)
+        for cluster, parts in sorted(clusters.items())
+    ]
 
 
 def _seconds(column: str) -> Column:
@@ -42,11 +55,26 @@ def _seconds(column: str) -> Column:
 
 
 def _starts(table: DataFrame) -> DataFrame:
-    """Each generation once, as the first broker wrote it."""
-    found = table.where("event = 'generation_started'")
-    return found.groupBy("cluster", "generation").agg(
+    """Each generation by each broker that has its beginning."""
+    starts = table.where("event = 'generation_started'")
+    return starts.groupBy("cluster", "generation", "broker").agg(
         sql.min("lsn").alias("lsn"), sql.first("details").alias("details"), sql.min(_seconds("written_at")).alias("at")
     )
+
+
+def _counting(table: DataFrame, clusters: Mapping[str, Mapping[str, list[Any]]]) -> DataFrame:
+    """Without what a primary wrote that the next generation did not take over: nobody was served with that."""
+    first_lsns = {
+        cluster: sorted({(row.generation, row.lsn) for row in parts["starts"]}) for cluster, parts in clusters.items()
+    }
+    ends = [
+        (cluster, generation, end_lsn)
+        for cluster, starts in first_lsns.items()
+        for (generation, _), (_, end_lsn) in pairwise(starts)
+    ]
+    limits = table.sparkSession.createDataFrame(ends, "of_cluster STRING, of_generation LONG, end_lsn LONG")
+    is_its = sql.expr("coalesce(cluster, '') = of_cluster and generation = of_generation")
+    return table.join(sql.broadcast(limits), is_its, "left").where("end_lsn is null or lsn < end_lsn")
 
 
 def _spans(table: DataFrame) -> DataFrame:
@@ -62,14 +90,14 @@ def _spans(table: DataFrame) -> DataFrame:
 
 def _changes(table: DataFrame) -> DataFrame:
     """Each change of the in-sync set once, as the first broker wrote it."""
-    found = table.where("event = 'in_sync_changed'")
-    return found.groupBy("cluster", "lsn", "details").agg(sql.min(_seconds("written_at")).alias("at"))
+    changes = table.where("event = 'in_sync_changed'")
+    return changes.groupBy("cluster", "generation", "lsn", "details").agg(sql.min(_seconds("written_at")).alias("at"))
 
 
 def _memberships(changes: list[Any]) -> tuple[InSyncSetChange, ...]:
     """The same, for people."""
     return tuple(
-        InSyncSetChange(row["at"], facts["epoch"], tuple(facts["members"]), row.lsn)
+        InSyncSetChange(row["at"], facts["epoch"], tuple(facts["members"]), row.lsn, row.generation)
         for row in sorted(changes, key=lambda row: row.lsn)
         for facts in [json.loads(row.details)]
     )
@@ -86,7 +114,7 @@ def _in_sync(table: DataFrame, memberships: Mapping[str, Sequence[InSyncSetChang
     return table.sparkSession.createDataFrame(rows, "cluster STRING, broker STRING, joined LONG, left LONG")
 
 
-_NEVER = InSyncSetChange(0.0, 0, (), (1 << 63) - 1)
+_NEVER = InSyncSetChange(0.0, 0, (), (1 << 63) - 1, 0)
 
 
 def _lags(table: DataFrame, memberships: Mapping[str, Sequence[InSyncSetChange]]) -> DataFrame:
@@ -117,28 +145,62 @@ def _lags(table: DataFrame, memberships: Mapping[str, Sequence[InSyncSetChange]]
     )
 
 
-def _timeline(cluster: str, parts: dict[str, list[Any]], memberships: tuple[InSyncSetChange, ...]) -> Timeline:
-    spans = {(row.broker, row.generation): row for row in parts.get("spans", [])}
-    generations: list[Generation] = []
-    for row in sorted(parts.get("starts", []), key=lambda row: row.generation):
-        generations.append(_generation(row, spans, generations[-1] if generations else None))
+def _timeline(
+    cluster: str, parts: dict[str, list[Any]], memberships: tuple[InSyncSetChange, ...],
+    changes: Sequence[StateChange], link_timeout_s: float,
+) -> Timeline:  # fmt: skip
+    starts: dict[int, list[Any]] = {}
+    for row in parts.get("starts", []):
+        starts.setdefault(row.generation, []).append(row)
+    spans: dict[int, dict[str, Any]] = {}
+    for row in parts.get("spans", []):
+        spans.setdefault(row.generation, {})[row.broker] = row
+    journals = [_generation(starts[number], spans[number], memberships) for number in sorted(starts)]
+    names = {name for change in memberships for name in change.members} | {
+        generation.primary for generation in journals
+    }
+    own = [change for change in changes if change.broker in names]
+    generations = narrowed(journals, memberships, own, link_timeout_s)
     lags = [
         Lag(row.broker, row.events, tuple(row.percentiles or ()), row.late_events)
         for row in sorted(parts.get("lags", []), key=lambda row: str(row.broker))
     ]
-    return Timeline(cluster, tuple(generations), memberships, tuple(lags))
+    return Timeline(cluster, generations, memberships, tuple(lags), max((change.at_s for change in own), default=0.0))
 
 
-def _generation(row: Any, spans: dict[tuple[str, int], Any], before: Generation | None) -> Generation:
-    facts = json.loads(row.details)
-    number, primary = row.generation, facts["primary"]
+def _generation(starts: Sequence[Any], spans: Mapping[str, Any], memberships: Sequence[InSyncSetChange]) -> Generation:
+    """`starts`: its first event as each broker wrote it; `spans`: its events, by broker."""
+    facts = json.loads(starts[0].details)
+    primary, number = facts["primary"], starts[0].generation
+    written_s = {row.broker: row["at"] for row in starts}
+    started_s = facts["started_at_ms"] / 1000 if facts["started_at_ms"] else min(written_s.values())
     # Where the primary's own journal is not among these, another broker's word has to do.
-    span = spans.get((primary, number)) or next(span for key, span in sorted(spans.items()) if key[1] == number)
-    started = facts["started_at_ms"] / 1000 if facts["started_at_ms"] else row["at"]
-    work = max(started, span.first_work or started)
+    span = spans.get(primary) or spans[min(spans)]
+    sets = [change for change in memberships if change.generation == number]
     return Generation(
-        number, primary, facts["cause"], facts["forced"], row.lsn, started, max(span["last"], started), span.events,
-        max(0.0, started - before.last_s) if before is not None else 0.0,
-        work - started if before is not None else 0.0,
-        None if before is None or span.first_message is None else max(0.0, span.first_message - work),
+        number, primary, facts["cause"], facts["forced"], starts[0].lsn, span.events, started_s,
+        _confirming(started_s, written_s, sets, span.first_work), Sign(max(span["last"], started_s), Evidence.JOURNAL),
+        None, span.first_work, span.first_message,
     )  # fmt: skip
+
+
+def _confirming(
+    started_s: float, written_s: Mapping[str, float], sets: Sequence[InSyncSetChange], first_work_s: float | None
+) -> tuple[float, float]:
+    """When all of an in-sync set held the generation's first event, which each of them wrote at `written_s`.
+
+    Of a broker whose journal does not have that event, because it is not among these or was folded, nothing is known.
+    A set of which all is known says when at the latest. If there is none: the change by which a broker was dropped
+    that may not have answered, and else the first work, because clients were there.
+    """
+    earliest = [_all_held(started_s, written_s, change) for change in sets]
+    latest = [_all_held(started_s, written_s, change) for change in sets if written_s.keys() >= set(change.members)]
+    if not latest and len(sets) > 1 and set(sets[0].members) - set(sets[1].members):
+        latest = [sets[1].at_s]
+    low_s = min(earliest, default=started_s)
+    return low_s, max(low_s, min(latest, default=first_work_s or started_s))
+
+
+def _all_held(started_s: float, written_s: Mapping[str, float], change: InSyncSetChange) -> float:
+    """As far as is known: by the primary and the others of the set, once that was the set."""
+    return max([started_s, change.at_s, *(written_s[name] for name in change.members if name in written_s)])

@@ -1,15 +1,49 @@
-"""What became of a cluster, as far as journals tell: who led when, who was in sync, and for how long.
+"""What became of a cluster, as far as journals and state changes tell: who led when, and how long nobody did.
 
-A journal knows who began a generation and who was in the in-sync set. It does not know of a broker that is neither
-whether it is connecting, catching up, stopping or dead; nor, behind the last event of a primary, whether that still led
-and had nothing to do, or was gone already.
+`stretches` cuts the time from the first generation to the last sign of a primary into pieces, each with its Service.
+Availability, outages and time in states are sums of these pieces, so they agree with each other.
+
+1. SERVING: a primary led, and its in-sync set held the beginning of its generation, so that it could confirm.
+2. WAITING: it led, and could confirm nothing: a broker of its in-sync set did not hold that beginning yet.
+3. UNCERTAIN: behind the last sign that a primary led: it had nothing to do, or was gone. Also where it cannot be told
+   whether a primary waited.
+4. NOBODY: the old primary is known to have gone, and the next generation had not begun.
+
+An idle primary writes nothing: hours without traffic before a failover are UNCERTAIN, unless an event stream says more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
+
+
+class Service(StrEnum):
+    """What can be said of a stretch of time; see the list above."""
+
+    SERVING = "serving"
+    WAITING = "waiting"
+    UNCERTAIN = "uncertain"
+    NOBODY = "nobody"
+
+
+class Evidence(StrEnum):
+    """What a bound comes from."""
+
+    JOURNAL = "its last event"
+    OWN_STREAM = "its own event stream"
+    LINK = "the link of a backup"
+    NEXT_GENERATION = "the next generation"
+    NOTHING = ""
+
+
+class Sign(NamedTuple):
+    """A moment in seconds since the epoch, and how it is known."""
+
+    at_s: float
+    evidence: Evidence
 
 
 class Generation(NamedTuple):
@@ -20,16 +54,20 @@ class Generation(NamedTuple):
     cause: str
     forced: bool
     first_lsn: int
-    started_s: float
-    last_s: float
-    """When its last event was written, by itself."""
     events: int
-    detection_s: float
-    """From the last event of the generation before to the start of this one: nobody led, or had nothing to do."""
-    promotion_s: float
-    """From there to the first event that is about a message or an object."""
-    publishing_s: float | None
-    """And from there to the first new message; None: there was none."""
+    """As its primary wrote them."""
+    started_s: float
+    """By its primary's clock."""
+    confirming_s: tuple[float, float]
+    """When all of its in-sync set held its first event: not before, and at the latest."""
+    led: Sign
+    """The last sign that its primary led."""
+    gone: Sign | None
+    """When its primary is known to have led no more; None: not before the next generation began."""
+    first_work_s: float | None
+    """The first event about a message or an object; None: there was none."""
+    first_message_s: float | None
+    """The first new message."""
 
 
 class Lag(NamedTuple):
@@ -53,6 +91,39 @@ class InSyncSetChange(NamedTuple):
     epoch: int
     members: tuple[str, ...]
     lsn: int
+    generation: int
+
+
+class Stretch(NamedTuple):
+    """A piece of time, and the generation that it belongs to: the last one that had begun."""
+
+    begin_s: float
+    end_s: float
+    service: Service
+    generation: int
+    primary: str
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.end_s - self.begin_s
+
+
+class Outage(NamedTuple):
+    """The time between two stretches in which a primary served, or before the first, or behind the last of them."""
+
+    begin_s: float
+    """Not before."""
+    end_s: float
+    """At the latest."""
+    at_least_s: float
+    at_most_s: float
+    generation: int
+    """With which it ended."""
+    last_led: Evidence
+    """What says that the old primary led until `begin_s`."""
+    gone: Evidence
+    """And what says that it was gone."""
 
 
 class TimeInStates(NamedTuple):
@@ -60,13 +131,30 @@ class TimeInStates(NamedTuple):
 
     broker: str
     primary_s: float
-    """From the start of its generations to their last events."""
+    """SERVING, as the primary."""
+    waiting_s: float
+    """WAITING, as the primary."""
     ready_s: float
     """In the in-sync set under another primary; also while nobody led."""
-    silent_s: float
-    """Behind the last event of a generation of its own, before the next one: it led, or was gone."""
+    uncertain_s: float
+    """UNCERTAIN, as the primary: it led, or was gone."""
     apart_s: float
     """`connecting`, `catchup`, `stopping`, or not there at all."""
+
+
+class Phases(NamedTuple):
+    """Of the failover with which a generation began, in seconds."""
+
+    nobody_at_least_s: float
+    nobody_at_most_s: float
+    """From the last sign of the old primary to the start of this generation."""
+    waiting_at_least_s: float
+    waiting_at_most_s: float
+    """From there until it could confirm."""
+    work_s: float | None
+    """From its start to the first event about a message or an object, for which somebody has to want something."""
+    message_s: float | None
+    """From its start to the first new message."""
 
 
 class Timeline(NamedTuple):
@@ -76,55 +164,184 @@ class Timeline(NamedTuple):
     generations: tuple[Generation, ...]
     memberships: tuple[InSyncSetChange, ...]
     lags: tuple[Lag, ...]
+    end_s: float = 0.0
+    """The last sign of any broker, where the last primary is known to have gone; else the last sign of that counts."""
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """In order and without gaps."""
+        return stretches(self.generations, self.end_s)
 
     @property
     def span_s(self) -> float:
-        """From the first to the last event."""
-        return self.generations[-1].last_s - self.generations[0].started_s if self.generations else 0.0
+        """From the first generation to the last sign of a primary."""
+        pieces = self.stretches
+        return pieces[-1].end_s - pieces[0].begin_s if pieces else 0.0
+
+    def time_s(self, *services: Service) -> float:
+        """How long it was so."""
+        return sum(piece.seconds for piece in self.stretches if piece.service in services)
 
     @property
-    def without_primary_s(self) -> float:
-        """How long nobody led, at most: a quiet time before a failover counts, too."""
-        return sum(each.detection_s + each.promotion_s for each in self.generations[1:])
+    def availability(self) -> tuple[float, float]:
+        """The part of the span in which a primary served: at least, and at most."""
+        span_s = self.span_s
+        if span_s <= 0:
+            return 1.0, 1.0
+        serving_s, uncertain_s = self.time_s(Service.SERVING), self.time_s(Service.UNCERTAIN)
+        return serving_s / span_s, min(1.0, (serving_s + uncertain_s) / span_s)
 
     @property
-    def availability(self) -> float:
-        """The part of the span in which somebody led."""
-        return 1 - self.without_primary_s / self.span_s if self.span_s > 0 else 1.0
+    def outages(self) -> tuple[Outage, ...]:
+        """In order."""
+        return tuple(outages(self.stretches, self.generations))
+
+    @property
+    def phases(self) -> tuple[Phases | None, ...]:
+        """Of each generation; None for the first."""
+        return tuple(phases(self.generations, self.end_s))
 
     @property
     def states(self) -> tuple[TimeInStates, ...]:
         """For how long each broker was what."""
-        return times_in_states(self.generations, self.memberships)
+        return times_in_states(self.stretches, self.memberships)
+
+
+class Moments(NamedTuple):
+    """Of one generation, ascending."""
+
+    start_s: float
+    confirming_earliest_s: float
+    confirming_latest_s: float
+    led_s: float
+    gone_s: float
+    next_s: float
+    """The next generation's start, or the end of it all."""
+
+
+def moments(generations: Sequence[Generation], end_s: float = 0.0) -> tuple[Moments, ...]:
+    """The one place that says when what began, and the next ended; `generations` ascending, and so is what is returned.
+
+    Clocks of brokers differ, so times may be out of order: each moment then is as late as the one before it.
+    """
+    return tuple(
+        _moments(generation, start_s, next_s)
+        for generation, (start_s, next_s) in zip(generations, pairwise(_starts(generations, end_s)), strict=True)
+    )
+
+
+def _moments(generation: Generation, start_s: float, next_s: float) -> Moments:
+    earliest_s, latest_s = generation.confirming_s
+    led_s, gone_s = generation.led.at_s, next_s if generation.gone is None else generation.gone.at_s
+    low_s = _between(start_s, earliest_s, next_s)
+    high_s = _between(low_s, min(latest_s, max(gone_s, led_s)), next_s)
+    led_s = _between(high_s, led_s, next_s)
+    return Moments(start_s, low_s, high_s, led_s, _between(led_s, gone_s, next_s), next_s)
+
+
+def _starts(generations: Sequence[Generation], end_s: float) -> list[float]:
+    """Of each generation, ascending, and the end of it all."""
+    starts: list[float] = []
+    for generation in generations:
+        starts.append(max([generation.started_s, *starts[-1:]]))
+    if generations:
+        last = generations[-1]
+        starts.append(max(starts[-1], last.led.at_s, end_s if last.gone is not None else 0.0))
+    return starts
+
+
+def _between(low: float, value: float, high: float) -> float:
+    return min(max(low, value), high)
+
+
+_SERVICES = (Service.WAITING, Service.UNCERTAIN, Service.SERVING, Service.UNCERTAIN, Service.NOBODY)
+"""Between the Moments."""
+
+
+def stretches(generations: Sequence[Generation], end_s: float = 0.0) -> tuple[Stretch, ...]:
+    """All time from the first to the last of the moments, in order; none is empty."""
+    return tuple(
+        Stretch(begin_s, until_s, service, generation.number, generation.primary)
+        for generation, times in zip(generations, moments(generations, end_s), strict=True)
+        for service, (begin_s, until_s) in zip(_SERVICES, pairwise(times), strict=True)
+        if until_s > begin_s
+    )
+
+
+def outages(pieces: Sequence[Stretch], generations: Sequence[Generation]) -> Iterator[Outage]:
+    """Runs of pieces in which nobody certainly served."""
+    signs = {generation.number: generation for generation in generations}
+    run: list[Stretch] = []
+    served: Generation | None = None
+    for piece in (*pieces, None):
+        if piece is not None and piece.service is not Service.SERVING:
+            run.append(piece)
+            continue
+        if run:
+            yield _outage(run, served, run[-1].generation if piece is None else piece.generation)
+        run = []
+        served = None if piece is None else signs[piece.generation]
+
+
+def _outage(run: Sequence[Stretch], served: Generation | None, generation: int) -> Outage:
+    certain_s = sum(piece.seconds for piece in run if piece.service is not Service.UNCERTAIN)
+    uncertain_s = sum(piece.seconds for piece in run if piece.service is Service.UNCERTAIN)
+    last_led, gone = Evidence.NOTHING, Evidence.NOTHING
+    if served is not None:
+        last_led = served.led.evidence
+        gone = Evidence.NEXT_GENERATION if served.gone is None else served.gone.evidence
+    return Outage(run[0].begin_s, run[-1].end_s, certain_s, certain_s + uncertain_s, generation, last_led, gone)
+
+
+def phases(generations: Sequence[Generation], end_s: float = 0.0) -> Iterator[Phases | None]:
+    """Of each generation; None for the first, because nothing is said of the time before it."""
+    before: Moments | None = None
+    for generation, times in zip(generations, moments(generations, end_s), strict=True):
+        if before is None:
+            yield None
+        else:
+            work_s, message_s = generation.first_work_s, generation.first_message_s
+            yield Phases(
+                before.next_s - before.gone_s,
+                before.next_s - before.led_s,
+                times.confirming_earliest_s - times.start_s,
+                times.confirming_latest_s - times.start_s,
+                None if work_s is None else max(0.0, work_s - times.start_s),
+                None if message_s is None else max(0.0, message_s - times.start_s),
+            )
+        before = times
 
 
 def times_in_states(
-    generations: Sequence[Generation], memberships: Sequence[InSyncSetChange]
+    pieces: Sequence[Stretch], memberships: Sequence[InSyncSetChange]
 ) -> tuple[TimeInStates, ...]:  # fmt: skip
     """For each broker that is named anywhere; both ascending."""
-    brokers = sorted({each.primary for each in generations} | {name for each in memberships for name in each.members})
-    spent = {broker: dict.fromkeys(TimeInStates._fields[1:], 0.0) for broker in brokers}
-    for begin, end in pairwise(_moments(generations, memberships)):
-        led = next((each for each in reversed(generations) if each.started_s <= begin), None)
-        members = next((each.members for each in reversed(memberships) if each.at_s <= begin), ())
-        for broker in brokers:
-            spent[broker][_state(broker, led, members, begin)] += end - begin
+    names = {piece.primary for piece in pieces} | {name for change in memberships for name in change.members}
+    spent = {broker: dict.fromkeys(TimeInStates._fields[1:], 0.0) for broker in sorted(names)}
+    for piece in _cut(pieces, [change.at_s for change in memberships]):
+        members = next((change.members for change in reversed(memberships) if change.at_s <= piece.begin_s), ())
+        for broker, times in spent.items():
+            times[_state(broker, piece, members)] += piece.seconds
     return tuple(TimeInStates(broker, **times) for broker, times in spent.items())
 
 
-def _moments(generations: Sequence[Generation], memberships: Sequence[InSyncSetChange]) -> list[float]:
-    """At which anything changes, no later than the last event."""
-
-    def all_of() -> Iterator[float]:
-        for each in generations:
-            yield from (each.started_s, each.last_s)
-        yield from (each.at_s for each in memberships)
-
-    last = max((each.last_s for each in generations), default=0.0)
-    return sorted({moment for moment in all_of() if moment <= last})
+def _cut(pieces: Sequence[Stretch], moments: Sequence[float]) -> Iterator[Stretch]:
+    """The pieces, and none goes on beyond one of the moments."""
+    for piece in pieces:
+        within = sorted({moment for moment in moments if piece.begin_s < moment < piece.end_s})
+        for begin_s, end_s in pairwise([piece.begin_s, *within, piece.end_s]):
+            yield piece._replace(begin_s=begin_s, end_s=end_s)
 
 
-def _state(broker: str, led: Generation | None, members: Sequence[str], moment: float) -> str:
-    if led is not None and led.primary == broker:
-        return "primary_s" if moment < led.last_s else "silent_s"
+_AS_PRIMARY = {
+    Service.SERVING: "primary_s",
+    Service.WAITING: "waiting_s",
+    Service.UNCERTAIN: "uncertain_s",
+    Service.NOBODY: "apart_s",
+}
+
+
+def _state(broker: str, piece: Stretch, members: Sequence[str]) -> str:
+    if piece.primary == broker:
+        return _AS_PRIMARY[piece.service]
     return "ready_s" if broker in members else "apart_s"
