@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from tempfile import TemporaryFile
 from typing import Final
 
@@ -20,6 +22,7 @@ from .amqp.primary import PrimaryConnection
 from .amqp.publishing import DEDUPLICATION, Publisher, chunks_of
 from .errors import PipelineError
 
+_ADDRESSES_MOST: Final = 100
 _QUERY_ID: Final = "sql.streaming.queryId"
 """Local property that Spark gives to the tasks of a stream."""
 
@@ -64,12 +67,32 @@ class _Writer:
 
     def _publish(self, batches: Iterable[pa.RecordBatch], encoder: Encoder) -> Written:
         rows = 0
+        routed = (message for batch in batches for message in encoder.routed(batch))
         with PrimaryConnection(self._options.cluster) as primary:
-            publisher = Publisher(primary, self._options.target or None, together=self._is_numbered)
-            for chunk in chunks_of(message for batch in batches for message in encoder.messages(batch)):
-                publisher.deliver(chunk)
-                rows += len(chunk)
+            publishers = _Publishers(primary, self._options.target, together=self._is_numbered)
+            for address, messages in groupby(routed, key=itemgetter(0)):
+                for chunk in chunks_of(message for _, message in messages):
+                    publishers.to(address).deliver(chunk)
+                    rows += len(chunk)
         return Written(rows)
+
+
+class _Publishers:
+    """One for each address, of which the last `_ADDRESSES_MOST` stay attached."""
+
+    def __init__(self, primary: PrimaryConnection, target: str, *, together: bool) -> None:
+        self._primary, self._target, self._together = primary, target, together
+        self._publishers: dict[str, Publisher] = {}
+
+    def to(self, address: str) -> Publisher:
+        """`address`: empty for the target, or where there is none for the addresses in the messages."""
+        publisher = self._publishers.pop(address, None)
+        if publisher is None:
+            publisher = Publisher(self._primary, address or self._target or None, together=self._together)
+        self._publishers[address] = publisher
+        if len(self._publishers) > _ADDRESSES_MOST:
+            self._publishers.pop(next(iter(self._publishers))).detach()
+        return publisher
 
 
 @contextmanager

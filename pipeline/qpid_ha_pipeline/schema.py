@@ -120,6 +120,15 @@ MESSAGE_COLUMNS: Final = frozenset({
 """For which a message has to be looked into."""
 
 
+COPY_COLUMNS: Final = (
+    "durable", "priority", "ttl_ms", "first_acquirer", "delivery_count", "delivery_annotations_typed",
+    "message_annotations_typed", "amqp_message_id_typed", "user_id", "to", "subject", "reply_to",
+    "correlation_id_typed", "content_type", "content_encoding", "absolute_expiry", "created_at", "group_id",
+    "group_sequence", "reply_to_group_id", "application_properties_typed", "body_sections", "footer_typed",
+)  # fmt: skip
+"""All that is in a message, part by part, in columns that `qpid-amqp` writes: `payload` has it in one piece."""
+
+
 def full_schema(*, is_permissive: bool = False) -> StructType:
     """All columns."""
     return struct_of((*COLUMNS, DAMAGE) if is_permissive else COLUMNS)

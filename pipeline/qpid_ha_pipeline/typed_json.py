@@ -15,7 +15,7 @@ import json
 import math
 import struct
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -86,6 +86,23 @@ def map_of(data: bytes, at: int, key: str) -> Json:
 def encoded_map(entries: Json, key: str) -> bytes:
     """What `map_of` gives, as an encoded map. Raises PipelineError."""
     return _sized(_MAP_CODES, *_map_content(entries, key))
+
+
+def encoded_bytes(name: str, data: bytes) -> bytes:
+    """Text or bytes as a `binary`, a `string` or a `symbol`."""
+    if len(data) <= _SHORT_MOST:
+        return bytes((_CODES[name] - 0x10, len(data))) + data
+    return bytes((_CODES[name],)) + len(data).to_bytes(4, "big") + data
+
+
+def list_of_encoded(values: Sequence[bytes]) -> bytes:
+    """A list of values that are encoded."""
+    return _sized(_LIST_CODES, b"".join(values), len(values)) if values else bytes((_EMPTY_LIST,))
+
+
+def map_of_encoded(entries: Sequence[bytes]) -> bytes:
+    """A map; of each entry, key and value are encoded."""
+    return _sized(_MAP_CODES, b"".join(entries), 2 * len(entries))
 
 
 def text_of(value: Json) -> str:
@@ -247,10 +264,7 @@ def _encode_bare(name: str, bare: Json) -> bytes:
         case "array":
             return _sized(_ARRAY_CODES, *_array_content(bare))
     if name in _TEXTS:
-        data, short = _TEXTS[name][1](bare), _CODES[name] - 0x10
-        if len(data) <= _SHORT_MOST:
-            return bytes((short, len(data))) + data
-        return bytes((_CODES[name],)) + len(data).to_bytes(4, "big") + data
+        return encoded_bytes(name, _TEXTS[name][1](bare))
     if name not in _WRITERS:
         raise PipelineError(f"AMQP has no type {name!r}: expected one of {', '.join(sorted(_CODES))}")
     data = _wide(name, bare)

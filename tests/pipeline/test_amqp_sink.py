@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from blocking_client import BlockingClient, Management
 from live_query import cluster_of, numbers
-from qpid_ha_pipeline.amqp.encoding import PRODUCER, SEQUENCE, Encoder, MonotonicPositions, check_written_schema
+from qpid_ha_pipeline.amqp.encoding import Encoder, MonotonicPositions, check_written_schema
+from qpid_ha_pipeline.amqp.numbering import PRODUCER, SEQUENCE
 from qpid_ha_pipeline.amqp.options import WriteOptions
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.amqp.publishing import Publisher

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from blocking_client import BlockingClient, Management, bodies
 from failover_load import FailoverLoad
 from live_query import numbers, publish
-from qpid_ha_pipeline.amqp.encoding import PRODUCER, SEQUENCE
+from qpid_ha_pipeline.amqp.numbering import PRODUCER, SEQUENCE
 from qpid_ha_pipeline.errors import reason_of
 from running_broker import RunningBroker
 from running_cluster import RunningCluster

@@ -21,11 +21,11 @@ from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.fold import fold
 from qpid_ha_broker.store.inspection import examine
 from qpid_ha_broker.store.recovery import recover
+from qpid_ha_pipeline.amqp.numbering import renumbered
 from qpid_ha_pipeline.jobs.audit import HISTORY_COLUMNS, Audit, audit
 from qpid_ha_pipeline.jobs.consolidate import snapshots
 from qpid_ha_pipeline.jobs.failover_report import NO_GENERATION, page
 from qpid_ha_pipeline.jobs.failovers import timelines
-from qpid_ha_pipeline.jobs.replay import unnumbered
 from qpid_ha_pipeline.jobs.stores import verdict
 from qpid_ha_pipeline.main import main
 from running_broker import RunningBroker
@@ -463,7 +463,7 @@ def test_what_is_sent_again_has_no_number_any_more() -> None:
     numbers: Any = {proton.symbol("x-opt-qpid-producer"): "orders", proton.symbol("x-opt-qpid-sequence"): 7}
     message.annotations = {**numbers, proton.symbol("x-opt-other"): "kept"}
     again = proton.Message()
-    again.decode(unnumbered(bytes(message.encode())))
+    again.decode(renumbered(bytes(message.encode())))
     assert (again.id, again.body, again.annotations) == ("m1", "x", {"x-opt-other": "kept"})
 
 

@@ -68,6 +68,9 @@ def test_the_examples_run(
     assert sorted(row.body_text for row in once.collect()) == ["one", "two"]
     copied = spark.read.format("qpid-amqp").options(brokers=broker.url, queue="orders-copy").load()
     assert sorted(row.body_text for row in copied.collect()) == ["one", "two"]
+    for queue in ("orders-restored", "orders-parts"):
+        copied = spark.read.format("qpid-amqp").options(brokers=broker.url, queue=queue).load()
+        assert [row.body_text for row in copied.collect()] == ["an order"] * 5
     left = spark.sql(titled_blocks("pipeline.md", "sql")["what-is-left"]).collect()
     assert {row.queue: row.messages for row in left} == {"orders": 3, "billing": 1}
 

@@ -1,11 +1,12 @@
-"""AMQP values of every type at random, and what two encodings of one value have in common, both by Proton."""
+"""AMQP values and messages at random, and what two encodings of one have in common, both by Proton."""
 
 from __future__ import annotations
 
 import math
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -155,3 +156,112 @@ SCALARS: dict[int, Callable[[Data, Random], None]] = {
     Data.STRING: lambda data, random: data.put_string(_text(random)),
     Data.SYMBOL: lambda data, random: data.put_symbol(proton.symbol(random.choice(("", "x-opt-a", "s" * 300)))),
 }
+
+HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES = range(0x70, 0x75)
+DATA, SEQUENCE, VALUE, FOOTER = range(0x75, 0x79)
+_NULL = (Data.NULL, None)
+_HEADER_DEFAULTS = [(Data.BOOL, False), (Data.UBYTE, 4), _NULL, (Data.BOOL, True), (Data.UINT, 0)]
+"""The broker writes a header anew: first acquirer where the sender does not say otherwise, no time to live of 0."""
+
+
+class RandomMessages:
+    """With sections of every kind, each of them in some. All are durable: no journal keeps others."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._values = RandomValues(random)
+
+    def encoded(self) -> bytes:
+        """One message."""
+        bodies = {DATA: self._bytes, SEQUENCE: self._sequence, VALUE: self._values.put}
+        code = self._random.choice(list(bodies))
+        count = 1 if code == VALUE else self._random.choice((1, 1, 2, 20))
+        return b"".join((
+            _section(HEADER, self._header),
+            *(self._map(code, Data.SYMBOL) for code in (DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS)),
+            _section(PROPERTIES, self._properties) if self._random.random() < 0.8 else b"",
+            self._map(APPLICATION_PROPERTIES, Data.STRING),
+            *(_section(code, bodies[code]) for _ in range(count)),
+            self._map(FOOTER, Data.SYMBOL),
+        ))  # fmt: skip
+
+    def _map(self, code: int, key: int) -> bytes:
+        if self._random.random() < 0.4:
+            return b""
+        return _section(code, lambda data: self._values.put_map(data, 2, key))
+
+    def _header(self, data: Data) -> None:
+        random = self._random
+        fields: list[Put] = [
+            lambda data: data.put_bool(True),
+            lambda data: data.put_ubyte(random.choice((0, 4, 9, 255))),
+            lambda data: data.put_uint(random.choice((0, 3_600_001, 86_399_999, (1 << 32) - 1))),
+            lambda data: data.put_bool(random.random() < 0.5),
+            lambda data: data.put_uint(random.choice((0, 3, (1 << 32) - 1))),
+        ]
+        self._fields(data, fields, always=1)
+
+    def _properties(self, data: Data) -> None:
+        identifiers = (Data.STRING, Data.ULONG, Data.UUID, Data.BINARY)
+        kinds: tuple[Sequence[int], ...] = (
+            identifiers, (Data.BINARY,), (Data.STRING,), (Data.STRING,), (Data.STRING,), identifiers, (Data.SYMBOL,),
+            (Data.SYMBOL,), (), (), (Data.STRING,), (Data.UINT,), (Data.STRING,),
+        )  # fmt: skip
+        fields = [partial(self._put_one_of, kinds) if kinds else self._put_time for kinds in kinds]
+        self._fields(data, fields)
+
+    def _put_one_of(self, kinds: Sequence[int], data: Data) -> None:
+        self._values.put_scalar(data, self._random.choice(kinds))
+
+    def _put_time(self, data: Data) -> None:
+        data.put_timestamp(self._random.choice((0, -1, 1_790_000_000_001, 253_402_300_799_999)))
+
+    def _fields(self, data: Data, fields: Sequence[Put], always: int = 0) -> None:
+        data.put_list()
+        data.enter()
+        for place, put in enumerate(fields[: self._random.randint(always, len(fields))]):
+            if place < always or self._random.random() < 0.7:
+                put(data)
+            else:
+                data.put_null()
+        data.exit()
+
+    def _bytes(self, data: Data) -> None:
+        self._values.put_scalar(data, Data.BINARY)
+
+    def _sequence(self, data: Data) -> None:
+        data.put_list()
+        data.enter()
+        for _ in range(self._random.choice((0, 1, 5))):
+            self._values.put(data, 2)
+        data.exit()
+
+
+def _section(code: int, put: Put) -> bytes:
+    data = Data()
+    data.put_described()
+    data.enter()
+    data.put_ulong(code)
+    put(data)
+    data.exit()
+    return bytes(data.encode())
+
+
+def message_in(payload: bytes) -> list[Any]:
+    """All sections of a message, each with all its values and their types; fields that are not there are null."""
+    header, sections = _HEADER_DEFAULTS, []
+    for _, ((_, code), value) in values_in(payload):
+        if code not in (HEADER, PROPERTIES):
+            sections.append((int(code), value))
+            continue
+        _, fields = value
+        while fields and fields[-1] == _NULL:
+            fields.pop()
+        if code == HEADER:
+            header = [given if given != _NULL else usual for given, usual in zip(fields, header, strict=False)]
+            header += _HEADER_DEFAULTS[len(header) :]
+        elif fields:
+            sections.append((PROPERTIES, fields))
+    if header[2] == (Data.UINT, 0):
+        header[2] = _NULL
+    return [header, *sections]

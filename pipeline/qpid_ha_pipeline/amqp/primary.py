@@ -82,6 +82,10 @@ class PrimaryConnection:
             self._connection = self._connect()
         return self._connection
 
+    def is_open(self, connection: BrokerConnection) -> bool:
+        """Whether it is the one that `connection` gives."""
+        return connection is self._connection
+
     def _connect(self) -> BrokerConnection:
         candidates = [*([self._last] if self._last else []), *self.cluster.brokers]
         reason = BrokerLost("there is no broker")

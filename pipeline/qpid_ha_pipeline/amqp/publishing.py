@@ -86,6 +86,12 @@ class Publisher:
             raise PipelineError(f"cannot publish to {self._target}: {error}") from None
         return self._primary.connection()
 
+    def detach(self) -> None:
+        """Give up the link, if the broker is still there; it is attached again when it is needed."""
+        attached, self._attached = self._attached, None
+        if attached is not None and self._primary.is_open(attached.connection):
+            attached.end()
+
     @property
     def _target(self) -> str:
         return self._address or "the addresses in the column `to`"
@@ -112,6 +118,12 @@ class _Attached:
         self._waiting: dict[Delivery, tuple[int, Any]] = {}
         self._accepted: set[int] = set()
         self._refusal = ""
+
+    def end(self) -> None:
+        """Close its links."""
+        self.connection.end(self._link)
+        if self._commands is not None:
+            self._commands.end()
 
     def send(self, missing: list[bytes]) -> str:
         """Takes what was accepted out of `missing`, also when the broker is lost; returns why the rest was refused."""
@@ -179,6 +191,10 @@ class _Coordinator:
         self._outcome: RemoteOutcome | None = None
         self._state = 0
         self._answer: tuple[bytes, str] | None = None
+
+    def end(self) -> None:
+        """Close its link."""
+        self._connection.end(self._link)
 
     def declare(self) -> bytes:
         """A new transaction's id."""

@@ -9,18 +9,16 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
 
-import proton
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from qpid_ha_pipeline.amqp.encoding import PRODUCER, SEQUENCE
+from qpid_ha_pipeline.amqp.numbering import renumbered
 from qpid_ha_pipeline.amqp.options import WriteOptions
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.amqp.publishing import Publisher, chunks_of
 from qpid_ha_pipeline.errors import rows_told_plainly
 
 COLUMNS = ("cluster", "set", "lsn", "event", "queue", "queue_id", "payload")
-_MARK = PRODUCER.encode()
 
 
 def replay(journal: DataFrame, options: WriteOptions) -> int:
@@ -48,19 +46,7 @@ def _send(payloads: Iterable[bytes], target: str, options: WriteOptions) -> int:
     count = 0
     with PrimaryConnection(options.cluster) as primary:
         publisher = Publisher(primary, target, together=True)
-        for chunk in chunks_of(unnumbered(payload) for payload in payloads):
+        for chunk in chunks_of(map(renumbered, payloads)):
             publisher.deliver(chunk)
             count += len(chunk)
     return count
-
-
-def unnumbered(payload: bytes) -> bytes:
-    """The message without the number that its producer gave it: a broker would take it for a duplicate of itself."""
-    if _MARK not in payload:
-        return payload
-    message = proton.Message()
-    message.decode(payload)
-    for name in (PRODUCER, SEQUENCE):
-        if message.annotations:
-            message.annotations.pop(proton.symbol(name), None)
-    return bytes(message.encode())
