@@ -20,8 +20,8 @@ from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import check_settable
 from qpid_ha_broker.model.resources import Resources
 
-MEASURED_MOST = 10_000
-"""Messages that one request counts: some milliseconds."""
+MEASURED_MOST = 2_000
+"""Messages that one request counts: a millisecond or two."""
 MAX_KEY_BYTES = 1024
 """Of a binding: a topic exchange keeps a node for each word of it."""
 
