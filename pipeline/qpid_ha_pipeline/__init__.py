@@ -9,9 +9,14 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `qpid-journal` and `qpid-amqp` known to a session. None of its settings is changed."""
+    """Make `qpid-journal` and `qpid-amqp` known to a session. None of its settings is changed.
+
+    Whoever sets QPID_HA_PASSWORD to something else afterwards calls it again.
+    """
     from .amqp_source import AmqpDataSource
+    from .environment import environment_handed_over
     from .journal_source import JournalDataSource
 
-    spark.dataSource.register(JournalDataSource)
-    spark.dataSource.register(AmqpDataSource)
+    with environment_handed_over(spark):
+        spark.dataSource.register(JournalDataSource)
+        spark.dataSource.register(AmqpDataSource)

@@ -40,6 +40,14 @@ _NAMES: Final = (
     "checksums",
 )  # fmt: skip
 _KNOWN: Final = {name.lower(): name for name in _NAMES}
+_SPARKS_OWN: Final = frozenset({
+    "checkpointlocation", "queryname", "outputmode", "truncate", "numrows",
+    "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms",
+    "collation", "comment", "external", "is_managed_location", "location", "owner", "provider",
+})  # fmt: skip
+"""Of a query, and of a table in a catalog: Spark hands them to sources and sinks with what is theirs."""
+_SPARKS_COPIES: Final = "option."
+"""How a catalog begins the name of each option that it keeps a second time."""
 _MIN_PARTITION_BYTES: Final = 64 * 1024
 _Member = TypeVar("_Member", bound=StrEnum)
 
@@ -81,7 +89,7 @@ class JournalOptions:
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> JournalOptions:
         """From what a user wrote. Raises PipelineError that names the option, and what was expected."""
-        options = {_canonical(name): value for name, value in given.items()}
+        options = {_canonical(name): value for name, value in given.items() if not is_sparks_own(name)}
         paths = (*_paths(options), *([options["path"]] if options.get("path") else []))
         if not paths:
             raise PipelineError("no data directory is given: use load(PATH) or the option paths, a JSON list")
@@ -110,6 +118,11 @@ class JournalOptions:
             checksums=truth_in("checksums", options.get("checksums", "true")),
             several_clusters=truth_in("severalClusters", options.get("severalClusters", "false")),
         )
+
+
+def is_sparks_own(name: str) -> bool:
+    """Whether an option with this name, in upper or lower case, is between Spark and its user."""
+    return name.lower() in _SPARKS_OWN or name.lower().startswith(_SPARKS_COPIES)
 
 
 def _canonical(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from blocking_client import BlockingClient, Management, bodies
 from failover_load import FailoverLoad
 from live_query import numbers, publish
+from qpid_ha_pipeline import register
+from qpid_ha_pipeline.amqp.brokers import PASSWORD_VARIABLE
 from qpid_ha_pipeline.amqp.numbering import PRODUCER, SEQUENCE
-from qpid_ha_pipeline.errors import reason_of
+from qpid_ha_pipeline.amqp.options import ReadOptions, WriteOptions
+from qpid_ha_pipeline.errors import PipelineError, reason_of
+from qpid_ha_pipeline.options import JournalOptions
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
 
@@ -137,6 +141,69 @@ def test_a_password_is_in_no_plan_and_a_wrong_one_is_told(spark: SparkSession, t
         with pytest.raises(AnalysisException) as caught:
             refused.count()
         assert "does not let ali in" in str(reason_of(caught.value))
+
+
+@pytest.mark.skipif(SASLPASSWD is None, reason="saslpasswd2 is missing: install sasl2-bin")
+def test_the_password_in_the_environment_is_that_of_the_process_that_asks(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's own processes were started before it was set."""
+    users = tmp_path / "users.sasldb"
+    command = [str(SASLPASSWD), "-p", "-c", "-f", str(users), "ali"]
+    subprocess.run(command, input=b"open sesame", check=True, timeout=30)
+    before = dict(spark.sparkContext.environment)
+    with RunningBroker({"sasl.users-db": users, "sasl.allow-anonymous": False}) as broker:
+        options = {"brokers": broker.url, "user": "ali"}
+        monkeypatch.setenv(PASSWORD_VARIABLE, "open sesame")
+        register(spark)
+        rows = spark.sql("select 'x' as value").write.format("qpid-amqp")
+        rows.options(**options, target="q").mode("append").save()
+        table = spark.read.format("qpid-amqp").options(**options, queue="q").load()
+        assert table.count() == 1
+        assert spark.sparkContext.environment == before
+    monkeypatch.undo()
+    register(spark)
+
+
+@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"once": True}, {"processingTime": "1 second"}])
+def test_what_spark_hands_to_a_sink_of_its_own_accord_is_no_slip(
+    spark: SparkSession, broker: RunningBroker, tmp_path: Path, trigger: dict[str, Any]
+) -> None:
+    name = next(iter(trigger))
+    publish(broker.url, f"all-{name}", *numbers(3))
+    live = spark.readStream.format("qpid-amqp").option("brokers", broker.url).load(f"all-{name}")
+    writer = live.selectExpr("body_text as value").writeStream.format("qpid-amqp").outputMode("append")
+    writer = writer.queryName(f"copy_{name.lower()}").partitionBy("value").trigger(**trigger)
+    writer = writer.options(brokers=broker.url, checkpointLocation=str(tmp_path), truncate=False, numRows=2)
+    query = writer.start(f"all-{name}-copy")
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    with BlockingClient(broker.url) as client:
+        assert bodies(client.consume(f"all-{name}-copy")) == numbers(3)
+
+
+def test_a_view_in_sql_has_the_options_of_a_table(spark: SparkSession, broker: RunningBroker) -> None:
+    publish(broker.url, "viewed", *numbers(3))
+    spark.sql(f"create temporary view viewed using `qpid-amqp` options (brokers '{broker.url}', queue 'viewed')")
+    try:
+        assert spark.sql("select count(*) as n from viewed").first() == (3,)
+    finally:
+        spark.catalog.dropTempView("viewed")
+
+
+@pytest.mark.parametrize("parse", [ReadOptions.parse, WriteOptions.parse, JournalOptions.parse])
+def test_only_slips_are_refused(parse: Callable[[dict[str, str]], object]) -> None:
+    """Names as Spark hands them on: those of a query in lower case, those of a table in a catalog twice."""
+    ours = {"brokers": "amqp://127.0.0.1", "path": "x"} if parse != JournalOptions.parse else {"path": "x"}
+    sparks = dict.fromkeys(
+        ("checkpointlocation", "queryname", "outputmode", "truncate", "numrows", "provider", "owner", "option.path"),
+        "x",
+    )
+    assert parse({**ours, **sparks}) == parse(ours)
+    with pytest.raises(PipelineError, match=r"has no option 'pth'.*did you mean path"):
+        parse({**ours, "pth": "x"})
 
 
 def test_a_stream_lives_through_a_failover_without_losing_or_repeating_a_row(

@@ -50,9 +50,11 @@ def test_the_examples_run(
 ) -> None:
     blocks = titled_blocks("pipeline.md", "python")
     publish(broker.url, "orders", "one", "two")
+    publish(broker.url, "inbox", "one")
     given = {
         "brokers": broker.url, "live_checkpoint": str(tmp_path / "live"),
-        "once_checkpoint": str(tmp_path / "once"),
+        "once_checkpoint": str(tmp_path / "once"), "consume_checkpoint": str(tmp_path / "taken"),
+        "consume_output": str(tmp_path / "inbox"),
         "data_dir": str(filled.data_dir), "checkpoint": str(tmp_path / "checkpoint"), "output": str(tmp_path / "out"),
         "spark": spark,
     }  # fmt: skip
@@ -93,7 +95,7 @@ def test_every_option_of_live_queues_is_told() -> None:
     for part, names in ((reading, READ_NAMES), (writing, WRITE_NAMES)):
         rows = part.split("| option | default | |")[1].split("\n\n")[0].splitlines()[2:]
         told = set(re.findall(r"`(\w+)`", "\n".join(row.split("|")[1] for row in rows)))
-        assert told | {"path", "maxRowsPerTrigger"} >= set(names)
+        assert told | {"path", "maxRowsPerTrigger", "numPartitions"} >= set(names)
         assert told <= set(names)
     assert all(f"`{name}`" in reading for name in LIVE_COLUMNS)
 

@@ -68,7 +68,9 @@ def find_login(user: str, password_file: str, environment: Mapping[str, str]) ->
         return BrokerLogin()
     if not password_file:
         if PASSWORD_VARIABLE not in environment:
-            raise PipelineError(f"user {user}: where is the password? Give passwordFile or set {PASSWORD_VARIABLE}")
+            raise PipelineError(
+                f"user {user}: where is the password? Give passwordFile, or set {PASSWORD_VARIABLE} before `register`"
+            )
         return BrokerLogin(user, environment[PASSWORD_VARIABLE])
     try:
         return BrokerLogin(user, read_password_file(Path(password_file)))

@@ -13,7 +13,7 @@ from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.engine import Delivery
 from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LinkRefused
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
-from qpid_ha_pipeline.amqp.queues import ManagementClient, NoSuchQueue, QueueFacts
+from qpid_ha_pipeline.amqp.queues import ManagementClient, Measured, NoSuchQueue, PrimaryManagement, QueueFacts
 from qpid_ha_pipeline.errors import PipelineError
 
 _AFTER: Final = "qpid-ha.org:after:ulong"
@@ -52,34 +52,40 @@ class PlaceLost(Exception):
 class LiveQueue:
     """One queue, whoever is primary; it may be another one for each call."""
 
-    def __init__(self, primary: PrimaryConnection, name: str) -> None:
+    def __init__(self, primary: PrimaryConnection, name: str, management: PrimaryManagement | None = None) -> None:
+        """`management`: one for several queues."""
         self.primary = primary
         self.name = name
-        self._asked: BrokerConnection | None = None
-        self._management: ManagementClient | None = None
+        self._management = management or PrimaryManagement(primary)
 
     def facts(self) -> QueueFacts:
         """As they are now. Raises NoSuchQueue, PipelineError."""
-        return self.primary.run(self._facts)
-
-    def _facts(self, connection: BrokerConnection) -> QueueFacts:
-        try:
-            if self._asked is not connection or self._management is None:
-                self._management = ManagementClient(connection)
-                self._asked = connection
-            return self._management.queue(self.name)
-        except LinkRefused as error:
-            raise PipelineError(f"{connection.broker} does not tell of queue {self.name}: {error}") from None
+        return self._management.ask(lambda client: client.queue(self.name))
 
     def facts_for(self, place: QueuePlace) -> QueueFacts:
         """As they are once the log has come to `place`, which a new primary may still have to make certain.
 
         Raises PlaceLost when it never does, or the queue is another one, NoSuchQueue, PipelineError.
         """
+        return self._at(place, accepts=False)
+
+    def accept(self, place: QueuePlace) -> None:
+        """Consume all up to `place` that no consumer holds. Raises as `facts_for`; nothing is taken then."""
+        self._at(place, accepts=True)
+
+    def _at(self, place: QueuePlace, *, accepts: bool) -> QueueFacts:
         deadline = time.monotonic() + self.primary.cluster.failover_timeout_s
+
+        def look(client: ManagementClient) -> QueueFacts:
+            facts = client.queue(self.name)
+            self.check(place, facts)
+            # Of the broker that has just said that the place means something there, and of no other.
+            if accepts and facts.log_position >= place.message_id:
+                client.accept(self.name, place.queue_id, place.message_id)
+            return facts
+
         while True:
-            facts = self.facts()
-            self._check(place, facts)
+            facts = self._management.ask(look)
             if facts.log_position >= place.message_id:
                 return facts
             if time.monotonic() > deadline:
@@ -89,7 +95,8 @@ class LiveQueue:
                 )
             time.sleep(_PAUSE_S)
 
-    def _check(self, place: QueuePlace, facts: QueueFacts) -> None:
+    def check(self, place: QueuePlace, facts: QueueFacts) -> None:
+        """Raises PlaceLost when `place` means nothing in the queue as it is now."""
         if place.queue_id != facts.queue_id:
             raise PlaceLost(f"queue {self.name} was deleted and declared again, or its qpid.replicate was changed")
         if facts.is_local != bool(place.broker) or (place.broker and place.broker != facts.broker):
@@ -109,6 +116,35 @@ class LiveQueue:
             return self.primary.run(look)
         except LinkRefused as error:
             raise self._explained(error) from None
+
+    def position_before(self, time_ms: int) -> int:
+        """Behind which message there is all that came at that time or later. Raises NoSuchQueue, PipelineError."""
+        return self._management.ask(lambda client: client.position_before(self.name, time_ms))
+
+    def count_after(self, place: QueuePlace, most: int) -> int:
+        """How many messages there are behind `place`; not much more than `most` are counted. Raises as `facts`."""
+        last, count, is_whole = place.message_id, 0, False
+        while count < most and not is_whole:
+            found = self._measure(last, most, _NO_END - 1)
+            last, count, is_whole = found.last, count + found.messages, found.is_whole
+        return count
+
+    def end_of_bytes(self, place: QueuePlace, end: int, size: int) -> int:
+        """The id, `end` at most, up to which messages behind `place` have so many bytes; but at least of one."""
+        last, left = place.message_id, size
+        while last < end:
+            found = self._measure(last, _NO_END - 1, left)
+            if found.size > left and last != place.message_id:  # the one that is always counted
+                return last
+            last, left = found.last, left - found.size
+            if found.is_whole:
+                return end
+            if left <= 0:
+                return min(last, end)
+        return min(last, end)
+
+    def _measure(self, after: int, messages: int, size: int) -> Measured:
+        return self._management.ask(lambda client: client.measure(self.name, after, messages, size))
 
     def between(self, begin: QueuePlace, end: int) -> Iterator[BrowsedChunk]:
         """What is there behind `begin` and up to the id `end`. Raises as `facts_for`."""

@@ -3,34 +3,52 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, TypeVar
 
 import proton
 
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.engine import Delivery, Sender
 from qpid_ha_broker.events.layout import is_local_lsn
-from qpid_ha_pipeline.amqp.connection import BrokerConnection
+from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LinkRefused
+from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.errors import PipelineError
 
 _NODE: Final = "$management"
-_OK, _NOT_FOUND = 200, 404
+_OK, _NOT_FOUND, _CONFLICT, _NOT_IMPLEMENTED = 200, 404, 409, 501
 _CREDIT: Final = 10
+_ATTRIBUTES: Final = ("name", "id", "newest_message", "log_position", "messages")
+
+Result = TypeVar("Result")
 
 
 class QueueFacts(NamedTuple):
-    """`newest_message`: 0 when there is none. `log_position`: all up to there is committed. `broker`: its name."""
+    """`newest_message`: 0 when there is none. `log_position`: all up to there is committed. `broker`: its name.
+
+    `messages`: how many there are, those included that consumers hold.
+    """
 
     name: str
     queue_id: int
     newest_message: int
     log_position: int
     broker: str
+    messages: int = 0
 
     @property
     def is_local(self) -> bool:
         """Its messages' ids are those of this one broker."""
         return is_local_lsn(self.log_position)
+
+
+class Measured(NamedTuple):
+    """Committed messages behind a position: how many, their bytes, the last one's id, and whether that is all."""
+
+    messages: int
+    size: int
+    last: int
+    is_whole: bool
 
 
 class NoSuchQueue(Exception):
@@ -43,6 +61,7 @@ class ManagementClient:
     def __init__(self, connection: BrokerConnection) -> None:
         self._connection = connection
         self._answers: list[proton.Message] = []
+        self._part = b""
         self._name = f"replies-{uuid.uuid4().hex}"
         self._replies = connection.receiver(_NODE, self, name=self._name)
         engine.give_credit(self._replies, _CREDIT)
@@ -51,51 +70,114 @@ class ManagementClient:
 
     def queue(self, name: str) -> QueueFacts:
         """Raises NoSuchQueue, BrokerLost, PipelineError."""
-        body = self._ask({"operation": "READ", "type": "queue", "name": name})
-        if body is None:
-            raise NoSuchQueue(name)
+        body = self._ask_of("READ", name)
         try:
-            queue_id, newest, position = (int(body[key]) for key in ("id", "newest_message", "log_position"))
-        except (KeyError, TypeError, ValueError):
-            raise PipelineError(
-                f"{self._connection.broker} does not tell positions of queues: it is an older release"
-            ) from None
-        broker = self._connection.engine.connection.remote_container or ""
-        return QueueFacts(name, queue_id, newest, position, broker)
+            return self._facts([body[key] for key in _ATTRIBUTES])
+        except KeyError:
+            raise self._is_older() from None
 
-    def _ask(self, properties: dict[str, Any]) -> dict[str, Any] | None:
-        request: Any = proton.Message(properties=properties, reply_to=self._name, id=uuid.uuid4().hex)
+    def queues(self) -> Iterator[QueueFacts]:
+        """All that there are. Raises BrokerLost, PipelineError."""
+        offset, total = 0, 1
+        while offset < total:
+            pages = {"entityType": "queue", "offset": offset}
+            answer = self._ask({"operation": "QUERY", **pages}, {"attributeNames": list(_ATTRIBUTES)})
+            rows: list[list[Any]] = answer.body["results"]
+            yield from map(self._facts, rows)
+            offset, total = offset + len(rows), int(answer.properties["total"]) if rows else 0
+
+    def position_before(self, name: str, time_ms: int) -> int:
+        """Behind which message there is all that came at that time or later. Raises as `queue`."""
+        return int(self._ask_of("LOCATE", name, timestamp=proton.ulong(time_ms))["position"])
+
+    def measure(self, name: str, after: int, messages: int, size: int) -> Measured:
+        """What lies behind `after`, of so many messages and bytes at most; not always as many. Raises as `queue`."""
+        limits = {"after": after, "messages": messages, "bytes": size}
+        body = self._ask_of("MEASURE", name, **{key: proton.ulong(value) for key, value in limits.items()})
+        return Measured(int(body["messages"]), int(body["bytes"]), int(body["last"]), bool(body["whole"]))
+
+    def accept(self, name: str, queue_id: int, up_to: int) -> int:
+        """Consume what nobody else has acquired; how many messages that were. Raises as `queue`."""
+        limits = {"id": proton.ulong(queue_id), "up_to": proton.ulong(up_to)}
+        return int(self._ask_of("ACCEPT", name, **limits)["accepted"])
+
+    def _facts(self, values: list[Any]) -> QueueFacts:
+        try:
+            queue_id, newest, position, messages = map(int, values[1:])
+        except (TypeError, ValueError):
+            raise self._is_older() from None
+        broker = self._connection.engine.connection.remote_container or ""
+        return QueueFacts(str(values[0]), queue_id, newest, position, broker, messages)
+
+    def _is_older(self) -> PipelineError:
+        return PipelineError(f"{self._connection.broker} cannot tell positions of queues: it is an older release")
+
+    def _ask_of(self, operation: str, name: str, **properties: Any) -> dict[str, Any]:
+        answer = self._ask({"operation": operation, "type": "queue", "name": name, **properties})
+        if not isinstance(answer.body, dict):
+            raise self._is_older()
+        return answer.body
+
+    def _ask(self, properties: dict[str, Any], body: Any = None) -> Any:
+        request: Any = proton.Message(properties=properties, body=body, reply_to=self._name, id=uuid.uuid4().hex)
         self._connection.wait(lambda: self._sender.credit > 0)
         self._sender.send_settled(bytes(request.encode()))
         self._answers.clear()
         self._connection.wait(lambda: self._answers)
         engine.give_credit(self._replies, 1)
         answer: Any = self._answers.pop()
-        found: dict[str, Any] = answer.properties or {}
-        if found.get("statusCode") == _NOT_FOUND:
-            return None
-        if found.get("statusCode") != _OK or not isinstance(answer.body, dict):
-            raise PipelineError(
-                f"{self._connection.broker} refuses: {found.get('statusDescription', 'it says not why')}"
-            )
-        return answer.body
+        status = (answer.properties or {}).get("statusCode")
+        if status == _OK:
+            return answer
+        reason = (answer.properties or {}).get("statusDescription", "it says not why")
+        if status == _NOT_FOUND:
+            raise NoSuchQueue(properties.get("name", ""))
+        if status == _CONFLICT:  # it was primary until a moment ago
+            raise BrokerLost(f"{self._connection.broker}: {reason}")
+        if status == _NOT_IMPLEMENTED:
+            raise self._is_older()
+        raise PipelineError(f"{self._connection.broker} refuses: {reason}")
 
     # --- see engine.Receiving and engine.Sending
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         message: Any = proton.Message()
-        message.decode(payload)
+        message.decode(self._part + payload)
+        self._part = b""
         self._answers.append(message)
         engine.forget(delivery) if settled else engine.accept_all([delivery])
 
     def partial(self, delivery: Delivery, data: bytes) -> None:
-        """The answers that are asked for are small."""
+        self._part += data
 
     def aborted(self, delivery: Delivery) -> None:
-        """Nothing was kept."""
+        self._part = b""
 
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
         """Requests are sent settled."""
 
     def flow(self) -> None:
         """The credit is looked at when it is needed."""
+
+
+class PrimaryManagement:
+    """Asks whoever is primary, on the connection that is there."""
+
+    def __init__(self, primary: PrimaryConnection) -> None:
+        self._primary = primary
+        self._connection: BrokerConnection | None = None
+        self._client: ManagementClient | None = None
+
+    def ask(self, question: Callable[[ManagementClient], Result]) -> Result:
+        """Again at the next primary when the broker is lost meanwhile. Raises as `question`, and PipelineError."""
+
+        def step(connection: BrokerConnection) -> Result:
+            try:
+                if self._client is None or self._connection is not connection:
+                    self._client = ManagementClient(connection)
+                    self._connection = connection
+                return question(self._client)
+            except LinkRefused as error:
+                raise PipelineError(f"{connection.broker} does not tell of its queues: {error}") from None
+
+        return self._primary.run(step)
