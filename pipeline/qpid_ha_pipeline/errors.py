@@ -33,6 +33,7 @@ class JournalDamaged(PipelineError):
     """What lies in a file is not what was written."""
 
     def __init__(self, file: str, offset: int, text: str) -> None:
+        self.file, self.offset, self.text = file, offset, text
         super().__init__(
             f"{file}, offset {offset}: {text}; to read what is good of it, use the option mode=permissive,"
             " and to see what can be done, `qpid-ha store check`"

@@ -12,11 +12,12 @@ from pyspark.sql.types import StructType
 from .errors import PipelineError, rows_told_plainly, told_plainly
 from .journal.batches import read_group
 from .journal.filters import RowFilters
-from .journal.part import JournalPart, generations_of, grouped, part_of
+from .journal.part import JournalPart, grouped
+from .journal.replicas import event_parts, logs_of, state_parts
 from .journal.stores import find
 from .journal.survey import SurveyedStore, look
 from .journal_stream import JournalStreamReader
-from .options import Isolation, JournalOptions
+from .options import JournalOptions, View
 from .schema import check_schema, full_schema, schema_of
 
 NAME = "qpid-journal"
@@ -60,21 +61,18 @@ class JournalTableReader(DataSourceReader):
 
     @told_plainly
     def partitions(self) -> Sequence[InputPartition]:
-        """Of about `partitionBytes` each: segments, or pieces of one."""
-        parts = [part for store in look_at_all(self._options) for part in self._parts(store)]
-        return grouped(parts, self._options.partition_bytes)
+        """Of about `partitionBytes` each: segments, or pieces of one. The state of a store is one task."""
+        options, logs = self._options, logs_of(look_at_all(self._options))
+        if options.view is View.STATE:
+            states = [part for log in logs for part in state_parts(log, options)]
+            return grouped(states, options.partition_bytes)
+        events = [part for log in logs for part in event_parts(log, options) if self._may_have_rows(part)]
+        return grouped(events, options.partition_bytes)
 
-    def _parts(self, store: SurveyedStore) -> Iterator[JournalPart]:
-        if self._options.isolation is Isolation.COMMITTED:
-            most: int | None = store.committed_lsn
-        else:
-            most = None
-        for segment in store.segments:
-            for piece in segment.pieces:
-                if self._filters.may_be_in(piece):
-                    yield part_of(store, segment, piece, max_lsn=most)
-        if store.damages and "damage" in self._schema.names:
-            yield damages_part(store)
+    def _may_have_rows(self, part: JournalPart) -> bool:
+        if part.damages:
+            return "damage" in self._schema.names
+        return self._filters.may_be_in(part.piece)
 
     @rows_told_plainly
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -83,19 +81,13 @@ class JournalTableReader(DataSourceReader):
         return read_group(partition, arrow, self._filters, self._options)
 
 
-def damages_part(store: SurveyedStore) -> JournalPart:
-    """Reads nothing: tells of what the driver has found."""
-    segment = store.segments[0]
-    return JournalPart(
-        store.directory, segment._replace(pieces=()), 0, 0, 0, (), generations_of(store), store.cluster,
-        damages=store.damages,
-    )  # fmt: skip
-
-
 def look_at_all(options: JournalOptions) -> list[SurveyedStore]:
-    """All stores that the options name. Raises PipelineError, also for stores that do not belong together."""
+    """All stores that the options name, with what is wrong with each, which another one may make good.
+
+    Raises PipelineError, also for stores that do not belong together.
+    """
     stores = [
-        look(directory, is_permissive=options.is_permissive, piece_bytes=options.partition_bytes)
+        look(directory, is_permissive=True, piece_bytes=options.partition_bytes)
         for directory in find(options.paths, options.set)
     ]
     if not options.several_clusters:

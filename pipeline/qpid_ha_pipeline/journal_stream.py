@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,27 +21,31 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from qpid_ha_broker.ha.frames import GenerationEntry
 from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES
 from qpid_ha_broker.store.layout import segment_numbers
 
-from .errors import PipelineError, rows_told_plainly, told_plainly
+from .errors import JournalDamaged, PipelineError, rows_told_plainly, told_plainly
 from .journal.batches import read_group
 from .journal.filters import RowFilters
-from .journal.part import JournalPart, grouped, part_of
+from .journal.followed import FollowedLog, FollowedReplica, Position, log_of
+from .journal.part import NONE, JournalPart, LsnRange, grouped, origin_of, part_of
 from .journal.positions import (
     NOWHERE,
     JournalPlace,
     JournalStep,
     first_place,
+    generation_at,
     look_from,
     pieces_between,
     place_after,
     steps,
     why_lost,
 )
+from .journal.replicas import covering, history_of
 from .journal.stores import Directory, StoreId, find, identities
 from .journal.survey import Known, SurveyedStore, Wanted
-from .options import Isolation, JournalOptions
+from .options import Isolation, JournalOptions, Replicas, View
 from .schema import check_schema
 
 Offsets = dict[str, dict[str, int]]
@@ -52,6 +59,10 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_schema(schema)
         if options.is_permissive:
             raise PipelineError("mode=permissive: only for a batch: a stream must not go on past what it may yet read")
+        if options.view is View.STATE:
+            raise PipelineError("view=state: only for a batch: a stream begins with the state, and goes on with events")
+        if options.replicas is Replicas.DISCARDED:
+            raise PipelineError("replicas=discarded: only for a batch: a stream follows the log that counts")
         self._options = options
         self._schema = schema
         self._filters = RowFilters(options)
@@ -86,20 +97,22 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """From `start` as far as may be, and no further than `limit`: at least one block, if there is any."""
         directories = self._directories()
-        begins = {name: _place(start, name, each) for name, each in directories.items()}
-        ways = {name: self._way(name, directories[name], begin, _enough(limit)) for name, begin in begins.items()}
-        total = sum(_size(step, limit) for way in ways.values() for step in way)
-        places = {**self._missing(start, directories), **begins}
-        for name, way in ways.items():
-            share = _share(limit, sum(_size(step, limit) for step in way), total)
-            for step in way:
-                size = _size(step, limit)
-                if share is not None and size > share and places[name] != begins[name]:
-                    break
-                share = None if share is None else share - size
-                places[name] = step.place
-                if share is not None and share <= 0:
-                    break
+        places = {**self._missing(start, directories), **_places(start, directories)}
+        wanted = _enough(limit)
+        logs = list(self._logs(start, directories, lambda _name: wanted).values())
+        ways = {each.name: self._way(each) for log in logs for each in log.replicas}
+        readers = [log.furthest(ways) for log in logs]
+        total = sum(_size(step, limit) for reader in readers for step in ways[reader.name])
+        for log, reader in zip(logs, readers, strict=True):
+            self._check_loss(log, reader)
+            way = ways[reader.name]
+            places[reader.name] = _end(
+                reader, way, limit, _share(limit, sum(_size(step, limit) for step in way), total)
+            )
+            for each in log.replicas:
+                if each is not reader:  # it is read for its own log, and must not overtake
+                    within = [step.place for step in ways[each.name] if step.place.in_log <= places[reader.name].in_log]
+                    places[each.name] = within[-1] if within else each.begin
         return _offsets(places)
 
     @told_plainly
@@ -119,16 +132,19 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found = self._frontier(look_from(directory, begin), begin)
             if found != begin:
                 return found
-        return first_place(look_from(directory, NOWHERE))
+        store = look_from(directory, NOWHERE)
+        return self._frontier(store, first_place(store))
 
     def _frontier(self, store: SurveyedStore, begin: JournalPlace) -> JournalPlace:
         place = begin
-        for step in self._steps(store, begin):
+        for step in self._steps(store, begin, history_of(store)):
             place = step.place
         return place
 
-    def _steps(self, store: SurveyedStore, begin: JournalPlace) -> Iterator[JournalStep]:
-        return steps(store, begin, only_committed=self._options.isolation is not Isolation.ALL)
+    def _steps(
+        self, store: SurveyedStore, begin: JournalPlace, history: Sequence[GenerationEntry]
+    ) -> Iterator[JournalStep]:
+        return steps(store, begin, history, only_committed=self._options.isolation is not Isolation.ALL)
 
     def _missing(self, start: Offsets, directories: Mapping[StoreId, Directory]) -> dict[StoreId, JournalPlace]:
         """Where to go on with stores that were read and are not here: they may come back."""
@@ -141,49 +157,136 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return missing
 
-    def _way(self, name: StoreId, directory: Directory, begin: JournalPlace, wanted: Wanted) -> list[JournalStep]:
-        store, begin = self._look(directory, begin, wanted)
-        target = self._target.get(name) if self._target is not None else None
+    def _way(self, replica: FollowedReplica) -> list[JournalStep]:
+        target = self._target.get(replica.name) if self._target is not None else None
         return [
             step
-            for step in self._steps(store, begin)
+            for step in self._steps(replica.store, replica.begin, replica.history)
             if target is None or (step.place.segment, step.place.offset) <= (target.segment, target.offset)
         ]
 
-    def _look(self, directory: Directory, begin: JournalPlace, wanted: Wanted) -> tuple[SurveyedStore, JournalPlace]:
-        """What is behind `begin`; where that is gone, either an error or what is left."""
+    def _logs(
+        self, start: Offsets, directories: Mapping[StoreId, Directory], wanted: Callable[[StoreId], Wanted]
+    ) -> dict[str, FollowedLog]:
+        """What lies behind `start`. A replica that is damaged is left out as long as there is another one."""
+        begins, logs, damages = _places(start, directories), dict[str, FollowedLog](), dict[str, PipelineError]()
+        for name, directory in directories.items():
+            log = name if self._is_alone(name, directory) else log_of(name)
+            try:
+                replica = self._look(name, directory, begins[name], wanted(name))
+            except JournalDamaged as error:
+                damages.setdefault(log, error)
+                continue
+            log = log if replica.history else name  # nobody has led it: it cannot be compared
+            followed = logs.setdefault(log, FollowedLog())
+            followed.replicas.append(replica)
+            followed.delivered = max(followed.delivered, begins[name].in_log)
+        for log, damage in damages.items():
+            if log not in logs:
+                raise damage
+        for name, place in start.items():  # those that are not here, too
+            if log_of(name) in logs:
+                followed = logs[log_of(name)]
+                followed.delivered = max(followed.delivered, JournalPlace.from_json(place).in_log)
+        for followed in logs.values():
+            followed.forget_former_store()
+        return logs
+
+    def _is_alone(self, name: StoreId, directory: Directory) -> bool:
+        """Whether it is no replica of others, or is not to be taken for one."""
+        return name == directory.path or self._options.replicas is Replicas.ALL
+
+    def _look(self, name: StoreId, directory: Directory, begin: JournalPlace, wanted: Wanted) -> FollowedReplica:
+        """What is behind `begin`, or what is left where that is gone."""
         known = self._known.setdefault(directory.path, {})
         store = look_from(directory, begin, wanted=wanted, known=known)
         lost = why_lost(store, begin)
-        if lost is None:
-            return store, begin
-        if self._options.fail_on_data_loss:
+        if lost is not None or (not begin.offset and begin.segment < store.first_number):
+            store = look_from(directory, NOWHERE, wanted=wanted, known=known)
+            begin = first_place(store)
+        return FollowedReplica(name, store, begin, history_of(store), lost)
+
+    def _check_loss(self, log: FollowedLog, reader: FollowedReplica) -> None:
+        """Raises PipelineError for events that the stream cannot give any more, or should not have given."""
+        if not self._options.fail_on_data_loss:
+            return
+        go_on = "to go on with what is left, set failOnDataLoss=false, or begin with a new checkpoint"
+        for replica in log.replicas:
+            path = replica.store.directory.path
+            if replica.lost is not None and (
+                replica.has_own_log or (replica.lacks(log.delivered) and replica is reader)
+            ):
+                raise PipelineError(f"{path}: {replica.lost}; {go_on}")
+        if reader.lacks(log.delivered):
             raise PipelineError(
-                f"{directory.path}: {lost}; to go on with what is left, set failOnDataLoss=false, or begin with a new"
-                " checkpoint"
+                f"{reader.store.directory.path}: the events after LSN {log.delivered[1]} are in no store any more, what"
+                f" is kept begins after LSN {reader.store.complete_from - 1}; {go_on}"
             )
-        store = look_from(directory, NOWHERE, wanted=wanted, known=known)
-        return store, first_place(store)
+        discarded = log.discarded(reader)
+        if not discarded.is_empty:
+            raise PipelineError(
+                f"LSNs {discarded.first} to {discarded.last}, which were read before, were discarded: the cluster went"
+                f" on without them, as {reader.store.directory.path} has it; {go_on}"
+            )
 
     # --- reading
 
     @told_plainly
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """What lies between two offsets."""
+        directories = self._directories()
+        ends = _places(end, directories)
+        logs = self._logs(start, directories, lambda name: partial(_is_before, ends[name].segment))
         parts: list[JournalPart] = []
-        for name, directory in self._directories().items():
-            begin, until = _place(start, name, directory), _place(end, name, directory)
-            if (begin.segment, begin.offset) != (until.segment, until.offset):
-                parts += self._parts(directory, begin, until)
+        for key, log in logs.items():
+            its_ends = {name: JournalPlace.from_json(place) for name, place in end.items() if log_of(name) == key}
+            its_ends |= {each.name: ends[each.name] for each in log.replicas}
+            parts += self._parts(log, its_ends)
         return grouped(parts, self._options.partition_bytes)
 
-    def _parts(self, directory: Directory, begin: JournalPlace, end: JournalPlace) -> Iterator[JournalPart]:
-        store, begin = self._look(directory, begin, lambda number, _events, _bytes: number <= end.segment)
-        most = store.committed_lsn if self._options.isolation is not Isolation.ALL else None
-        for segment, piece in pieces_between(store, begin, end, self._options.partition_bytes):
-            if self._filters.may_be_in(piece):
-                skip = begin.skip + 1 if begin.skip and (segment.number, piece.begin) == begin[:2] else 0
-                yield part_of(store, segment, piece, max_lsn=most, min_lsn=skip)
+    def _parts(self, log: FollowedLog, ends: Mapping[StoreId, JournalPlace]) -> Iterator[JournalPart]:
+        reader = log.reader(ends)
+        last = max(place.in_log for place in ends.values())
+        if reader is not None:
+            self._check_loss(log, reader)
+        elif last > log.delivered:  # it is damaged, or not here any more
+            yield from self._from_another(log, last)
+        for replica in log.replicas:
+            if replica.begin[:2] < ends[replica.name][:2]:
+                yield from self._of_replica(log, replica, ends[replica.name], is_reader=replica is reader)
+
+    def _of_replica(
+        self, log: FollowedLog, replica: FollowedReplica, end: JournalPlace, *, is_reader: bool
+    ) -> Iterator[JournalPart]:
+        store, lsns, origin = replica.store, NONE, origin_of(replica.store, replica.history)
+        if is_reader and self._options.isolation is Isolation.ALL and len(log.replicas) == 1:
+            lsns = LsnRange(replica.begin.skip + 1 if replica.begin.skip else 0)  # what was taken back comes again
+        elif is_reader:
+            lsns = log.new_lsns(replica)
+            origin = replace(origin, substitutes=log.substitutes(replica))
+        if is_reader and self._options.isolation is not Isolation.ALL:
+            lsns = lsns.within(LsnRange(0, store.committed_lsn))
+        for segment, piece in pieces_between(store, replica.begin, end, self._options.partition_bytes):
+            if self._filters.may_be_in(piece) and (is_reader or piece.has_local):
+                yield part_of(origin, segment, piece, lsns, with_local=piece.has_local)
+
+    def _from_another(self, log: FollowedLog, last: Position) -> Iterator[JournalPart]:
+        """The events of a batch whose reader cannot be read, from the first replica that has them all."""
+        for replica in log.replicas:
+            store = look_from(replica.store.directory, NOWHERE)
+            history = history_of(store)
+            if generation_at(history, last[1]) == last[0]:
+                lsns = log.new_lsns(replica).within(LsnRange(0, last[1]))
+                with suppress(JournalDamaged):
+                    yield from [
+                        part_of(origin_of(store, history), segment, piece, chosen, with_local=False)
+                        for segment, piece, chosen in covering(store, lsns)
+                    ]
+                    return
+        raise PipelineError(
+            f"no replica that can be read has the events of generation {last[0]} up to LSN {last[1]}: bring the store"
+            " back from which they were read"
+        )
 
     @rows_told_plainly
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -199,6 +302,11 @@ def _offsets(places: Mapping[StoreId, JournalPlace]) -> Offsets:
     return {name: place.to_json() for name, place in places.items()}
 
 
+def _places(offsets: Offsets, directories: Mapping[StoreId, Directory]) -> dict[StoreId, JournalPlace]:
+    """Where each of these stores is."""
+    return {name: _place(offsets, name, directory) for name, directory in directories.items()}
+
+
 def _place(offsets: Offsets, name: StoreId, directory: Directory) -> JournalPlace:
     """A store that has come since is read from its beginning.
 
@@ -206,6 +314,24 @@ def _place(offsets: Offsets, name: StoreId, directory: Directory) -> JournalPlac
     """
     found = offsets.get(name, offsets.get(directory.path))
     return NOWHERE if found is None else JournalPlace.from_json(found)
+
+
+def _end(reader: FollowedReplica, way: Sequence[JournalStep], limit: ReadLimit, share: int | None) -> JournalPlace:
+    """How far to go: at least one step, and else no further than its share allows. None: as far as may be."""
+    place = reader.begin
+    for step in way:
+        size = _size(step, limit)
+        if share is not None and size > share and place != reader.begin:
+            break
+        share = None if share is None else share - size
+        place = step.place
+        if share is not None and share <= 0:
+            break
+    return place
+
+
+def _is_before(last: int, number: int, _events: int, _bytes: int) -> bool:
+    return number <= last
 
 
 def _size(step: JournalStep, limit: ReadLimit) -> int:
@@ -260,4 +386,4 @@ def _after(store: SurveyedStore, asked: Mapping[str, Any], expected: str) -> Jou
     lsn = asked.get("lsn")
     if type(lsn) is not int or lsn < 0:
         raise PipelineError(f"startingOffsets: {expected}, found {dict(asked)!r}")
-    return place_after(store, lsn)
+    return place_after(store, lsn, history_of(store))

@@ -162,7 +162,7 @@ def failovers(
 
     with _job("reading journals", master) as spark:
         changes, gaps = _seen(spark, **seen)
-        found = timelines(_journal(spark, stores, mode, COLUMNS), changes, seen["link_timeout"])
+        found = timelines(_journal(spark, stores, mode, COLUMNS, replicas="all"), changes, seen["link_timeout"])
     if output:
         Path(output).write_text(page(found, gaps), encoding="utf-8")
     if form == "json":
@@ -225,7 +225,10 @@ def audit(
     from .jobs.history import read_history
 
     with _job("auditing", master) as spark:
-        found = judge(read_history(spark, history, history_format), _journal(spark, stores, mode, JOURNAL_COLUMNS))
+        counting, discarded = (
+            _journal(spark, stores, mode, JOURNAL_COLUMNS, replicas=which) for which in ("one", "discarded")
+        )
+        found = judge(read_history(spark, history, history_format), counting, discarded)
         shown = [row.asDict() for row in found.evidence.limit(20).collect()] if not found.is_flawless else []
         if output:
             found.evidence.write.mode("overwrite").parquet(output)
@@ -245,6 +248,10 @@ def audit(
 @summary_option
 @click.option("--broker", "brokers", required=True, multiple=True, help="Where to: an amqp URL; may be repeated.")
 @click.option("--queue", default="", help="Only messages of these queues, with commas between them.")
+@click.option(
+    "--view", type=click.Choice(["events", "state"]), default="events", show_default=True,
+    help="All messages that ever came, as far as the store tells of them, or those that are in queues now.",
+)  # fmt: skip
 @click.option("--from-lsn", type=int, help="The first event.")
 @click.option("--to-lsn", type=int, help="The last one.")
 @click.option("--address", default="", help="Where to, instead of the queue of the same name.")
@@ -252,7 +259,7 @@ def audit(
 @click.option("--ca-file", default="", help="Who vouches for the brokers of amqps URLs.")
 def replay(
     stores: tuple[str, ...], master: str, form: str, mode: str, output: Path | None, brokers: tuple[str, ...],
-    queue: str, from_lsn: int | None, to_lsn: int | None, address: str, password_file: str, ca_file: str,
+    queue: str, view: str, from_lsn: int | None, to_lsn: int | None, address: str, password_file: str, ca_file: str,
 ) -> None:  # fmt: skip
     """Send messages of a journal to a broker again: at least once, in order for each queue."""
     from .amqp.options import WriteOptions
@@ -264,7 +271,7 @@ def replay(
     given = {name: str(value) for name, value in limits.items() if value is not None}
     with _job("sending", master) as spark:
         to = WriteOptions.parse(where)
-        count = send(_journal(spark, stores, mode, COLUMNS, queue=queue, **given), to)
+        count = send(_journal(spark, stores, mode, COLUMNS, queue=queue, view=view, **given), to)
     document = json.dumps({"sent": count})
     _write(output, document)
     click.echo(document if form == "json" else f"{count} messages sent")

@@ -26,6 +26,26 @@ class Mode(StrEnum):
     """Go on behind it; the column `damage` tells of it."""
 
 
+class View(StrEnum):
+    """What the rows are."""
+
+    EVENTS = "events"
+    """What happened: the snapshot with which a store begins, and all events since."""
+    STATE = "state"
+    """What is there now."""
+
+
+class Replicas(StrEnum):
+    """Which rows there are of events that several stores hold."""
+
+    ONE = "one"
+    """Each event once, of the log that counts."""
+    ALL = "all"
+    """One for each store."""
+    DISCARDED = "discarded"
+    """Only of branches that were discarded."""
+
+
 class Isolation(StrEnum):
     """What of the end of a log is read."""
 
@@ -35,7 +55,8 @@ class Isolation(StrEnum):
 
 
 _NAMES: Final = (
-    "path", "paths", "set", "mode", "isolation", "columns", "partitionBytes", "startingOffsets", "maxRowsPerTrigger",
+    "path", "paths", "set", "view", "replicas", "mode", "isolation", "columns", "partitionBytes", "startingOffsets",
+    "maxRowsPerTrigger",
     "maxBytesPerTrigger", "failOnDataLoss", "severalClusters", "queue", "event", "generation", "fromLsn", "toLsn",
     "checksums",
 )  # fmt: skip
@@ -58,6 +79,8 @@ class JournalOptions:
 
     paths: tuple[str, ...]
     set: str = "default"
+    view: View = View.EVENTS
+    replicas: Replicas = Replicas.ONE
     mode: Mode = Mode.STRICT
     isolation: Isolation | None = None
     """None: ALL for a batch, COMMITTED for a stream."""
@@ -102,6 +125,8 @@ class JournalOptions:
         return cls(
             paths=tuple(dict.fromkeys(paths)),
             set=options.get("set", cls.set),
+            view=_member(View, "view", options.get("view", View.EVENTS)),
+            replicas=_member(Replicas, "replicas", options.get("replicas", Replicas.ONE)),
             mode=_member(Mode, "mode", options.get("mode", Mode.STRICT)),
             isolation=None if isolation is None else _member(Isolation, "isolation", isolation),
             columns=words_in(options.get("columns", "")),

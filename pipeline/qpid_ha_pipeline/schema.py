@@ -82,6 +82,9 @@ COLUMNS: Final = (
     Column("body", BinaryType(), "bytes of `data` sections, or of a text or binary value; else the encoded sections"),
     Column("body_text", _TEXT, "the body where it is a text value, or UTF-8 without control characters"),
     Column("details", _TEXT, "of events that are not about messages: all their fields as JSON"),
+    Column("from_snapshot", BooleanType(), "read from the snapshot with which the store begins: it was so by then"),
+    Column("discarded", BooleanType(), "of a branch that the cluster went on without"),
+    Column("complete_from", LongType(), "LSN from which on there are all events of this log; 1: from its beginning"),
     Column("file", _TEXT, "where it was read"),
     Column("offset", LongType(), "of the record in the file"),
 )

@@ -99,8 +99,8 @@ def _note(write: Callable[[str], object], numbers: range, queue: str) -> None:
             write(json.dumps(row) + "\n")
 
 
-def _journal(spark: SparkSession, fleet: Fleet, *columns: str) -> DataFrame:
-    source = spark.read.format("qpid-journal").option("paths", json.dumps(fleet.paths))
+def _journal(spark: SparkSession, fleet: Fleet, *columns: str, **options: str) -> DataFrame:
+    source = spark.read.format("qpid-journal").option("paths", json.dumps(fleet.paths)).options(**options)
     return source.option("columns", ",".join(columns)).load()
 
 
@@ -133,7 +133,7 @@ def _rows(spark: SparkSession, fleet: Fleet) -> int:
 def _failovers(spark: SparkSession, fleet: Fleet) -> int:
     from qpid_ha_pipeline.jobs.failovers import COLUMNS, timelines
 
-    (found,) = timelines(_journal(spark, fleet, *COLUMNS))
+    (found,) = timelines(_journal(spark, fleet, *COLUMNS, replicas="all"))
     return fleet.messages if len(found.generations) == 2 else 0
 
 

@@ -74,6 +74,7 @@ def test_the_examples_run(
     for queue in ("orders-restored", "orders-parts"):
         copied = spark.read.format("qpid-amqp").options(brokers=broker.url, queue=queue).load()
         assert [row.body_text for row in copied.collect()] == ["an order"] * 5
+    assert given["lost"].count() == 0  # type: ignore[attr-defined]
     left = spark.sql(titled_blocks("pipeline.md", "sql")["what-is-left"]).collect()
     assert {row.queue: row.messages for row in left} == {"orders": 3, "billing": 1}
 

@@ -139,12 +139,13 @@ def spoil(path: Path, offset: int, data: bytes = b"\xde\xad\xbe\xef") -> None:
         file.write(data)
 
 
-def write_snapshot(journal: WrittenJournal, number: int, *queues: tuple[int, str]) -> None:
-    """Of these queues, in place of the segments before `number`."""
+def write_snapshot(journal: WrittenJournal, number: int, *queues: tuple[int, str], last_lsn: int | None = None) -> None:
+    """Of these queues, in place of the segments before `number`, before which the log was at `last_lsn`; None: now."""
+    last = journal.lsn if last_lsn is None else last_lsn
     header = FileHeader("snapshot", *journal.identity, number, 1, 1, LOCAL_BASE + 1, journal.now_ms, 0, False)
     writer = SnapshotWriter(journal.disk, header)
     for queue_id, name in queues:
         writer.add(encode(queue_id, ev.QueueDeclared(name, {})))
-    writer.finish(SnapshotEnd(journal.lsn, LOCAL_BASE, journal.lsn, LOCAL_BASE, 0, 0))
+    writer.finish(SnapshotEnd(last, LOCAL_BASE, last, LOCAL_BASE, 0, 0))
     for old in range(1, number):
         journal.segment(old).unlink()

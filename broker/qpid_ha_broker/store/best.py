@@ -123,6 +123,14 @@ def choose(stores: Sequence[StoreFacts], name: str, text: str) -> Winner | None:
     return Winner(store, text, (_reason(store, Standing.BEST, text),), False, start_commands(stores, store))
 
 
+def leading(stores: Sequence[StoreFacts]) -> StoreFacts:
+    """Whose log counts, as far as these stores of one cluster tell: the furthest member's of the newest in-sync set.
+
+    It may lack what was confirmed: that `best` says.
+    """
+    return _Case.of(stores).best
+
+
 def _beside(record: ClusterRecord, verdict: Verdict, stores: Sequence[StoreFacts]) -> Verdict:
     """The same, unless the promotion verdict (`ha.verdict`) would refuse what was found because of the record."""
     if isinstance(verdict, Admin):
@@ -210,8 +218,7 @@ def _judge(stores: Sequence[StoreFacts]) -> Verdict:
         return _nothing(stores)
     if not any(store.generation for store in filled):
         return _standalone(filled)
-    newest = max(filled, key=lambda store: (store.generation, store.epoch, store.is_readable, store.last_lsn))
-    case = _Case(stores, newest)
+    case = _Case.of(stores)
     if not case.candidates:
         return case.no_member()
     if case.forked:
@@ -283,6 +290,13 @@ class _Case:
         return bool(self.best.clean) and all(
             store.clean == self.best.clean and store.is_readable for store in self.stores if not store.is_empty
         )
+
+    @classmethod
+    def of(cls, stores: Sequence[StoreFacts]) -> _Case:
+        """With what the newest of them says."""
+        filled = [store for store in stores if not store.is_empty] or stores
+        newest = max(filled, key=lambda store: (store.generation, store.epoch, store.is_readable, store.last_lsn))
+        return cls(stores, newest)
 
     # --- the answers
 

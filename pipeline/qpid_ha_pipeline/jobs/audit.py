@@ -22,8 +22,8 @@ from pyspark.sql import functions as sql
 
 HISTORY_COLUMNS: Final = ("op", "id", "client", "queue", "number", "at_ms", "marked")
 JOURNAL_COLUMNS: Final = (
-    "cluster", "broker", "set", "lsn", "event", "queue", "queue_id", "message_id", "reason", "amqp_message_id", "file",
-    "offset",
+    "cluster", "broker", "set", "lsn", "event", "queue", "queue_id", "message_id", "reason", "amqp_message_id",
+    "discarded", "file", "offset",
 )  # fmt: skip
 BROKEN: Final = ("lost", "duplicated", "unexpected", "disordered")
 """Each of these is a broken promise."""
@@ -43,6 +43,8 @@ class Audit(NamedTuple):
     redelivered: int
     """Copies that the broker itself said may be copies."""
     lost: int
+    discarded: int
+    """Those of the lost that a branch of the log holds with which the cluster did not go on."""
     duplicated: int
     """Copies of which nobody warned."""
     unexpected: int
@@ -61,20 +63,29 @@ class Audit(NamedTuple):
         return {name: value for name, value in self._asdict().items() if name != "evidence"}
 
 
-def audit(history: DataFrame, journal: DataFrame) -> Audit:
-    """`history` has HISTORY_COLUMNS, `journal` JOURNAL_COLUMNS. To the driver come the counts alone.
+def audit(history: DataFrame, journal: DataFrame, discarded: DataFrame | None = None) -> Audit:
+    """`history` has HISTORY_COLUMNS, `journal` JOURNAL_COLUMNS: each event of the log that counts, once. `discarded`:
+    the same of branches that do not count (`replicas=discarded`). To the driver come the counts alone.
 
     Cost: a shuffle of the history and of the messages' rows in the journal, by message id.
     """
     history = history.select(*HISTORY_COLUMNS)
-    messages = _by_message(history).join(_waiting(journal), "id", "left").join(_disordered(history), "id", "left")
+    journal = journal.select(*JOURNAL_COLUMNS)
+    branches = journal.limit(0) if discarded is None else discarded.select(*JOURNAL_COLUMNS)
+    held = branches.where("event = 'enqueued'").select(sql.col("amqp_message_id").alias("id")).distinct()
+    messages = (
+        _by_message(history)
+        .join(_waiting(journal), "id", "left")
+        .join(_disordered(history), "id", "left")
+        .join(held.withColumn("is_in_branch", sql.lit(True)), "id", "left")
+    )
     judged = messages.select("*", *(condition.alias(name) for name, condition in _verdicts().items())).persist()
     try:
         counts = judged.agg(*(
             sql.coalesce(sql.sum(sql.col(name).cast("long")), sql.lit(0)).alias(name)
             for name in Audit._fields if name != "evidence"
         )).collect()[0]  # fmt: skip
-        return Audit(**counts.asDict(), evidence=_evidence(judged, journal))
+        return Audit(**counts.asDict(), evidence=_evidence(judged, journal.unionByName(branches)))
     finally:
         judged.unpersist()
 
@@ -106,17 +117,26 @@ def _by_message(history: DataFrame) -> DataFrame:
 
 
 def _waiting(journal: DataFrame) -> DataFrame:
-    """Messages that some queue still has, by their AMQP message-id: in each journal, and in all that have a message."""
-    key = ["cluster", "set", "broker", "queue_id", "message_id"]
-    enqueued = journal.where("event = 'enqueued' and amqp_message_id is not null")
-    gone = journal.where("event = 'dequeued'").select(*key).distinct().withColumn("is_gone", sql.lit(True))
-    # Queues that were deleted took their messages with them.
-    deleted = (
-        journal.where("event = 'queue_deleted'").select(*key[:4]).distinct().withColumn("is_deleted", sql.lit(True))
-    )
-    left = enqueued.join(gone, key, "left").join(sql.broadcast(deleted), key[:4], "left")
-    is_here = sql.col("is_gone").isNull() & sql.col("is_deleted").isNull()
-    return left.groupBy(sql.col("amqp_message_id").alias("id")).agg(sql.bool_or(is_here).alias("is_here"))
+    """Messages that some queue still has, by their AMQP message-id."""
+    queue, message = [*_LOG, "queue_id"], [*_LOG, "queue_id", "message_id"]
+    events = journal.withColumn("owner", _owner())
+    gone = events.where("event = 'dequeued'").select(*message).distinct().withColumn("is_gone", sql.lit(True))
+    deleted = events.where("event = 'queue_deleted'").select(*queue).distinct().withColumn("is_deleted", sql.lit(True))
+    emptied = events.where("event = 'replication_changed'").groupBy(*queue).agg(sql.max("lsn").alias("emptied_at"))
+    enqueued = events.where("event = 'enqueued' and amqp_message_id is not null")
+    left = enqueued.join(gone, message, "left").join(sql.broadcast(deleted), queue, "left")
+    told = left.join(sql.broadcast(emptied), queue, "left")
+    was_emptied = sql.col("message_id").between(0, sql.coalesce(sql.col("emptied_at"), sql.lit(-1)))
+    is_here = sql.col("is_gone").isNull() & sql.col("is_deleted").isNull() & ~was_emptied
+    return told.groupBy(sql.col("amqp_message_id").alias("id")).agg(sql.bool_or(is_here).alias("is_here"))
+
+
+_LOG: Final = ("cluster", "set", "owner")
+
+
+def _owner() -> Column:
+    """Whose log it is: of a queue that a broker keeps for itself its own, and else the one that all replicate."""
+    return sql.when(sql.col("queue_id") < 0, sql.col("broker")).otherwise("")
 
 
 def _disordered(history: DataFrame) -> DataFrame:
@@ -137,6 +157,7 @@ def _disordered(history: DataFrame) -> DataFrame:
 def _verdicts() -> dict[str, Column]:
     attempted, confirmed = sql.col("sendings") > 0, sql.col("acceptances") > 0
     delivered, here = sql.col("receipts") > 0, sql.coalesce(sql.col("is_here"), sql.lit(False))
+    lost = confirmed & ~delivered & ~here
     return {
         "attempts": attempted,
         "confirmed": confirmed,
@@ -144,7 +165,8 @@ def _verdicts() -> dict[str, Column]:
         "delivered": delivered,
         "waiting": confirmed & ~delivered & here,
         "recovered": attempted & ~confirmed & delivered,
-        "lost": confirmed & ~delivered & ~here,
+        "lost": lost,
+        "discarded": lost & sql.coalesce(sql.col("is_in_branch"), sql.lit(False)),
         "unexpected": ~attempted & delivered,
         "disordered": sql.coalesce(sql.col("is_late"), sql.lit(False)),
     }
@@ -159,11 +181,11 @@ def _evidence(judged: DataFrame, journal: DataFrame) -> DataFrame:
         "verdict", "id", "publisher", sql.col("queue").alias("sent_to"), "sendings", "acceptances", "receipts"
     )  # fmt: skip
     enqueued = journal.where("event = 'enqueued'").select(
-        "cluster", "broker", "set", "queue", "queue_id", "message_id", "file", "offset",
-        sql.col("amqp_message_id").alias("id"),
+        "cluster", "broker", "set", "queue", "queue_id", "message_id", "discarded", "file", "offset",
+        sql.col("amqp_message_id").alias("id"), _owner().alias("owner"),
     )  # fmt: skip
-    dequeued = journal.where("event = 'dequeued'").select(
-        "cluster", "broker", "set", "queue_id", "message_id", sql.col("lsn").alias("dequeued_lsn"), "reason"
-    )
-    told = enqueued.join(dequeued, ["cluster", "broker", "set", "queue_id", "message_id"], "left")
+    message = [*_LOG, "queue_id", "message_id", "discarded"]
+    dequeued = journal.where("event = 'dequeued'").withColumn("owner", _owner())
+    gone = dequeued.select(*message, sql.col("lsn").alias("dequeued_lsn"), "reason")
+    told = enqueued.join(gone, message, "left").drop("owner")
     return bad.join(told, "id", "left").orderBy("verdict", "id", "broker")

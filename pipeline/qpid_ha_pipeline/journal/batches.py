@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,16 +15,19 @@ from pyspark.sql.datasource import InputPartition
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.layout import BODIES, RecordKind
 from qpid_ha_broker.events.scan import RecordError
-from qpid_ha_pipeline.options import JournalOptions
+from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
+from qpid_ha_pipeline.options import JournalOptions, Mode
 from qpid_ha_pipeline.schema import MESSAGE_COLUMNS
 
 from .details import details_of
 from .filters import RowFilters
 from .names import QueueNames
-from .part import JournalPart, PartGroup
+from .part import JournalPart, LsnRange, PartGroup, StatePart, Substitute, part_of
 from .records import NONE, Enqueueds, Ints, Mask, Records, Rows, details
-from .scan import Scan, Window
-from .survey import Damage
+from .replicas import covering
+from .scan import DamagedBlock, Scan, Window
+from .state import StoreState
+from .survey import Damage, look
 from .text import binaries, named, texts, times
 
 if TYPE_CHECKING:
@@ -39,43 +44,120 @@ _GENERATION, _DECLARED = int(RecordKind.GENERATION_STARTED), int(RecordKind.QUEU
 def read_group(
     group: InputPartition, schema: pa.Schema, filters: RowFilters, options: JournalOptions
 ) -> Iterator[pa.RecordBatch]:
-    """All batches of what one task reads. Raises as `Scan.windows` does."""
+    """All batches of what one task reads. Raises JournalDamaged, PipelineError."""
     if isinstance(group, PartGroup):  # else it is Spark's stand-in for no partitions at all
         for part in group.parts:
-            yield from Batches(part, schema, filters, options).read()
+            if isinstance(part, StatePart):
+                yield from read_state(part, schema, filters, options)
+            else:
+                yield from Batches(part, schema, filters, options).read()
+
+
+def read_state(
+    part: StatePart, schema: pa.Schema, filters: RowFilters, options: JournalOptions
+) -> Iterator[pa.RecordBatch]:
+    """All batches of what is in a store now. Raises JournalDamaged, PipelineError.
+
+    A store that is damaged has no state that one could know: in permissive mode that is all that is told of it.
+    """
+    try:
+        state = StoreState(part)
+    except JournalDamaged as error:
+        if not part.is_permissive:
+            raise
+        if "damage" in schema.names:
+            yield damage_rows(schema, [Damage(error.file, error.offset, error.text)])
+        return
+    if (configuration := state.configuration) is not None:
+        yield from Batches(configuration.part, schema, filters, options).of_window(configuration)
+    for file in state.files:
+        yield from Batches(file, schema, filters, options, state).read()
 
 
 class Batches:
-    """Makes the batches of one part. `schema`: of Arrow, the wanted columns in their order."""
+    """Makes the batches of one part. `schema`: of Arrow, the wanted columns in their order.
 
-    def __init__(self, part: JournalPart, schema: pa.Schema, filters: RowFilters, options: JournalOptions) -> None:
+    `state`: of its rows only those that tell of what is there now.
+    """
+
+    def __init__(
+        self, part: JournalPart, schema: pa.Schema, filters: RowFilters, options: JournalOptions,
+        state: StoreState | None = None,
+    ) -> None:  # fmt: skip
         self._part = part
         self._schema = schema
         self._filters = filters
-        self._scan = Scan(part, is_permissive=options.is_permissive, checks=options.checksums)
-        self._names = QueueNames(part.directory, part.taken_back)
+        self._options = options
+        self._state = state
+        self._scan = Scan(part, checks=options.checksums)
+        self._damages = list(part.damages)
+        self._names = QueueNames(part.origin.directory, part.origin.taken_back)
         self._generation = part.segment.header.generation
+        self._generations = list(part.origin.generations)
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """All batches. Raises as `Scan.windows` does."""
-        wants_damages = "damage" in self._schema.names
-        if self._part.end > self._part.begin:
+        """All batches. Raises JournalDamaged unless permissive, PipelineError."""
+        if self._part.bytes:
             for window in self._scan.windows():
-                try:
-                    batch = self._batch(window)
-                except RecordError as error:
-                    self._scan.damaged_in(window, error)
-                    continue
-                if batch is not None:
-                    yield batch
-        if wants_damages and self._scan.damages:
-            yield damage_rows(self._schema, self._scan.damages)
+                yield from self._around(window) if isinstance(window, DamagedBlock) else self.of_window(window)
+        if self._damages and "damage" in self._schema.names:
+            yield damage_rows(self._schema, self._damages)
+
+    def of_window(self, window: Window) -> Iterator[pa.RecordBatch]:
+        """The rows of one window. Raises as `read`."""
+        try:
+            batch = self._batch(window)
+        except RecordError as error:
+            yield from self._around(self._scan.damaged_in(window, error))
+            return
+        if batch is not None:
+            yield batch
+
+    def _around(self, block: DamagedBlock) -> Iterator[pa.RecordBatch]:
+        """What was in a damaged block, from a replica that has it, or what is left of it."""
+        found = self._substituted(block.lsns) if block.lsns is not None else None
+        if not self._options.is_permissive:
+            if found is None:
+                raise JournalDamaged(*block.damage)
+            yield from found
+            return
+        if found is not None or block.header is None:
+            self._damages.append(block.damage)
+            yield from found or ()
+            return
+        window, damages = self._scan.whole_records(block.header)
+        self._damages += damages
+        if window is not None:
+            yield from self.of_window(window)
+
+    def _substituted(self, lsns: LsnRange) -> list[pa.RecordBatch] | None:
+        """The rows of these events from the first replica that has them whole; None: there is none."""
+        for substitute in self._part.origin.substitutes:
+            if lsns.last <= substitute.last_lsn:
+                with suppress(JournalDamaged, PipelineError):
+                    return list(self._from(substitute, lsns))
+        return None
+
+    def _from(self, substitute: Substitute, lsns: LsnRange) -> Iterator[pa.RecordBatch]:
+        """Raises JournalDamaged where it has not all of them."""
+        directory = substitute.directory
+        store = look(directory, is_permissive=True, piece_bytes=1)  # block by block: others may be damaged, too
+        own = replace(
+            self._part.origin, directory=directory, taken_back=store.taken_back, cluster=store.cluster, substitutes=()
+        )
+        for segment, piece, chosen in covering(store, lsns):
+            part = part_of(own, segment, piece, chosen, with_local=False)
+            strict = replace(self._options, mode=Mode.STRICT)
+            yield from Batches(part, self._schema, self._filters, strict, self._state).read()
 
     def _batch(self, window: Window) -> pa.RecordBatch | None:
         records = window.records
         kinds = records.kinds
         generations = self._learn(records)
         chosen: Mask | None = window.counting()
+        if self._state is not None:
+            kept = kinds == RecordKind.ENQUEUED
+            chosen = kept if chosen is None else chosen & kept
         if self._filters.has("event"):
             accepted = self._accepted_kinds[kinds]
             chosen = accepted if chosen is None else chosen & accepted
@@ -98,29 +180,29 @@ class Batches:
         return np.array([self._filters.accepts("event", name) for name in _EVENTS], np.bool_)
 
     def _passing(self, view: WindowView) -> Mask | None:
-        if not self._filters.has("queue"):
-            return None
-        codes, names = view.queues
-        accepted = np.array([self._filters.accepts("queue", name) for name in names], np.bool_)
-        passing: Mask = accepted[codes]
+        passing = self._state.is_there(view.rows) if self._state is not None else None
+        if self._filters.has("queue"):
+            codes, names = view.queues
+            accepted = np.array([self._filters.accepts("queue", name) for name in names], np.bool_)
+            passing = accepted[codes] if passing is None else passing & accepted[codes]
         return passing
 
     def _learn(self, records: Records) -> Ints:
         """The generation of each record; and the names of queues that are declared in passing."""
-        lsns, generations = records.lsns, np.full(len(records), self._generation, np.int64)
-        if self._part.generations:
-            first = np.array([lsn for lsn, _ in self._part.generations], np.int64)
-            values = np.array([0, *(generation for _, generation in self._part.generations)], np.int64)
-            known = values[np.searchsorted(first, lsns, side="right")]
-            generations = np.maximum(generations, np.where(lsns < 0, 0, known))
+        lsns, begun = records.lsns, self._generations
         for index in np.flatnonzero((records.kinds == _GENERATION) | (records.kinds == _DECLARED)):
             record = records.event(int(index))
-            if isinstance(record.event, ev.GenerationStarted):
-                generations[index:] = np.maximum(generations[index:], record.event.generation)
-            elif isinstance(record.event, ev.QueueDeclared):
+            if isinstance(record.event, ev.QueueDeclared):
                 self._names.learn(int(lsns[index]), record.event)
-        if len(generations):
-            self._generation = int(generations[-1])
+            elif isinstance(record.event, ev.GenerationStarted) and (not begun or record.lsn > begun[-1][0]):
+                begun.append((record.lsn, record.event.generation))
+        generations = np.full(len(records), self._generation, np.int64)
+        if begun:
+            first = np.array([lsn for lsn, _ in begun], np.int64)
+            values = np.array([0, *(generation for _, generation in begun)], np.int64)
+            of_lsn = values[np.searchsorted(first, lsns, side="right")]
+            generations = np.where(lsns < 0, generations, of_lsn)
+            self._generation = max(self._generation, int(generations[-1])) if len(generations) else self._generation
         return generations
 
 
@@ -206,10 +288,12 @@ class WindowView:
 
 
 def _committed(view: WindowView) -> pa.Array:
-    return pa.array(view.lsns <= view.part.committed_lsn)
+    return pa.array(view.lsns <= view.part.origin.committed_lsn)
 
 
 def _written(view: WindowView, missing: Mask | None = None) -> pa.Array:
+    if view.part.segment.is_snapshot:  # nobody knows any more
+        return pa.nulls(len(view.rows), pa.timestamp("us", tz="UTC"))
     return times(view.window.written_ms()[view.rows.record], missing)
 
 
@@ -247,7 +331,7 @@ def _numbers_or_null(values: Ints) -> pa.Array:
 
 
 _MAKERS: Final[dict[str, Callable[[WindowView], pa.Array]]] = {
-    "cluster": lambda view: view.constant(view.part.segment.header.cluster or view.part.cluster),
+    "cluster": lambda view: view.constant(view.part.segment.header.cluster or view.part.origin.cluster),
     "broker": lambda view: view.constant(view.part.segment.header.broker),
     "set": lambda view: view.constant(view.part.segment.header.set),
     "generation": lambda view: pa.array(view.generations),
@@ -269,8 +353,11 @@ _MAKERS: Final[dict[str, Callable[[WindowView], pa.Array]]] = {
     "size": lambda view: view.of_enqueued(lambda found: found.ends - found.starts),
     "payload": _payload,
     "details": lambda view: details_of(view.window.records, view.rows),
+    "from_snapshot": lambda view: pa.repeat(view.part.segment.is_snapshot, len(view.rows)),
+    "discarded": lambda view: pa.array(view.lsns >= view.part.origin.discarded_from),
+    "complete_from": lambda view: pa.repeat(view.part.origin.complete_from, len(view.rows)),
     "file": lambda view: view.constant(view.part.file),
-    "offset": lambda view: pa.array(view.window.file_offsets()[view.rows.record]),
+    "offset": lambda view: _numbers_or_null(view.window.file_offsets()[view.rows.record]),
     "damage": lambda view: pa.nulls(len(view.rows), pa.string()),
 }
 

@@ -19,9 +19,8 @@ from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_
 from qpid_ha_broker.store.reading import BlockReader, header_of, open_blocks
 from qpid_ha_broker.store.survey import TakenBack, limits_of
 
+from .records import signed, unsigned
 from .stores import Directory
-
-_SIGN = 1 << 64
 
 
 class QueueNames:
@@ -45,9 +44,9 @@ class QueueNames:
         if queue_id not in self._names and not self._has_snapshot:
             self._has_snapshot = True
             for lsn, event in self._in_snapshot():
-                self._names.setdefault(lsn - _SIGN if is_local_lsn(lsn) else lsn, event.name)
+                self._names.setdefault(signed(lsn), event.name)
         if queue_id not in self._names:
-            self._names[queue_id] = self._in_journal(queue_id if queue_id >= 0 else queue_id + _SIGN)
+            self._names[queue_id] = self._in_journal(unsigned(queue_id))
         return self._names[queue_id]
 
     def _in_snapshot(self) -> Iterator[tuple[int, ev.QueueDeclared]]:

@@ -6,20 +6,23 @@ further than the journal itself says is committed (unless asked to), in the orde
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
+from qpid_ha_broker.ha.frames import GenerationEntry
 from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, Block, read_block
-from qpid_ha_broker.store.survey import limits_of
+from qpid_ha_broker.store.survey import NO_LIMIT, limits_of
 from qpid_ha_pipeline.errors import PipelineError
 
 from .stores import Directory
-from .survey import Known, SurveyedPiece, SurveyedSegment, SurveyedStore, Wanted, look
+from .survey import Known, SurveyedPiece, SurveyedSegment, SurveyedSnapshot, SurveyedStore, Wanted, look
 
 
 class JournalPlace(NamedTuple):
     """Everything before `offset` in `segment` was read. `generation` and `lsn` say it in the terms of the log.
+
+    Offset 0 is before the snapshot with the number of the segment.
 
     `created_ms`: of the segment, so that another one with its number is not taken for it. `skip`: the first events to
     come up to this LSN were read, too.
@@ -35,6 +38,11 @@ class JournalPlace(NamedTuple):
     def to_json(self) -> dict[str, int]:
         """As it lies in a checkpoint."""
         return {name: value for name, value in self._asdict().items() if value or name != "skip"}
+
+    @property
+    def in_log(self) -> tuple[int, int]:
+        """Generation and LSN, by which replicas of a log are compared."""
+        return self.generation, self.lsn
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> JournalPlace:
@@ -69,10 +77,15 @@ def look_from(
     return look(directory, is_permissive=False, piece_bytes=1, begin=begin, wanted=wanted, known=known)
 
 
-def steps(store: SurveyedStore, begin: JournalPlace, *, only_committed: bool) -> Iterator[JournalStep]:
-    """Block after block, as far as a stream may go by now."""
-    lsn, limit_of = begin.lsn, limits_of(store.taken_back)
-    for segment in store.segments:
+def steps(
+    store: SurveyedStore, begin: JournalPlace, history: Sequence[GenerationEntry], *, only_committed: bool
+) -> Iterator[JournalStep]:
+    """The snapshot, and block after block, as far as a stream may go by now. `history`: of the store's log."""
+    lsn, limit_of, base = begin.lsn, limits_of(store.taken_back), store.base
+    if base is not None and begin[:2] <= (base.file.number, 0):
+        lsn = max(lsn, base.last_lsn)
+        yield JournalStep(_after_snapshot(store, base, lsn, history), max(base.messages, 1), base.file.end)
+    for segment in store.counting_segments:
         for piece in segment.pieces:
             last = min(piece.last_lsn, limit_of((segment.number, piece.begin)))
             counts = last >= piece.first_lsn
@@ -82,9 +95,16 @@ def steps(store: SurveyedStore, begin: JournalPlace, *, only_committed: bool) ->
                 return
             lsn = max(lsn, last) if counts else lsn
             events = piece.last_lsn - piece.first_lsn + 1 if counts else int(piece.has_local)
-            generation = max(begin.generation, segment.header.generation)
+            generation = max(begin.generation, generation_at(history, lsn))
             place = JournalPlace(segment.number, piece.end, generation, lsn, segment.header.created_ms)
             yield JournalStep(place, events, piece.end - piece.begin)
+
+
+def _after_snapshot(
+    store: SurveyedStore, base: SurveyedSnapshot, lsn: int, history: Sequence[GenerationEntry]
+) -> JournalPlace:
+    created_ms = next((each.header.created_ms for each in store.segments if each.number == base.file.number), 0)
+    return JournalPlace(base.file.number, FILE_HEADER_BYTES, generation_at(history, lsn), lsn, created_ms)
 
 
 def _is_whole(store: SurveyedStore, segment: SurveyedSegment, piece: SurveyedPiece) -> bool:
@@ -100,7 +120,11 @@ def pieces_between(
     store: SurveyedStore, begin: JournalPlace, end: JournalPlace, most: int
 ) -> Iterator[tuple[SurveyedSegment, SurveyedPiece]]:
     """What lies between two places, in pieces of at most so many bytes."""
-    for segment in store.segments:
+    base = store.base
+    if base is not None and begin[:2] <= (base.file.number, 0) and end[:2] > (base.file.number, 0):
+        for piece in base.file.pieces:
+            yield base.file, piece
+    for segment in store.counting_segments:
         if segment.number > end.segment:
             return
         gathered: list[SurveyedPiece] = []
@@ -127,17 +151,23 @@ def _joined(pieces: list[SurveyedPiece]) -> SurveyedPiece:
 
 def first_place(store: SurveyedStore) -> JournalPlace:
     """The beginning of what is kept."""
-    if not store.segments:
+    segments = store.counting_segments
+    if not segments:
         return NOWHERE
-    header = store.segments[0].header
+    header = segments[0].header
+    if store.base is not None:
+        return JournalPlace(header.number, 0, 0, 0, header.created_ms)
     return JournalPlace(header.number, FILE_HEADER_BYTES, header.generation, header.first_lsn - 1, header.created_ms)
 
 
-def place_after(store: SurveyedStore, lsn: int) -> JournalPlace:
+def place_after(store: SurveyedStore, lsn: int, history: Sequence[GenerationEntry]) -> JournalPlace:
     """Where the event after that LSN of the replicated log is, or will be. `store`: all of it, block by block."""
-    found, limit_of = first_place(store), limits_of(store.taken_back)
-    for segment in store.segments:
-        generation, created_ms = segment.header.generation, segment.header.created_ms
+    generation, begin = generation_at(history, lsn), first_place(store)
+    found, limit_of = begin._replace(generation=generation, lsn=lsn), limits_of(store.taken_back)
+    if store.base is not None and lsn < store.base.last_lsn:
+        return found
+    for segment in store.counting_segments:
+        created_ms = segment.header.created_ms
         for piece in segment.pieces:
             last = min(piece.last_lsn, limit_of((segment.number, piece.begin)))
             if last >= piece.first_lsn and last > lsn:
@@ -147,10 +177,20 @@ def place_after(store: SurveyedStore, lsn: int) -> JournalPlace:
     return found
 
 
+def generation_at(history: Sequence[GenerationEntry], lsn: int) -> int:
+    """Which generation an event is of; 0: nobody has led by then."""
+    return max((entry.generation for entry in history if entry.first_lsn <= lsn), default=0)
+
+
+def end_of_generation(history: Sequence[GenerationEntry], generation: int) -> int:
+    """The last LSN up to which a log can hold events of that generation; NO_LIMIT: it goes on."""
+    return min((entry.first_lsn - 1 for entry in history if entry.generation > generation), default=NO_LIMIT)
+
+
 def why_lost(store: SurveyedStore, begin: JournalPlace) -> str | None:
     """Why what follows `begin` is not there any more; None: it is."""
-    if begin == NOWHERE:
-        return None
+    if begin == NOWHERE or (not begin.offset and not begin.lsn):
+        return None  # nothing was read yet
     first = first_place(store)
     if not store.first_number:
         return "the journal is empty, although events were read from it before"

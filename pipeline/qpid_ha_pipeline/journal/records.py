@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import cached_property
 from itertools import repeat
 from typing import Any, Final
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,10 @@ from qpid_ha_broker.events.layout import (
     HEADER_BYTES,
     IDS,
     LENGTHS,
+    LOCAL_BASE,
     PART,
     PLAIN,
+    SEAL,
     TYPE,
     VERSION,
     WORDS,
@@ -57,8 +60,19 @@ _STRIDE: Final = 256
 """Records between two looks for such a run."""
 
 
+_WORD: Final = 1 << 64
 _ABREAST: Final = 64
 """Pieces from which on it pays to go through them side by side."""
+
+
+def signed(number: int) -> int:
+    """An LSN or an id as Spark has it: negative in the log that a broker keeps for itself."""
+    return number - _WORD if number >= LOCAL_BASE else number
+
+
+def unsigned(number: int) -> int:
+    """The inverse."""
+    return number + _WORD if number < 0 else number
 
 
 def find_records(data: bytes, begin: int = 0, end: int | None = None) -> Ints:
@@ -105,6 +119,31 @@ def find_in_blocks(data: bytes, begins: Ints, ends: Ints) -> Ints:
     offsets = np.concatenate(found) if found else np.zeros(0, np.int64)
     offsets.sort()
     return offsets
+
+
+def find_whole_records(data: bytes) -> tuple[Ints, list[tuple[int, str]]]:
+    """Where in a damaged block records begin whose checksums are right, and where bytes are that belong to none."""
+    found, bad, at = list[int](), list[tuple[int, str]](), 0
+    while at < len(data):
+        begin = at
+        while at < len(data) and not (size := _whole_size(data, at)):
+            at += 1
+        if at > begin:
+            bad.append((begin, f"{at - begin} bytes are no record with the checksum that it bears"))
+        if at < len(data):
+            found.append(at)
+            at += size
+    return np.array(found, np.int64), bad
+
+
+def _whole_size(data: bytes, at: int) -> int:
+    """Of the record that begins there; 0: none does. What cannot be one is told apart before a checksum is made."""
+    if len(data) - at < HEADER_BYTES:
+        return 0
+    size, checksum, _, kind, flags, version = HEADER.unpack_from(data, at)
+    if not HEADER_BYTES <= size <= len(data) - at or not _KNOWN[kind] or flags > PART or version != VERSION:
+        return 0
+    return size if crc32(memoryview(data)[at + SEAL.end : at + size]) == checksum else 0
 
 
 def _walk(data: bytes, at: int, end: int) -> tuple[list[int], int]:

@@ -1,32 +1,34 @@
-"""From a part of a segment to windows: the records of some blocks put together, with where they came from."""
+"""From a part of a segment, or of a snapshot, to windows: the records of some blocks put together, with where they came
+from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from qpid_ha_broker.events.layout import RecordKind
 from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_broker.store.blocks import (
     BLOCK_HEADER_BYTES,
     Block,
     BlockKind,
-    block_mark,
     has_whole_data,
     read_block,
 )
 from qpid_ha_broker.store.files import File
 from qpid_ha_broker.store.layout import segment_path
 from qpid_ha_broker.store.reading import BlockReader, Ending, header_of, read_header
-from qpid_ha_broker.store.survey import NO_LIMIT, limits_of
-from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
+from qpid_ha_broker.store.survey import limits_of
+from qpid_ha_pipeline.errors import PipelineError
 
-from .part import JournalPart
-from .records import Ints, Mask, Records, find_in_blocks
-from .survey import Damage, SurveyedSegment
+from .part import JournalPart, LsnRange
+from .records import Ints, Mask, Records, find_in_blocks, find_whole_records
+from .survey import Damage, SurveyedSegment, next_good_block
 
+_RELEASED: Final = int(RecordKind.RELEASED)
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
 """So much is decoded at once: enough that what a numpy call costs does not count, and little enough for caches."""
 
@@ -34,26 +36,41 @@ _WINDOW_BYTES: Final = 4 * 1024 * 1024
 class Window:
     """Records, and the blocks that they came in, as they lie in `data`, which begins at byte `base` of the file."""
 
-    def __init__(self, part: JournalPart, data: bytes, base: int, blocks: list[Block]) -> None:
+    def __init__(
+        self, part: JournalPart, data: bytes, base: int, blocks: list[Block], offsets: Ints | None = None
+    ) -> None:
+        """`offsets`: where the records are; None: everywhere in the blocks."""
         self.part = part
         self._base = base
         self._blocks = blocks
         self._begins = np.array([block.end - block.length - base for block in blocks], np.int64)
         ends = np.array([block.end - base for block in blocks], np.int64)
-        self.records = Records(data, find_in_blocks(data, self._begins, ends))
+        self.records = Records(data, find_in_blocks(data, self._begins, ends) if offsets is None else offsets)
 
     def counting(self) -> Mask | None:
         """Which records count; None: all of them."""
-        number, limit_of = self.part.segment.number, limits_of(self.part.taken_back)
-        most = NO_LIMIT if self.part.max_lsn is None else self.part.max_lsn
-        limits = [NO_LIMIT if block.is_local else min(limit_of((number, block.offset)), most) for block in self._blocks]
-        if not self.part.min_lsn and all(
-            block.last_lsn <= limit or block.is_local for block, limit in zip(self._blocks, limits, strict=True)
+        if self.part.segment.is_snapshot:
+            return self._counting_in_snapshot()
+        number, limit_of = self.part.segment.number, limits_of(self.part.origin.taken_back)
+        first, most, with_local = self.part.lsns.first, self.part.lsns.last, self.part.with_local
+        limits = [min(limit_of((number, block.offset)), most) for block in self._blocks]
+        if all(
+            with_local if block.is_local else first <= block.first_lsn and block.last_lsn <= limit
+            for block, limit in zip(self._blocks, limits, strict=True)
         ):
             return None
         lsns = self.records.lsns
-        within: Mask = lsns <= np.array(limits, np.int64)[self._block_of]
-        return within & ((lsns >= self.part.min_lsn) | (lsns < 0))
+        replicated: Mask = (lsns >= max(first, 0)) & (lsns <= np.array(limits, np.int64)[self._block_of])
+        return replicated | (lsns < 0) if with_local else replicated
+
+    def _counting_in_snapshot(self) -> Mask:
+        """Failed deliveries are told there by records that are no events."""
+        lsns, lsn_range = self.records.lsns, self.part.lsns
+        chosen: Mask = (lsns >= lsn_range.first) & (lsns <= lsn_range.last) & (lsns >= 0)
+        if self.part.with_local:
+            chosen |= lsns < 0
+        events: Mask = chosen & (self.records.kinds != _RELEASED)
+        return events
 
     @property
     def _block_of(self) -> Ints:
@@ -69,65 +86,100 @@ class Window:
         ages = np.array([block.age_ms for block in self._blocks], np.int64)
         return (ages + self.part.segment.header.created_ms)[self._block_of]
 
+    @property
+    def lsns(self) -> LsnRange:
+        """Of the replicated log, as the headers of the blocks tell."""
+        replicated = [block for block in self._blocks if not block.is_local]
+        if not replicated:
+            return LsnRange(1, 0)
+        return LsnRange(min(block.first_lsn for block in replicated), max(block.last_lsn for block in replicated))
+
     def place(self, offset: int) -> int:
         """From a place in the window to one in the file."""
         return self._base + offset
 
 
-class Scan:
-    """Reads one part. In strict mode damage is raised, else it is put into `damages`, and reading goes on behind it."""
+class DamagedBlock(NamedTuple):
+    """A block that cannot be read, or what lies where one should be.
 
-    def __init__(self, part: JournalPart, *, is_permissive: bool, checks: bool = True) -> None:
+    `lsns`: of the replicated log, what was in it and counts; None: nobody can say. `header`: of one of which only the
+    data are damaged.
+    """
+
+    damage: Damage
+    lsns: LsnRange | None
+    header: Block | None
+
+
+class Scan:
+    """Reads one part."""
+
+    def __init__(self, part: JournalPart, *, checks: bool = True) -> None:
         """`checks`: look at the checksum of each block's data."""
         self.part = part
-        self.damages: list[Damage] = list(part.damages)
-        self._is_permissive = is_permissive
+        self._end = part.piece.end
         self._checks = checks
 
-    def windows(self) -> Iterator[Window]:
-        """In order. Raises JournalDamaged, or PipelineError when the file is not there any more."""
+    def windows(self) -> Iterator[Window | DamagedBlock]:
+        """In order. Raises PipelineError when the file is not there any more."""
         try:
-            with closing(self.part.directory.disk.open(self.part.segment.name)) as file:
+            with closing(self.part.origin.directory.disk.open(self.part.segment.name)) as file:
                 yield from self._windows(file)
         except FileNotFoundError:
             raise self._folded() from None
 
-    def damaged_in(self, window: Window, error: RecordError) -> None:
+    def damaged_in(self, window: Window, error: RecordError) -> DamagedBlock:
         """A record of it does not add up."""
-        self._damaged(window.place(error.offset), str(error))
+        return DamagedBlock(Damage(self.part.file, window.place(error.offset), str(error)), window.lsns, None)
 
-    def _windows(self, file: File) -> Iterator[Window]:
-        at, length = self.part.begin, _WINDOW_BYTES
-        while at < self.part.end:
+    def whole_records(self, block: Block) -> tuple[Window | None, list[Damage]]:
+        """What is good of a block of which the data are damaged, and where what is not."""
+        with closing(self.part.origin.directory.disk.open(self.part.segment.name)) as file:
+            data = file.read(block.data_at, block.length)
+        offsets, bad = find_whole_records(data)
+        damages = [Damage(self.part.file, block.data_at + offset, text) for offset, text in bad]
+        return (Window(self.part, data, block.data_at, [block], offsets) if len(offsets) else None), damages
+
+    def _windows(self, file: File) -> Iterator[Window | DamagedBlock]:
+        at, length = self.part.piece.begin, _WINDOW_BYTES
+        while at < self._end:
             data = file.read(at, length)
             blocks, end, needed = self._blocks(data, at)
-            yield from self._of(
-                data, at, [block for block in blocks if block.kind is BlockKind.EVENTS and block.length]
-            )
+            yield from self._of(data, at, [block for block in blocks if block.length])
             if end > at:
                 at, length = end, _WINDOW_BYTES
             elif needed > len(data) == length:
                 length = needed
             else:
-                at = self._behind(file, at)
+                damaged, at = self._behind(file, at)
+                if damaged is not None:
+                    yield damaged
 
     def _blocks(self, data: bytes, base: int) -> tuple[list[Block], int, int]:
         """The good blocks at the beginning of `data`, where they end, and how much is needed to see the next one."""
         blocks: list[Block] = []
         at, number = base, self.part.segment.number
-        while at < self.part.end:
+        while at < self._end:
             found = read_block(data, at - base, number, base=base, headers_only=True)
             if not isinstance(found, Block):
                 return blocks, at, BLOCK_HEADER_BYTES
             if found.end > base + len(data):
                 return blocks, at, found.end - at
-            if self._checks and not has_whole_data(data, at - base):
-                return blocks, at, 0
-            blocks.append(found)
+            if self._is_wanted(found):
+                if self._checks and not has_whole_data(data, at - base):
+                    return blocks, at, 0
+                blocks.append(found)
             at = found.end
         return blocks, at, 0
 
-    def _of(self, data: bytes, base: int, blocks: list[Block]) -> Iterator[Window]:
+    def _is_wanted(self, block: Block) -> bool:
+        """Whether anything in it may count, as far as its header tells."""
+        if block.is_local or self.part.segment.is_snapshot:
+            return block.kind is BlockKind.EVENTS
+        lsns = self.part.lsns.within(LsnRange(block.first_lsn, block.last_lsn))
+        return block.kind is BlockKind.EVENTS and not lsns.is_empty
+
+    def _of(self, data: bytes, base: int, blocks: list[Block]) -> Iterator[Window | DamagedBlock]:
         """One by one, where together they do not add up."""
         if not blocks:
             return
@@ -136,7 +188,7 @@ class Scan:
             _ = window.records.kinds
         except RecordError as error:
             if len(blocks) == 1:
-                self._damaged(base + error.offset, str(error))
+                yield self._damaged(base + error.offset, str(error), blocks[0])
                 return
         else:
             yield window
@@ -144,45 +196,42 @@ class Scan:
         for block in blocks:
             yield from self._of(data, base, [block])
 
-    def _behind(self, file: File, at: int) -> int:
+    def _behind(self, file: File, at: int) -> tuple[DamagedBlock | None, int]:
         """There is no good block at `at`: where the next one is. What is bad at the end nobody was promised."""
-        segment, end = self.part.segment, self.part.end
+        segment, end = self.part.segment, self._end
         reader = BlockReader(file, segment.header, limit=end)
         reader.end = at
         for block in reader:  # it has become whole by now
-            return at if block.offset == at else end
+            return None, at if block.offset == at else end
         if reader.closed:
-            return end
+            return None, end
         if read_header(file) != segment.header:
             raise self._folded()
         verdict = reader.verdict(segment.witnesses)
-        if verdict.ending is not Ending.DAMAGED or self._ended_at(segment, at):
-            return end
-        found = self._next_good(file, at + 1)
-        self._damaged(at, f"{verdict.text}; {found - at} bytes cannot be read")
-        return found
+        if not segment.is_snapshot and (verdict.ending is not Ending.DAMAGED or self._ended_at(segment, at)):
+            return None, end
+        following = next_good_block(file, segment.number, at + 1, end)
+        data = file.read(at, BLOCK_HEADER_BYTES)
+        header = read_block(data, 0, segment.number, base=at, headers_only=True)
+        text = f"{verdict.text}; {following - at} bytes cannot be read"
+        if isinstance(header, Block) and header.kind is BlockKind.EVENTS and header.end <= following:
+            return self._damaged(at, text, header), following
+        return self._damaged(at, text, None), following
+
+    def _damaged(self, offset: int, text: str, header: Block | None) -> DamagedBlock:
+        """`header`: of the block, where that is whole. In a snapshot it does not say what is in the block."""
+        lsns = None
+        if header is not None and not header.is_local and not self.part.segment.is_snapshot:
+            limit = limits_of(self.part.origin.taken_back)((self.part.segment.number, header.offset))
+            lsns = LsnRange(header.first_lsn, min(header.last_lsn, limit)).within(self.part.lsns)
+        return DamagedBlock(Damage(self.part.file, offset, text), lsns, header)
 
     def _ended_at(self, segment: SurveyedSegment, at: int) -> bool:
         """Whether the last segment has been followed by another one since it was looked at, and ended there."""
-        disk, path = self.part.directory.disk, segment_path(segment.number + 1)
+        disk, path = self.part.origin.directory.disk, segment_path(segment.number + 1)
         if not segment.witnesses.is_last or not disk.exists(path):
             return False
         return header_of(disk, path).previous_bytes == at
-
-    def _next_good(self, file: File, at: int) -> int:
-        number, end = self.part.segment.number, self.part.end
-        data = file.read(at, end - at)
-        found = data.find(block_mark(number))
-        while found >= 0:
-            if isinstance(read_block(data, found, number, base=at), Block):
-                return at + found
-            found = data.find(block_mark(number), found + 1)
-        return end
-
-    def _damaged(self, offset: int, text: str) -> None:
-        if not self._is_permissive:
-            raise JournalDamaged(self.part.file, offset, text)
-        self.damages.append(Damage(self.part.file, offset, text))
 
     def _folded(self) -> PipelineError:
         return PipelineError(

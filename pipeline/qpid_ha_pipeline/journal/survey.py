@@ -1,4 +1,5 @@
-"""What there is of a journal, seen from the headers of its blocks: which segments, up to where, and what of it is void.
+"""What there is of a store, seen from the headers of its blocks: the snapshot with which it begins, which segments
+follow, up to where, and what of them is void.
 
 Made on the driver. It reads 64 bytes of each block, which is little where blocks are large; what is in the blocks, only
 the executors read.
@@ -6,15 +7,26 @@ the executors read.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.layout import LOCAL_BASE
-from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, Block, BlockKind, FileHeader
+from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, Block, BlockKind, FileHeader, block_mark, read_block
 from qpid_ha_broker.store.errors import BlockError, NewerFormat
+from qpid_ha_broker.store.files import Disk, File
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
-from qpid_ha_broker.store.reading import Ending, Witnesses, header_of, open_blocks, witnesses_of
+from qpid_ha_broker.store.reading import (
+    NO_WITNESSES,
+    BlockReader,
+    Ending,
+    Witnesses,
+    header_of,
+    open_blocks,
+    witnesses_of,
+)
+from qpid_ha_broker.store.snapshot import read_end
 from qpid_ha_broker.store.status import STATUS_FILE, Status
 from qpid_ha_broker.store.survey import NO_LIMIT, TakenBack
 from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
@@ -33,7 +45,7 @@ class Damage(NamedTuple):
 class SurveyedPiece(NamedTuple):
     """Blocks that lie together, and between which LSNs of the replicated log; `begin` and `end` are offsets.
 
-    Without events of that log `first_lsn` is greater than `last_lsn`.
+    Without events of that log `first_lsn` is greater than `last_lsn`. No block truncates others of the same piece.
     """
 
     begin: int
@@ -44,7 +56,8 @@ class SurveyedPiece(NamedTuple):
 
 
 class SurveyedSegment(NamedTuple):
-    """A segment that counts. `end`: where its good blocks end, as far as headers tell."""
+    """A segment that counts, or a snapshot, whose blocks are read in the same way. `end`: where its good blocks end, as
+    far as headers tell; of a snapshot, where its END begins."""
 
     number: int
     header: FileHeader
@@ -54,11 +67,33 @@ class SurveyedSegment(NamedTuple):
     pieces: tuple[SurveyedPiece, ...]
     taken_back: tuple[TakenBack, ...]
     """Ascending by place."""
+    truncated_to: int = NO_LIMIT
+    """The lowest LSN after which events were made void here."""
+    last_lsn: int | None = None
+    """Of the replicated log at its end; None: it has no event of that log."""
+    tail_at: int = FILE_HEADER_BYTES
+    """Where the first of the blocks begins that lie within the last TAIL_BYTES."""
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it is one."""
+        return self.header.kind == "snapshot"
 
     @property
     def name(self) -> str:
         """Its path within the store."""
-        return segment_path(self.number)
+        return snapshot_path(self.number) if self.is_snapshot else segment_path(self.number)
+
+
+class SurveyedSnapshot(NamedTuple):
+    """The snapshot before the first segment that counts."""
+
+    file: SurveyedSegment
+    last_lsn: int
+    """Of the replicated log: what comes after it is in the segments."""
+    has_local: bool
+    """The broker's own log has had events before it, too."""
+    messages: int
 
 
 class SurveyedStore(NamedTuple):
@@ -72,6 +107,8 @@ class SurveyedStore(NamedTuple):
     damages: tuple[Damage, ...]
     first_number: int
     """Of the oldest segment that counts, also if it was not looked at; 0: there is none."""
+    base: SurveyedSnapshot | None = None
+    """None: the segments begin with the log, or the snapshot was not asked for."""
 
     @property
     def cluster(self) -> str:
@@ -84,6 +121,27 @@ class SurveyedStore(NamedTuple):
         """Of all segments, ascending by place."""
         return tuple(each for segment in self.segments for each in segment.taken_back)
 
+    @property
+    def counting_segments(self) -> tuple[SurveyedSegment, ...]:
+        """Those of which the state and the events follow: older ones than the snapshot are about to be deleted."""
+        first = self.base.file.number if self.base is not None else 0
+        return tuple(segment for segment in self.segments if segment.number >= first)
+
+    @property
+    def complete_from(self) -> int:
+        """The first LSN from which on each event is in the segments."""
+        if self.base is not None:
+            return self.base.last_lsn + 1
+        return self.segments[0].header.first_lsn if self.segments else 1
+
+    @property
+    def last_lsn(self) -> int:
+        """Where the replicated log ends."""
+        last = self.base.last_lsn if self.base is not None else 0
+        for segment in self.counting_segments:
+            last = min(last, segment.truncated_to) if segment.last_lsn is None else segment.last_lsn
+        return last
+
 
 class Closed(NamedTuple):
     """What is known of a segment that will not change any more."""
@@ -92,6 +150,9 @@ class Closed(NamedTuple):
     """Without its pieces."""
     committed_lsn: int
 
+
+TAIL_BYTES: Final = 4 * 1024 * 1024
+"""STATUS is written right behind the events of which it tells, so what it does not know yet is within so much."""
 
 Known = dict[int, Closed]
 """By number: who looks at a store again and again does not look again at what it knows."""
@@ -109,8 +170,9 @@ def look(
 ) -> SurveyedStore:  # fmt: skip
     """Raises JournalDamaged unless permissive, and PipelineError for what no release of this age can read.
 
-    `begin`: segment and offset before which nothing is looked at. From the first segment on that is not `wanted`, none
-    has pieces. Files of a running broker come and go: then it looks again.
+    `begin`: segment and offset before which nothing is looked at; offset 0 is that of the snapshot before the segment.
+    From the first segment on that is not `wanted`, none has pieces. Files of a running broker come and go: then it
+    looks again.
     """
     disk = directory.disk
     for _ in range(_ATTEMPTS):
@@ -144,16 +206,18 @@ class _StoreSurveyor:
     def store(self, first_number: int, first_offset: int, wanted: Wanted) -> SurveyedStore:
         status = read_status(self._directory)
         headers = self._headers(status)
+        base = self._base(headers) if first_number == 0 or first_offset == 0 else None
         numbers = [number for number in headers if number >= first_number]
         segments: list[SurveyedSegment] = []
-        committed = events = length = 0
+        committed = base.last_lsn if base is not None else 0
+        events = length = 0
         is_wanted = True
         for number in numbers:
             following = headers.get(number + 1)
             is_wanted = is_wanted and wanted(number, events, length)
             found = self._known.get(number) if following is not None and not is_wanted else None
             if found is None or found.segment.header != headers[number]:
-                begin = first_offset if number == first_number else FILE_HEADER_BYTES
+                begin = max(first_offset, FILE_HEADER_BYTES) if number == first_number else FILE_HEADER_BYTES
                 witnesses = witnesses_of(number, status, following, is_last=number == numbers[-1])
                 found = self._segment(headers[number], witnesses, begin)
                 if following is not None and begin == FILE_HEADER_BYTES:
@@ -165,7 +229,33 @@ class _StoreSurveyor:
         for number in [each for each in self._known if each not in headers]:
             del self._known[number]
         first = next(iter(headers), 0)
-        return SurveyedStore(self._directory, status, tuple(segments), committed, tuple(self._damages), first)
+        return SurveyedStore(self._directory, status, tuple(segments), committed, tuple(self._damages), first, base)
+
+    def _base(self, headers: dict[int, FileHeader]) -> SurveyedSnapshot | None:
+        """The newest snapshot, where what comes before the first segment is not there any more."""
+        first = next(iter(headers.values()), None)
+        numbers = [number for number in snapshot_numbers(self._disk) if number in headers]
+        if first is None or not numbers or not (first.previous_bytes or first.needs_base):
+            return None
+        name = snapshot_path(numbers[-1])
+        try:
+            header = header_of(self._disk, name)
+            with open_blocks(self._disk, name, header, headers_only=True) as reader:
+                begin = reader.end
+                for block in reader:
+                    if block.kind is BlockKind.END:
+                        data = read_at(self._disk, name, block.data_at, block.length)
+                        end = read_end(block._replace(data=data))
+                        file = SurveyedSegment(header.number, header, block.offset, NO_WITNESSES, (), ())
+                        piece = SurveyedPiece(begin, block.offset, 0, end.last_lsn, end.local_lsn > LOCAL_BASE)
+                        file = file._replace(pieces=(piece,) if block.offset > begin else ())
+                        return SurveyedSnapshot(file, end.last_lsn, piece.has_local, end.messages)
+                self._damaged(name, reader.end, reader.instead)
+        except NewerFormat as error:
+            raise PipelineError(f"{self._directory.file(name)}: {error}") from error
+        except BlockError as error:
+            self._damaged(name, 0, str(error))
+        return None
 
     def _damaged(self, name: str, offset: int, text: str) -> None:
         if not self._is_permissive:
@@ -247,25 +337,77 @@ class _StoreSurveyor:
             cluster = cluster or header.cluster
 
     def _segment(self, header: FileHeader, witnesses: Witnesses, begin: int) -> Closed:
-        name, previous_bytes = segment_path(header.number), witnesses.previous_bytes
-        pieces, taken_back = _Pieces(self._piece_bytes, begin), list[TakenBack]()
-        committed = 0
-        with open_blocks(self._disk, name, header, headers_only=True, limit=previous_bytes or None) as reader:
-            reader.end = begin
-            for block in reader:
-                committed = max(committed, block.committed_lsn)
-                if block.kind is BlockKind.TAKEN_BACK:
-                    taken_back.append(TakenBack((header.number, block.offset), block.last_lsn))
-                if block.kind is not BlockKind.MARK or not witnesses.is_last:  # the next block is written over it
-                    pieces.add(block)
-            verdict = reader.verdict(witnesses)
-            end = reader.end
-            if verdict.ending is Ending.DAMAGED or (previous_bytes and end != previous_bytes):
+        name, limit = segment_path(header.number), witnesses.previous_bytes or None
+        blocks = _Blocks(header.number, _Pieces(self._piece_bytes, begin), keeps_marks=not witnesses.is_last)
+        with closing(self._disk.open(name)) as file:
+            at = begin
+            while True:
+                reader = BlockReader(file, header, headers_only=True, limit=limit)
+                reader.end = at
+                for block in reader:
+                    blocks.add(block)
+                verdict, end = reader.verdict(witnesses), reader.end
+                if verdict.ending is not Ending.DAMAGED and (limit is None or end == limit):
+                    break
                 self._damaged(name, end, verdict.text)
-                end = previous_bytes or witnesses.clean_bytes or reader.file_bytes
-                pieces.extend_to(end)
-        found = SurveyedSegment(header.number, header, end, witnesses, tuple(pieces.all()), tuple(taken_back))
-        return Closed(found, committed)
+                last = limit or witnesses.clean_bytes or reader.file_bytes
+                at = next_good_block(file, header.number, end + 1, last)
+                blocks.pieces.skip_to(at)
+                if at >= last:
+                    end = last
+                    break
+        found = SurveyedSegment(
+            header.number, header, end, witnesses, tuple(blocks.pieces.all()), tuple(blocks.taken_back),
+            blocks.truncated_to, blocks.last_lsn, blocks.recent[0] if blocks.recent else begin,
+        )  # fmt: skip
+        return Closed(found, blocks.committed_lsn)
+
+
+def read_at(disk: Disk, name: str, offset: int, length: int) -> bytes:
+    """So many bytes of a file. Raises FileNotFoundError."""
+    with closing(disk.open(name)) as file:
+        return file.read(offset, length)
+
+
+def next_good_block(file: File, number: int, at: int, end: int) -> int:
+    """Where from `at` on the next whole block of that file begins; `end`: nowhere before."""
+    data, mark = file.read(at, max(0, end - at)), block_mark(number)
+    found = data.find(mark)
+    while found >= 0:
+        if isinstance(read_block(data, found, number, base=at), Block):
+            return at + found
+        found = data.find(mark, found + 1)
+    return end
+
+
+class _Blocks:
+    """What the headers of a segment's blocks tell, taken one after the other."""
+
+    def __init__(self, number: int, pieces: _Pieces, *, keeps_marks: bool) -> None:
+        """`keeps_marks`: a mark at the end stays; else the next block is written over it."""
+        self.pieces = pieces
+        self.taken_back: list[TakenBack] = []
+        self.committed_lsn = 0
+        self.truncated_to = NO_LIMIT
+        self.last_lsn: int | None = None
+        self.recent = deque[int]()
+        """Offsets of the blocks within the last TAIL_BYTES."""
+        self._number = number
+        self._keeps_marks = keeps_marks
+
+    def add(self, block: Block) -> None:
+        self.committed_lsn = max(self.committed_lsn, block.committed_lsn)
+        self.recent.append(block.offset)
+        while block.end - self.recent[0] > TAIL_BYTES and len(self.recent) > 1:
+            self.recent.popleft()
+        if block.kind is BlockKind.TAKEN_BACK:
+            self.taken_back.append(TakenBack((self._number, block.offset), block.last_lsn))
+            self.truncated_to = min(self.truncated_to, block.last_lsn)
+            self.last_lsn = None if self.last_lsn is None else min(self.last_lsn, block.last_lsn)
+        elif block.kind is BlockKind.EVENTS and not block.is_local:
+            self.last_lsn = block.last_lsn
+        if block.kind is not BlockKind.MARK or self._keeps_marks:
+            self.pieces.add(block)
 
 
 class _Pieces:
@@ -278,7 +420,8 @@ class _Pieces:
         self._first, self._last, self._has_local = LOCAL_BASE, -1, False
 
     def add(self, block: Block) -> None:
-        if block.end - self._begin > self._most and self._end > self._begin:
+        is_full = block.end - self._begin > self._most or block.kind is BlockKind.TAKEN_BACK
+        if is_full and self._end > self._begin:
             self._cut()
         self._end = block.end
         if block.kind is BlockKind.EVENTS and block.is_local:
@@ -286,10 +429,11 @@ class _Pieces:
         elif block.kind is BlockKind.EVENTS:
             self._first, self._last = min(self._first, block.first_lsn), max(self._last, block.last_lsn)
 
-    def extend_to(self, end: int) -> None:
-        """What comes now is damaged, and may hold anything."""
-        self._end, self._has_local = max(self._end, end), True
-        self._first, self._last = 0, NO_LIMIT
+    def skip_to(self, offset: int) -> None:
+        """What lies before cannot be read."""
+        if self._end > self._begin:
+            self._cut()
+        self._begin = self._end = offset
 
     def all(self) -> Iterator[SurveyedPiece]:
         if self._end > self._begin:

@@ -1,0 +1,123 @@
+"""A log that a stream follows, of which it reads several replicas: which of them gives the events of a batch.
+
+The promise: of the replicas of a log a stream gives each committed event once, in the order of the log. What was given
+is known from the offsets alone, so a batch that is repeated is the same: all events up to the position that goes
+furthest, by generation and LSN.
+
+1. A batch comes from one replica, the reader: it ends where the furthest offset of the batch does.
+2. Its events begin behind what was delivered before, whichever replica that came from.
+3. No other replica's offset passes that of the reader, so that the next batch begins with its end.
+4. A replica whose snapshot begins behind what was delivered lacks the events in between: it is the reader only if all
+   do.
+5. Where the reader's history says that the delivered generation ended before the last delivered event, the cluster
+   went on without the events behind that: they were delivered, and are discarded.
+
+Logs that brokers keep for themselves come from each store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from qpid_ha_broker.ha.frames import GenerationEntry
+from qpid_ha_broker.ha.history import common_lsn
+from qpid_ha_broker.store.survey import NO_LIMIT
+
+from .part import LsnRange, Substitute
+from .positions import JournalPlace, JournalStep, end_of_generation
+from .replicas import Replica
+from .stores import StoreId
+from .survey import SurveyedStore
+
+Position = tuple[int, int]
+"""Generation and LSN."""
+
+
+class FollowedReplica(NamedTuple):
+    """A store, and what of it was read."""
+
+    name: StoreId
+    store: SurveyedStore
+    begin: JournalPlace
+    history: tuple[GenerationEntry, ...]
+    lost: str | None
+    """Why what follows the last offset is not there any more, so that `begin` is behind it."""
+
+    @property
+    def has_own_log(self) -> bool:
+        """Whether its broker keeps a log for itself."""
+        return Replica(self.store, self.history).has_own_log
+
+    def lacks(self, delivered: Position) -> bool:
+        """Whether it has not all events behind those that were delivered, although the stream has begun."""
+        base = self.store.base
+        is_ahead = base is not None and self.begin[:2] <= (base.file.number, 0)
+        if self.lost is not None and base is None:
+            return True
+        return is_ahead and base is not None and base.last_lsn > delivered[1] > 0
+
+
+class FollowedLog:
+    """The replicas of one log, and the position up to which all its events were delivered."""
+
+    def __init__(self) -> None:
+        self.replicas: list[FollowedReplica] = []
+        self.delivered: Position = (0, 0)
+
+    def forget_former_store(self) -> None:
+        """A store that was made anew, and is no replica of another one, has its LSNs from the beginning."""
+        if len(self.replicas) == 1 and self.replicas[0].lost is not None and self.replicas[0].store.base is None:
+            self.delivered = (0, 0)
+
+    def furthest(self, ways: Mapping[StoreId, Sequence[JournalStep]]) -> FollowedReplica:
+        """Who gives the next batch. `ways`: where each of them can go."""
+        ends = {each.name: (ways[each.name][-1].place if ways[each.name] else each.begin) for each in self.replicas}
+        return max(self.replicas, key=lambda each: self._rank(each, ends[each.name].in_log))
+
+    def reader(self, ends: Mapping[StoreId, JournalPlace]) -> FollowedReplica | None:
+        """Who gave, or gives, the batch with these ends; None: it is not here."""
+        last = max(place.in_log for place in ends.values())
+        level = [each for each in self.replicas if ends[each.name].in_log == last]
+        return max(level, key=lambda each: self._rank(each, last), default=None)
+
+    def _rank(self, replica: FollowedReplica, end: Position) -> tuple[bool, int, int, int]:
+        """Of those that are of the newest generation a stream begins with the one that goes back furthest."""
+        age = -replica.store.complete_from if not self.delivered[1] else 0
+        return not replica.lacks(self.delivered), end[0], age, end[1]
+
+    def new_lsns(self, reader: FollowedReplica) -> LsnRange:
+        """Those of the reader's events that were not delivered."""
+        return LsnRange(min(self.delivered[1], self._agreed_lsn(reader)) + 1)
+
+    def discarded(self, reader: FollowedReplica) -> LsnRange:
+        """Events that were delivered, and that the cluster then went on without."""
+        return LsnRange(self._agreed_lsn(reader) + 1, self.delivered[1])
+
+    def _agreed_lsn(self, reader: FollowedReplica) -> int:
+        """Up to where what was delivered, and went that far, is what the reader has."""
+        generation, lsn = self.delivered
+        if any(entry.generation == generation for entry in reader.history):
+            return end_of_generation(reader.history, generation)
+        common = [
+            common_lsn(each.history, lsn, reader.history, NO_LIMIT)
+            for each in self.replicas
+            if any(entry.generation == generation for entry in each.history)
+        ]
+        return min(common, default=end_of_generation(reader.history, generation))
+
+    def substitutes(self, reader: FollowedReplica) -> tuple[Substitute, ...]:
+        """Who else has the reader's events, and up to where."""
+        return tuple(
+            Substitute(
+                each.store.directory,
+                common_lsn(each.history, each.store.last_lsn, reader.history, NO_LIMIT),
+            )
+            for each in self.replicas
+            if each is not reader
+        )
+
+
+def log_of(name: StoreId) -> str:
+    """The log of which a store is a replica: its cluster and its set."""
+    return f"{name.partition('/')[0]}/{name.rpartition('/')[2]}"
