@@ -26,7 +26,7 @@ from .amqp.browsing import LiveQueue, PlaceLost, QueuePlace
 from .amqp.options import Boundary, ReadOptions
 from .amqp.primary import PrimaryConnection
 from .amqp.queues import ManagementClient, NoSuchQueue, PrimaryManagement, QueueFacts
-from .amqp.rows import batch_of, check_live_schema
+from .amqp.rows import ENQUEUED_AT, BrowsedSource, batch_of, check_live_schema
 from .errors import PipelineError, told_plainly
 
 Offsets = dict[str, dict[str, Any]]
@@ -138,10 +138,13 @@ class _LiveReader:
             return  # Spark's stand-in for no partitions at all
         with PrimaryConnection(self._options.cluster) as primary:
             for queue, begin, end, share in partition.spans:
-                source = f"{self._options.cluster.digest}/{begin.queue_id}{begin.broker and '@'}{begin.broker}/{share}"
+                name = f"{self._options.cluster.digest}/{begin.queue_id}{begin.broker and '@'}{begin.broker}/{share}"
+                live = LiveQueue(primary, queue)
                 try:
-                    for chunk in LiveQueue(primary, queue).between(begin, end):
-                        yield batch_of(chunk, queue, begin.queue_id, source, arrow)
+                    times = live.write_times(begin, end) if ENQUEUED_AT.name in self._schema.names else None
+                    source = BrowsedSource(name, queue, begin.queue_id, times)
+                    for chunk in live.between(begin, end):
+                        yield batch_of(chunk, source, arrow)
                 except (PlaceLost, NoSuchQueue) as error:
                     self._lost(queue, error)
 

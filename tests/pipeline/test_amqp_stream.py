@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from blocking_client import BlockingClient, Management
-from live_query import LiveQuery, numbers, publish
+from live_query import ALL, LiveQuery, cluster_of, numbers, publish
+from qpid_ha_pipeline.amqp.browsing import LiveQueue
+from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.amqp_stream import Span
 from qpid_ha_pipeline.errors import PipelineError
 from running_broker import RunningBroker
@@ -207,3 +210,24 @@ def test_messages_that_are_not_replicated_have_no_position_at_the_next_primary(t
         publish(urls, "q", "there")
         with pytest.raises(PipelineError, match="are not replicated"):
             query.batch()
+
+
+def test_each_row_says_when_the_broker_had_it(broker: RunningBroker) -> None:
+    queue = f"dated-{uuid4()}"
+    publish(broker.url, queue, "first")
+    query = LiveQuery(broker.url, queue, columns="message_id,enqueued_at")
+    publish(broker.url, queue, *numbers(5000))
+    end = query.reader.latestOffset(query.offset, ALL)
+    rows = [
+        row
+        for part in query.reader.partitions(query.offset, end)
+        for batch in query.reader.read(part)
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    ]
+    assert len(rows) == 5001
+    times_ms = [round(time.timestamp() * 1000) for _, time in rows]
+    assert times_ms == sorted(times_ms)
+    with PrimaryConnection(cluster_of(broker.url)) as primary:
+        live = LiveQueue(primary, queue)
+        for (message_id, _), time_ms in zip(rows[::500], times_ms[::500], strict=True):
+            assert live.position_before(time_ms) < message_id <= live.position_before(time_ms + 1)

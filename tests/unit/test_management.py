@@ -158,6 +158,26 @@ def test_a_time_leads_to_the_place_in_a_queue_behind_what_came_before_it(node: N
     assert node.ask("LOCATE", type=QUEUE, name="orders").status == 400
 
 
+def test_messages_of_a_queue_have_times(node: Node) -> None:
+    node.create("orders")
+    log = node.resources.default.log
+    log.note_time(1_000)
+    declared = log.last_lsn
+    node.publish("orders")
+    log.note_time(2_000)
+
+    def times(after: int, up_to: int) -> Any:
+        found = node.ask("TIMES", type=QUEUE, name="orders", after=after, up_to=up_to).body
+        return found["positions"], found["times"]
+
+    last = log.last_lsn
+    assert times(declared, last) == ([last], [2_000])
+    assert times(0, last + 100) == ([declared, last], [1_000, 2_000])
+    assert times(0, declared) == ([declared], [1_000])
+    assert times(last, last + 1) == ([], [])
+    assert node.ask("TIMES", type=QUEUE, name="orders", after=0).status == 400
+
+
 def test_what_is_not_committed_is_not_measured(node: Node) -> None:
     node.create("orders")
     node.resources.default.log.add_witness("backup")
@@ -298,7 +318,17 @@ def test_the_node_tells_what_it_manages(node: Node) -> None:
         BINDING: ["name", "identity", "type", "exchange", "queue", "key", "arguments"]
     }
     operations = node.ask("GET-OPERATIONS").body
-    assert sorted(operations[QUEUE]) == ["ACCEPT", "CREATE", "DELETE", "LOCATE", "MEASURE", "PURGE", "READ", "UPDATE"]
+    assert sorted(operations[QUEUE]) == [
+        "ACCEPT",
+        "CREATE",
+        "DELETE",
+        "LOCATE",
+        "MEASURE",
+        "PURGE",
+        "READ",
+        "TIMES",
+        "UPDATE",
+    ]
     assert operations[QUEUE]["DELETE"] == ["if_empty", "if_unused"]
     assert operations[NODE_TYPE]["QUERY"] == ["entityType", "offset", "count"]
     assert node.ask("GET-MGMT-NODES").body == []
@@ -454,7 +484,9 @@ values = st.recursive(
     ),
     max_leaves=6,
 )
-operations = st.sampled_from(["CREATE", "READ", "UPDATE", "DELETE", "PURGE", "ACCEPT", "MEASURE", "LOCATE", "QUERY"])
+operations = st.sampled_from(
+    ["CREATE", "READ", "UPDATE", "DELETE", "PURGE", "ACCEPT", "MEASURE", "LOCATE", "TIMES", "QUERY"]
+)
 types = st.sampled_from([QUEUE, EXCHANGE, BINDING, NODE_TYPE])
 attributes = st.sampled_from(["name", "arguments", "kind", "exchange", "queue", "key", "attributeNames"])
 requests = st.tuples(

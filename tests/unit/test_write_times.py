@@ -28,6 +28,27 @@ def test_what_is_skipped_came_before_and_hardly_anything_else_is_left(seed: int)
         assert all(each >= asked_ms - BUCKET_MS for each in came_ms[skipped:])
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_an_event_is_dated_never_before_it_came_and_hardly_later(seed: int) -> None:
+    random, times = Random(seed), WriteTimes()
+    came_ms: list[int] = []
+    now_ms = 1_000_000
+    for _ in range(500):
+        now_ms += random.choice([0, 1, 7, 50, 5000])
+        came_ms += [now_ms] * random.randrange(4)
+        times.note(now_ms, len(came_ms))
+    after = random.randrange(len(came_ms) - 1)
+    lsn, up_to = after, random.randrange(after + 1, len(came_ms) + 1)
+    while lsn < up_to:
+        notes = times.between(lsn, up_to, 7)
+        assert 1 <= len(notes) <= 7
+        for time_ms, last in notes:
+            for dated in range(lsn + 1, min(last, up_to) + 1):
+                assert came_ms[dated - 1] <= time_ms < came_ms[dated - 1] + BUCKET_MS
+            lsn = last
+    assert times.between(len(came_ms), len(came_ms) + 9, 7) == []
+
+
 def test_many_notes_are_thinned_from_the_old_end_and_stay_true() -> None:
     times = WriteTimes()
     count = 3 * MAX_NOTES

@@ -105,13 +105,14 @@ class QueueType(EntityType):
         "ACCEPT": ("id", "up_to"),
         "MEASURE": ("after", "messages", "bytes"),
         "LOCATE": ("timestamp",),
+        "TIMES": ("after", "up_to"),
     }
 
     def __init__(self, administration: Administration) -> None:
         super().__init__(administration)
         self.operations |= {
             "UPDATE": self._update, "PURGE": self._purge, "ACCEPT": self._accept, "MEASURE": self._measure,
-            "LOCATE": self._locate,
+            "LOCATE": self._locate, "TIMES": self._times,
         }  # fmt: skip
 
     @property
@@ -156,6 +157,11 @@ class QueueType(EntityType):
         return ManagementAnswer(
             OK, "OK", self._administration.position_before(target_of(request), given.get("timestamp"))
         )
+
+    def _times(self, request: Request) -> ManagementAnswer:
+        given = request.properties
+        found = self._administration.write_times(target_of(request), given.get("after"), given.get("up_to"))
+        return ManagementAnswer(OK, "OK", found)
 
 
 class ExchangeType(EntityType):

@@ -22,6 +22,8 @@ from qpid_ha_broker.model.resources import Resources
 
 MEASURED_MOST = 2_000
 """Messages that one request counts: a millisecond or two."""
+WRITE_TIMES_MOST = 1_000
+"""Of one answer: 20 KB."""
 MAX_KEY_BYTES = 1024
 """Of a binding: a topic exchange keeps a node for each word of it."""
 
@@ -175,6 +177,16 @@ class Administration:
         queue = self._configuration.queue(_name(name, "name"))
         position = queue.log.write_times.last_before(_number(timestamp, "timestamp"))
         return {"id": queue.id, "position": min(position, self._committed_lsn(queue))}
+
+    def write_times(self, name: object, after: object, up_to: object) -> Facts:
+        """When messages behind the one with the id `after` came, up to `up_to`: see `WriteTimes.between`.
+
+        WRITE_TIMES_MOST at most: whoever needs more asks again behind the last. Raises NotFound.
+        """
+        queue = self._configuration.queue(_name(name, "name"))
+        bounds = _number(after, "after"), _number(up_to, "up_to")
+        notes = queue.log.write_times.between(*bounds, WRITE_TIMES_MOST)
+        return {"id": queue.id, "positions": [lsn for _, lsn in notes], "times": [time_ms for time_ms, _ in notes]}
 
     # --- exchanges
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import Final
 
 BUCKET_MS: Final = 100
@@ -53,6 +53,16 @@ class WriteTimes:
         while self._lsns and self._lsns[-1] > lsn:
             self._lsns.pop()
             self._times_ms.pop()
+
+    def between(self, after: int, up_to: int, most: int) -> list[tuple[int, int]]:
+        """Times with LSNs, both ascending, `most` at most.
+
+        An event behind `after` and up to `up_to` had been written at the time of the first LSN that is not below its
+        own, and if that was not long ago, less than BUCKET_MS before.
+        """
+        begin = bisect_right(self._lsns, after)
+        end = min(bisect_left(self._lsns, up_to) + 1, begin + most)
+        return list(zip(self._times_ms[begin:end], self._lsns[begin:end], strict=True))
 
     def last_before(self, time_ms: int) -> int:
         """The largest LSN of which it is noted that it was written before `time_ms`; 0: of none."""

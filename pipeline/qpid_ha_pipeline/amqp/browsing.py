@@ -13,7 +13,14 @@ from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.engine import Delivery
 from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LinkRefused
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
-from qpid_ha_pipeline.amqp.queues import ManagementClient, Measured, NoSuchQueue, PrimaryManagement, QueueFacts
+from qpid_ha_pipeline.amqp.queues import (
+    ManagementClient,
+    Measured,
+    NoSuchQueue,
+    PrimaryManagement,
+    QueueFacts,
+    WriteTimes,
+)
 from qpid_ha_pipeline.errors import PipelineError
 
 _AFTER: Final = "qpid-ha.org:after:ulong"
@@ -120,6 +127,11 @@ class LiveQueue:
     def position_before(self, time_ms: int) -> int:
         """Behind which message there is all that came at that time or later. Raises NoSuchQueue, PipelineError."""
         return self._management.ask(lambda client: client.position_before(self.name, time_ms))
+
+    def write_times(self, begin: QueuePlace, end: int) -> WriteTimes:
+        """When the messages behind `begin` and up to the id `end` had come. Raises as `facts_for`."""
+        self.facts_for(begin._replace(message_id=end))
+        return self._management.ask(lambda client: client.write_times(self.name, begin.message_id, end))
 
     def count_after(self, place: QueuePlace, most: int) -> int:
         """How many messages there are behind `place`; not much more than `most` are counted. Raises as `facts`."""

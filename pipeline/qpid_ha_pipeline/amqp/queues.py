@@ -51,6 +51,13 @@ class Measured(NamedTuple):
     is_whole: bool
 
 
+class WriteTimes(NamedTuple):
+    """When messages had come: one at the time of the first position that is not below its id. Both ascend."""
+
+    positions: list[int]
+    times_ms: list[int]
+
+
 class NoSuchQueue(Exception):
     """There is none of that name, now."""
 
@@ -89,6 +96,18 @@ class ManagementClient:
     def position_before(self, name: str, time_ms: int) -> int:
         """Behind which message there is all that came at that time or later. Raises as `queue`."""
         return int(self._ask_of("LOCATE", name, timestamp=proton.ulong(time_ms))["position"])
+
+    def write_times(self, name: str, after: int, up_to: int) -> WriteTimes:
+        """Of messages behind `after` and up to `up_to`. Raises as `queue`."""
+        found = WriteTimes([], [])
+        while after < up_to:
+            body = self._ask_of("TIMES", name, after=proton.ulong(after), up_to=proton.ulong(up_to))
+            if not body["positions"]:
+                break
+            found.positions.extend(map(int, body["positions"]))
+            found.times_ms.extend(map(int, body["times"]))
+            after = found.positions[-1]
+        return found
 
     def measure(self, name: str, after: int, messages: int, size: int) -> Measured:
         """What lies behind `after`, of so many messages and bytes at most; not always as many. Raises as `queue`."""
