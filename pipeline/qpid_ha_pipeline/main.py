@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 NO, FAILED = 1, 3
+_TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S")
 
 
 class JobFailure(click.ClickException):
@@ -177,6 +180,38 @@ def failovers(
         click.echo(f"report: {Path(output).absolute()}")
 
 
+@main.command()
+@job_options
+@mode_option
+@click.option("--output", type=click.Path(dir_okay=False), required=True, help="The HTML page.")
+@click.option("--since", type=click.DateTime(_TIMES), help="UTC: what was before counts to the depth at the beginning.")
+@click.option("--until", type=click.DateTime(_TIMES), help="UTC.")
+@seen_options
+def report(
+    stores: tuple[str, ...], master: str, form: str, mode: str, output: str, since: datetime | None,
+    until: datetime | None, **seen: Any,
+) -> None:  # fmt: skip
+    """What went through queues over time, how long it took, and who led meanwhile: one page for people."""
+    from .jobs import activity, failovers
+    from .jobs.activity_report import report as page
+
+    limits = (_moment(since, -math.inf), _moment(until, math.inf))
+    with _job("reading journals", master) as spark:
+        changes, gaps = _seen(spark, **seen)
+        activities = activity.activities(_journal(spark, stores, mode, activity.COLUMNS), *limits)
+        all_copies = _journal(spark, stores, mode, failovers.COLUMNS, replicas="all")
+        led = failovers.timelines(all_copies, changes, seen["link_timeout"])
+    Path(output).write_text(page(activities, led, gaps), encoding="utf-8")
+    if form == "json":
+        click.echo(json.dumps({"activities": _plain(activities), "clusters": _plain(led), "client_gaps": _plain(gaps)}))
+    else:
+        click.echo(f"report: {Path(output).absolute()}")
+
+
+def _moment(at: datetime | None, default: float) -> float:
+    return default if at is None else at.replace(tzinfo=UTC).timestamp()
+
+
 def _seen(
     spark: SparkSession, events: Sequence[str], history: Sequence[str], history_format: str, link_timeout: float
 ) -> tuple[list[StateChange], list[ClientGap] | None]:
@@ -321,6 +356,8 @@ def _plain(value: Any) -> Any:
         return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
     return value
 
 

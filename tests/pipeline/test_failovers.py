@@ -137,7 +137,8 @@ def write_cluster(directory: Path, quiet_ms: int) -> list[str]:
 
 
 def read(spark: SparkSession, stores: list[str], changes: list[StateChange] | None = None) -> Timeline:
-    (timeline,) = timelines(spark.read.format("qpid-journal").option("paths", json.dumps(stores)).load(), changes or [])
+    journal = spark.read.format("qpid-journal").options(paths=json.dumps(stores), replicas="all").load()
+    (timeline,) = timelines(journal, changes or [])
     return timeline
 
 

@@ -66,6 +66,7 @@ def test_the_examples_run(
     assert (given["good"].count(), given["damaged"].count()) == (11, 0)  # type: ignore[attr-defined]
     assert spark.read.parquet(str(tmp_path / "out")).count() == 11
     assert "<svg" in given["html"]  # type: ignore[operator]
+    assert given["busiest"] == "orders"
     given["journal"].createOrReplaceTempView("journal")  # type: ignore[attr-defined]
     once = spark.read.format("qpid-amqp").options(brokers=broker.url, queue="orders-once").load()
     assert sorted(row.body_text for row in once.collect()) == ["one", "two"]

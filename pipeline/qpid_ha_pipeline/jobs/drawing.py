@@ -35,6 +35,7 @@ _STYLE: Final = """
  --s8: #64748b } }
 @media print { :root { color-scheme: light; --ink: #000; --paper: #fff; --faint: #ccc; --soft: #444 }
  body { margin: 0; max-width: none; font-size: 11px }
+ table { font-size: 8px } th, td { padding: .1rem .3rem }
  figure, tr { break-inside: avoid } .wide { overflow: visible } svg { min-width: 0 }
  * { print-color-adjust: exact; -webkit-print-color-adjust: exact } }
 * { box-sizing: border-box }
@@ -43,7 +44,8 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem auto; padding: 0 1re
 h1 { font-size: 1.5rem } h2 { font-size: 1.2rem; margin-top: 2rem; overflow-wrap: anywhere } h3 { font-size: 1rem }
 p { max-width: 46rem } .note { color: var(--soft) } .wide { overflow-x: auto }
 table { border-collapse: collapse; margin: .7rem 0 }
-th, td { padding: .2rem .8rem; border-bottom: 1px solid var(--faint); text-align: left; vertical-align: top }
+table { font-size: 14px } .facts td { max-width: none }
+th, td { padding: .2rem .6rem; border-bottom: 1px solid var(--faint); text-align: left; vertical-align: top }
 td { overflow-wrap: break-word; max-width: 22rem } th { font-weight: 600 }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
 figure { margin: .7rem 0 1.2rem } figcaption { font-weight: 600 }
@@ -101,6 +103,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f'<div class="wide"><table>{top}{lines}</table></div>'
 
 
+def facts_table(rows: Iterable[tuple[str, str]]) -> str:
+    """Names with their values."""
+    lines_ = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
+    return f'<table class="facts">{lines_}</table>'
+
+
 def _cell(value: str) -> str:
     is_number = value[:1].isdigit()
     return f'<td class="number">{escape(value)}</td>' if is_number else f"<td>{escape(value)}</td>"
@@ -124,12 +132,20 @@ def _figure(title: str, height: int, shapes: str, legend: str) -> str:
 
 
 def bands(title: str, rows: Sequence[str], bars: Iterable[Band], axis: Axis, legend: str = "") -> str:
-    """A row for each name, with bars over a time axis; what comes later lies over what came before."""
+    """A row for each name, with bars over a time axis; what comes later lies over what came before.
+
+    Of bars of one kind that would lie on each other only the first is drawn, so that there are no more than pixels.
+    """
     tops = {name: place * _ROW for place, name in enumerate(rows)}
     height = len(rows) * _ROW
     shapes = [_time_axis(axis, height), _left_names(rows)]
+    drawn = set()
     for bar in bars:
         left, right = axis.at(bar.begin_s), axis.at(bar.end_s)
+        place = (bar.row, bar.style, round(left), round(right))
+        if place in drawn or bar.end_s < axis.begin_s or bar.begin_s > axis.end_s:
+            continue
+        drawn.add(place)
         shapes.append(
             f'<rect x="{left:.1f}" y="{tops[bar.row] + 4}" width="{max(right - left, 1):.1f}" height="{_ROW - 8}"'
             f' class="{bar.style}"><title>{escape(bar.title)}</title></rect>'
@@ -170,7 +186,7 @@ def _time_axis(axis: Axis, height: int) -> str:
     return "".join(shapes)
 
 
-_STEPS_S: Final = (
+STEPS_S: Final = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200,
     10800, 21600, 43200, 86400, 172800, 604800, 2592000, 7776000, 31536000,
 )  # fmt: skip
@@ -179,7 +195,7 @@ _STEPS_S: Final = (
 def time_ticks(begin_s: float, end_s: float, most: int = 9) -> list[tuple[float, str]]:
     """Round moments within, at most `most`, and as few letters for each as tell them apart."""
     span_s = max(end_s - begin_s, 0.001)
-    step_s = next((step for step in _STEPS_S if span_s / step <= most), span_s / most)
+    step_s = next((step for step in STEPS_S if span_s / step <= most), span_s / most)
     first = ceil(begin_s / step_s)
     moments = [number * step_s for number in range(first, floor(end_s / step_s) + 1)]
     if step_s >= 86400:

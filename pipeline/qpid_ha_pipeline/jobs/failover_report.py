@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from .client_gaps import ClientGap
-from .drawing import Axis, Band, bands, document, key, parts, range_text, span_text, table, time_text
+from .drawing import Axis, Band, bands, document, facts_table, key, parts, range_text, span_text, table, time_text
 from .failovers import PERCENTILES
 from .timeline import Generation, Lag, Outage, Phases, Service, Timeline
 
-MOST_OUTAGES = 100
-"""Of more, the longest are shown."""
+MOST_OUTAGES = MOST_GENERATIONS = 100
+"""Of more outages the longest are shown, and of more generations the last."""
 _LIMITS = (
     "Bounds are what journals and event streams prove. An idle primary writes nothing, so quiet hours before a failover"
     " are uncertain, unless the brokers' state changes are given, too. Of a broker that is neither primary nor in the"
@@ -45,22 +45,11 @@ def section(timeline: Timeline) -> str:
         return f"{title}<p>{NO_GENERATION}</p>"
     return "".join((
         title,
-        table((), facts(timeline)),
+        facts_table(facts(timeline)),
         drawing(timeline),
         outage_section(timeline.outages),
-        "<h3>Generations</h3>",
-        table(
-            (
-                "generation", "primary", "began", "events", "first LSN", "nobody led before",
-                "waited for its in-sync set", "until work", "until a new message", "cause",
-            ),
-            map(_line, timeline.generations, timeline.phases),
-        ),
-        "<h3>Time in each state</h3>",
-        table(
-            ("broker", "primary", "primary, waiting", "ready (in the in-sync set)", "uncertain", "neither"),
-            ((times.broker, *map(span_text, times[1:])) for times in timeline.states),
-        ),
+        generation_section(timeline),
+        state_section(timeline),
         lag_section(timeline.lags),
         f'<p class="note">{_LIMITS}</p>',
     ))  # fmt: skip
@@ -82,6 +71,25 @@ def availability_text(timeline: Timeline) -> str:
     """Both bounds, or the value on which they agree."""
     least, most = (f"{value:.4%}" for value in timeline.availability)
     return most if least == most else f"{least} to {most}"
+
+
+def generation_section(timeline: Timeline) -> str:
+    """Who began when and why, and how long that took; the last MOST_GENERATIONS."""
+    rows = [_line(*pair) for pair in zip(timeline.generations, timeline.phases, strict=True)]
+    more = f'<p class="note">The last {MOST_GENERATIONS} of {len(rows)}.</p>' if len(rows) > MOST_GENERATIONS else ""
+    head = (
+        "generation", "primary", "began", "events", "first LSN", "nobody led before", "waited for its in-sync set",
+        "until work", "until a new message", "cause",
+    )  # fmt: skip
+    return f"<h3>Generations</h3>{more}{table(head, rows[-MOST_GENERATIONS:])}"
+
+
+def state_section(timeline: Timeline) -> str:
+    """How long each broker was what."""
+    head = ("broker", "primary", "primary, waiting", "ready (in the in-sync set)", "uncertain", "neither")
+    return "<h3>Time in each state</h3>" + table(
+        head, ((times.broker, *map(span_text, times[1:])) for times in timeline.states)
+    )
 
 
 def _line(generation: Generation, phases: Phases | None) -> tuple[str, ...]:
@@ -120,15 +128,17 @@ def drawing(timeline: Timeline, axis: Axis | None = None) -> str:
         member for change in timeline.memberships for member in change.members
     })  # fmt: skip
     legend = key([*((service.value, text) for service, text in _SERVICE_TEXTS.items()), ("in-sync", "in sync")])
-    return bands("Who led", [_EVERYBODY, *brokers], _bars(timeline, axis), axis, legend)
+    return bands("Who led", [_EVERYBODY, *brokers], _bars(timeline), axis, legend)
 
 
-def _bars(timeline: Timeline, axis: Axis) -> Iterator[Band]:
-    ends = [*(change.at_s for change in timeline.memberships[1:]), axis.end_s]
-    for change, end_s in zip(timeline.memberships, ends, strict=False):
+def _bars(timeline: Timeline) -> Iterator[Band]:
+    pieces = timeline.stretches
+    end_s = pieces[-1].end_s if pieces else timeline.generations[-1].started_s
+    ends = [*(change.at_s for change in timeline.memberships[1:]), end_s]
+    for change, until_s in zip(timeline.memberships, ends, strict=False):
         for member in change.members:
-            yield Band(member, change.at_s, end_s, "in-sync", f"{member} in sync, epoch {change.epoch}")
-    for piece in timeline.stretches:
+            yield Band(member, change.at_s, until_s, "in-sync", f"{member} in sync, epoch {change.epoch}")
+    for piece in pieces:
         text = f"generation {piece.generation}, {piece.primary}: {_SERVICE_TEXTS[piece.service]}"
         yield Band(_EVERYBODY, piece.begin_s, piece.end_s, piece.service, text)
         if piece.service is not Service.NOBODY:
