@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
@@ -12,6 +13,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from blocking_client import BlockingClient, Management
 from live_query import LiveQuery, numbers, publish
 from qpid_ha_pipeline.amqp.options import ReadOptions
+from qpid_ha_pipeline.amqp.rows import live_schema
+from qpid_ha_pipeline.amqp_stream import AmqpReader
 from qpid_ha_pipeline.errors import PipelineError
 from running_broker import RunningBroker
 
@@ -120,6 +123,31 @@ def test_a_stream_begins_with_what_came_at_a_time(broker: RunningBroker, queue: 
     assert future.batch() == []
     publish(broker.url, queue, "latest")
     assert future.batch() == ["latest"]
+
+
+def table(broker: RunningBroker, **options: str) -> list[Any]:
+    """The texts of a table, in the order of its tasks."""
+    given = ReadOptions.parse({"brokers": broker.url, "columns": "body_text", **options})
+    reader = AmqpReader(given, live_schema(given.columns))
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return [text for batch in batches for text in batch.column(0).to_pylist()]
+
+
+def test_two_tables_up_to_a_time_and_from_there_have_each_message_once(broker: RunningBroker, queue: str) -> None:
+    for number in range(10, 40):
+        publish(broker.url, queue, str(number))
+        if number == 25:
+            now_ms = str(int(time.time() * 1000))
+    before = table(broker, queue=queue, endingTimestamp=now_ms)
+    after = table(broker, queue=queue, startingTimestamp=now_ms)
+    assert before + after == numbers(40)
+    assert table(broker, queue=queue, endingOffsetsByTimestamp=json.dumps({queue: 0})) == []
+
+
+def test_a_table_of_all_queues_that_match(broker: RunningBroker, queue: str) -> None:
+    publish(broker.url, f"{queue}-2", "other")
+    assert sorted(table(broker, subscribePattern=f"{queue}(-2)?")) == sorted([*numbers(10), "other"])
+    assert table(broker, subscribePattern=f"{queue}-none") == []
 
 
 # --- how much
