@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,11 +12,14 @@ import pyarrow as pa
 import pytest
 from proton import Data, Message
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import window
 
 from amqp_values import MESSAGE_ANNOTATIONS, RandomMessages, message_in, values_in
 from live_query import ALL, LiveQuery, cluster_of
 from qpid_ha_broker.amqp.sections import MessageSections, find_section
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.store.files import LocalDisk
+from qpid_ha_broker.store.fold import fold
 from qpid_ha_pipeline.amqp.encoding import Encoder, check_written_schema
 from qpid_ha_pipeline.amqp.numbering import PRODUCER, SEQUENCE, renumbered
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
@@ -36,6 +40,14 @@ def written(journal: WrittenJournal, payloads: Sequence[bytes]) -> None:
     for payload in payloads:
         header = MessageSections().header(payload)
         journal.write(ev.Enqueued((queue,), payload, header.durable, header.priority, 0, ""))
+
+
+def fold_away(journal: WrittenJournal) -> None:
+    """As a broker does: a snapshot with the messages in place of the segment."""
+    journal.roll()
+    journal.write_status()
+    fold(LocalDisk(journal.directory), 2, journal.identity)
+    journal.segment(1).unlink()
 
 
 def journal_batches(journal: WrittenJournal, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -75,6 +87,8 @@ def test_a_copy_of_a_copy_of_a_journals_messages_says_what_they_say(
     random = RandomMessages(Random(seed))
     originals = [random.encoded() for _ in range(MESSAGES)]
     written(journal, originals)
+    if seed % 2:
+        fold_away(journal)
     first, second = f"first-{uuid4()}", f"second-{uuid4()}"
     sent(broker.url, first, journal_batches(journal, columns))
     sent(broker.url, second, queue_batches(broker.url, first, columns))
@@ -230,3 +244,24 @@ def test_payloads_go_where_the_column_says_as_they_are(spark: SparkSession, brok
     table.write.format("qpid-amqp").option("brokers", broker.url).mode("append").save()
     assert [len(payloads_in(broker.url, queue)) for queue in queues] == [3] + [1] * 129
     assert message_in(payloads_in(broker.url, queues[5])[0]) == message_in(payload)
+
+
+def test_the_time_of_the_broker_is_a_watermark(spark: SparkSession, journal: WrittenJournal, tmp_path: Path) -> None:
+    """Windows end by the clock of the broker: senders said nothing of time."""
+    queue = journal.declare("q")
+    for minute in range(4):
+        journal.enqueue(queue, *[bytes(Message("x").encode())] * (minute + 1))
+        journal.now_ms += 60_000
+    rows = spark.readStream.format("qpid-journal").option("event", "enqueued").load(
+        str(journal.data_dir), columns="enqueued_at"
+    )  # fmt: skip
+    counts = rows.withWatermark("enqueued_at", "1 second").groupBy(window("enqueued_at", "1 minute")).count()
+    query = (
+        counts.writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "counts"))
+    )
+    query.awaitTermination()
+    found = spark.read.parquet(str(tmp_path / "counts")).sort("window")
+    assert [row["count"] for row in found.collect()] == [1, 2, 3]
