@@ -4,7 +4,7 @@ A value is null, or an object with one name, its type: `{"long": 5}`. So nothing
 again, and Spark's `from_json` reads a map of such values as one of structs. What is lost is how wide a value was
 written (AMQP 1.0 section 1.6 has up to three encodings of a type), and which NaN a NaN was.
 
-Not by Proton: its Python objects do not tell a `float` in an array from a `double`, and a dict takes `true` for 1.
+Not by Proton, which makes dicts of maps: they take `true` for 1, and have no binary or list as a key.
 """
 
 from __future__ import annotations
