@@ -29,8 +29,8 @@ Json = Any
 
 _DEPTH_MOST: Final = 64
 """Of lists, maps, arrays and descriptors in each other."""
-_ZERO_WIDTH_MOST: Final = 65_536
-"""Of elements of an array that take no bytes: a short message must not become a long text."""
+_ZERO_WIDTH_MOST: Final = 256
+"""Of elements of an array that take no bytes: a short message must not become a text without end."""
 _DESCRIBED: Final = 0x00
 _EMPTY_LIST: Final = 0x45
 _SHORT_MOST: Final = 0xFF

@@ -132,6 +132,15 @@ def test_what_is_no_value_is_told(data: str) -> None:
         decoded(bytes.fromhex(data))
 
 
+def test_a_short_array_is_no_long_text() -> None:
+    def nulls(count: int) -> bytes:
+        return b"\xf0\x00\x00\x00\x05" + count.to_bytes(4, "big") + b"\x40"
+
+    assert decoded(nulls(256))[0] == {"array": {"type": "null", "items": [None] * 256}}
+    with pytest.raises(DecodeError, match="257 elements without bytes"):
+        decoded(nulls(257))
+
+
 def test_values_in_each_other_have_an_end() -> None:
     data = b"\x45"
     for _ in range(65):
