@@ -21,6 +21,7 @@ from qpid_ha_broker.amqp.management_messages import (
     RequestRefusal,
 )
 from qpid_ha_broker.model.administration import Administration, Done, Facts, Outcome, Pending
+from qpid_ha_broker.model.browsing_requests import BrowsingRequests
 from qpid_ha_broker.model.level_change import MOVED_MOST
 from qpid_ha_broker.model.sequence import NO_LIMIT
 
@@ -110,6 +111,7 @@ class QueueType(EntityType):
 
     def __init__(self, administration: Administration) -> None:
         super().__init__(administration)
+        self._browsing = BrowsingRequests(administration)
         self.operations |= {
             "UPDATE": self._update, "PURGE": self._purge, "ACCEPT": self._accept, "MEASURE": self._measure,
             "LOCATE": self._locate, "TIMES": self._times,
@@ -143,24 +145,22 @@ class QueueType(EntityType):
 
     def _accept(self, request: Request) -> Pending[ManagementAnswer]:
         given = request.properties
-        pending = self._administration.accept_messages(target_of(request), given.get("id"), given.get("up_to"))
+        pending = self._browsing.accept(target_of(request), given.get("id"), given.get("up_to"))
         return pending.then(lambda count: ManagementAnswer(OK, "Accepted", {"accepted": count}))
 
     def _measure(self, request: Request) -> ManagementAnswer:
         given, most = request.properties, NO_LIMIT - 1
         limits = given.get("messages", most), given.get("bytes", most)
-        found = self._administration.measure_messages(target_of(request), given.get("after"), *limits)
+        found = self._browsing.measure(target_of(request), given.get("after"), *limits)
         return ManagementAnswer(OK, "OK", found)
 
     def _locate(self, request: Request) -> ManagementAnswer:
         given = request.properties
-        return ManagementAnswer(
-            OK, "OK", self._administration.position_before(target_of(request), given.get("timestamp"))
-        )
+        return ManagementAnswer(OK, "OK", self._browsing.position_before(target_of(request), given.get("timestamp")))
 
     def _times(self, request: Request) -> ManagementAnswer:
         given = request.properties
-        found = self._administration.write_times(target_of(request), given.get("after"), given.get("up_to"))
+        found = self._browsing.write_times(target_of(request), given.get("after"), given.get("up_to"))
         return ManagementAnswer(OK, "OK", found)
 
 

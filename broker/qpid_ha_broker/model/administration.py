@@ -11,19 +11,15 @@ from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from qpid_ha_broker.events.fields import write_arguments
-from qpid_ha_broker.events.types import Arguments, DequeueReason, Scalar
+from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.configuration import MAX_NAME_BYTES, Configuration
-from qpid_ha_broker.model.errors import InvalidArgument, ModelError, NotFound
+from qpid_ha_broker.model.errors import InvalidArgument, ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import check_settable
 from qpid_ha_broker.model.resources import Resources
 
-MEASURED_MOST = 2_000
-"""Messages that one request counts: a millisecond or two."""
-WRITE_TIMES_MOST = 1_000
-"""Of one answer: 20 KB."""
 MAX_KEY_BYTES = 1024
 """Of a binding: a topic exchange keeps a node for each word of it."""
 
@@ -87,8 +83,8 @@ class Administration:
 
     def __init__(self, resources: Resources, configuration: Configuration) -> None:
         self._catalog = resources.catalog
-        self._resources = resources
-        self._configuration = configuration
+        self.resources = resources
+        self.configuration = configuration
 
     # --- queues
 
@@ -107,7 +103,7 @@ class Administration:
 
     def queue(self, name: object) -> Facts:
         """One queue. Raises NotFound."""
-        return self._queue_facts(self._configuration.queue(_name(name, "name")))
+        return self._queue_facts(self.configuration.queue(checked_name(name, "name")))
 
     def has_queue(self, name: object) -> bool:
         """Whether there is one of that name, which may be anything."""
@@ -115,7 +111,7 @@ class Administration:
 
     def create_queue(self, name: object, arguments: object = None) -> Done[Facts]:
         """Make a queue, or find it there with the same arguments. Raises AlreadyExists, InvalidArgument, NotFound."""
-        queue = self._configuration.declare_queue(_name(name, "name"), _arguments(arguments))
+        queue = self.configuration.declare_queue(checked_name(name, "name"), _arguments(arguments))
         return self._done(self._queue_facts(queue))
 
     def update_queue(self, name: object, arguments: object = None, most_moved: int | None = None) -> Done[Facts]:
@@ -125,68 +121,19 @@ class Administration:
         """
         if arguments is None:
             raise InvalidArgument("arguments are missing: give those that change, with nothing for one that goes away")
-        queue = self._configuration.update_queue(_name(name, "name"), _arguments(arguments), most_moved)
+        queue = self.configuration.update_queue(checked_name(name, "name"), _arguments(arguments), most_moved)
         return self._done(self._queue_facts(queue))
 
     def delete_queue(self, name: object, if_empty: object = False, if_unused: object = False) -> Pending[Facts]:
         """Delete a queue; its messages go to its alternate exchange, or away. Raises NotFound, InUse."""
         conditions = {"if_empty": _flag(if_empty, "if_empty"), "if_unused": _flag(if_unused, "if_unused")}
-        deletion = self._configuration.delete_queue(_name(name, "name"), **conditions)
+        deletion = self.configuration.delete_queue(checked_name(name, "name"), **conditions)
         return Pending(deletion, lambda: {"name": deletion.queue.name})
 
     def purge_queue(self, name: object) -> Pending[int]:
         """Drop what nobody has acquired; how many messages that were. Raises NotFound."""
-        purge = self._resources.purges.begin(self._configuration.queue(_name(name, "name")))
+        purge = self.resources.purges.begin(self.configuration.queue(checked_name(name, "name")))
         return Pending(purge, lambda: purge.count)
-
-    def accept_messages(self, name: object, queue_id: object, up_to: object) -> Pending[int]:
-        """Accept, as a consumer would, what nobody has acquired up to the message `up_to`; how many messages that were.
-
-        For who reads by browsing, and comes back for what it has dealt with. Raises NotFound when the queue of that
-        name has another id than `queue_id`: its messages are other ones.
-        """
-        queue, last = self._configuration.queue(_name(name, "name")), _number(up_to, "up_to")
-        if queue.id != _number(queue_id, "id"):
-            raise NotFound(f"queue {queue.name} has the id {queue.id}: it was deleted and declared again")
-        work = self._resources.purges.begin(queue, last, DequeueReason.CONSUMED)
-        return Pending(work, lambda: work.count)
-
-    def measure_messages(self, name: object, after: object, most: object, most_bytes: object) -> Facts:
-        """How many committed messages, of how many bytes, come behind the message `after`, up to which of them.
-
-        Counts by ascending ids, as a browser reads, also what consumers hold; `most` messages, at most MEASURED_MOST,
-        and `most_bytes`, but always one. `whole`: there are no more. Raises NotFound.
-        """
-        queue = self._configuration.queue(_name(name, "name"))
-        limit, limit_bytes = min(_number(most, "messages"), MEASURED_MOST), _number(most_bytes, "bytes")
-        last, committed_lsn = _number(after, "after"), self._committed_lsn(queue)
-        cursor = queue.messages.browsing_cursor(last)
-        count = size = 0
-        while (entry := cursor.peek()) is not None and entry.id <= committed_lsn:
-            if count and (count >= limit or size + entry.size > limit_bytes):
-                return {"messages": count, "bytes": size, "last": last, "whole": False}
-            count, size, last = count + 1, size + entry.size, entry.id
-            cursor.skip()
-        return {"messages": count, "bytes": size, "last": last, "whole": True}
-
-    def position_before(self, name: object, timestamp: object) -> Facts:
-        """Behind which message to browse a queue for what came at `timestamp` (ms since the Unix epoch) or later.
-
-        Maybe for some that came before, too: see `WriteTimes`. 0: from the head. Raises NotFound.
-        """
-        queue = self._configuration.queue(_name(name, "name"))
-        position = queue.log.write_times.last_before(_number(timestamp, "timestamp"))
-        return {"id": queue.id, "position": min(position, self._committed_lsn(queue))}
-
-    def write_times(self, name: object, after: object, up_to: object) -> Facts:
-        """When messages behind the one with the id `after` came, up to `up_to`: see `WriteTimes.between`.
-
-        WRITE_TIMES_MOST at most: whoever needs more asks again behind the last. Raises NotFound.
-        """
-        queue = self._configuration.queue(_name(name, "name"))
-        bounds = _number(after, "after"), _number(up_to, "up_to")
-        notes = queue.log.write_times.between(*bounds, WRITE_TIMES_MOST)
-        return {"id": queue.id, "positions": [lsn for _, lsn in notes], "times": [time_ms for time_ms, _ in notes]}
 
     # --- exchanges
 
@@ -209,11 +156,11 @@ class Administration:
 
     def exchange_outline(self, name: object) -> Facts:
         """One exchange with the number of its bindings, which there may be very many of. Raises NotFound."""
-        return self._exchange_outline(self._configuration.exchange(_name(name, "name")))
+        return self._exchange_outline(self.configuration.exchange(checked_name(name, "name")))
 
     def exchange(self, name: object) -> Facts:
         """One exchange with its bindings. Raises NotFound."""
-        return self._exchange_facts(self._configuration.exchange(_name(name, "name")))
+        return self._exchange_facts(self.configuration.exchange(checked_name(name, "name")))
 
     def has_exchange(self, name: object) -> bool:
         """Whether there is one of that name, which may be anything."""
@@ -224,13 +171,13 @@ class Administration:
 
         Raises AlreadyExists, InvalidArgument, NotFound.
         """
-        checked = _name(name, "name"), _name(kind, "kind"), _arguments(arguments)
-        return self._done(self._exchange_outline(self._configuration.declare_exchange(*checked)))
+        checked = checked_name(name, "name"), checked_name(kind, "kind"), _arguments(arguments)
+        return self._done(self._exchange_outline(self.configuration.declare_exchange(*checked)))
 
     def delete_exchange(self, name: object, if_unused: object = False) -> Done[Facts]:
         """Delete an exchange with its bindings. Raises NotFound, InUse."""
-        checked = _name(name, "name")
-        self._configuration.delete_exchange(checked, if_unused=_flag(if_unused, "if_unused"))
+        checked = checked_name(name, "name")
+        self.configuration.delete_exchange(checked, if_unused=_flag(if_unused, "if_unused"))
         return self._done({"name": checked})
 
     # --- bindings
@@ -249,30 +196,30 @@ class Administration:
 
     def binding(self, exchange: object, queue: object, key: object) -> Facts | None:
         """One binding; None when there is none with that key. Raises NotFound when queue or exchange are missing."""
-        source = self._configuration.exchange(_name(exchange, "exchange"))
-        target = self._configuration.queue(_name(queue, "queue"))
+        source = self.configuration.exchange(checked_name(exchange, "exchange"))
+        target = self.configuration.queue(checked_name(queue, "queue"))
         wanted = (target.id, _key(key))
         found = source.binding(*wanted)
         return None if found is None else {"exchange": source.name, **self._binding_facts(found)}
 
     def bind(self, exchange: object, queue: object, key: object = "", arguments: object = None) -> Done[Facts]:
         """Bind, or give the binding with that key other arguments. Raises NotFound, InvalidArgument."""
-        source, target = _name(exchange, "exchange"), _name(queue, "queue")
+        source, target = checked_name(exchange, "exchange"), checked_name(queue, "queue")
         checked_key, checked = _key(key), _arguments(arguments)
-        self._configuration.bind(source, target, checked_key, checked)
+        self.configuration.bind(source, target, checked_key, checked)
         return self._done({"exchange": source, "queue": target, "key": checked_key, "arguments": dict(checked)})
 
     def unbind(self, exchange: object, queue: object, key: object = "") -> Done[Facts]:
         """Take a binding away. Raises NotFound."""
-        source, target, checked_key = _name(exchange, "exchange"), _name(queue, "queue"), _key(key)
-        self._configuration.unbind(source, target, checked_key)
+        source, target, checked_key = checked_name(exchange, "exchange"), checked_name(queue, "queue"), _key(key)
+        self.configuration.unbind(source, target, checked_key)
         return self._done({"exchange": source, "queue": target, "key": checked_key})
 
     def _done(self, result: Result) -> Done[Result]:
-        return Done(result, self._resources.written)
+        return Done(result, self.resources.written)
 
     def _queue_facts(self, queue: Queue) -> Facts:
-        committed_lsn = self._committed_lsn(queue)
+        readable_lsn = committed_lsn(self.resources, queue)
         return {
             "name": queue.name,
             "messages": queue.messages.count,
@@ -282,14 +229,10 @@ class Administration:
             "enqueued": queue.messages.enqueued_total,
             "dequeued": queue.messages.dequeued_total,
             "id": queue.id,
-            "newest_message": queue.messages.newest_id(committed_lsn),
-            "log_position": committed_lsn,
+            "newest_message": queue.messages.newest_id(readable_lsn),
+            "log_position": readable_lsn,
             "arguments": dict(queue.arguments.given),
         }
-
-    def _committed_lsn(self, queue: Queue) -> int:
-        # A replica holds nothing but what is committed, and its log does not know of it.
-        return queue.log.last_lsn if self._resources.default.read_only else queue.log.whole_lsn()
 
     def _exchange_facts(self, exchange: Exchange) -> Facts:
         return {**self._exchange_outline(exchange), "bindings": self._bindings_of(exchange)}
@@ -308,7 +251,13 @@ class Administration:
         return {"queue": queue.name, "key": binding.key, "arguments": dict(binding.arguments)}
 
 
-def _name(value: object, what: str) -> str:
+def committed_lsn(resources: Resources, queue: Queue) -> int:
+    """Up to where the log of its messages is committed, so that they may be browsed."""
+    # A replica holds nothing but what is committed, and its log does not know of it.
+    return queue.log.last_lsn if resources.default.read_only else queue.log.whole_lsn()
+
+
+def checked_name(value: object, what: str) -> str:
     """Names end up in messages to others: nothing that is too long, or that a terminal would obey, gets that far."""
     text = _text(value, what, MAX_NAME_BYTES)
     if not text or not text.isprintable():
@@ -333,7 +282,8 @@ def _text(value: object, what: str, most: int) -> str:
     return value
 
 
-def _number(value: object, what: str) -> int:
+def checked_number(value: object, what: str) -> int:
+    """As a request has it. Raises InvalidArgument."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
         raise InvalidArgument(f"{what} is {value!r:.80}: give a whole number from 0 up, as a ulong")
     return int(value)

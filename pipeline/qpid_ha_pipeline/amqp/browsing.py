@@ -16,10 +16,10 @@ from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.amqp.queues import (
     ManagementClient,
     Measured,
+    MessageTimes,
     NoSuchQueue,
     PrimaryManagement,
     QueueFacts,
-    WriteTimes,
 )
 from qpid_ha_pipeline.errors import PipelineError
 
@@ -128,7 +128,7 @@ class LiveQueue:
         """Behind which message there is all that came at that time or later. Raises NoSuchQueue, PipelineError."""
         return self._management.ask(lambda client: client.position_before(self.name, time_ms))
 
-    def write_times(self, begin: QueuePlace, end: int) -> WriteTimes:
+    def write_times(self, begin: QueuePlace, end: int) -> MessageTimes:
         """When the messages behind `begin` and up to the id `end` had come. Raises as `facts_for`."""
         self.facts_for(begin._replace(message_id=end))
         return self._management.ask(lambda client: client.write_times(self.name, begin.message_id, end))

@@ -51,7 +51,7 @@ class Measured(NamedTuple):
     is_whole: bool
 
 
-class WriteTimes(NamedTuple):
+class MessageTimes(NamedTuple):
     """When messages had come: one at the time of the first position that is not below its id. Both ascend."""
 
     positions: list[int]
@@ -97,9 +97,9 @@ class ManagementClient:
         """Behind which message there is all that came at that time or later. Raises as `queue`."""
         return int(self._ask_of("LOCATE", name, timestamp=proton.ulong(time_ms))["position"])
 
-    def write_times(self, name: str, after: int, up_to: int) -> WriteTimes:
+    def write_times(self, name: str, after: int, up_to: int) -> MessageTimes:
         """Of messages behind `after` and up to `up_to`. Raises as `queue`."""
-        found = WriteTimes([], [])
+        found = MessageTimes([], [])
         while after < up_to:
             body = self._ask_of("TIMES", name, after=proton.ulong(after), up_to=proton.ulong(up_to))
             if not body["positions"]:

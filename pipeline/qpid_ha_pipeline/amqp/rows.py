@@ -11,7 +11,7 @@ from pyspark.sql.types import DataType, LongType, StringType, StructType, Timest
 
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_pipeline.amqp.browsing import BrowsedChunk
-from qpid_ha_pipeline.amqp.queues import WriteTimes
+from qpid_ha_pipeline.amqp.queues import MessageTimes
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.journal.messages import Messages
 from qpid_ha_pipeline.journal.text import binaries, times
@@ -69,7 +69,7 @@ class BrowsedSource(NamedTuple):
     name: str
     queue: str
     queue_id: int
-    times: WriteTimes | None
+    times: MessageTimes | None
 
 
 def batch_of(chunk: BrowsedChunk, source: BrowsedSource, schema: pa.Schema) -> pa.RecordBatch:
@@ -84,7 +84,7 @@ def batch_of(chunk: BrowsedChunk, source: BrowsedSource, schema: pa.Schema) -> p
         "queue_id": lambda: pa.repeat(pa.scalar(_signed(source.queue_id), pa.int64()), count),
         "message_id": lambda: pa.array(np.array(chunk.ids, np.uint64).view(np.int64)),
         "source": lambda: pa.repeat(pa.scalar(source.name, pa.string()), count),
-        "enqueued_at": lambda: _times(chunk.ids, source.times or WriteTimes([], [])),
+        "enqueued_at": lambda: _times(chunk.ids, source.times or MessageTimes([], [])),
         "position": lambda: pa.array(np.array([each % LOCAL_BASE for each in chunk.ids], np.int64)),
         "size": lambda: pa.array(ends - starts),
         "payload": lambda: binaries(data, starts, ends),
@@ -93,7 +93,7 @@ def batch_of(chunk: BrowsedChunk, source: BrowsedSource, schema: pa.Schema) -> p
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _times(ids: list[int], dated: WriteTimes) -> pa.Array:
+def _times(ids: list[int], dated: MessageTimes) -> pa.Array:
     """Null: the broker does not know."""
     places = np.searchsorted(np.array(dated.positions, np.uint64), np.array(ids, np.uint64))
     return times(np.array([*dated.times_ms, 0], np.int64)[places], places == len(dated.positions))
