@@ -327,6 +327,7 @@ def _journal(
 @contextmanager
 def _job(title: str, master: str) -> Iterator[SparkSession]:
     """A session, and a word about how far it is where somebody watches; errors as their reason alone."""
+    from .descriptions import described
     from .progress import watched
     from .session import session
 
@@ -334,7 +335,7 @@ def _job(title: str, master: str) -> Iterator[SparkSession]:
     try:
         with console.status("starting Spark") if console.is_terminal else _quiet():
             spark = session(master)
-        with watched(spark, title, console):
+        with described(spark, f"qpid-ha-pipeline: {title}"), watched(spark, title, console):
             yield spark
     except PipelineError as error:
         raise JobFailure(error.reason) from None
