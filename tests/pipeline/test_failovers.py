@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from blocking_client import BlockingClient
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.store.fold import fold
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.jobs.client_gaps import client_gaps
 from qpid_ha_pipeline.jobs.failovers import timelines
@@ -255,6 +256,30 @@ def test_what_a_deposed_primary_wrote_is_no_service(spark: SparkSession, tmp_pat
     cut = read(spark, [str(lonely.data_dir), stores[1]])
     assert cut.generations[0].led == timeline.generations[0].led
     assert cut.availability == pytest.approx(timeline.availability)
+
+
+def test_a_generation_that_began_before_a_fold_goes_on_behind_it(spark: SparkSession, tmp_path: Path) -> None:
+    """The snapshot says when it began; of the one before, nothing is left to tell of."""
+    journal = WrittenJournal(tmp_path / "alpha", generation=0)
+    journal.start(1, "beta")
+    journal.write(ev.InSyncChanged(1, ("alpha", "beta")))
+    journal.now_ms += 1000
+    journal.start(2, "alpha")
+    journal.write(ev.InSyncChanged(2, ("alpha", "beta")))
+    queue = journal.declare("orders")
+    journal.roll()
+    journal.now_ms += 50_000
+    journal.write(ev.InSyncChanged(3, ("alpha",)))
+    journal.now_ms += 50_000
+    journal.enqueue(queue, amqp("1"))
+    journal.write_status()
+    fold(journal.disk, 2, journal.identity)
+    journal.segment(1).unlink()
+    timeline = read(spark, [str(journal.data_dir)])
+    assert [(generation.number, generation.primary) for generation in timeline.generations] == [(2, "alpha")]
+    assert list(timeline.availability) == [1, 1]
+    assert timeline.span_s == pytest.approx(100)
+    assert [list(times[1:]) for times in timeline.states] == [[100, 0, 0, 0, 0], [0, 0, 50, 0, 50]]
 
 
 # --- state changes

@@ -33,18 +33,13 @@ _STYLE: Final = """
  --serving: #63b3ed; --in-sync: #2a4365; --waiting: #ecc94b; --uncertain: #4a5568; --nobody: #fc8181;
  --s0: #63b3ed; --s1: #f6ad55; --s2: #68d391; --s3: #f687b3; --s4: #b794f4; --s5: #4fd1c5; --s6: #d69e2e; --s7: #fc8181;
  --s8: #64748b } }
-@media print { :root { color-scheme: light; --ink: #000; --paper: #fff; --faint: #ccc; --soft: #444 }
- body { margin: 0; max-width: none; font-size: 11px }
- table { font-size: 8px } th, td { padding: .1rem .3rem }
- figure, tr { break-inside: avoid } .wide { overflow: visible } svg { min-width: 0 }
- * { print-color-adjust: exact; -webkit-print-color-adjust: exact } }
 * { box-sizing: border-box }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem auto; padding: 0 1rem; max-width: 66rem;
  color: var(--ink); background: var(--paper) }
 h1 { font-size: 1.5rem } h2 { font-size: 1.2rem; margin-top: 2rem; overflow-wrap: anywhere } h3 { font-size: 1rem }
 p { max-width: 46rem } .note { color: var(--soft) } .wide { overflow-x: auto }
-table { border-collapse: collapse; margin: .7rem 0 }
-table { font-size: 14px } .facts td { max-width: none }
+table { border-collapse: collapse; margin: .7rem 0; font-size: 14px } .facts td { max-width: none }
+.wide table { width: max-content } .wide th { max-width: 9rem }
 th, td { padding: .2rem .6rem; border-bottom: 1px solid var(--faint); text-align: left; vertical-align: top }
 td { overflow-wrap: break-word; max-width: 22rem } th { font-weight: 600 }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
@@ -63,6 +58,15 @@ _SERIES_STYLE: Final = "".join(
     f".s{place} {{ fill: var(--s{place}) }} .line.s{place} {{ fill: none; stroke: var(--s{place}) }}\n"
     for place in range(COLOURS)
 )
+
+_PRINT_STYLE: Final = """
+@media print { :root { color-scheme: light; --ink: #000; --paper: #fff; --faint: #ccc; --soft: #444 }
+ body { margin: 0; max-width: none; font-size: 11px }
+ table { font-size: 8px } .wide table { width: auto } th, td { padding: .1rem .3rem }
+ figure, tr { break-inside: avoid } .wide { overflow: visible } svg { min-width: 0 }
+ * { print-color-adjust: exact; -webkit-print-color-adjust: exact } }
+"""
+"""Behind the others, because it takes something back from them."""
 
 
 class Band(NamedTuple):
@@ -92,7 +96,7 @@ def document(title: str, body: str) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}{_SERIES_STYLE}</style></head><body><h1>{escape(title)}</h1>{body}</body></html>\n"
+        f"<style>{_STYLE}{_SERIES_STYLE}{_PRINT_STYLE}</style></head><body><h1>{escape(title)}</h1>{body}</body></html>\n"
     )
 
 

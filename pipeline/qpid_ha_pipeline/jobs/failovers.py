@@ -31,7 +31,7 @@ def timelines(
 
     `changes`: ascending; a broker's name tells to which cluster one belongs.
     """
-    table = journal.select(*COLUMNS).where("not local and written_at is not null")
+    table = journal.select(*COLUMNS).where("not local")
     clusters: dict[str, dict[str, list[Any]]] = {}
 
     def sort_in(name: str, frame: DataFrame) -> None:
@@ -42,8 +42,9 @@ def timelines(
     counting = _counting(table, clusters)
     for name, make in {"spans": _spans, "changes": _changes}.items():
         sort_in(name, make(counting))
-    memberships = {cluster: _memberships(parts.get("changes", [])) for cluster, parts in clusters.items()}
+    memberships = {cluster: _memberships(parts) for cluster, parts in clusters.items()}
     sort_in("lags", _lags(table, memberships))
+    # What a snapshot still has of older generations is when they began, and nothing of what happened in them.
     return [
         _timeline(cluster, parts, memberships[cluster], changes, link_timeout_s)
         for cluster, parts in sorted(clusters.items())
@@ -80,27 +81,43 @@ def _counting(table: DataFrame, clusters: Mapping[str, Mapping[str, list[Any]]])
 def _spans(table: DataFrame) -> DataFrame:
     """By broker and generation: how many events, the first that is of clients, and the last."""
     is_work = ~sql.col("event").isin("generation_started", "in_sync_changed", "transients_lost")
-    return table.groupBy("cluster", "broker", "generation").agg(
-        sql.countDistinct("lsn").alias("events"),
-        sql.min(sql.when(is_work, _seconds("written_at"))).alias("first_work"),
-        sql.min(sql.when(sql.col("event") == "enqueued", _seconds("written_at"))).alias("first_message"),
-        sql.max(_seconds("written_at")).alias("last"),
+    return (
+        table.where("written_at is not null")
+        .groupBy("cluster", "broker", "generation")
+        .agg(
+            sql.countDistinct("lsn").alias("events"),
+            sql.min(sql.when(is_work, _seconds("written_at"))).alias("first_work"),
+            sql.min(sql.when(sql.col("event") == "enqueued", _seconds("written_at"))).alias("first_message"),
+            sql.max(_seconds("written_at")).alias("last"),
+        )
     )
 
 
 def _changes(table: DataFrame) -> DataFrame:
-    """Each change of the in-sync set once, as the first broker wrote it."""
+    """Each change of the in-sync set once, as the first broker wrote it; of a snapshot it has no time."""
     changes = table.where("event = 'in_sync_changed'")
-    return changes.groupBy("cluster", "generation", "lsn", "details").agg(sql.min(_seconds("written_at")).alias("at"))
-
-
-def _memberships(changes: list[Any]) -> tuple[InSyncSetChange, ...]:
-    """The same, for people."""
-    return tuple(
-        InSyncSetChange(row["at"], facts["epoch"], tuple(facts["members"]), row.lsn, row.generation)
-        for row in sorted(changes, key=lambda row: row.lsn)
-        for facts in [json.loads(row.details)]
+    return changes.groupBy("cluster", "generation", "details").agg(
+        sql.min("lsn").alias("lsn"), sql.min(_seconds("written_at")).alias("at")
     )
+
+
+def _memberships(parts: Mapping[str, list[Any]]) -> tuple[InSyncSetChange, ...]:
+    """The same, for people. One of which no time is known counts from the start of its generation on."""
+    starts = {row.generation: _started_s(row) for row in parts.get("starts", [])}
+    return tuple(
+        InSyncSetChange(
+            starts.get(row.generation, 0.0) if row["at"] is None else row["at"], facts["epoch"],
+            tuple(facts["members"]), row.lsn, row.generation,
+        )
+        for row in sorted(parts.get("changes", []), key=lambda row: row.lsn)
+        for facts in [json.loads(row.details)]
+    )  # fmt: skip
+
+
+def _started_s(row: Any) -> float:
+    """By the clock of who began it; else when this broker wrote it."""
+    at_ms = json.loads(row.details)["started_at_ms"]
+    return float(at_ms / 1000 if at_ms else row["at"] or 0.0)
 
 
 def _in_sync(table: DataFrame, memberships: Mapping[str, Sequence[InSyncSetChange]]) -> DataFrame:
@@ -125,7 +142,7 @@ def _lags(table: DataFrame, memberships: Mapping[str, Sequence[InSyncSetChange]]
     primaries = table.where("event = 'generation_started'").select(
         "cluster", "generation", sql.get_json_object("details", "$.primary").alias("primary")
     )
-    waited_for = table.where("event <> 'generation_started'")
+    waited_for = table.where("event <> 'generation_started' and written_at is not null")
     events = waited_for.select("cluster", "generation", "lsn", "broker", _seconds("written_at").alias("at")).distinct()
     led = events.join(sql.broadcast(primaries.distinct()), ["cluster", "generation"])
     by_primary = led.where("broker = primary").select("cluster", "generation", "lsn", sql.col("at").alias("led_at"))
@@ -155,7 +172,9 @@ def _timeline(
     spans: dict[int, dict[str, Any]] = {}
     for row in parts.get("spans", []):
         spans.setdefault(row.generation, {})[row.broker] = row
-    journals = [_generation(starts[number], spans[number], memberships) for number in sorted(starts)]
+    journals = [
+        _generation(starts[number], spans[number], memberships) for number in sorted(starts.keys() & spans.keys())
+    ]
     names = {name for change in memberships for name in change.members} | {
         generation.primary for generation in journals
     }
@@ -172,8 +191,8 @@ def _generation(starts: Sequence[Any], spans: Mapping[str, Any], memberships: Se
     """`starts`: its first event as each broker wrote it; `spans`: its events, by broker."""
     facts = json.loads(starts[0].details)
     primary, number = facts["primary"], starts[0].generation
-    written_s = {row.broker: row["at"] for row in starts}
-    started_s = facts["started_at_ms"] / 1000 if facts["started_at_ms"] else min(written_s.values())
+    written_s = {row.broker: row["at"] for row in starts if row["at"] is not None}
+    started_s = min(map(_started_s, starts))
     # Where the primary's own journal is not among these, another broker's word has to do.
     span = spans.get(primary) or spans[min(spans)]
     sets = [change for change in memberships if change.generation == number]
@@ -191,8 +210,11 @@ def _confirming(
 
     Of a broker whose journal does not have that event, because it is not among these or was folded, nothing is known.
     A set of which all is known says when at the latest. If there is none: the change by which a broker was dropped
-    that may not have answered, and else the first work, because clients were there.
+    that may not have answered, and else the first work, because clients were there. Of a generation that began before
+    all that is left, it is long past.
     """
+    if not written_s:
+        return started_s, started_s
     earliest = [_all_held(started_s, written_s, change) for change in sets]
     latest = [_all_held(started_s, written_s, change) for change in sets if written_s.keys() >= set(change.members)]
     if not latest and len(sets) > 1 and set(sets[0].members) - set(sets[1].members):
