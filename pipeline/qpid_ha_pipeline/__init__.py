@@ -9,14 +9,17 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `qpid-journal` and `qpid-amqp` known to a session. None of its settings is changed.
+    """Make `qpid-journal` and `qpid-amqp` known to a session, and give a cluster's executors the code for them.
 
+    None of the session's settings is changed.
     Whoever sets QPID_HA_PASSWORD to something else afterwards calls it again.
     """
     from .amqp_source import AmqpDataSource
     from .environment import environment_handed_over
     from .journal_source import JournalDataSource
+    from .py_files import ship_code
 
+    ship_code(spark)  # first: a source takes along what there is when it is registered
     with environment_handed_over(spark):
         spark.dataSource.register(JournalDataSource)
         spark.dataSource.register(AmqpDataSource)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
@@ -16,11 +15,12 @@ from .amqp.rows import live_schema
 from .amqp_sink import AmqpStreamWriter, AmqpWriter
 from .amqp_stream import AmqpReader, AmqpStreamReader
 from .errors import told_plainly
+from .py_files import ShippedDataSource
 
 NAME = "qpid-amqp"
 
 
-class AmqpDataSource(DataSource):
+class AmqpDataSource(ShippedDataSource):
     """`spark.read.format("qpid-amqp").option("brokers", URLS).option("queue", NAME)`: see docs/pipeline.md."""
 
     @classmethod

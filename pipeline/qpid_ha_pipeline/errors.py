@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
-from pyspark import TaskContext
-
 _MARK: Final = "qpid-ha: "
 _REASON: Final = re.compile(rf"{_MARK}(.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 
@@ -89,5 +87,7 @@ def _plain(error: PipelineError | OSError) -> PipelineError:
 
 def _hide_the_way() -> None:
     """Have this worker of Spark tell of its end without a stack trace. It ends with it, so it tells no other."""
+    from pyspark import TaskContext
+
     if TaskContext.get() is not None:
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"

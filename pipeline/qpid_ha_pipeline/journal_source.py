@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -18,12 +18,13 @@ from .journal.stores import find
 from .journal.survey import SurveyedStore, look
 from .journal_stream import JournalStreamReader
 from .options import JournalOptions, View
+from .py_files import ShippedDataSource
 from .schema import check_schema, full_schema, schema_of
 
 NAME = "qpid-journal"
 
 
-class JournalDataSource(DataSource):
+class JournalDataSource(ShippedDataSource):
     """`spark.read.format("qpid-journal").load(DATA_DIR)`. docs/pipeline.md has the columns and the options."""
 
     @classmethod

@@ -8,18 +8,20 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.table import Table
 
 from .errors import PipelineError, reason_of
+from .requirements import check_requirements
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a user without PySpark is told so, by check_requirements
+    from pyspark.sql import DataFrame, SparkSession
+
     from .jobs.client_gaps import ClientGap
     from .jobs.state_changes import StateChange
     from .jobs.timeline import Timeline
@@ -40,15 +42,32 @@ class JobFailure(click.ClickException):
         click.echo(f"qpid-ha-pipeline: {self.message}", err=True)
 
 
-def job_options(command: F) -> F:
-    """What every job takes."""
+class Where(NamedTuple):
+    """Where Spark is; neither: as its configuration says."""
+
+    master: str | None
+    remote: str | None
+
+
+def job_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What every job takes. Ends it, with a reason, where Spark cannot run."""
+
+    @wraps(command)
+    def run(master: str | None, remote: str | None, **given: Any) -> None:
+        try:
+            check_requirements(is_remote=remote is not None)
+        except PipelineError as error:
+            raise JobFailure(error.reason) from None
+        command(where=Where(master, remote), **given)
+
     for option in reversed((
         click.argument("stores", metavar="DATA_DIR...", nargs=-1, required=True),
-        click.option("--master", default="local[*]", show_default=True, help="Spark's master."),
+        click.option("--master", help="Spark's master; without it what Spark's configuration says, else local[*]."),
+        click.option("--remote", help="A Spark Connect server, sc://HOST:PORT, instead; else SPARK_REMOTE."),
         click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True),
     )):  # fmt: skip
-        command = option(command)
-    return command
+        run = option(run)
+    return run
 
 
 mode_option = click.option(
@@ -91,13 +110,13 @@ def main() -> None:
 @main.command()
 @job_options
 @summary_option
-def stores(stores: tuple[str, ...], master: str, form: str, output: Path | None) -> None:
+def stores(stores: tuple[str, ...], where: Where, form: str, output: Path | None) -> None:
     """Which store a cluster may begin with again, and why: as `qpid-ha store best`."""
     from qpid_ha_broker.store.best import Admin
 
     from .jobs.stores import verdict
 
-    with _job("looking at stores", master) as spark:
+    with _job("looking at stores", where) as spark:
         found = verdict(spark, stores)
     document = json.dumps({"verdict": type(found).__name__.lower(), **_plain(found)}, indent=2, default=str)
     _write(output, document)
@@ -124,7 +143,7 @@ def stores(stores: tuple[str, ...], master: str, form: str, output: Path | None)
     help="Whether it ends when events are gone that no run before this one has read.",
 )  # fmt: skip
 def consolidate(
-    stores: tuple[str, ...], master: str, form: str, mode: str, output: str, what: str, fail_on_data_loss: bool
+    stores: tuple[str, ...], where: Where, form: str, mode: str, output: str, what: str, fail_on_data_loss: bool
 ) -> None:
     """Fold journals into snapshots that brokers load, and add what is new to Parquet by cluster, set and day.
 
@@ -134,7 +153,7 @@ def consolidate(
     from .journal.remote import joined
 
     events = joined(output, "events")
-    with _job("consolidating", master) as spark:
+    with _job("consolidating", where) as spark:
         check_apart(spark, stores, output)
         folded = snapshots(spark, stores, joined(output, "stores")) if what != "rows" else []
         if what == "snapshots":
@@ -157,13 +176,13 @@ def consolidate(
 @click.option("--output", type=click.Path(dir_okay=False), help="An HTML page with plots.")
 @seen_options
 def failovers(
-    stores: tuple[str, ...], master: str, form: str, mode: str, output: str | None, **seen: Any
+    stores: tuple[str, ...], where: Where, form: str, mode: str, output: str | None, **seen: Any
 ) -> None:  # fmt: skip
     """Who led when, how long nobody did, and how far backups lagged behind."""
     from .jobs.failover_report import page
     from .jobs.failovers import COLUMNS, timelines
 
-    with _job("reading journals", master) as spark:
+    with _job("reading journals", where) as spark:
         changes, gaps = _seen(spark, **seen)
         found = timelines(_journal(spark, stores, mode, COLUMNS, replicas="all"), changes, seen["link_timeout"])
     if output:
@@ -188,7 +207,7 @@ def failovers(
 @click.option("--until", type=click.DateTime(_TIMES), help="UTC.")
 @seen_options
 def report(
-    stores: tuple[str, ...], master: str, form: str, mode: str, output: str, since: datetime | None,
+    stores: tuple[str, ...], where: Where, form: str, mode: str, output: str, since: datetime | None,
     until: datetime | None, **seen: Any,
 ) -> None:  # fmt: skip
     """What went through queues over time, how long it took, and who led meanwhile: one page for people."""
@@ -196,7 +215,7 @@ def report(
     from .jobs.activity_report import report as page
 
     limits = (_moment(since, -math.inf), _moment(until, math.inf))
-    with _job("reading journals", master) as spark:
+    with _job("reading journals", where) as spark:
         changes, gaps = _seen(spark, **seen)
         activities = activity.activities(_journal(spark, stores, mode, activity.COLUMNS), *limits)
         all_copies = _journal(spark, stores, mode, failovers.COLUMNS, replicas="all")
@@ -251,7 +270,7 @@ def _print_timeline(timeline: Timeline) -> None:
 @click.option("--history-format", default="json", show_default=True, help="As Spark calls it.")
 @click.option("--output", type=click.Path(file_okay=False), help="The rows that prove it, as Parquet.")
 def audit(
-    stores: tuple[str, ...], master: str, form: str, mode: str, history: tuple[str, ...], history_format: str,
+    stores: tuple[str, ...], where: Where, form: str, mode: str, history: tuple[str, ...], history_format: str,
     output: str | None,
 ) -> None:  # fmt: skip
     """Did every confirmed message arrive, once and in order?"""
@@ -259,7 +278,7 @@ def audit(
     from .jobs.audit import audit as judge
     from .jobs.history import read_history
 
-    with _job("auditing", master) as spark:
+    with _job("auditing", where) as spark:
         counting, discarded = (
             _journal(spark, stores, mode, JOURNAL_COLUMNS, replicas=which) for which in ("one", "discarded")
         )
@@ -293,7 +312,7 @@ def audit(
 @click.option("--password-file", default="", help="Of the user in the URL; else QPID_HA_PASSWORD is read.")
 @click.option("--ca-file", default="", help="Who vouches for the brokers of amqps URLs.")
 def replay(
-    stores: tuple[str, ...], master: str, form: str, mode: str, output: Path | None, brokers: tuple[str, ...],
+    stores: tuple[str, ...], where: Where, form: str, mode: str, output: Path | None, brokers: tuple[str, ...],
     queue: str, view: str, from_lsn: int | None, to_lsn: int | None, address: str, password_file: str, ca_file: str,
 ) -> None:  # fmt: skip
     """Send messages of a journal to a broker again: at least once, in order for each queue."""
@@ -301,11 +320,11 @@ def replay(
     from .jobs.replay import COLUMNS
     from .jobs.replay import replay as send
 
-    where = {"brokers": ",".join(brokers), "target": address, "passwordFile": password_file, "caFile": ca_file}
+    to_whom = {"brokers": ",".join(brokers), "target": address, "passwordFile": password_file, "caFile": ca_file}
     limits = {"fromLsn": from_lsn, "toLsn": to_lsn}
     given = {name: str(value) for name, value in limits.items() if value is not None}
-    with _job("sending", master) as spark:
-        to = WriteOptions.parse(where)
+    with _job("sending", where) as spark:
+        to = WriteOptions.parse(to_whom)
         count = send(_journal(spark, stores, mode, COLUMNS, queue=queue, view=view, **given), to)
     document = json.dumps({"sent": count})
     _write(output, document)
@@ -325,8 +344,10 @@ def _journal(
 
 
 @contextmanager
-def _job(title: str, master: str) -> Iterator[SparkSession]:
+def _job(title: str, where: Where) -> Iterator[SparkSession]:
     """A session, and a word about how far it is where somebody watches; errors as their reason alone."""
+    from pyspark.errors import PySparkException
+
     from .descriptions import described
     from .progress import watched
     from .session import session
@@ -334,7 +355,7 @@ def _job(title: str, master: str) -> Iterator[SparkSession]:
     console = Console(stderr=True)
     try:
         with console.status("starting Spark") if console.is_terminal else _quiet():
-            spark = session(master)
+            spark = session(where.master, remote=where.remote)
         with described(spark, f"qpid-ha-pipeline: {title}"), watched(spark, title, console):
             yield spark
     except PipelineError as error:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
+
+from .masters import is_remote
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 _LOOK_S = 0.5
 
@@ -20,24 +25,53 @@ def watched(spark: SparkSession, title: str, console: Console) -> Iterator[None]
     if not console.is_terminal:
         yield
         return
-    done = Event()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[tasks]}"))
-    with Progress(*columns, console=console, transient=True) as bar:
-        watcher = Thread(target=_watch, args=(spark.sparkContext, bar, title, done), daemon=True)
-        watcher.start()
-        try:
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = _Bar(progress, progress.add_task(title, total=None, tasks=""))
+        with _told_by_server(spark, bar) if is_remote(spark) else _asked_of_context(spark.sparkContext, bar):
             yield
-        finally:
-            done.set()
-            watcher.join()
 
 
-def _watch(context: SparkContext, bar: Progress, title: str, done: Event) -> None:
-    task = bar.add_task(title, total=None, tasks="")
+class _Bar:
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
+
+    def show(self, tasks: int, finished: int) -> None:
+        if tasks:
+            words = f"{finished} of {tasks} tasks"
+            self._progress.update(self._task, total=tasks, completed=finished, tasks=words)
+
+
+@contextmanager
+def _told_by_server(spark: SparkSession, bar: _Bar) -> Iterator[None]:
+    """Spark Connect says by itself how far it is."""
+
+    def show(stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        active = [stage for stage in stages or () if not stage.done]
+        bar.show(sum(stage.num_tasks for stage in active), sum(stage.num_completed_tasks for stage in active))
+
+    spark.registerProgressHandler(show)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        spark.removeProgressHandler(show)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _asked_of_context(context: SparkContext, bar: _Bar) -> Iterator[None]:
+    done = Event()
+    watcher = Thread(target=_ask, args=(context, bar, done), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _ask(context: SparkContext, bar: _Bar, done: Event) -> None:
     tracker = context.statusTracker()
     while not done.wait(_LOOK_S):
         stages = [info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage)) is not None]
-        total = sum(info.numTasks for info in stages)
-        if total:
-            finished = sum(info.numCompletedTasks for info in stages)
-            bar.update(task, total=total, completed=finished, tasks=f"{finished} of {total} tasks")
+        bar.show(sum(info.numTasks for info in stages), sum(info.numCompletedTasks for info in stages))

@@ -5,76 +5,121 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Final
 
-from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
+from pyspark.util import is_remote_only
 
 from . import register
+from .errors import PipelineError
+from .masters import check_master, check_remote, names_local
+from .requirements import GATEWAY
 
-_LOG_LEVEL = "spark.log.level"
-_QUIET = "FATAL"
+_LOG_LEVEL: Final = "spark.log.level"
+_QUIET: Final = "FATAL"
 """What goes wrong comes to who asked, as an exception: Spark's log would show it a second time, with its Java stack."""
-_LOOPBACK = "127.0.0.1"
-_LOCAL = "local[*]"
-_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-_PARTITIONS_PER_CORE = 4
-_SPARKS_PARTITIONS = 200
+_LOOPBACK: Final = "127.0.0.1"
+_LOCAL: Final = "local[*]"
+_MASTER: Final = "spark.master"
+_REMOTE: Final = "SPARK_REMOTE"
+_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_PARTITIONS_PER_CORE: Final = 4
+_SPARKS_PARTITIONS: Final = 200
 """Spark's own default, whatever the number of cores."""
-_DEFAULTS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+_OF_APPLICATION: Final = {"spark.ui.enabled": "false"}
+_CONSOLE_PROGRESS: Final = "spark.ui.showConsoleProgress"
+"""Spark turns it on for every Java that Python starts, so nobody can tell whether a user did; jobs have a bar."""
+_OF_SESSION: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-_SAYS_MASTER = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "MASTER")
+_SAYS_MASTER: Final = (GATEWAY, "PYSPARK_SUBMIT_ARGS", "MASTER")
 """Variables by which `spark-submit` and Spark's scripts say how to run."""
 
 
-def session(master: str | None = None, *, name: str = "qpid-ha-pipeline", **settings: str) -> SparkSession:
+def session(
+    master: str | None = None, *, remote: str | None = None, name: str = "qpid-ha-pipeline", **settings: str
+) -> SparkSession:
     """The session that there is, else a new one, with our data sources.
 
-    A session that exists keeps its master and its settings. A new one has `master`; without it, the one of Spark's
-    configuration (spark-submit, `spark-defaults.conf`), and `local[*]` where there is none. `settings` are Spark's own,
-    with `_` for `.`; what neither they nor Spark's configuration say is quiet, in UTC, and without a web page.
+    A session that exists keeps its master and its settings. A new one has `master`; or it is a session of the Connect
+    server at `remote` (`sc://HOST:PORT`); without either, what SPARK_REMOTE or Spark's configuration says
+    (spark-submit, `spark-defaults.conf`), and `local[*]` where they say nothing. `settings` are Spark's own, with `_`
+    for `.`; what neither they nor Spark's configuration say is quiet, in UTC, and without a web page.
+
+    Raises PipelineError for a master that is none, and PySparkException where Spark does not start.
     """
     given = {key.replace("_", "."): value for key, value in settings.items()}
-    found = SparkSession.getActiveSession()
-    if found is None and SparkContext._active_spark_context is None:
-        found = _new_session(master, name, given)
-    else:
-        builder = SparkSession.builder
-        for key, value in given.items():
-            builder = builder.config(key, value)
-        found = builder.getOrCreate()
-    register(found)
-    return found
+    spark = _builder(given).getOrCreate() if _is_running() else _new_session(master, remote, name, given)
+    register(spark)
+    return spark
 
 
-def _new_session(master: str | None, name: str, given: dict[str, str]) -> SparkSession:
+def _is_running() -> bool:
+    if SparkSession.getActiveSession() is not None:
+        return True
+    if is_remote_only():
+        return False
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
+
+
+def _new_session(master: str | None, remote: str | None, name: str, given: dict[str, str]) -> SparkSession:
+    if master is not None and (remote is not None or _REMOTE in os.environ):
+        raise PipelineError("a master and a Connect server are given (--remote, SPARK_REMOTE): leave one of them out")
+    remote = remote or os.environ.get(_REMOTE)
+    if remote is None:
+        return _session_of_application(master, name, given)
+    if not remote.startswith("local"):  # Spark starts that server itself
+        check_remote(remote)
+    spark = _builder(given).appName(name).remote(remote).getOrCreate()
+    _set_where_nothing_is_said(spark, _OF_SESSION)
+    return spark
+
+
+def _session_of_application(master: str | None, name: str, given: dict[str, str]) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+
     if master is None and _is_unconfigured():
         master = _LOCAL
     if master is not None:
-        given = {"spark.master": master, **given}
-        if master.startswith("local"):
+        check_master(master)
+        given = {_MASTER: master, **given}
+        if names_local(master):
             os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)  # nobody else is to reach it
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # Memory and the like only a JVM that is not there yet can take; only one that is there knows Spark's configuration.
     SparkContext._ensure_initialized(conf=SparkConf().setAll(list(given.items())))
     configured = SparkConf()
-    is_local = given.get("spark.master", configured.get("spark.master", _LOCAL)).startswith("local")
+    is_local = names_local(given.get(_MASTER) or configured.get(_MASTER) or _LOCAL)
     if is_local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name)
-    for key, value in {**_DEFAULTS, **given}.items():
-        if key in given or not configured.contains(key):
-            builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    defaults = {key: value for key, value in _OF_APPLICATION.items() if not configured.contains(key)}
+    if GATEWAY not in os.environ:
+        defaults[_CONSOLE_PROGRESS] = "false"
+    spark = _builder({**defaults, **given}).appName(name).getOrCreate()
+    _set_where_nothing_is_said(spark, _OF_SESSION)
     if not configured.contains(_LOG_LEVEL) and _LOG_LEVEL not in given:
         spark.sparkContext.setLogLevel(_QUIET)
     if is_local:
         limit_shuffle_partitions(spark)
     return spark
+
+
+def _builder(settings: dict[str, str]) -> SparkSession.Builder:
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder
+
+
+def _set_where_nothing_is_said(spark: SparkSession, defaults: dict[str, str]) -> None:
+    said = spark.conf.getAll
+    for key, value in defaults.items():
+        if key not in said:
+            spark.conf.set(key, value)
 
 
 def _is_unconfigured() -> bool:

@@ -1,7 +1,8 @@
-"""The wheel on a real Spark master with two workers, by spark-submit, as docs/pipeline.md says."""
+"""A real Spark master with two workers that have none of our code, and stores on S3, as docs/pipeline.md says."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -11,21 +12,32 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import fsspec
 import pytest
+from moto.server import ThreadedMotoServer
 
+from plain_python import plain_python
 from written_journal import WrittenJournal, amqp
 
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(os.environ["SPARK_HOME"])
 WORKERS = 2
 START_S = 180.0
+RUN_S = 300.0
+JOBS = """
+import json
+import sys
+from click.testing import CliRunner
+from qpid_ha_pipeline.main import main
+
+done = [CliRunner().invoke(main, words) for words in json.loads(sys.argv[1])]
+print(json.dumps([[each.exit_code, each.stdout, each.stderr] for each in done]))
+"""
 JOB = """
 import sys
-from pyspark.sql import SparkSession
-import qpid_ha_pipeline
+from qpid_ha_pipeline.session import session
 
-spark = SparkSession.builder.getOrCreate()
-qpid_ha_pipeline.register(spark)
+spark = session()
 journal = spark.read.format("qpid-journal").option("partitionBytes", "65536").load(sys.argv[1])
 rows = journal.where("event = 'enqueued'").groupBy("queue", "body_text").count().collect()
 
@@ -39,7 +51,7 @@ places = set(spark.sparkContext.parallelize(range(40), 40).mapPartitions(where).
 print("ROWS", sorted(tuple(row) for row in rows))
 print("MASTER", spark.sparkContext.master)
 print("WORKERS", len({root for root, *_ in places}))
-print("WHEEL", all("qpid_ha.zip" in path for _, *paths in places for path in paths))
+print("SHIPPED", all(".zip/" in path for _, *paths in places for path in paths))
 """
 
 
@@ -50,9 +62,26 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def environment() -> dict[str, str]:
+def s3() -> Iterator[dict[str, str]]:
+    """A server of S3: how fsspec and its library find it, by their own variables."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield {
+            "FSSPEC_S3_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1",
+        }  # fmt: skip
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def environment(s3: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of driver and workers. Executors have the libraries, but none of our code."""
+    python = plain_python(tmp_path_factory.mktemp("plain"), without=("uvloop", "pyroute2", "psutil"))
     return {
-        **os.environ, "PYSPARK_PYTHON": sys.executable,
+        **os.environ, **s3, "PYSPARK_PYTHON": str(python),
         "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
     }  # fmt: skip
 
@@ -99,13 +128,57 @@ def master(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
         yield url
 
 
+def filled_journal(directory: Path) -> WrittenJournal:
+    """Four hundred messages, of which none was consumed, in a closed segment, and an open one."""
+    journal = WrittenJournal(directory / "alpha")
+    journal.start(1)
+    queue = journal.declare("orders")
+    for turn in range(40):
+        journal.enqueue(queue, *[amqp(f"turn {turn % 2} " + "x" * 500, id="m1")] * 10)
+    journal.roll()
+    journal.declare("billing")
+    return journal
+
+
+def test_the_jobs_bring_their_code_along_and_read_stores_on_s3(
+    master: str, s3: dict[str, str], environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = filled_journal(tmp_path)
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)
+    bucket = fsspec.filesystem(
+        "s3", endpoint_url=s3["FSSPEC_S3_ENDPOINT_URL"], skip_instance_cache=True
+    )  # fmt: skip
+    bucket.mkdir("fleet")
+    bucket.put(str(journal.data_dir), "fleet/alpha", recursive=True)
+    history, local, remote = tmp_path / "history.json", str(journal.data_dir), "s3://fleet/alpha"
+    line = {"op": "accepted", "id": "m1", "client": "p1", "queue": "orders", "number": 1, "at_ms": 1, "marked": None}
+    history.write_text(json.dumps(line))
+    jobs = [
+        ["stores", remote],
+        ["failovers", remote],
+        ["consolidate", local, "--output", str(tmp_path / "out")],
+        ["audit", local, "--history", str(history)],
+    ]
+    words = json.dumps([[*job, "--master", master, "--format", "json"] for job in jobs])
+    done = subprocess.run(
+        [sys.executable, "-c", JOBS, words], env=environment, capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert [stderr for _, _, stderr in results] == [""] * len(jobs)
+    stores, failovers, consolidated, audited = (json.loads(stdout) for _, stdout, _ in results)
+    assert [reason["where"] for reason in stores["reasons"]] == [remote]
+    assert [generation["primary"] for generation in failovers["clusters"][0]["generations"]] == ["alpha"]
+    assert (consolidated["snapshots"][0]["messages"], consolidated["rows"]) == (400, 403)
+    assert audited["confirmed"] == 1
+
+
 def test_the_wheel_runs_on_a_master_with_two_workers(
     master: str, wheel: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    journal = WrittenJournal(tmp_path / "alpha")
-    queue = journal.declare("orders")
-    for turn in range(40):
-        journal.enqueue(queue, *[amqp(f"turn {turn % 2} " + "x" * 500)] * 10)
+    journal = filled_journal(tmp_path)
     job = tmp_path / "job.py"
     job.write_text(JOB)
     settings = {
@@ -132,4 +205,4 @@ def test_the_wheel_runs_on_a_master_with_two_workers(
         ("orders", "turn 0", 200),
         ("orders", "turn 1", 200),
     ]
-    assert (said["MASTER"], said["WORKERS"], said["WHEEL"]) == (master, str(WORKERS), "True")
+    assert (said["MASTER"], said["WORKERS"], said["SHIPPED"]) == (master, str(WORKERS), "True")
