@@ -106,7 +106,7 @@ def _journal(spark: SparkSession, fleet: Fleet, *columns: str, **options: str) -
 
 def _count(spark: SparkSession, fleet: Fleet) -> int:
     rows = _journal(spark, fleet, "event", "queue").groupBy("event", "queue").count().collect()
-    return sum(int(row["count"]) for row in rows if row.event == "enqueued") // 2
+    return sum(int(row["count"]) for row in rows if row.event == "enqueued")
 
 
 def _stores(spark: SparkSession, fleet: Fleet) -> int:
@@ -127,7 +127,7 @@ def _rows(spark: SparkSession, fleet: Fleet) -> int:
 
     with TemporaryDirectory(prefix=f"{Path(fleet.history).name}-", dir=Path(fleet.history).parent) as output:
         written = rows(spark, fleet.paths, f"{output}/rows")  # what is there already is not written again
-    return fleet.messages if written > 2 * fleet.messages else 0
+    return fleet.messages if written > fleet.messages else 0
 
 
 def _failovers(spark: SparkSession, fleet: Fleet) -> int:
