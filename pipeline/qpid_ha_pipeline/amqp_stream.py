@@ -186,6 +186,8 @@ class AmqpStreamReader(_LiveReader, DataSourceStreamReader, SupportsTriggerAvail
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
+        if options.ending != Boundary("latest"):
+            raise PipelineError("endingOffsets, endingTimestamp: a stream has no end: read a table")
         if options.consumes and options.starting != Boundary("earliest"):
             raise PipelineError(
                 "consume: messages that were skipped would be consumed with those that were read: leave out the"

@@ -209,6 +209,12 @@ def test_partitions_have_the_name_that_kafkas_source_has_for_them(broker: Runnin
 # --- what cannot be meant
 
 
+@pytest.mark.parametrize("options", [{"endingTimestamp": "1"}, {"endingOffsets": "earliest"}])
+def test_a_stream_has_no_end(options: dict[str, str]) -> None:
+    with pytest.raises(PipelineError, match="a stream has no end"):
+        LiveQuery("amqp://127.0.0.1:1", "q", **options)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
