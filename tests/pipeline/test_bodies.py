@@ -91,3 +91,14 @@ def test_the_recipe_for_avro(spark: SparkSession, journal: WrittenJournal) -> No
     fastavro.schemaless_writer(encoded, schema, {"id": 3, "item": "ink"})
     rows = recipe("avro-bodies", spark, journal, [amqp(encoded.getvalue())])
     assert rows("of_avro") == [{"id": 3, "item": "ink"}]
+
+
+def test_the_recipe_for_properties_with_types(spark: SparkSession, journal: WrittenJournal) -> None:
+    properties: Any = {"x": 5, "note": "a", "u": proton.ubyte(7), "nothing": None}
+    journal.enqueue(journal.declare("orders"), amqp("text", properties=properties))
+    given: dict[str, Any] = {"spark": spark, "data_dir": str(journal.data_dir)}
+    exec(compile(titled_blocks("pipeline.md", "python")["typed-properties"], "typed-properties", "exec"), given)
+    numbers, structs, variants = (given[name].collect()[-1][0] for name in ("numbers", "as_structs", "as_variant"))
+    assert numbers == "5"
+    assert (structs["x"]["long"], structs["note"]["string"], structs["nothing"]) == (5, "a", None)
+    assert variants.toPython() == {"x": {"long": 5}, "note": {"string": "a"}, "u": {"ubyte": 7}, "nothing": None}
