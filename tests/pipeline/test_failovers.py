@@ -21,7 +21,7 @@ from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.fold import fold
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.jobs.client_gaps import client_gaps
-from qpid_ha_pipeline.jobs.failovers import timelines
+from qpid_ha_pipeline.jobs.failovers import _confirming, timelines
 from qpid_ha_pipeline.jobs.history import SCHEMA
 from qpid_ha_pipeline.jobs.state_changes import (
     CATCHUP,
@@ -239,6 +239,17 @@ def test_a_primary_that_waits_for_a_dead_backup_serves_nobody_yet(spark: SparkSe
     alone = read(spark, [str(stores["beta"].data_dir)])
     (outage,) = alone.outages
     assert (outage.at_least_s, outage.at_most_s) == pytest.approx((0, 10))
+
+
+def test_without_all_journals_a_dropped_backup_says_until_when_it_was_waited_for() -> None:
+    """Of gamma there is no journal, so nobody knows when it held the generation's beginning."""
+    written_s = {"beta": 10.0}
+    first = InSyncSetChange(10.0, 2, ("alpha", "beta", "gamma"), 5, 2)
+    dropped = InSyncSetChange(20.0, 3, ("beta", "gamma"), 9, 2)
+    joined = InSyncSetChange(20.0, 3, ("alpha", "beta", "delta", "gamma"), 9, 2)
+    assert _confirming(10.0, written_s, [first, dropped], 10.1) == (10, 20)
+    assert _confirming(10.0, written_s, [first, joined], 10.1) == (10, 10.1)
+    assert _confirming(10.0, {**written_s, "alpha": 12.0, "gamma": 13.0}, [first, dropped], 10.1) == (13, 13)
 
 
 def test_what_a_deposed_primary_wrote_is_no_service(spark: SparkSession, tmp_path: Path) -> None:
