@@ -16,6 +16,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from qpid_ha_broker import __version__
+
 from .errors import PipelineError, reason_of
 from .requirements import check_requirements
 
@@ -99,7 +101,7 @@ def seen_options(command: F) -> F:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="qpid-ha", prog_name="qpid-ha-pipeline")
+@click.version_option(__version__, prog_name="qpid-ha-pipeline")
 def main() -> None:
     """Read what brokers have written. DATA_DIR is a broker's data directory, or a pattern of some.
 

@@ -24,21 +24,21 @@ _VERSION: Final = re.compile(r'"?(?:1\.)?(\d+)')
 def check_requirements(*, is_remote: bool) -> None:
     """Raises PipelineError where libraries are missing, or a Java for Spark. `is_remote`: Spark runs elsewhere."""
     is_remote = is_remote or "SPARK_REMOTE" in os.environ
-    _check_libraries(_LIBRARIES, "pipeline")
+    _check_libraries(_LIBRARIES, "qpid-ha-pipeline, or beside a broker or an agent 'qpid-ha[pipeline]'")
     if is_remote:
-        _check_libraries(_CONNECT_LIBRARIES, "connect")
+        _check_libraries(_CONNECT_LIBRARIES, "'qpid-ha-pipeline[connect]' or 'qpid-ha[connect,pipeline]'")
     elif GATEWAY not in os.environ:
         _check_java()
 
 
-def _check_libraries(names: tuple[str, ...], extra: str) -> None:
+def _check_libraries(names: tuple[str, ...], distribution: str) -> None:
     for name in names:
         try:
             import_module(name)
         except ImportError as error:
             raise PipelineError(
                 f"the library {name.partition('.')[0]} cannot be imported ({error}):"
-                f" install what jobs need with pip install 'qpid-ha[{extra}]'"
+                f" install what jobs need with pip install {distribution}"
             ) from None
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,8 @@ from blocking_client import BlockingClient
 from qpid_ha_pipeline.session import session
 from running_broker import RunningBroker
 from written_journal import WrittenJournal
+
+ROOT = Path(__file__).parents[2]
 
 # A JVM lives here for seconds: compiling its code as well as can be takes longer than it gains. Every `java` reads it.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -54,6 +58,19 @@ def spark() -> Iterator[SparkSession]:
     )
     yield found
     found.stop()
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The distribution `qpid-ha-pipeline`. Built from a copy, because building leaves things behind."""
+    directory = tmp_path_factory.mktemp("wheel")
+    source = directory / "source"
+    for home in ("broker", "config", "pipeline"):
+        shutil.copytree(ROOT / home, source / home, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(directory)]
+    subprocess.run([*command, str(source / "pipeline")], check=True, timeout=300)
+    (found,) = directory.glob("*.whl")
+    return found
 
 
 @pytest.fixture

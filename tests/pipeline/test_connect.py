@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from plain_python import plain_python
+from plain_python import plain_environment, plain_python
 from running_broker import RunningBroker
 from written_journal import WrittenJournal, amqp
 
@@ -56,7 +56,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", *words,
                 "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal",
             ],
-            env={**os.environ, "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}, stdout=log, stderr=log,
+            env={**plain_environment(), "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"},
+            stdout=log, stderr=log,
         )  # fmt: skip
     try:
         started = "Spark Connect server started at: "
@@ -80,7 +81,7 @@ def test_a_connect_server_gets_the_code_from_its_client(
     journal.declare("copy")
     done = subprocess.run(
         [sys.executable, "-c", CLIENT, str(journal.data_dir), broker.url, str(tmp_path / "out")],
-        env={**os.environ, "SPARK_REMOTE": server}, capture_output=True, text=True, timeout=RUN_S, check=False,
+        env={**plain_environment(), "SPARK_REMOTE": server}, capture_output=True, text=True, timeout=RUN_S, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr[-3000:]

@@ -16,10 +16,9 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from plain_python import plain_python
+from plain_python import plain_environment, plain_python
 from written_journal import WrittenJournal, amqp
 
-ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(os.environ["SPARK_HOME"])
 WORKERS = 2
 START_S = 180.0
@@ -81,24 +80,9 @@ def environment(s3: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
     """Of driver and workers. Executors have the libraries, but none of our code."""
     python = plain_python(tmp_path_factory.mktemp("plain"), without=("uvloop", "pyroute2", "psutil"))
     return {
-        **os.environ, **s3, "PYSPARK_PYTHON": str(python),
+        **plain_environment(), **s3, "PYSPARK_PYTHON": str(python),
         "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
     }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of this checkout. Built from a copy, because building leaves things behind."""
-    directory = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
-    for name in filter(None, files):
-        if (ROOT / name).is_file() and not name.startswith("tests/"):
-            (directory / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-            (directory / "source" / name).write_bytes((ROOT / name).read_bytes())
-    subprocess.run([*command, str(directory), str(directory / "source")], check=True, timeout=300)
-    (found,) = directory.glob("*.whl")
-    return found.rename(directory / "qpid_ha.zip")  # Spark takes no other ending for a package
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +163,8 @@ def test_the_wheel_runs_on_a_master_with_two_workers(
     master: str, wheel: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     journal = filled_journal(tmp_path)
+    package = tmp_path / "qpid_ha_pipeline.zip"  # Spark takes no other ending for a package
+    package.symlink_to(wheel)
     job = tmp_path / "job.py"
     job.write_text(JOB)
     settings = {
@@ -189,7 +175,7 @@ def test_the_wheel_runs_on_a_master_with_two_workers(
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     }  # fmt: skip
     words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
-    submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, "--py-files", str(wheel), *words]
+    submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, "--py-files", str(package), *words]
     done = subprocess.run(
         [*submit, str(job), str(journal.data_dir)],
         env=environment,

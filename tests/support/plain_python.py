@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -21,3 +22,8 @@ def plain_python(directory: Path, without: Iterable[str] = ()) -> Path:
     (site,) = directory.glob("lib/python*/site-packages")
     (site / "libraries.pth").write_text(f"{libraries}\n")
     return directory / "bin" / "python"
+
+
+def plain_environment() -> dict[str, str]:
+    """The environment of this process without the path to our code, which tests have for what they start."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

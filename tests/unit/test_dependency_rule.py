@@ -24,6 +24,7 @@ PIPELINE = "qpid_ha_pipeline"
 SECTIONS = ("qpid_ha_broker.amqp.sections", "qpid_ha_broker.amqp.conditions")  # what is in a message, without links
 WIRE = ("qpid_ha_broker.amqp.engine", "qpid_ha_broker.amqp.values", "qpid_ha_broker.amqp.conditions")  # a client's end
 CONFIG = "qpid_ha_config"
+VERSION = "qpid_ha_broker.__version__"  # of the release, whichever distribution it came with
 DEMO = "qpid_ha_demo"  # is not installed
 ARGUMENTS = ("qpid_ha_broker.model.queue_arguments", "qpid_ha_broker.model.errors")  # what can be said of a queue
 
@@ -39,7 +40,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     STORE: (EVENTS, MODEL, *HISTORY, RECORD),
     SERVER: (EVENTS, MODEL, HA, AMQP, COORDINATION, STORE, CONFIG, VERSION),
     AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, CONFIG),
-    PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *WIRE, CONFIG),
+    PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *WIRE, CONFIG, VERSION),
 }
 
 PURE = (EVENTS, MODEL, HA, AMQP)

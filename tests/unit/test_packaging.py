@@ -68,3 +68,22 @@ def test_every_command_has_its_function(setup_cfg: configparser.ConfigParser) ->
         package, _, name = module.rpartition(".")
         tree = ast.parse((packages[package] / f"{name}.py").read_text(encoding="utf-8"))
         assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, target
+
+
+def words(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def test_the_wheel_for_analyses_wants_what_this_one_wants(setup_cfg: configparser.ConfigParser) -> None:
+    slim = configparser.ConfigParser()
+    slim.read(ROOT / "pipeline" / "setup.cfg", encoding="utf-8")
+    extras = setup_cfg["options.extras_require"]
+    offered = {*words(setup_cfg["options"]["install_requires"]), *words(extras["pipeline"])}
+    assert set(words(slim["options"]["install_requires"])) < offered
+    assert set(words(extras["pipeline"])) <= set(words(slim["options"]["install_requires"]))
+    for extra, wanted in slim["options.extras_require"].items():
+        assert words(wanted) == words(extras[extra])
+    assert set(slim["options"]["packages"].split()) < set(setup_cfg["options"]["packages"].split())
+    for option in ("version", "license"):
+        assert slim["metadata"][option] == setup_cfg["metadata"][option]
+    assert slim["options"]["python_requires"] == setup_cfg["options"]["python_requires"]
