@@ -20,7 +20,7 @@ from .amqp.encoding import IDENTITY, Encoder, MonotonicPositions, check_written_
 from .amqp.options import WriteOptions
 from .amqp.primary import PrimaryConnection
 from .amqp.publishing import DEDUPLICATION, Publisher, chunks_of
-from .errors import PipelineError
+from .errors import PipelineError, told_plainly
 
 _ADDRESSES_MOST: Final = 100
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -119,6 +119,7 @@ class AmqpWriter(_Writer, DataSourceArrowWriter):
             raise PipelineError("exactlyOnce: give this write a name of its own, the option producer")
         super().__init__(options, schema, is_named=bool(options.producer))
 
+    @told_plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """On an executor. Raises PipelineError."""
         return self._send(iterator, self._options.producer)
@@ -130,6 +131,7 @@ class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         super().__init__(options, schema, is_named=True)
 
+    @told_plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """On an executor. Raises PipelineError."""
         return self._send(iterator, self._options.producer or self._query())

@@ -27,7 +27,7 @@ from .amqp.options import Boundary, ReadOptions
 from .amqp.primary import PrimaryConnection
 from .amqp.queues import ManagementClient, NoSuchQueue, PrimaryManagement, QueueFacts
 from .amqp.rows import ENQUEUED_AT, BrowsedSource, batch_of, check_live_schema
-from .errors import PipelineError, told_plainly
+from .errors import PipelineError, rows_told_plainly, told_plainly
 
 Offsets = dict[str, dict[str, Any]]
 """What Spark keeps: for each queue a `QueuePlace`."""
@@ -176,6 +176,7 @@ class AmqpReader(_LiveReader, DataSourceReader):
                 for name, begin in begins.items()
             ])  # fmt: skip
 
+    @rows_told_plainly
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On an executor."""
         return self._read(partition)
@@ -342,6 +343,7 @@ class AmqpStreamReader(_LiveReader, DataSourceStreamReader, SupportsTriggerAvail
         with self:
             return self._split(spans)
 
+    @rows_told_plainly
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On an executor."""
         return self._read(partition)

@@ -4,12 +4,39 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
 _MARK: Final = "qpid-ha: "
 _REASON: Final = re.compile(rf"{_MARK}(.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+_PYTHON: Final = "or name another Python of theirs with PYSPARK_PYTHON"
+_OF_SPARK: Final = (
+    (
+        re.compile(r"No module named '(pyarrow|numpy|pandas|proton)"),
+        f"the executors' Python has no {{}}: install it there, {_PYTHON}; docs/pipeline.md says what they need",
+    ),
+    (
+        re.compile(r"PACKAGE_NOT_INSTALLED\] (\S+)"),
+        f"the executors' Python has no {{}}: install it there, {_PYTHON}; docs/pipeline.md says what they need",
+    ),
+    (
+        re.compile(r"No module named '(qpid_ha_\w+)"),
+        "the executors have no {}: call qpid_ha_pipeline.register(spark) in this session, which gives it to them",
+    ),
+    (re.compile(r'Cannot run program "([^"]+)"'), f"the executors have no program {{}}: install Python, {_PYTHON}"),
+    (
+        re.compile(r"PYTHON_VERSION_MISMATCH"),
+        f"the executors have another version of Python than this process: install {sys.version_info[0]}."
+        f"{sys.version_info[1]} there, {_PYTHON}",
+    ),
+    (
+        re.compile(r"JAVA_GATEWAY_EXITED"),
+        "Java ended before Spark had started; what it said stands above: check JAVA_HOME and Spark's configuration",
+    ),
+)
+"""What Spark says of executors that lack something, and what to do."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -42,11 +69,19 @@ class JournalDamaged(PipelineError):
 
 
 def reason_of(error: BaseException) -> str | None:
-    """The reason within what Spark made of one of these: it comes back wrapped in stack traces. None: it is not one."""
+    """The reason within what Spark made of one of these, or of what executors lack. None: of neither.
+
+    Errors come back wrapped in stack traces.
+    """
     if isinstance(error, PipelineError):
         return error.reason
-    found = _REASON.search(str(error))
-    return found.group(1).strip() if found else None
+    text = str(error)
+    if found := _REASON.search(text):
+        return found.group(1).strip()
+    for pattern, reason in _OF_SPARK:
+        if found := pattern.search(text):
+            return reason.format(*found.groups())
+    return None
 
 
 def told_plainly(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -58,6 +93,7 @@ def told_plainly(function: Callable[_P, _R]) -> Callable[_P, _R]:
             return function(*args, **named)
         except (PipelineError, OSError) as error:
             plain = _plain(error)
+        _hide_the_way()
         raise plain
 
     return called
@@ -86,8 +122,11 @@ def _plain(error: PipelineError | OSError) -> PipelineError:
 
 
 def _hide_the_way() -> None:
-    """Have this worker of Spark tell of its end without a stack trace. It ends with it, so it tells no other."""
-    from pyspark import TaskContext
+    """Have this process end without a stack trace, if it is one of Spark's Python processes.
 
-    if TaskContext.get() is not None:
+    Such a process ends with its first error, so the variable, which is Spark's own, changes nothing for any other task
+    or query, and no setting of the user's.
+    """
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name.startswith("pyspark."):
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -10,16 +11,28 @@ from pyspark.sql import SparkSession
 from .errors import PipelineError
 
 _MASTERS: Final = re.compile(r"local(\[[^]]+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
+_STANDALONE: Final = "spark://"
 _ANSWER_S: Final = 20.0
 
 
 def check_master(master: str) -> None:
-    """Raises PipelineError for what Spark takes for no master."""
+    """Raises PipelineError for what Spark takes for no master, and for a standalone one that does not answer."""
     if not _MASTERS.fullmatch(master):
         raise PipelineError(
             f"{master!r} is no master of Spark: expected local[*], local[N], spark://HOST:PORT, yarn or k8s://URL;"
             " a Connect server (sc://HOST:PORT) goes to --remote"
         )
+    if master.startswith(_STANDALONE) and not any(map(_answers, master.removeprefix(_STANDALONE).split(","))):
+        raise PipelineError(f"{master}: no master of Spark answers there: see whether it runs, and host and port")
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), _ANSWER_S).close()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def check_remote(url: str) -> None:
