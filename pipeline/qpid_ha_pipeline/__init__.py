@@ -11,9 +11,12 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Make `qpid-journal` and `qpid-amqp` known to a session, and give a cluster's executors the code for them.
 
-    None of the session's settings is changed.
+    None of the session's settings is changed. Raises PipelineError for a PySpark that is too old.
     Whoever sets QPID_HA_PASSWORD to something else afterwards calls it again.
     """
+    from .requirements import check_pyspark
+
+    check_pyspark()
     from .amqp_source import AmqpDataSource
     from .environment import environment_handed_over
     from .journal_source import JournalDataSource

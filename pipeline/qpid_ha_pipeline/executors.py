@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar, cast
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from .errors import PipelineError, reason_of, rows_told_plainly
@@ -33,7 +32,7 @@ def on_executors(spark: SparkSession, function: Callable[[_Item], _Result], item
     numbers = spark.range(0, len(items), 1, len(items))
     try:
         rows = numbers.mapInArrow(called, "result binary").collect()
-    except PySparkException as error:
+    except Exception as error:  # Spark's own, or those of its Java
         reason = reason_of(error)
         if reason is None:
             raise

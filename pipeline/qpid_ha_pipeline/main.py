@@ -360,10 +360,11 @@ def _job(title: str, where: Where) -> Iterator[SparkSession]:
             spark = session(where.master, remote=where.remote)
         with described(spark, f"qpid-ha-pipeline: {title}"), watched(spark, title, console):
             yield spark
-    except PipelineError as error:
-        raise JobFailure(error.reason) from None
-    except PySparkException as error:
-        raise JobFailure(reason_of(error) or str(error).splitlines()[0]) from None
+    except Exception as error:  # ours, Spark's, or those of its Java
+        reason = reason_of(error)
+        if reason is None and not isinstance(error, PySparkException):
+            raise
+        raise JobFailure(reason or next(filter(None, str(error).splitlines()), "")) from None
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -67,5 +68,8 @@ def is_remote(spark: SparkSession) -> bool:
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Whether its Python processes run on this machine, and so import what this one does."""
-    return not is_remote(spark) and names_local(spark.sparkContext.master or "")
+    """Whether its Python processes are of this machine and this Python, and so import what this one does."""
+    if is_remote(spark):
+        return False
+    context = spark.sparkContext
+    return names_local(context.master or "") and context.pythonExec == sys.executable

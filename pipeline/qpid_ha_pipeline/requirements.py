@@ -13,6 +13,7 @@ from typing import Final
 from .errors import PipelineError
 
 _MIN_JAVA: Final = 17
+_MIN_PYSPARK: Final = (4, 2)
 _LIBRARIES: Final = ("pyspark", "pyarrow", "pandas", "numpy")
 _CONNECT_LIBRARIES: Final = ("grpc", "grpc_status", "google.rpc", "zstandard")
 GATEWAY: Final = "PYSPARKGATEWAY_PORT"
@@ -25,10 +26,23 @@ def check_requirements(*, is_remote: bool) -> None:
     """Raises PipelineError where libraries are missing, or a Java for Spark. `is_remote`: Spark runs elsewhere."""
     is_remote = is_remote or "SPARK_REMOTE" in os.environ
     _check_libraries(_LIBRARIES, "qpid-ha-pipeline, or beside a broker or an agent 'qpid-ha[pipeline]'")
+    check_pyspark()
     if is_remote:
         _check_libraries(_CONNECT_LIBRARIES, "'qpid-ha-pipeline[connect]' or 'qpid-ha[connect,pipeline]'")
     elif GATEWAY not in os.environ:
         _check_java()
+
+
+def check_pyspark() -> None:
+    """Raises PipelineError for a PySpark that lacks what our sources build on."""
+    import pyspark
+
+    version = tuple(int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2])
+    if version < _MIN_PYSPARK:
+        raise PipelineError(
+            f"PySpark {pyspark.__version__} is too old: it cannot limit the batches of streams of Python sources;"
+            " install 4.2 or newer: pip install --upgrade pyspark"
+        )
 
 
 def _check_libraries(names: tuple[str, ...], distribution: str) -> None:

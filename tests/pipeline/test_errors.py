@@ -6,12 +6,14 @@ import os
 import subprocess
 from pathlib import Path
 
+import pyspark
 import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from plain_python import plain_python
+from qpid_ha_pipeline import register
 from qpid_ha_pipeline.errors import PipelineError, reason_of
 from qpid_ha_pipeline.main import FAILED, main
 from qpid_ha_pipeline.masters import check_master, check_remote
@@ -70,6 +72,12 @@ def test_without_pyspark_the_command_says_what_to_install(tmp_path: Path) -> Non
     assert done.stderr.startswith("qpid-ha-pipeline: the library pyspark cannot be imported (No module named ")
     assert "pip install qpid-ha-pipeline" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_pyspark_that_is_too_old_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.1.4")
+    with pytest.raises(PipelineError, match=r"PySpark 4\.1\.4 is too old: .*install 4\.2 or newer"):
+        register(spark)
 
 
 def test_a_master_or_a_server_that_is_none_is_refused_before_spark_starts() -> None:
