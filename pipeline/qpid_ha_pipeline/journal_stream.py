@@ -21,7 +21,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from qpid_ha_broker.ha.frames import GenerationEntry
 from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES
 from qpid_ha_broker.store.layout import segment_numbers
 
@@ -100,19 +99,22 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         places = {**self._missing(start, directories), **_places(start, directories)}
         wanted = _enough(limit)
         logs = list(self._logs(start, directories, lambda _name: wanted).values())
-        ways = {each.name: self._way(each) for log in logs for each in log.replicas}
-        readers = [log.furthest(ways) for log in logs]
+        ways = {each.name: self._way(log, each) for log in logs for each in log.replicas}
+        readers = []
+        for log in logs:
+            reader, last = log.furthest(ways)
+            ways[reader.name] = [step for step in ways[reader.name] if step.place.lsn <= last]
+            readers.append(reader)
         total = sum(_size(step, limit) for reader in readers for step in ways[reader.name])
         for log, reader in zip(logs, readers, strict=True):
             self._check_loss(log, reader)
             way = ways[reader.name]
-            places[reader.name] = _end(
-                reader, way, limit, _share(limit, sum(_size(step, limit) for step in way), total)
-            )
+            share = _share(limit, sum(_size(step, limit) for step in way), total)
+            places[reader.name] = _end(reader.begin, way, log.delivered, limit, share)
             for each in log.replicas:
-                if each is not reader:  # it is read for its own log, and must not overtake
-                    within = [step.place for step in ways[each.name] if step.place.in_log <= places[reader.name].in_log]
-                    places[each.name] = within[-1] if within else each.begin
+                if each is not reader:  # it is read for its own log
+                    bound = log.bound(each, reader, places[reader.name])
+                    places[each.name] = _last_place(each, ways[each.name], bound)
         return _offsets(places)
 
     @told_plainly
@@ -136,15 +138,10 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._frontier(store, first_place(store))
 
     def _frontier(self, store: SurveyedStore, begin: JournalPlace) -> JournalPlace:
-        place = begin
-        for step in self._steps(store, begin, history_of(store)):
+        place, committed = begin, None if self._options.isolation is Isolation.ALL else store.committed_lsn
+        for step in steps(store, begin, history_of(store), committed):
             place = step.place
         return place
-
-    def _steps(
-        self, store: SurveyedStore, begin: JournalPlace, history: Sequence[GenerationEntry]
-    ) -> Iterator[JournalStep]:
-        return steps(store, begin, history, only_committed=self._options.isolation is not Isolation.ALL)
 
     def _missing(self, start: Offsets, directories: Mapping[StoreId, Directory]) -> dict[StoreId, JournalPlace]:
         """Where to go on with stores that were read and are not here: they may come back."""
@@ -157,11 +154,12 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return missing
 
-    def _way(self, replica: FollowedReplica) -> list[JournalStep]:
+    def _way(self, log: FollowedLog, replica: FollowedReplica) -> list[JournalStep]:
         target = self._target.get(replica.name) if self._target is not None else None
+        committed = None if self._options.isolation is Isolation.ALL else log.committed_lsn(replica)
         return [
             step
-            for step in self._steps(replica.store, replica.begin, replica.history)
+            for step in steps(replica.store, replica.begin, replica.history, committed)
             if target is None or (step.place.segment, step.place.offset) <= (target.segment, target.offset)
         ]
 
@@ -265,7 +263,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lsns = log.new_lsns(replica)
             origin = replace(origin, substitutes=log.substitutes(replica))
         if is_reader and self._options.isolation is not Isolation.ALL:
-            lsns = lsns.within(LsnRange(0, store.committed_lsn))
+            lsns = lsns.within(LsnRange(0, log.committed_lsn(replica)))
         for segment, piece in pieces_between(store, replica.begin, end, self._options.partition_bytes):
             if self._filters.may_be_in(piece) and (is_reader or piece.has_local):
                 yield part_of(origin, segment, piece, lsns, with_local=piece.has_local)
@@ -316,17 +314,31 @@ def _place(offsets: Offsets, name: StoreId, directory: Directory) -> JournalPlac
     return NOWHERE if found is None else JournalPlace.from_json(found)
 
 
-def _end(reader: FollowedReplica, way: Sequence[JournalStep], limit: ReadLimit, share: int | None) -> JournalPlace:
-    """How far to go: at least one step, and else no further than its share allows. None: as far as may be."""
-    place = reader.begin
+def _end(
+    begin: JournalPlace, way: Sequence[JournalStep], delivered: Position, limit: ReadLimit, share: int | None
+) -> JournalPlace:
+    """How far to go: past what was delivered, and else no further than the share allows. None: as far as may be.
+
+    Who reads it again knows the reader by its being furthest.
+    """
+    place = begin
     for step in way:
         size = _size(step, limit)
-        if share is not None and size > share and place != reader.begin:
+        is_new = place != begin and place.in_log > delivered
+        if share is not None and is_new and (share <= 0 or size > share):
             break
         share = None if share is None else share - size
         place = step.place
-        if share is not None and share <= 0:
+    return place
+
+
+def _last_place(replica: FollowedReplica, way: Sequence[JournalStep], bound: int) -> JournalPlace:
+    """The last one on the way that has no event behind `bound` before it."""
+    place = replica.begin
+    for step in way:
+        if step.place.lsn > bound:
             break
+        place = step.place
     return place
 
 

@@ -33,10 +33,10 @@ from qpid_ha_pipeline.jobs.state_changes import (
     read_state_changes,
 )
 from qpid_ha_pipeline.jobs.timeline import (
-    Evidence,
+    Availability,
+    BoundSource,
     Generation,
     InSyncSetChange,
-    Service,
     Sign,
     Timeline,
 )
@@ -53,7 +53,7 @@ CLOCK_S = 0.002
 # --- the arithmetic
 
 moments_s = st.floats(0, 1e6, allow_nan=False)
-signs = st.builds(Sign, moments_s, st.sampled_from(Evidence))
+signs = st.builds(Sign, moments_s, st.sampled_from(BoundSource))
 
 
 @st.composite
@@ -74,7 +74,7 @@ def any_timeline(draw: st.DrawFn) -> Timeline:
 
 def check_sums(timeline: Timeline) -> None:
     """Pieces without gaps, and one answer to each question, whichever table gives it."""
-    pieces = timeline.stretches
+    pieces = timeline.periods
     assert all(before.end_s == after.begin_s for before, after in pairwise(pieces))
     assert all(piece.begin_s < piece.end_s for piece in pieces)
     least, most = timeline.availability
@@ -156,7 +156,7 @@ def test_quiet_hours_before_a_failover_are_no_outage_for_certain(spark: SparkSes
     (outage,) = timeline.outages
     assert outage.at_least_s == 0
     assert outage.at_most_s == pytest.approx(4 * 3600 + 0.5)
-    assert (outage.last_led, outage.gone) == (Evidence.JOURNAL, Evidence.NEXT_GENERATION)
+    assert (outage.last_led, outage.gone) == (BoundSource.JOURNAL, BoundSource.NEXT_GENERATION)
     least, most = timeline.availability
     assert most == 1
     assert least == pytest.approx(6 / timeline.span_s)
@@ -190,10 +190,10 @@ def test_what_brokers_said_narrows_it_to_the_real_outage(spark: SparkSession, tm
     (outage,) = timeline.outages
     if kind == "event stream of the old primary":
         assert (outage.at_least_s, outage.at_most_s) == pytest.approx((0.5, 0.5))
-        assert outage.gone is Evidence.OWN_STREAM
+        assert outage.gone is BoundSource.OWN_STREAM
     else:
         assert (outage.at_least_s, outage.at_most_s) == pytest.approx((0.3, 3.3))
-        assert (outage.last_led, outage.gone) == (Evidence.LINK, Evidence.LINK)
+        assert (outage.last_led, outage.gone) == (BoundSource.LINK, BoundSource.LINK)
     least, most = timeline.availability
     assert least <= 1 - 0.5 / timeline.span_s <= most + 1e-12
     assert least > 0.999
@@ -204,7 +204,7 @@ def test_a_backup_that_lost_its_own_cable_says_nothing_of_the_primary(spark: Spa
     lost = StateChange("beta", BEGAN_S + 600, "ready", "connecting")
     back = StateChange("beta", BEGAN_S + 660, "catchup", "ready")
     timeline = read(spark, stores, [lost, back])
-    assert [outage.gone for outage in timeline.outages] == [Evidence.NEXT_GENERATION]
+    assert [outage.gone for outage in timeline.outages] == [BoundSource.NEXT_GENERATION]
     assert timeline.availability[1] == 1
 
 
@@ -390,4 +390,4 @@ def test_a_real_failover_lies_within_the_bounds_and_clients_agree(spark: SparkSe
         assert bool(at_least_s) or not events
     least, most = cluster_told["availability"]
     assert least <= most < 1
-    assert [piece["service"] for piece in cluster_told["stretches"]].count(Service.NOBODY) == 1
+    assert [piece["service"] for piece in cluster_told["periods"]].count(Availability.NOBODY) == 1

@@ -11,7 +11,7 @@ from .client_gaps import ClientGap
 from .drawing import (
     COLOURS,
     Axis,
-    Values,
+    Series,
     document,
     facts_table,
     lines,
@@ -30,7 +30,7 @@ from .failover_report import (
     outage_section,
     state_section,
 )
-from .timeline import Service, Timeline
+from .timeline import Availability, Timeline
 
 SHOWN_CLUSTERS: Final = 20
 _OTHERS: Final = "others"
@@ -84,7 +84,7 @@ def _axis(activity: Activity | None, timeline: Timeline | None) -> Axis | None:
     if activity is not None:
         return Axis(activity.buckets.begin_s, activity.buckets.end_s)
     if timeline is not None and timeline.span_s:
-        return Axis(timeline.stretches[0].begin_s, timeline.stretches[-1].end_s)
+        return Axis(timeline.periods[0].begin_s, timeline.periods[-1].end_s)
     return None
 
 
@@ -93,8 +93,8 @@ def _marks(timeline: Timeline | None) -> list[Axis]:
     if timeline is None:
         return []
     return [
-        Axis(piece.begin_s, piece.end_s) for piece in timeline.stretches
-        if piece.service in (Service.NOBODY, Service.WAITING)
+        Axis(piece.begin_s, piece.end_s) for piece in timeline.periods
+        if piece.service in (Availability.NOBODY, Availability.WAITING)
     ] + [Axis(outage.end_s, outage.end_s) for outage in timeline.outages]  # fmt: skip
 
 
@@ -131,22 +131,22 @@ def _charts(activity: Activity, marks: Sequence[Axis]) -> str:
     ))  # fmt: skip
 
 
-def _series(activity: Activity, values: Callable[[Flow], list[float]]) -> list[Values]:
+def _series(activity: Activity, values: Callable[[Flow], list[float]]) -> list[Series]:
     """The queues that have most of it, each in its colour, and the others as one."""
     by_queue = {name: values(flow) for name, flow in activity.queues.items()}
     first = sorted(by_queue, key=lambda name: (-sum(by_queue[name]), name))[:SHOWN_QUEUES]
-    series = [Values(name, f"s{place}", by_queue[name]) for place, name in enumerate(first) if any(by_queue[name])]
+    series = [Series(name, f"s{place}", by_queue[name]) for place, name in enumerate(first) if any(by_queue[name])]
     rest = values(activity.total)
     for each in series:
         rest = [max(0.0, whole - (part or 0.0)) for whole, part in zip(rest, each.values, strict=True)]
     if activity.queue_count > len(series) and any(value > 1e-9 for value in rest):
-        series.append(Values(_OTHERS, f"s{COLOURS - 1}", rest))
+        series.append(Series(_OTHERS, f"s{COLOURS - 1}", rest))
     return series
 
 
-def _latencies(activity: Activity) -> list[Values]:
+def _latencies(activity: Activity) -> list[Series]:
     return [
-        Values(_percentile(value), style, [each[place] if each else None for each in activity.latencies_s])
+        Series(_percentile(value), style, [each[place] if each else None for each in activity.latencies_s])
         for place, (value, style) in enumerate(zip(PERCENTILES, _LATENCY_STYLES, strict=True))
     ]
 

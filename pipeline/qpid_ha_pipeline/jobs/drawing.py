@@ -101,7 +101,7 @@ def document(title: str, body: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Values that begin with a digit stand right."""
+    """Series that begin with a digit stand right."""
     top = f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in head)}</tr>" if head else ""
     lines = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>" for row in rows)
     return f'<div class="wide"><table>{top}{lines}</table></div>'
@@ -248,7 +248,7 @@ def _short(text: str, most: int) -> str:
 # --- values over time
 
 
-class Values(NamedTuple):
+class Series(NamedTuple):
     """A series over equal buckets of time; None: there is no value. `style`: a class of the style sheet."""
 
     name: str
@@ -256,7 +256,7 @@ class Values(NamedTuple):
     values: Sequence[float | None]
 
 
-def lines(title: str, series: Sequence[Values], axis: Axis, unit: str = "", marks: Iterable[Axis] = ()) -> str:
+def lines(title: str, series: Sequence[Series], axis: Axis, unit: str = "", marks: Iterable[Axis] = ()) -> str:
     """A line for each series over the time axis; the buckets divide it equally. `marks`: times with a red shade."""
     highest = max((value for each in series for value in each.values if value is not None), default=0.0)
     shapes = [_marks(marks, axis), _value_axis(highest, unit), _time_axis(axis, _PLOT)]
@@ -265,7 +265,7 @@ def lines(title: str, series: Sequence[Values], axis: Axis, unit: str = "", mark
     return _figure(title, _PLOT + _AXIS, "".join(shapes), legend)
 
 
-def stacked(title: str, series: Sequence[Values], axis: Axis, unit: str = "", marks: Iterable[Axis] = ()) -> str:
+def stacked(title: str, series: Sequence[Series], axis: Axis, unit: str = "", marks: Iterable[Axis] = ()) -> str:
     """An area for each series, one on top of the other, so that the height is the sum."""
     buckets = max((len(each.values) for each in series), default=0)
     tops = list(accumulate(
@@ -280,7 +280,7 @@ def stacked(title: str, series: Sequence[Values], axis: Axis, unit: str = "", ma
     return _figure(title, _PLOT + _AXIS, "".join(shapes), key((each.style, each.name) for each in series))
 
 
-def _area(each: Values, axis: Axis, edges: tuple[Sequence[float], Sequence[float]], highest: float) -> str:
+def _area(each: Series, axis: Axis, edges: tuple[Sequence[float], Sequence[float]], highest: float) -> str:
     """Steps, because a bucket has one value: a rate that lasted for a moment was not a slope."""
     low, high = ([_height(value, highest) for value in edge] for edge in edges)
     bounds = _bounds(axis, len(low))
@@ -291,7 +291,7 @@ def _area(each: Values, axis: Axis, edges: tuple[Sequence[float], Sequence[float
     return f'<polygon points="{_points(points)}" class="{each.style}"><title>{escape(each.name)}</title></polygon>'
 
 
-def _polyline(each: Values, axis: Axis, highest: float) -> str:
+def _polyline(each: Series, axis: Axis, highest: float) -> str:
     bounds = _bounds(axis, len(each.values))
     pieces: list[list[tuple[float, float]]] = [[]]
     for place, value in enumerate(each.values):

@@ -8,7 +8,7 @@ from html import escape
 from .client_gaps import ClientGap
 from .drawing import Axis, Band, bands, document, facts_table, key, parts, range_text, span_text, table, time_text
 from .failovers import PERCENTILES
-from .timeline import Generation, Lag, Outage, Phases, Service, Timeline
+from .timeline import Availability, Generation, Lag, Outage, Phases, Timeline
 
 MOST_OUTAGES = MOST_GENERATIONS = 100
 """Of more outages the longest are shown, and of more generations the last."""
@@ -24,10 +24,10 @@ NO_GENERATION = (
     " store.consolidate-at keeps more."
 )
 _SERVICE_TEXTS = {
-    Service.SERVING: "a primary led",
-    Service.WAITING: "it led, and waited for its in-sync set",
-    Service.UNCERTAIN: "uncertain",
-    Service.NOBODY: "nobody led",
+    Availability.SERVING: "a primary led",
+    Availability.WAITING: "it led, and waited for its in-sync set",
+    Availability.UNCERTAIN: "uncertain",
+    Availability.NOBODY: "nobody led",
 }
 _EVERYBODY = "cluster"
 
@@ -57,8 +57,8 @@ def section(timeline: Timeline) -> str:
 
 def facts(timeline: Timeline) -> list[tuple[str, str]]:
     """Names and values."""
-    outage_s = timeline.time_s(Service.NOBODY, Service.WAITING)
-    uncertain_s = timeline.time_s(Service.UNCERTAIN)
+    outage_s = timeline.time_s(Availability.NOBODY, Availability.WAITING)
+    uncertain_s = timeline.time_s(Availability.UNCERTAIN)
     return [
         ("generations", str(len(timeline.generations))),
         ("time from the first generation to the last sign", span_text(timeline.span_s)),
@@ -122,7 +122,7 @@ def _lag(lag: Lag) -> tuple[str, ...]:
 
 def drawing(timeline: Timeline, axis: Axis | None = None) -> str:
     """A row for the cluster: whether a primary led; and one for each broker: when it led, and when it was in sync."""
-    axis = axis or Axis(timeline.stretches[0].begin_s if timeline.span_s else timeline.generations[0].started_s,
+    axis = axis or Axis(timeline.periods[0].begin_s if timeline.span_s else timeline.generations[0].started_s,
                         timeline.generations[0].started_s + max(timeline.span_s, 0.001))  # fmt: skip
     brokers = sorted({generation.primary for generation in timeline.generations} | {
         member for change in timeline.memberships for member in change.members
@@ -132,7 +132,7 @@ def drawing(timeline: Timeline, axis: Axis | None = None) -> str:
 
 
 def _bars(timeline: Timeline) -> Iterator[Band]:
-    pieces = timeline.stretches
+    pieces = timeline.periods
     end_s = pieces[-1].end_s if pieces else timeline.generations[-1].started_s
     ends = [*(change.at_s for change in timeline.memberships[1:]), end_s]
     for change, until_s in zip(timeline.memberships, ends, strict=False):
@@ -141,7 +141,7 @@ def _bars(timeline: Timeline) -> Iterator[Band]:
     for piece in pieces:
         text = f"generation {piece.generation}, {piece.primary}: {_SERVICE_TEXTS[piece.service]}"
         yield Band(_EVERYBODY, piece.begin_s, piece.end_s, piece.service, text)
-        if piece.service is not Service.NOBODY:
+        if piece.service is not Availability.NOBODY:
             yield Band(piece.primary, piece.begin_s, piece.end_s, piece.service, text)
 
 

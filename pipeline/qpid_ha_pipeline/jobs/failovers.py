@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from .state_changes import LINK_TIMEOUT_S, StateChange, narrowed
-from .timeline import Evidence, Generation, InSyncSetChange, Lag, Sign, Timeline
+from .timeline import BoundSource, Generation, InSyncSetChange, Lag, Sign, Timeline
 
 PERCENTILES = (0.5, 0.9, 0.99, 1.0)
 COLUMNS = ("cluster", "broker", "set", "generation", "lsn", "local", "event", "written_at", "details")
@@ -198,8 +198,8 @@ def _generation(starts: Sequence[Any], spans: Mapping[str, Any], memberships: Se
     sets = [change for change in memberships if change.generation == number]
     return Generation(
         number, primary, facts["cause"], facts["forced"], starts[0].lsn, span.events, started_s,
-        _confirming(started_s, written_s, sets, span.first_work), Sign(max(span["last"], started_s), Evidence.JOURNAL),
-        None, span.first_work, span.first_message,
+        _confirming(started_s, written_s, sets, span.first_work),
+        Sign(max(span["last"], started_s), BoundSource.JOURNAL), None, span.first_work, span.first_message,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from qpid_ha_pipeline.errors import PipelineError
 
-from .timeline import Evidence, Generation, InSyncSetChange, Sign
+from .timeline import BoundSource, Generation, InSyncSetChange, Sign
 
 LINK_TIMEOUT_S: Final = 3.0
 """After so long a silence a backup gives the link to its primary up: three times `link-heartbeat-interval`."""
@@ -113,13 +113,13 @@ def _narrowed(
     leads = [change.at_s for change in own if PRIMARY in (change.state, change.before)]
     ends = [change.at_s for change in own if change.before == PRIMARY != change.state]
     if leads and max(leads) > led.at_s:
-        led = Sign(max(leads), Evidence.OWN_STREAM)
+        led = Sign(max(leads), BoundSource.OWN_STREAM)
     if links and max(links) - link_timeout_s > led.at_s and not ends:
-        led = Sign(max(links) - link_timeout_s, Evidence.LINK)
+        led = Sign(max(links) - link_timeout_s, BoundSource.LINK)
     if ends:
-        gone = Sign(max(ends), Evidence.OWN_STREAM)
+        gone = Sign(max(ends), BoundSource.OWN_STREAM)
     elif links and max(links) >= led.at_s:
-        gone = Sign(max(links), Evidence.LINK)
+        gone = Sign(max(links), BoundSource.LINK)
     return generation._replace(led=led, gone=gone)
 
 

@@ -1,7 +1,7 @@
 """What became of a cluster, as far as journals and state changes tell: who led when, and how long nobody did.
 
-`stretches` cuts the time from the first generation to the last sign of a primary into pieces, each with its Service.
-Availability, outages and time in states are sums of these pieces, so they agree with each other.
+`periods` cuts the time from the first generation to the last sign of a primary into pieces, and says of each whether
+clients were served. Availability, outages and time in states are sums of these, so they agree with each other.
 
 1. SERVING: a primary led, and its in-sync set held the beginning of its generation, so that it could confirm.
 2. WAITING: it led, and could confirm nothing: a broker of its in-sync set did not hold that beginning yet.
@@ -20,8 +20,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 
-class Service(StrEnum):
-    """What can be said of a stretch of time; see the list above."""
+class Availability(StrEnum):
+    """What can be said of a period; see the list above."""
 
     SERVING = "serving"
     WAITING = "waiting"
@@ -29,7 +29,7 @@ class Service(StrEnum):
     NOBODY = "nobody"
 
 
-class Evidence(StrEnum):
+class BoundSource(StrEnum):
     """What a bound comes from."""
 
     JOURNAL = "its last event"
@@ -43,7 +43,7 @@ class Sign(NamedTuple):
     """A moment in seconds since the epoch, and how it is known."""
 
     at_s: float
-    evidence: Evidence
+    evidence: BoundSource
 
 
 class Generation(NamedTuple):
@@ -94,12 +94,12 @@ class InSyncSetChange(NamedTuple):
     generation: int
 
 
-class Stretch(NamedTuple):
+class Period(NamedTuple):
     """A piece of time, and the generation that it belongs to: the last one that had begun."""
 
     begin_s: float
     end_s: float
-    service: Service
+    service: Availability
     generation: int
     primary: str
 
@@ -110,7 +110,7 @@ class Stretch(NamedTuple):
 
 
 class Outage(NamedTuple):
-    """The time between two stretches in which a primary served, or before the first, or behind the last of them."""
+    """The time between two periods in which a primary served, or before the first, or behind the last of them."""
 
     begin_s: float
     """Not before."""
@@ -120,9 +120,9 @@ class Outage(NamedTuple):
     at_most_s: float
     generation: int
     """With which it ended."""
-    last_led: Evidence
+    last_led: BoundSource
     """What says that the old primary led until `begin_s`."""
-    gone: Evidence
+    gone: BoundSource
     """And what says that it was gone."""
 
 
@@ -168,19 +168,19 @@ class Timeline(NamedTuple):
     """The last sign of any broker, where the last primary is known to have gone; else the last sign of that counts."""
 
     @property
-    def stretches(self) -> tuple[Stretch, ...]:
+    def periods(self) -> tuple[Period, ...]:
         """In order and without gaps."""
-        return stretches(self.generations, self.end_s)
+        return periods(self.generations, self.end_s)
 
     @property
     def span_s(self) -> float:
         """From the first generation to the last sign of a primary."""
-        pieces = self.stretches
+        pieces = self.periods
         return pieces[-1].end_s - pieces[0].begin_s if pieces else 0.0
 
-    def time_s(self, *services: Service) -> float:
+    def time_s(self, *services: Availability) -> float:
         """How long it was so."""
-        return sum(piece.seconds for piece in self.stretches if piece.service in services)
+        return sum(piece.seconds for piece in self.periods if piece.service in services)
 
     @property
     def availability(self) -> tuple[float, float]:
@@ -188,13 +188,13 @@ class Timeline(NamedTuple):
         span_s = self.span_s
         if span_s <= 0:
             return 1.0, 1.0
-        serving_s, uncertain_s = self.time_s(Service.SERVING), self.time_s(Service.UNCERTAIN)
+        serving_s, uncertain_s = self.time_s(Availability.SERVING), self.time_s(Availability.UNCERTAIN)
         return serving_s / span_s, min(1.0, (serving_s + uncertain_s) / span_s)
 
     @property
     def outages(self) -> tuple[Outage, ...]:
         """In order."""
-        return tuple(outages(self.stretches, self.generations))
+        return tuple(outages(self.periods, self.generations))
 
     @property
     def phases(self) -> tuple[Phases | None, ...]:
@@ -204,7 +204,7 @@ class Timeline(NamedTuple):
     @property
     def states(self) -> tuple[TimeInStates, ...]:
         """For how long each broker was what."""
-        return times_in_states(self.stretches, self.memberships)
+        return times_in_states(self.periods, self.memberships)
 
 
 class Moments(NamedTuple):
@@ -254,27 +254,33 @@ def _between(low: float, value: float, high: float) -> float:
     return min(max(low, value), high)
 
 
-_SERVICES = (Service.WAITING, Service.UNCERTAIN, Service.SERVING, Service.UNCERTAIN, Service.NOBODY)
+_SERVICES = (
+    Availability.WAITING,
+    Availability.UNCERTAIN,
+    Availability.SERVING,
+    Availability.UNCERTAIN,
+    Availability.NOBODY,
+)
 """Between the Moments."""
 
 
-def stretches(generations: Sequence[Generation], end_s: float = 0.0) -> tuple[Stretch, ...]:
+def periods(generations: Sequence[Generation], end_s: float = 0.0) -> tuple[Period, ...]:
     """All time from the first to the last of the moments, in order; none is empty."""
     return tuple(
-        Stretch(begin_s, until_s, service, generation.number, generation.primary)
+        Period(begin_s, until_s, service, generation.number, generation.primary)
         for generation, times in zip(generations, moments(generations, end_s), strict=True)
         for service, (begin_s, until_s) in zip(_SERVICES, pairwise(times), strict=True)
         if until_s > begin_s
     )
 
 
-def outages(pieces: Sequence[Stretch], generations: Sequence[Generation]) -> Iterator[Outage]:
+def outages(pieces: Sequence[Period], generations: Sequence[Generation]) -> Iterator[Outage]:
     """Runs of pieces in which nobody certainly served."""
     signs = {generation.number: generation for generation in generations}
-    run: list[Stretch] = []
+    run: list[Period] = []
     served: Generation | None = None
     for piece in (*pieces, None):
-        if piece is not None and piece.service is not Service.SERVING:
+        if piece is not None and piece.service is not Availability.SERVING:
             run.append(piece)
             continue
         if run:
@@ -283,13 +289,13 @@ def outages(pieces: Sequence[Stretch], generations: Sequence[Generation]) -> Ite
         served = None if piece is None else signs[piece.generation]
 
 
-def _outage(run: Sequence[Stretch], served: Generation | None, generation: int) -> Outage:
-    certain_s = sum(piece.seconds for piece in run if piece.service is not Service.UNCERTAIN)
-    uncertain_s = sum(piece.seconds for piece in run if piece.service is Service.UNCERTAIN)
-    last_led, gone = Evidence.NOTHING, Evidence.NOTHING
+def _outage(run: Sequence[Period], served: Generation | None, generation: int) -> Outage:
+    certain_s = sum(piece.seconds for piece in run if piece.service is not Availability.UNCERTAIN)
+    uncertain_s = sum(piece.seconds for piece in run if piece.service is Availability.UNCERTAIN)
+    last_led, gone = BoundSource.NOTHING, BoundSource.NOTHING
     if served is not None:
         last_led = served.led.evidence
-        gone = Evidence.NEXT_GENERATION if served.gone is None else served.gone.evidence
+        gone = BoundSource.NEXT_GENERATION if served.gone is None else served.gone.evidence
     return Outage(run[0].begin_s, run[-1].end_s, certain_s, certain_s + uncertain_s, generation, last_led, gone)
 
 
@@ -313,7 +319,7 @@ def phases(generations: Sequence[Generation], end_s: float = 0.0) -> Iterator[Ph
 
 
 def times_in_states(
-    pieces: Sequence[Stretch], memberships: Sequence[InSyncSetChange]
+    pieces: Sequence[Period], memberships: Sequence[InSyncSetChange]
 ) -> tuple[TimeInStates, ...]:  # fmt: skip
     """For each broker that is named anywhere; both ascending."""
     names = {piece.primary for piece in pieces} | {name for change in memberships for name in change.members}
@@ -325,7 +331,7 @@ def times_in_states(
     return tuple(TimeInStates(broker, **times) for broker, times in spent.items())
 
 
-def _cut(pieces: Sequence[Stretch], moments: Sequence[float]) -> Iterator[Stretch]:
+def _cut(pieces: Sequence[Period], moments: Sequence[float]) -> Iterator[Period]:
     """The pieces, and none goes on beyond one of the moments."""
     for piece in pieces:
         within = sorted({moment for moment in moments if piece.begin_s < moment < piece.end_s})
@@ -334,14 +340,14 @@ def _cut(pieces: Sequence[Stretch], moments: Sequence[float]) -> Iterator[Stretc
 
 
 _AS_PRIMARY = {
-    Service.SERVING: "primary_s",
-    Service.WAITING: "waiting_s",
-    Service.UNCERTAIN: "uncertain_s",
-    Service.NOBODY: "apart_s",
+    Availability.SERVING: "primary_s",
+    Availability.WAITING: "waiting_s",
+    Availability.UNCERTAIN: "uncertain_s",
+    Availability.NOBODY: "apart_s",
 }
 
 
-def _state(broker: str, piece: Stretch, members: Sequence[str]) -> str:
+def _state(broker: str, piece: Period, members: Sequence[str]) -> str:
     if piece.primary == broker:
         return _AS_PRIMARY[piece.service]
     return "ready_s" if broker in members else "apart_s"

@@ -91,7 +91,8 @@ class Batches:
         self._state = state
         self._scan = Scan(part, checks=options.checksums)
         self._damages = list(part.damages)
-        self._names = QueueNames(part.origin.directory, part.origin.taken_back)
+        others = [each.directory for each in part.origin.substitutes]
+        self._names = QueueNames(part.origin.directory, part.origin.taken_back, others)
         self._generation = part.segment.header.generation
         self._generations = list(part.origin.generations)
 
@@ -153,8 +154,8 @@ class Batches:
     def _batch(self, window: Window) -> pa.RecordBatch | None:
         records = window.records
         kinds = records.kinds
-        generations = self._learn(records)
         chosen: Mask | None = window.counting()
+        generations = self._learn(records, chosen)
         if self._state is not None:
             kept = kinds == RecordKind.ENQUEUED
             chosen = kept if chosen is None else chosen & kept
@@ -187,10 +188,11 @@ class Batches:
             passing = accepted[codes] if passing is None else passing & accepted[codes]
         return passing
 
-    def _learn(self, records: Records) -> Ints:
+    def _learn(self, records: Records, counting: Mask | None) -> Ints:
         """The generation of each record; and the names of queues that are declared in passing."""
         lsns, begun = records.lsns, self._generations
-        for index in np.flatnonzero((records.kinds == _GENERATION) | (records.kinds == _DECLARED)):
+        tells = (records.kinds == _GENERATION) | (records.kinds == _DECLARED)
+        for index in np.flatnonzero(tells if counting is None else tells & counting):
             record = records.event(int(index))
             if isinstance(record.event, ev.QueueDeclared):
                 self._names.learn(int(lsns[index]), record.event)

@@ -6,10 +6,12 @@ furthest, by generation and LSN.
 
 1. A batch comes from one replica, the reader: it ends where the furthest offset of the batch does.
 2. Its events begin behind what was delivered before, whichever replica that came from.
-3. No other replica's offset passes that of the reader, so that the next batch begins with its end.
-4. A replica whose snapshot begins behind what was delivered lacks the events in between: it is the reader only if all
+3. A stream begins with the replica that goes back furthest, as far as the newest one agrees with it.
+4. No other replica's offset passes that of the reader, nor the point up to which both have the same events: what lies
+   behind its offset was delivered.
+5. A replica whose snapshot begins behind what was delivered lacks the events in between: it is the reader only if all
    do.
-5. Where the reader's history says that the delivered generation ended before the last delivered event, the cluster
+6. Where the reader's history says that the delivered generation ended before the last delivered event, the cluster
    went on without the events behind that: they were delivered, and are discarded.
 
 Logs that brokers keep for themselves come from each store.
@@ -26,7 +28,7 @@ from qpid_ha_broker.store.survey import NO_LIMIT
 
 from .part import LsnRange, Substitute
 from .positions import JournalPlace, JournalStep, end_of_generation
-from .replicas import Replica
+from .replicas import ReplicaStore
 from .stores import StoreId
 from .survey import SurveyedStore
 
@@ -47,7 +49,7 @@ class FollowedReplica(NamedTuple):
     @property
     def has_own_log(self) -> bool:
         """Whether its broker keeps a log for itself."""
-        return Replica(self.store, self.history).has_own_log
+        return ReplicaStore(self.store, self.history).has_own_log
 
     def lacks(self, delivered: Position) -> bool:
         """Whether it has not all events behind those that were delivered, although the stream has begun."""
@@ -70,10 +72,17 @@ class FollowedLog:
         if len(self.replicas) == 1 and self.replicas[0].lost is not None and self.replicas[0].store.base is None:
             self.delivered = (0, 0)
 
-    def furthest(self, ways: Mapping[StoreId, Sequence[JournalStep]]) -> FollowedReplica:
-        """Who gives the next batch. `ways`: where each of them can go."""
+    def furthest(self, ways: Mapping[StoreId, Sequence[JournalStep]]) -> tuple[FollowedReplica, int]:
+        """Who gives the next batch, and up to which LSN it may. `ways`: where each of them can go."""
         ends = {each.name: (ways[each.name][-1].place if ways[each.name] else each.begin) for each in self.replicas}
-        return max(self.replicas, key=lambda each: self._rank(each, ends[each.name].in_log))
+        newest = max(self.replicas, key=lambda each: self._rank(each, ends[each.name].in_log))
+        if self.delivered[1]:
+            return newest, NO_LIMIT
+        for replica in sorted(self.replicas, key=lambda each: each.store.complete_from):
+            common = common_lsn(replica.history, NO_LIMIT, newest.history, NO_LIMIT)
+            if min(common, ends[replica.name].lsn) >= newest.store.complete_from - 1 and common:
+                return replica, common
+        return newest, NO_LIMIT
 
     def reader(self, ends: Mapping[StoreId, JournalPlace]) -> FollowedReplica | None:
         """Who gave, or gives, the batch with these ends; None: it is not here."""
@@ -82,9 +91,18 @@ class FollowedLog:
         return max(level, key=lambda each: self._rank(each, last), default=None)
 
     def _rank(self, replica: FollowedReplica, end: Position) -> tuple[bool, int, int, int]:
-        """Of those that are of the newest generation a stream begins with the one that goes back furthest."""
+        """Of those that are as far a stream begins with the one that goes back furthest."""
         age = -replica.store.complete_from if not self.delivered[1] else 0
-        return not replica.lacks(self.delivered), end[0], age, end[1]
+        return not replica.lacks(self.delivered), *end, age
+
+    def committed_lsn(self, replica: FollowedReplica) -> int:
+        """Of the replica's events the last of which any store says that it was committed."""
+        return max(
+            min(each.store.committed_lsn, common_lsn(each.history, NO_LIMIT, replica.history, NO_LIMIT))
+            if each is not replica
+            else each.store.committed_lsn
+            for each in self.replicas
+        )
 
     def new_lsns(self, reader: FollowedReplica) -> LsnRange:
         """Those of the reader's events that were not delivered."""
@@ -105,6 +123,10 @@ class FollowedLog:
             if any(entry.generation == generation for entry in each.history)
         ]
         return min(common, default=end_of_generation(reader.history, generation))
+
+    def bound(self, replica: FollowedReplica, reader: FollowedReplica, end: JournalPlace) -> int:
+        """The last LSN to which the offset of another replica may go in a batch that ends there."""
+        return min(end.lsn, common_lsn(replica.history, NO_LIMIT, reader.history, NO_LIMIT))
 
     def substitutes(self, reader: FollowedReplica) -> tuple[Substitute, ...]:
         """Who else has the reader's events, and up to where."""

@@ -7,7 +7,7 @@ for its names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 
 from qpid_ha_broker.events import types as ev
@@ -26,7 +26,9 @@ from .stores import Directory
 class QueueNames:
     """Looks names up, and keeps them. A queue of which nothing is left to read has no name."""
 
-    def __init__(self, directory: Directory, taken_back: Sequence[TakenBack]) -> None:
+    def __init__(self, directory: Directory, taken_back: Sequence[TakenBack], others: Iterable[Directory] = ()) -> None:
+        """`others`: stores of other brokers that hold the same queues, in case that this one is damaged."""
+        self._others = [QueueNames(other, ()) for other in others]
         self._directory = directory
         self._disk = directory.disk
         self._taken_back = taken_back
@@ -47,6 +49,8 @@ class QueueNames:
                 self._names.setdefault(signed(lsn), event.name)
         if queue_id not in self._names:
             self._names[queue_id] = self._in_journal(unsigned(queue_id))
+            if self._names[queue_id] is None and queue_id >= 0:
+                self._names[queue_id] = next(filter(None, (other.name(queue_id) for other in self._others)), None)
         return self._names[queue_id]
 
     def _in_snapshot(self) -> Iterator[tuple[int, ev.QueueDeclared]]:

@@ -78,10 +78,14 @@ def look_from(
 
 
 def steps(
-    store: SurveyedStore, begin: JournalPlace, history: Sequence[GenerationEntry], *, only_committed: bool
+    store: SurveyedStore, begin: JournalPlace, history: Sequence[GenerationEntry], committed_lsn: int | None
 ) -> Iterator[JournalStep]:
-    """The snapshot, and block after block, as far as a stream may go by now. `history`: of the store's log."""
-    lsn, limit_of, base = begin.lsn, limits_of(store.taken_back), store.base
+    """The snapshot, and block after block, as far as a stream may go by now. `history`: of the store's log.
+
+    `committed_lsn`: no further; None: as far as there are whole blocks.
+    """
+    lsn, taken_back, base = begin.lsn, store.taken_back, store.base
+    limit_of = limits_of(taken_back)
     if base is not None and begin[:2] <= (base.file.number, 0):
         lsn = max(lsn, base.last_lsn)
         yield JournalStep(_after_snapshot(store, base, lsn, history), max(base.messages, 1), base.file.end)
@@ -89,13 +93,15 @@ def steps(
         for piece in segment.pieces:
             last = min(piece.last_lsn, limit_of((segment.number, piece.begin)))
             counts = last >= piece.first_lsn
-            if only_committed and counts and last > store.committed_lsn:
+            if committed_lsn is not None and counts and last > committed_lsn:
                 return
-            if not only_committed and not _is_whole(store, segment, piece):
+            if committed_lsn is None and not _is_whole(store, segment, piece):
                 return
-            lsn = max(lsn, last) if counts else lsn
+            begin_and_end = (segment.number, piece.begin), (segment.number, piece.end)
+            truncated = [each.last_lsn for each in taken_back if begin_and_end[0] <= each.place < begin_and_end[1]]
+            lsn = last if counts else min(lsn, *truncated, NO_LIMIT)
             events = piece.last_lsn - piece.first_lsn + 1 if counts else int(piece.has_local)
-            generation = max(begin.generation, generation_at(history, lsn))
+            generation = generation_at(history, lsn) if history else begin.generation
             place = JournalPlace(segment.number, piece.end, generation, lsn, segment.header.created_ms)
             yield JournalStep(place, events, piece.end - piece.begin)
 

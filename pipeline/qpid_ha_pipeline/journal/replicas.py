@@ -48,7 +48,7 @@ class Extent(NamedTuple):
     piece: SurveyedPiece
 
 
-class Replica:
+class ReplicaStore:
     """A store, and how far it agrees with the log that counts."""
 
     def __init__(self, store: SurveyedStore, history: Sequence[GenerationEntry], common: int = NO_LIMIT) -> None:
@@ -84,14 +84,17 @@ class Replica:
 
     @cached_property
     def extents(self) -> list[Extent]:
-        """In segments, ascending and apart."""
-        limit_of, found = limits_of(self.store.taken_back), list[Extent]()
-        for segment in self.store.counting_segments:
-            for piece in segment.pieces:
-                last = min(piece.last_lsn, limit_of((segment.number, piece.begin)), self.common_lsn)
-                if piece.first_lsn <= last:
-                    found.append(Extent(LsnRange(piece.first_lsn, last), segment, piece))
-        return found
+        """In segments, ascending and apart. What comes later with a lower LSN truncated what was before, also where the
+        block that says so is damaged."""
+        limit_of, found, before = limits_of(self.store.taken_back), list[Extent](), NO_LIMIT
+        pieces = [(segment, piece) for segment in self.store.counting_segments for piece in segment.pieces]
+        for segment, piece in reversed(pieces):
+            last = min(piece.last_lsn, limit_of((segment.number, piece.begin)), self.common_lsn, before - 1)
+            if piece.first_lsn <= last:
+                found.append(Extent(LsnRange(piece.first_lsn, last), segment, piece))
+            if piece.first_lsn <= piece.last_lsn:
+                before = min(before, piece.first_lsn)
+        return found[::-1]
 
     def extent_at(self, lsn: int) -> Extent | None:
         """The one that has it."""
@@ -104,14 +107,14 @@ class Replica:
         return self.extents[place].lsns.first if place < len(self.extents) else NO_LIMIT
 
 
-class Log:
+class ReplicatedLog:
     """The replicated log of a resource set, of which each replica holds a part. The leading one comes first."""
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
+    def __init__(self, replicas: Sequence[ReplicaStore]) -> None:
         self.replicas = tuple(replicas)
 
     @property
-    def leading(self) -> Replica:
+    def leading(self) -> ReplicaStore:
         """Whose log counts."""
         return self.replicas[0]
 
@@ -121,7 +124,7 @@ class Log:
         return max(min(each.store.committed_lsn, each.common_lsn) for each in self.replicas)
 
     @cached_property
-    def beginning(self) -> Replica:
+    def beginning(self) -> ReplicaStore:
         """With whose beginning the log begins."""
         fitting = sorted(
             (each for each in self.replicas if each.begins_within and each.store.segments),
@@ -155,7 +158,7 @@ class Log:
 class _Run(NamedTuple):
     """Events that are read from one piece of a replica."""
 
-    replica: Replica
+    replica: ReplicaStore
     extent: Extent
     lsns: LsnRange
 
@@ -163,35 +166,35 @@ class _Run(NamedTuple):
 # --- which log counts
 
 
-def logs_of(stores: Iterable[SurveyedStore]) -> list[Log]:
+def logs_of(stores: Iterable[SurveyedStore]) -> list[ReplicatedLog]:
     """The logs of which these stores are replicas."""
-    families: dict[tuple[str, str], list[Replica]] = {}
-    logs: list[Log] = []
+    families: dict[tuple[str, str], list[ReplicaStore]] = {}
+    logs: list[ReplicatedLog] = []
     for store in stores:
         header = store.segments[-1].header if store.segments else None
         name = header.set if header is not None else store.status.set if store.status is not None else ""
-        replica = Replica(store, history_of(store))
+        replica = ReplicaStore(store, history_of(store))
         if store.cluster and replica.history:
             families.setdefault((store.cluster, name), []).append(replica)
         else:
-            logs.append(Log([replica]))
+            logs.append(ReplicatedLog([replica]))
     return [*map(_log, families.values()), *logs]
 
 
-def _log(replicas: Sequence[Replica]) -> Log:
+def _log(replicas: Sequence[ReplicaStore]) -> ReplicatedLog:
     if len(replicas) == 1:
-        return Log(replicas)
+        return ReplicatedLog(replicas)
     facts = [_facts(str(number), replica) for number, replica in enumerate(replicas)]
     first = replicas[int(leading(facts).where)]
     compared = [
-        Replica(each.store, each.history, common_lsn(each.history, each.store.last_lsn, first.history, NO_LIMIT))
+        ReplicaStore(each.store, each.history, common_lsn(each.history, each.store.last_lsn, first.history, NO_LIMIT))
         for each in replicas
         if each is not first
     ]
-    return Log([Replica(first.store, first.history), *compared])
+    return ReplicatedLog([ReplicaStore(first.store, first.history), *compared])
 
 
-def _facts(where: str, replica: Replica) -> StoreFacts:
+def _facts(where: str, replica: ReplicaStore) -> StoreFacts:
     """What headers and STATUS tell of it, which is what the verdict goes by."""
     store, status = replica.store, replica.store.status
     return StoreFacts(
@@ -213,7 +216,8 @@ _GENERATION: Final = int(RecordKind.GENERATION_STARTED)
 def history_of(store: SurveyedStore) -> tuple[GenerationEntry, ...]:
     """The generations of its log: those of STATUS, and those that were begun since it was written."""
     entries = [GenerationEntry(*entry) for entry in store.status.history] if store.status is not None else []
-    newest = max((segment.header.generation for segment in store.segments), default=0)
+    headers = [segment.header for segment in (*store.segments, *([store.base.file] if store.base is not None else []))]
+    newest = max((header.generation for header in headers), default=0)
     is_behind = newest > (entries[-1].generation if entries else 0)
     for lsn, event in _generations(store, whole=is_behind):
         if not entries or event.generation > entries[-1].generation:
@@ -224,7 +228,8 @@ def history_of(store: SurveyedStore) -> tuple[GenerationEntry, ...]:
 def _generations(store: SurveyedStore, *, whole: bool) -> Iterator[tuple[int, ev.GenerationStarted]]:
     """Those that begin at the end of the journal, or anywhere in it."""
     origin, left, chosen = origin_of(store, ()), TAIL_BYTES, list[JournalPart]()
-    for segment in reversed(store.segments):
+    files = (store.base.file, *store.segments) if store.base is not None and whole else store.segments
+    for segment in reversed(files):
         if not segment.pieces:
             continue
         if left <= 0 and not whole:
@@ -246,7 +251,7 @@ def _generations(store: SurveyedStore, *, whole: bool) -> Iterator[tuple[int, ev
 
 def covering(store: SurveyedStore, lsns: LsnRange) -> Iterator[tuple[SurveyedSegment, SurveyedPiece, LsnRange]]:
     """The pieces of a store in which these events are. Raises JournalDamaged where it has not all of them."""
-    replica, cursor = Replica(store, ()), lsns.first
+    replica, cursor = ReplicaStore(store, ()), lsns.first
     while cursor <= lsns.last:
         extent = replica.extent_at(cursor)
         if extent is None:
@@ -258,7 +263,7 @@ def covering(store: SurveyedStore, lsns: LsnRange) -> Iterator[tuple[SurveyedSeg
 # --- from which store what is read
 
 
-def event_parts(log: Log, options: JournalOptions) -> Iterator[JournalPart]:
+def event_parts(log: ReplicatedLog, options: JournalOptions) -> Iterator[JournalPart]:
     """What is read of a log. Raises JournalDamaged unless permissive, where no replica has what it should."""
     only_committed, replicas = options.isolation is Isolation.COMMITTED, options.replicas
     if replicas is Replicas.ONE:
@@ -279,10 +284,10 @@ def event_parts(log: Log, options: JournalOptions) -> Iterator[JournalPart]:
         yield from _damages(replica)
 
 
-def _each_event_once(log: Log, allowed: LsnRange, is_permissive: bool) -> Iterator[JournalPart]:
+def _each_event_once(log: ReplicatedLog, allowed: LsnRange, is_permissive: bool) -> Iterator[JournalPart]:
     beginning = log.beginning
     complete_from = beginning.store.complete_from
-    ranges: dict[tuple[Replica, int, int], list[LsnRange]] = {}
+    ranges: dict[tuple[ReplicaStore, int, int], list[LsnRange]] = {}
     """By replica, segment and offset of the piece."""
     for run in log.runs(complete_from):
         if isinstance(run, _Run):
@@ -307,7 +312,7 @@ def _each_event_once(log: Log, allowed: LsnRange, is_permissive: bool) -> Iterat
         yield from _damages(replica)
 
 
-def _origin(replica: Replica, log: Log | None = None, complete_from: int | None = None) -> Origin:
+def _origin(replica: ReplicaStore, log: ReplicatedLog | None = None, complete_from: int | None = None) -> Origin:
     origin = origin_of(replica.store, replica.history)
     discarded_from = min(replica.common_lsn, NO_LIMIT) + 1
     if log is None:
@@ -319,12 +324,12 @@ def _origin(replica: Replica, log: Log | None = None, complete_from: int | None 
     )  # fmt: skip
 
 
-def _require_whole(replica: Replica, is_permissive: bool) -> None:
+def _require_whole(replica: ReplicaStore, is_permissive: bool) -> None:
     if replica.store.damages and not is_permissive:
         raise JournalDamaged(*replica.store.damages[0])
 
 
-def _damages(replica: Replica) -> Iterator[JournalPart]:
+def _damages(replica: ReplicaStore) -> Iterator[JournalPart]:
     """Reads nothing: tells of what the driver has found."""
     if replica.store.damages and replica.store.segments:
         segment, nothing = replica.store.segments[0], SurveyedPiece(0, 0, 1, 0, False)
@@ -332,7 +337,7 @@ def _damages(replica: Replica) -> Iterator[JournalPart]:
         yield replace(part, damages=replica.store.damages)
 
 
-def state_parts(log: Log, options: JournalOptions) -> Iterator[StatePart]:
+def state_parts(log: ReplicatedLog, options: JournalOptions) -> Iterator[StatePart]:
     """What is read for the state. Raises JournalDamaged unless permissive."""
     replicas, is_permissive = options.replicas, options.is_permissive
     for replica in log.replicas:
@@ -350,7 +355,7 @@ def state_parts(log: Log, options: JournalOptions) -> Iterator[StatePart]:
         yield StatePart(origin, size, lsns, with_local, is_permissive)
 
 
-def _stateful(log: Log) -> Replica:
+def _stateful(log: ReplicatedLog) -> ReplicaStore:
     """Of which the state is made: the leading one, or if that is damaged one that is as far."""
     level = [each for each in log.replicas if each.last_lsn >= log.leading.store.last_lsn]
     return next((each for each in level if not each.store.damages), log.leading)

@@ -222,7 +222,7 @@ class _StoreSurveyor:
                 found = self._segment(headers[number], witnesses, begin)
                 if following is not None and begin == FILE_HEADER_BYTES:
                     self._known[number] = Closed(found.segment._replace(pieces=()), found.committed_lsn)
-            committed = max(committed, found.committed_lsn)
+            committed = max(min(committed, found.segment.truncated_to), found.committed_lsn)
             segments.append(found.segment if is_wanted else found.segment._replace(pieces=()))
             events += sum(max(0, piece.last_lsn - piece.first_lsn + 1) for piece in segments[-1].pieces)
             length += sum(piece.end - piece.begin for piece in segments[-1].pieces)
@@ -340,22 +340,35 @@ class _StoreSurveyor:
         name, limit = segment_path(header.number), witnesses.previous_bytes or None
         blocks = _Blocks(header.number, _Pieces(self._piece_bytes, begin), keeps_marks=not witnesses.is_last)
         with closing(self._disk.open(name)) as file:
-            at = begin
+            at, unsynced = begin, deque[Block]()
+            synced = max(witnesses.clean_bytes, witnesses.synced_bytes)
             while True:
                 reader = BlockReader(file, header, headers_only=True, limit=limit)
                 reader.end = at
                 for block in reader:
-                    blocks.add(block)
+                    synced = max(synced, block.synced)
+                    unsynced.append(block)
+                    while unsynced and (unsynced[0].end <= synced or not witnesses.is_last):
+                        blocks.add(unsynced.popleft())
                 verdict, end = reader.verdict(witnesses), reader.end
                 if verdict.ending is not Ending.DAMAGED and (limit is None or end == limit):
                     break
                 self._damaged(name, end, verdict.text)
+                while unsynced:  # what lies behind says that they were on disk
+                    blocks.add(unsynced.popleft())
                 last = limit or witnesses.clean_bytes or reader.file_bytes
                 at = next_good_block(file, header.number, end + 1, last)
                 blocks.pieces.skip_to(at)
                 if at >= last:
                     end = last
                     break
+            for block in unsynced:
+                if not isinstance(
+                    read_block(file.read(block.offset, block.end - block.offset), 0, header.number), Block
+                ):
+                    end = block.offset  # a crash tore it, or it is being written: nobody was promised what it holds
+                    break
+                blocks.add(block)
         found = SurveyedSegment(
             header.number, header, end, witnesses, tuple(blocks.pieces.all()), tuple(blocks.taken_back),
             blocks.truncated_to, blocks.last_lsn, blocks.recent[0] if blocks.recent else begin,
@@ -404,6 +417,7 @@ class _Blocks:
             self.taken_back.append(TakenBack((self._number, block.offset), block.last_lsn))
             self.truncated_to = min(self.truncated_to, block.last_lsn)
             self.last_lsn = None if self.last_lsn is None else min(self.last_lsn, block.last_lsn)
+            self.committed_lsn = min(self.committed_lsn, block.last_lsn)  # discarded by force, though committed
         elif block.kind is BlockKind.EVENTS and not block.is_local:
             self.last_lsn = block.last_lsn
         if block.kind is not BlockKind.MARK or self._keeps_marks:
