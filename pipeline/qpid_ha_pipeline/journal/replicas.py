@@ -168,30 +168,35 @@ class _Run(NamedTuple):
 
 def logs_of(stores: Iterable[SurveyedStore]) -> list[ReplicatedLog]:
     """The logs of which these stores are replicas."""
-    families: dict[tuple[str, str], list[ReplicaStore]] = {}
-    logs: list[ReplicatedLog] = []
+    families: dict[tuple[str, str], list[SurveyedStore]] = {}
     for store in stores:
         header = store.segments[-1].header if store.segments else None
         name = header.set if header is not None else store.status.set if store.status is not None else ""
-        replica = ReplicaStore(store, history_of(store))
-        if store.cluster and replica.history:
-            families.setdefault((store.cluster, name), []).append(replica)
-        else:
-            logs.append(ReplicatedLog([replica]))
-    return [*map(_log, families.values()), *logs]
+        families.setdefault((store.cluster, name) if store.cluster else ("", store.directory.path), []).append(store)
+    return [log for family in families.values() for log in _logs(family)]
 
 
-def _log(replicas: Sequence[ReplicaStore]) -> ReplicatedLog:
-    if len(replicas) == 1:
-        return ReplicatedLog(replicas)
+def _logs(stores: Sequence[SurveyedStore]) -> list[ReplicatedLog]:
+    """Of one cluster. A store that is alone has nobody to be compared with, so nothing is read for that."""
+    if len(stores) == 1:
+        status = stores[0].status
+        history = [GenerationEntry(*entry) for entry in status.history] if status is not None else []
+        return [ReplicatedLog([ReplicaStore(stores[0], history)])]
+    replicas = [ReplicaStore(store, history_of(store)) for store in stores]
+    led = [replica for replica in replicas if replica.history]
+    alone = [ReplicatedLog([replica]) for replica in replicas if not replica.history]
+    return [_compared(led), *alone] if led else alone
+
+
+def _compared(replicas: Sequence[ReplicaStore]) -> ReplicatedLog:
     facts = [_facts(str(number), replica) for number, replica in enumerate(replicas)]
     first = replicas[int(leading(facts).where)]
-    compared = [
+    others = [
         ReplicaStore(each.store, each.history, common_lsn(each.history, each.store.last_lsn, first.history, NO_LIMIT))
         for each in replicas
         if each is not first
     ]
-    return ReplicatedLog([ReplicaStore(first.store, first.history), *compared])
+    return ReplicatedLog([ReplicaStore(first.store, first.history), *others])
 
 
 def _facts(where: str, replica: ReplicaStore) -> StoreFacts:
