@@ -47,7 +47,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log_file = directory / "log"
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": "0",
-        "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.log.level": "INFO",
+        "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
+        "spark.sql.codegen.wholeStage": "false", "spark.log.level": "INFO",
     }  # fmt: skip
     words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     with log_file.open("wb") as log:

@@ -78,9 +78,13 @@ def s3() -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="module")
 def environment(s3: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Of driver and workers. Executors have the libraries, but none of our code."""
+    configuration = tmp_path_factory.mktemp("conf")
+    (configuration / "spark-defaults.conf").write_text(
+        "spark.sql.shuffle.partitions 2\nspark.sql.codegen.wholeStage false\nspark.ui.enabled false\n"
+    )
     python = plain_python(tmp_path_factory.mktemp("plain"), without=("uvloop", "pyroute2", "psutil"))
     return {
-        **plain_environment(), **s3, "PYSPARK_PYTHON": str(python),
+        **plain_environment(), **s3, "SPARK_CONF_DIR": str(configuration), "PYSPARK_PYTHON": str(python),
         "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
     }  # fmt: skip
 
