@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bench.figures import Measurement
 from bench.load_client import BenchError
+from bench.pipeline_fleets import measure_auditing, measure_planning
 from bench.pipeline_growth import measure_growth, worked_s
 from bench.scenario import Scenario
 from bench.store import MB, disk_directory
@@ -100,9 +101,9 @@ def measure_reading(scenario: Scenario) -> Iterator[Measurement]:
 
     spark = session(f"local[{CORES}]", name="bench", spark_sql_shuffle_partitions=str(CORES))
     try:
-        for size in (1024, 100):
+        for size, length_mb in ((1024, scenario.counted_mb), (100, scenario.folded_mb)):
             with disk_directory() as directory:
-                yield from _measure_size(spark, directory, scenario.folded_mb * MB, size, _runs(scenario))
+                yield from _measure_size(spark, directory, length_mb * MB, size, _runs(scenario))
     finally:
         spark.stop()
 
@@ -158,14 +159,14 @@ def measure_consolidating(scenario: Scenario) -> Iterator[Measurement]:
     from qpid_ha_pipeline.jobs.consolidate import snapshots
     from qpid_ha_pipeline.session import session
 
-    spark = session(f"local[{CORES}]", name="bench")
+    spark = session(f"local[{CORES}]", name="bench", spark_driver_memory="1g")
     try:
         with disk_directory() as directory:
             paths: list[str] = []
-            for number in range(CORES):
-                events = 3 * scenario.folded_mb * MB // (2 * (1024 + 60) + 40) // CORES
+            for number in range(scenario.consolidated_stores):
+                events = 3 * scenario.consolidated_mb * MB // (2 * (1024 + 60) + 40)
                 store = directory / f"broker{number}" / "default"
-                fill_journal(store, events, 1024, consumed=0.5, segment_bytes=scenario.folded_mb * MB // 16)
+                fill_journal(store, events, 1024, consumed=0.5, segment_bytes=scenario.consolidated_mb * MB // 16)
                 paths.append(str(store.parent))
             snapshots(spark, paths[:1], str(directory / "warm"))
             began, worked = time.perf_counter(), worked_s()
@@ -182,4 +183,6 @@ PIPELINE_MEASURES = {
     "journal-count": measure_reading,
     "journal-growth": measure_growth,
     "journal-consolidate": measure_consolidating,
+    "journal-plan": measure_planning,
+    "journal-audit": measure_auditing,
 }

@@ -47,6 +47,11 @@ class Scenario:
     crashed_messages: int = 1_000_000
     folded_mb: int = 512
     folding_messages: int = 1_000_000
+    counted_mb: int = 4096
+    planned_stores: int = 1_000
+    audited_messages: int = 10_000_000
+    consolidated_stores: int = 10
+    consolidated_mb: int = 1024
     crashes: int = 50
     monitors: int = 20
     """From here on: in the lab, under Pacemaker."""
@@ -85,6 +90,11 @@ class Scenario:
             crashed_messages=1_000,
             folded_mb=1,
             folding_messages=1_000,
+            counted_mb=1,
+            planned_stores=4,
+            audited_messages=2_000,
+            consolidated_stores=2,
+            consolidated_mb=1,
             crashes=1,
             monitors=1,
             cluster_kills=1,
