@@ -333,6 +333,9 @@ class SimulatedFile:
         self._check()
         return bytes(self._content.seen[offset : offset + length])
 
+    def written_ranges(self, offset: int) -> list[tuple[int, int]]:
+        return [(offset, self.size)]
+
     def truncate(self, size: int) -> None:
         self._check(writing=True)
         self._disk.operate("truncate", self._path, lambda: self._content.apply(_Write(0, b"", size)))

@@ -221,3 +221,19 @@ def test_a_full_disk_takes_no_more_and_what_is_removed_makes_room() -> None:
     assert disk.free_bytes() == 100
     disk.remove("large")
     file.write(0, bytes(200))
+
+
+def test_room_that_nobody_has_written_to_is_told_apart(tmp_path: Path) -> None:
+    file = LocalDisk(tmp_path).create("room", 1 << 20)
+    try:
+        file.write(0, b"beginning")
+        file.write(1 << 19, b"later")
+        file.sync()
+        ranges = file.written_ranges(5)
+        assert any(begin <= 5 < end for begin, end in ranges)
+        assert any(begin <= 1 << 19 < end for begin, end in ranges)
+        written = sum(end - begin for begin, end in ranges)
+        assert written <= 1 << 20
+        assert file.written_ranges(1 << 20) == []
+    finally:
+        file.close()

@@ -38,6 +38,9 @@ class File(Protocol):
     def read(self, offset: int, length: int) -> bytes:
         """So many bytes, fewer only where the file ends."""
 
+    def written_ranges(self, offset: int) -> list[tuple[int, int]]:
+        """From where to where behind `offset` anything may have been written; all else is zeros."""
+
     def truncate(self, size: int) -> None:
         """Cut the file off, or fill it up with zeros."""
 
@@ -125,6 +128,18 @@ class LocalFile:
             pieces.append(more)
             read += len(more)
         return b"".join(pieces)
+
+    def written_ranges(self, offset: int) -> list[tuple[int, int]]:
+        ranges: list[tuple[int, int]] = []
+        try:
+            while True:
+                begin = os.lseek(self._descriptor, offset, os.SEEK_DATA)
+                offset = os.lseek(self._descriptor, begin, os.SEEK_HOLE)
+                ranges.append((begin, offset))
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # a filesystem that does not know
+                return [(offset, self.size)]
+        return ranges
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)

@@ -229,18 +229,18 @@ def _is_whole_by_now(file: File, header: FileHeader, at: int) -> bool:
 
 def _later_witness(file: File, header: FileHeader, after: int) -> Block | None:
     """A whole block header behind `after` that was written when more than that was on disk. Blocks begin anywhere."""
-    mark, size, base = block_mark(header.number), file.size, after
-    while base < size:
-        window = file.read(base, _WINDOW_BYTES)
-        if not window:
-            return None
-        found = window.find(mark)
-        while found >= 0 and found + BLOCK_HEADER_BYTES <= len(window):
-            block = read_block(window, found, header.number, base=base, headers_only=True)
-            if isinstance(block, Block) and after < block.synced <= block.offset:
-                return block
-            found = window.find(mark, found + 1)
-        if base + len(window) >= size:
-            return None
-        base += len(window) - BLOCK_HEADER_BYTES + 1
+    mark = block_mark(header.number)
+    # All at once: reading makes the system take what lies behind for written, because it has read that ahead.
+    for base, end in file.written_ranges(after):
+        while base < end:
+            window = file.read(base, min(_WINDOW_BYTES, end - base + BLOCK_HEADER_BYTES))
+            found = window.find(mark)
+            while found >= 0 and found + BLOCK_HEADER_BYTES <= len(window):
+                block = read_block(window, found, header.number, base=base, headers_only=True)
+                if isinstance(block, Block) and after < block.synced <= block.offset:
+                    return block
+                found = window.find(mark, found + 1)
+            if not window or base + len(window) >= end:
+                break
+            base += len(window) - BLOCK_HEADER_BYTES + 1
     return None

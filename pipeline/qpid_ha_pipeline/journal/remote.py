@@ -156,6 +156,10 @@ class RemoteFile:
         end = min(offset + length, self.size)
         return self._disk.part(self._path, offset, end) if end > offset else b""
 
+    def written_ranges(self, offset: int) -> list[tuple[int, int]]:
+        """These filesystems do not tell."""
+        return [(offset, self.size)]
+
     def close(self) -> None:
         """There is nothing to let go of."""
 
