@@ -143,7 +143,7 @@ class Scan:
     def _windows(self, file: File) -> Iterator[Window | DamagedBlock]:
         at, length = self.part.piece.begin, _WINDOW_BYTES
         while at < self._end:
-            data = file.read(at, length)
+            data = file.read(at, min(length, self._end - at))
             blocks, end, needed = self._blocks(data, at)
             yield from self._of(data, at, [block for block in blocks if block.length])
             if end > at:
