@@ -11,6 +11,7 @@ from operator import itemgetter
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as sql
 
 from qpid_ha_pipeline.amqp.numbering import renumbered
 from qpid_ha_pipeline.amqp.options import WriteOptions
@@ -18,7 +19,7 @@ from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.amqp.publishing import Publisher, chunks_of
 from qpid_ha_pipeline.errors import rows_told_plainly
 
-COLUMNS = ("cluster", "set", "lsn", "event", "queue", "queue_id", "payload")
+COLUMNS = ("cluster", "broker", "set", "lsn", "event", "queue", "queue_id", "payload")
 
 
 def replay(journal: DataFrame, options: WriteOptions) -> int:
@@ -27,7 +28,8 @@ def replay(journal: DataFrame, options: WriteOptions) -> int:
     One task sends one queue. Raises PipelineError within what Spark makes of it, see `errors.reason_of`.
     """
     messages = journal.select(*COLUMNS).where("event = 'enqueued' and queue is not null")
-    once = messages.dropDuplicates(["cluster", "set", "lsn", "queue_id"])
+    owner = sql.when(sql.col("lsn") < 0, sql.col("broker")).otherwise("")  # the numbers of brokers' own logs are theirs
+    once = messages.withColumn("owner", owner).dropDuplicates(["cluster", "set", "owner", "lsn", "queue_id"])
     ordered = once.repartition("queue_id").sortWithinPartitions("queue_id", "lsn")
 
     @rows_told_plainly
