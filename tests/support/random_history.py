@@ -423,3 +423,11 @@ class RandomHistory:
     def paths(self) -> list[str]:
         """Of all stores."""
         return [str(store.data_dir) for store in self.stores.values()]
+
+
+def lived(directory: Path, seed: int) -> RandomHistory:
+    """From beginning to end."""
+    history = RandomHistory(directory, seed)
+    for _ in history.live():
+        pass
+    return history

@@ -13,14 +13,23 @@ from typing import Any, Final
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK: Final = "Spark"
-JVMS_OF_THEIR_OWN: Final = ("tests/pipeline/test_pipeline_demo.py", "tests/pipeline/test_standalone_cluster.py")
-"""They start Spark as a user does, and have no use for the session of the others."""
+WITHOUT_SESSION: Final = tuple(
+    f"tests/pipeline/test_{name}.py"
+    for name in (
+        "amqp_limits", "amqp_stream", "connect", "journal_damage", "journal_rows", "journal_selection", "journal_views",
+        "pipeline_demo", "random_histories", "sink_repeats", "slim_wheel", "standalone_cluster",
+    )
+)  # fmt: skip
+"""They start Spark as a user does, or need none, and have no use for the session of the others."""
 LABS: Final = 2
 """Processes that make a lab each; at least one makes none."""
 EXPECTED_S: Final[Mapping[str, float]] = {
-    SPARK: 250,
+    SPARK: 450,
+    "tests/pipeline/test_connect.py": 40,
+    "tests/pipeline/test_slim_wheel.py": 30,
+    "tests/pipeline/test_random_histories.py": 60,
     "tests/pipeline/test_pipeline_demo.py": 105,
-    "tests/pipeline/test_standalone_cluster.py": 60,
+    "tests/pipeline/test_standalone_cluster.py": 90,
     "tests/integration/test_failover.py": 90,
     "tests/integration/test_bench.py": 110,
     "tests/integration/test_rgmanager_scripts.py": 130,
@@ -49,7 +58,7 @@ _TEST_S: Final[Mapping[str, float]] = {"tests/lab/": 12.0, "tests/integration/":
 def group_of(node_id: str) -> str:
     """The name of the group: a path, or Spark."""
     file = node_id.partition("::")[0]
-    return SPARK if "tests/pipeline/" in f"/{file}" and not file.endswith(JVMS_OF_THEIR_OWN) else file
+    return SPARK if "tests/pipeline/" in f"/{file}" and not file.endswith(WITHOUT_SESSION) else file
 
 
 def takes_a_lab(group: str) -> bool:

@@ -1,0 +1,100 @@
+"""Random lives of clusters, and what the jobs say of them compared with what is true."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from doc_blocks import titled_blocks
+from journal_rows import read_rows
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.store.best import Winner
+from qpid_ha_pipeline.jobs.audit import audit
+from qpid_ha_pipeline.jobs.consolidate import rows
+from qpid_ha_pipeline.jobs.failovers import timelines
+from qpid_ha_pipeline.jobs.stores import verdict
+from random_history import RandomHistory, lived
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> list[RandomHistory]:
+    """Clusters that are read together."""
+    directory = tmp_path_factory.mktemp("fleet")
+    return [lived(directory / str(seed), seed) for seed in range(1000, 1015)]
+
+
+def table(spark: SparkSession, fleet: list[RandomHistory], **options: str) -> DataFrame:
+    paths = json.dumps([path for history in fleet for path in history.paths])
+    return spark.read.format("qpid-journal").options(paths=paths, severalClusters="true", **options).load()
+
+
+def test_an_audit_finds_what_was_lost_and_what_waits(spark: SparkSession, fleet: list[RandomHistory]) -> None:
+    rows, expected = list[tuple[object, ...]](), Counter[str]()
+    for history in fleet:
+        waiting = {name for messages in history.state.messages.values() for name in messages.values()}
+        in_log = {history.ids[event.payload] for _, event, _ in history.log if isinstance(event, ev.Enqueued)}
+        for number, fate in enumerate(history.fates.values()):
+            client = history.cluster
+            rows.append(("sent", fate.id, client, "orders", number, number, None))
+            if fate.is_confirmed:
+                rows.append(("accepted", fate.id, client, "orders", number, number, None))
+                expected["confirmed"] += 1
+                is_received = fate.is_consumed and fate.id not in waiting
+                if is_received:
+                    rows.append(("received", fate.id, "consumer", "orders", None, number, False))
+                expected["delivered"] += is_received
+                expected["waiting"] += not is_received and fate.id in waiting
+                expected["lost"] += not is_received and fate.id not in waiting
+                expected["lost, and not in the log"] += not is_received and fate.id not in in_log
+    schema = "op STRING, id STRING, client STRING, queue STRING, number LONG, at_ms LONG, marked BOOLEAN"
+    found = audit(spark.createDataFrame(rows, schema), table(spark, fleet), table(spark, fleet, replicas="discarded"))
+    assert {name: getattr(found, name) for name in ("confirmed", "delivered", "waiting", "lost")} == {
+        name: expected[name] for name in ("confirmed", "delivered", "waiting", "lost")
+    }
+    assert expected["lost"] > found.discarded > 0
+    lost = {row.id for row in found.evidence.where("verdict like '%lost%'").collect()}
+    assert len(lost) == found.lost
+
+
+def test_the_documents_query_counts_what_is_left(spark: SparkSession, fleet: list[RandomHistory]) -> None:
+    """Of stores that were folded, replicas, branches and queues that were deleted."""
+    query = titled_blocks("pipeline.md", "sql")["what-is-left"]
+    for history in fleet[:4]:
+        table(spark, [history], view="state").where("event = 'enqueued'").createOrReplaceTempView("messages")
+        expected = Counter({
+            history.state.names[queue]: len(messages)
+            for queue, messages in history.state.messages.items()
+            if messages
+        })  # fmt: skip
+        expected["own"] = sum(is_there for store in history.stores.values() for is_there in store.own.values())
+        assert {row.queue: row.messages for row in spark.sql(query).collect()} == dict(+expected)
+
+
+def test_the_last_generation_of_a_cluster_is_told(spark: SparkSession, fleet: list[RandomHistory]) -> None:
+    found = {timeline.cluster: timeline for timeline in timelines(table(spark, fleet, replicas="all"))}
+    for history in fleet:
+        told = {generation.number for generation in found[history.cluster].generations}
+        assert max(told) == history.generation
+
+
+def test_the_stores_that_may_begin_again_hold_what_was_confirmed(
+    spark: SparkSession, fleet: list[RandomHistory]
+) -> None:
+    for history in fleet[:5]:
+        found = verdict(spark, history.paths)
+        if isinstance(found, Winner) and found.is_safe:
+            assert found.store.last_lsn >= history.committed
+
+
+def test_consolidated_rows_are_each_event_once(spark: SparkSession, fleet: list[RandomHistory], tmp_path: Path) -> None:
+    unforced = [history for history in fleet if not history.forced][:3]
+    for history in unforced:
+        output = str(tmp_path / history.cluster)
+        rows(spark, history.paths, output)
+        found = spark.read.parquet(output).where("not local and not from_snapshot").select("lsn").distinct().collect()
+        (complete_from,) = {row["complete_from"] for row in read_rows(history.directory / "*", "complete_from")}
+        assert {row.lsn for row in found} >= set(range(complete_from, history.committed))
