@@ -13,11 +13,16 @@ from doc_blocks import titled_blocks
 from journal_rows import read_rows
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.store.best import Winner
+from qpid_ha_pipeline.amqp.options import WriteOptions
+from qpid_ha_pipeline.jobs.activity import activities
 from qpid_ha_pipeline.jobs.audit import audit
 from qpid_ha_pipeline.jobs.consolidate import rows
 from qpid_ha_pipeline.jobs.failovers import timelines
+from qpid_ha_pipeline.jobs.replay import COLUMNS as REPLAYED
+from qpid_ha_pipeline.jobs.replay import replay
 from qpid_ha_pipeline.jobs.stores import verdict
 from random_history import RandomHistory, lived
+from running_broker import RunningBroker
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +103,31 @@ def test_consolidated_rows_are_each_event_once(spark: SparkSession, fleet: list[
         found = spark.read.parquet(output).where("not local and not from_snapshot").select("lsn").distinct().collect()
         (complete_from,) = {row["complete_from"] for row in read_rows(history.directory / "*", "complete_from")}
         assert {row.lsn for row in found} >= set(range(complete_from, history.committed))
+
+
+def test_a_report_ends_with_what_is_left(spark: SparkSession, fleet: list[RandomHistory]) -> None:
+    chosen = {history.cluster: history for history in fleet[:5]}
+    for activity in activities(table(spark, list(chosen.values()))):
+        history = chosen[activity.cluster]
+        own = sum(is_there for store in history.stores.values() for is_there in store.own.values())
+        left = sum(len(messages) for messages in history.state.messages.values())
+        assert activity.total.depth[-1] == left + own
+
+
+def test_what_is_left_of_a_cluster_is_sent_to_another_one_and_read_there(
+    spark: SparkSession, fleet: list[RandomHistory], broker: RunningBroker
+) -> None:
+    history = max(fleet, key=lambda each: sum(map(len, each.state.messages.values())))
+    expected = {
+        history.state.names[queue]: sorted(messages.values())
+        for queue, messages in history.state.messages.items()
+        if messages
+    }
+    names = ",".join(expected)
+    state = table(spark, [history], view="state", queue=names, columns=",".join(REPLAYED))
+    assert replay(state, WriteOptions.parse({"brokers": broker.url})) == sum(map(len, expected.values()))
+    live = spark.read.format("qpid-amqp").options(brokers=broker.url, queue=names).load(columns="queue,amqp_message_id")
+    found: dict[str, list[str]] = {}
+    for row in live.collect():
+        found.setdefault(row.queue, []).append(row.amqp_message_id)
+    assert {queue: sorted(ids) for queue, ids in found.items()} == expected
