@@ -56,9 +56,8 @@ class Isolation(StrEnum):
 
 _NAMES: Final = (
     "path", "paths", "set", "view", "replicas", "mode", "isolation", "columns", "partitionBytes", "startingOffsets",
-    "maxRowsPerTrigger",
-    "maxBytesPerTrigger", "failOnDataLoss", "severalClusters", "queue", "event", "generation", "fromLsn", "toLsn",
-    "checksums",
+    "maxRowsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss", "severalClusters", "queue", "event", "generation",
+    "fromLsn", "toLsn", "checksums",
 )  # fmt: skip
 _KNOWN: Final = {name.lower(): name for name in _NAMES}
 _SPARKS_OWN: Final = frozenset({

@@ -38,7 +38,7 @@ from qpid_ha_broker.events.layout import (
 )
 from qpid_ha_broker.model.resource_set import ResourceSets
 
-from .blocks import BlockKind, FileHeader
+from .blocks import Block, BlockKind, FileHeader
 from .errors import StoreError
 from .files import Disk
 from .journal import Identity
@@ -86,7 +86,8 @@ def fold(disk: Disk, upto: int, identity: Identity) -> Folded:
     found = survey(disk, upto)
     if found.dropped or not found.segments:
         raise FoldError(f"there is nothing to fold before {segment_path(upto)}")
-    gathered, base, bytes_read = _gather(disk, found)
+    gathered = Gatherer(ResourceSets())
+    base, bytes_read = gather(disk, found, gathered)
     last = found.segments[-1]
     last_lsn, local_lsn = last.last_lsn or base.last_lsn, last.local_lsn
     if base.counts_lsn > last_lsn or base.local_counts_lsn > local_lsn:
@@ -110,17 +111,21 @@ def fold(disk: Disk, upto: int, identity: Identity) -> Folded:
     return Folded(snapshot_path(upto), sieve.messages, bytes_read, writer.size, last_lsn, local_lsn)
 
 
-def _gather(disk: Disk, found: Survey) -> tuple[Gatherer, SnapshotEnd, int]:
-    """What is gone, how the snapshot ended on which the journal goes on, and how much was read for it."""
-    gathered, reader = Gatherer(ResourceSets()), JournalReader(disk, found)
+def gather(disk: Disk, found: Survey, gatherer: Gatherer) -> tuple[SnapshotEnd, int]:
+    """Let `gatherer` note what is gone; how the snapshot ended on which the journal goes on, and how much was read.
+
+    Raises StoreDamaged, OSError.
+    """
+    reader = JournalReader(disk, found)
     if found.snapshot is not None:
-        gathered.begin_snapshot()
+        gatherer.begin_snapshot()
     for part in reader.blocks():
         if part.block.kind is BlockKind.END:
-            gathered.end_snapshot(reader.base)
+            gatherer.end_snapshot(reader.base)
         else:
-            part.feed(gathered.load)
-    return gathered, reader.base, reader.bytes_read
+            part.feed(gatherer.load)
+            gatherer.block_loaded(part.block)
+    return reader.base, reader.bytes_read
 
 
 def _header(disk: Disk, found: Survey, upto: int, identity: Identity, last_lsn: int, local_lsn: int) -> FileHeader:
@@ -171,6 +176,9 @@ class Gatherer(Loader):
                     offset = stop
                     continue
             offset = self._load_others(data, offset)
+
+    def block_loaded(self, block: Block) -> None:
+        """All records of a block were given to `load`: for who notes more."""
 
     def _enqueued(self, lsn: int, event: ev.Enqueued) -> None:
         if not event.durable:

@@ -14,7 +14,8 @@ furthest, by generation and LSN.
 6. Where the reader's history says that the delivered generation ended before the last delivered event, the cluster
    went on without the events behind that: they were delivered, and are discarded.
 
-Logs that brokers keep for themselves come from each store.
+Logs that brokers keep for themselves come from each store. Not promised: after two forced promotions, of which the
+second brings back what the first one discarded, that comes again: offsets do not tell what was delivered before.
 """
 
 from __future__ import annotations

@@ -15,12 +15,11 @@ import numpy as np
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.model.resource_set import ResourceSets
-from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, Block, BlockKind
+from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, Block
 from qpid_ha_broker.store.errors import NewerFormat, StoreDamaged
 from qpid_ha_broker.store.files import bytes_of
-from qpid_ha_broker.store.fold import Gatherer
+from qpid_ha_broker.store.fold import Gatherer, gather
 from qpid_ha_broker.store.layout import segment_numbers, snapshot_numbers
-from qpid_ha_broker.store.reader import JournalReader
 from qpid_ha_broker.store.reading import NO_WITNESSES
 from qpid_ha_broker.store.snapshot import SnapshotEnd, configuration_events
 from qpid_ha_broker.store.survey import NO_LIMIT, Survey, survey
@@ -124,8 +123,8 @@ class _Removals(Gatherer):
         self._local_lsn = LOCAL_BASE
         self._emptied_local: dict[int, tuple[tuple[int, int], int]] = {}
 
-    def block_read(self, block: Block) -> None:
-        """Its records were loaded."""
+    def block_loaded(self, block: Block) -> None:
+        """As `Gatherer.block_loaded`."""
         for queue, place in self.emptied.items():
             if self._emptied_local.get(queue, ((0, 0), 0))[0] != place:
                 self._emptied_local[queue] = place, self._local_lsn
@@ -147,20 +146,13 @@ def _gather(origin: Origin) -> tuple[Survey, _Removals, SnapshotEnd]:
         names = segment_numbers(disk), snapshot_numbers(disk)
         try:
             found = survey(disk)
-            removals, reader = _Removals(), JournalReader(disk, found)
-            if found.snapshot is not None:
-                removals.begin_snapshot()
-            for part in reader.blocks():
-                if part.block.kind is BlockKind.END:
-                    removals.end_snapshot(reader.base)
-                else:
-                    part.feed(removals.load)
-                    removals.block_read(part.block)
+            removals = _Removals()
+            base, _ = gather(disk, found, removals)
         except (StoreDamaged, FileNotFoundError) as error:
             if isinstance(error, StoreDamaged) and names == (segment_numbers(disk), snapshot_numbers(disk)):
                 raise JournalDamaged(origin.directory.file(error.file), error.offset, error.text) from error
         except NewerFormat as error:
             raise PipelineError(f"{origin.directory.path}: {error}") from error
         else:
-            return found, removals, reader.base
+            return found, removals, base
     raise PipelineError(f"{origin.directory.path}: its files change faster than they can be read; try again")

@@ -91,8 +91,6 @@ class SurveyedSnapshot(NamedTuple):
     file: SurveyedSegment
     last_lsn: int
     """Of the replicated log: what comes after it is in the segments."""
-    has_local: bool
-    """The broker's own log has had events before it, too."""
     messages: int
 
 
@@ -249,7 +247,7 @@ class _StoreSurveyor:
                         file = SurveyedSegment(header.number, header, block.offset, NO_WITNESSES, (), ())
                         piece = SurveyedPiece(begin, block.offset, 0, end.last_lsn, end.local_lsn > LOCAL_BASE)
                         file = file._replace(pieces=(piece,) if block.offset > begin else ())
-                        return SurveyedSnapshot(file, end.last_lsn, piece.has_local, end.messages)
+                        return SurveyedSnapshot(file, end.last_lsn, end.messages)
                 self._damaged(name, reader.end, reader.instead)
         except NewerFormat as error:
             raise PipelineError(f"{self._directory.file(name)}: {error}") from error
