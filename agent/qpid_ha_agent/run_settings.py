@@ -14,23 +14,26 @@ from qpid_ha_config.errors import ConfigError
 def read_run_settings(config: Path, changes: Sequence[str], qpidd: Sequence[str]) -> RunSettings:
     """Settings from the file and `KEY=VALUE` texts, which beat it. Raises ConfigError."""
     broker = read_configured(config, dict(change.split("=", 1) for change in changes))
+    problem = _why_no_lock(broker.coordinator.url)
+    if problem:
+        raise ConfigError(config, "ha.coordinator", problem)
     command = [*qpidd, "--config", str(config), "--control-socket", str(broker.control_socket)]
     for change in changes:
         command += ["--set", change]
-    return RunSettings(broker.name, tuple(command), broker.control_socket, _directory(config, broker.coordinator))
+    return RunSettings(broker.name, tuple(command), broker.control_socket, broker.coordinator)
 
 
-def _directory(config: Path, coordinator: CoordinatorUrl) -> Path:
-    if coordinator.directory is not None:
-        return coordinator.directory
+def _why_no_lock(coordinator: CoordinatorUrl) -> str:
     if coordinator.property_set is not None:
-        problem = (
+        return (
             "with pacemaker it is Pacemaker that starts and promotes brokers; there is nothing to run here;"
-            " docs/pacemaker.md, or set it to file:DIRECTORY"
+            " docs/pacemaker.md, or set it to zookeeper://..., etcd://... or file:DIRECTORY"
         )
-    else:
-        problem = (
-            "without one agents have no lock to agree by; set it to file:DIRECTORY, a directory that all agents share;"
-            " on one machine any directory will do"
+    if coordinator.is_none:
+        return (
+            "without one agents have no lock to agree by; set it to zookeeper://..., etcd://..., or file:DIRECTORY, a"
+            " directory that all agents share; on one machine any directory will do"
         )
-    raise ConfigError(config, "ha.coordinator", problem)
+    if coordinator.directory is not None and not coordinator.directory.is_dir():
+        return f"the shared directory {coordinator.directory} is not there: mount it, or make it"
+    return ""

@@ -26,9 +26,10 @@ from qpid_ha_agent.decision import Action, Decision, Known, Limits, LockView, de
 from qpid_ha_agent.lock import PrimaryLock
 from qpid_ha_agent.tenure import LeaseWatch, Refusals, Tenure
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
-from qpid_ha_broker.coordination.file import FileCoordinator, Lock
+from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.states import State
+from qpid_ha_config.settings import CoordinatorSettings
 
 log = logging.getLogger("agent")
 
@@ -49,12 +50,12 @@ COORDINATOR_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What an agent has to know of its broker. `command` starts it; `directory` is shared by all agents."""
+    """What an agent has to know of its broker. `command` starts it."""
 
     name: str
     command: tuple[str, ...]
     control_socket: Path
-    directory: Path
+    coordinator: CoordinatorSettings
     poll_interval_s: float = 0.5
     limits: Limits = field(default_factory=Limits)
 
@@ -75,15 +76,20 @@ class Runner:
         self._draw = draw
         self._process: BrokerProcess | None = None
         self._tenure = Tenure()
-        self._lock = PrimaryLock(lambda: Lock(settings.directory, holder=settings.name), self._lock_changed)
+        self._coordinator = open_coordinator(settings.coordinator)
+        self._lock = PrimaryLock(lambda: self._coordinator.lease(settings.name), self._lock_changed)
         self._is_shut_out = False
         """The lock was tried, and another one had it."""
-        self._coordinator = FileCoordinator(settings.directory)
         self._lease_watch = LeaseWatch(2 * settings.poll_interval_s)
         self._record: ClusterRecord | None = None
         """As it was read last; None: never yet."""
         self._record_lost_at_s: float | None = None
         """Since when it cannot be read."""
+        self._is_read_due = True
+        """Something may have changed there since the last look."""
+        self._looked_at_s = 0.0
+        self._coordination = Coordination(ClusterRecord(), "")
+        """As it was then."""
         self._deaths = 0
         self._died_at_s = 0.0
         self._refusal: str | None = None
@@ -102,11 +108,10 @@ class Runner:
 
     async def run(self) -> None:
         """Until the agent was told to stop, and its broker has ended. Raises BrokerProcessError, CoordinatorError."""
-        directory = self._settings.directory
-        if not directory.is_dir():
-            raise CoordinatorError(f"the shared directory {directory} is not there: mount it, or make it")
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        self._coordinator_changed = asyncio.Event()
+        stop_watching = self._coordinator.watch(self._note_change)
         limits, interval_s = self._settings.limits, self._settings.poll_interval_s
         self._talk = BrokerTalk(
             self._settings.control_socket, interval_s, limits.fence_after_s, self._is_hurried, self._state_changed
@@ -122,7 +127,9 @@ class Runner:
                 if self._bug is not None:  # blind, it would do harm; the broker lives on for the next agent
                     raise self._bug
         finally:
+            stop_watching()
             self._lock.release()
+            self._coordinator.close()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -365,7 +372,7 @@ class Runner:
             done, _ = await asyncio.wait([asked], timeout=COORDINATOR_TIMEOUT_S)
             if not done:
                 self._lock.declare_lost()
-                self._coordinator_failed(CoordinatorError(f"{self._settings.directory} does not answer"))
+                self._coordinator_failed(CoordinatorError(f"{self._settings.coordinator.url} does not answer"))
                 await asyncio.wait([asked])
             told = asked.result()
             if isinstance(told, CoordinatorError):
@@ -373,20 +380,40 @@ class Runner:
             else:
                 self._coordinator_told(told, time.monotonic())
             if self._lock.view is LockView.LOST:
-                self._complain(CoordinatorError(f"the lock is lost: {self._settings.directory} changed under us"))
+                self._complain(CoordinatorError(f"the lock is lost: {self._settings.coordinator.url} took it from us"))
                 self._wake.set()
-            await asyncio.sleep(self._settings.poll_interval_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._coordinator_changed.wait(), self._settings.poll_interval_s)
+            self._coordinator_changed.clear()
+
+    def _note_change(self) -> None:
+        """Called by a thread of the coordinator."""
+        self._is_read_due = True
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._coordinator_changed.set)
 
     def _ask_coordinator(self, asked: asyncio.Future[Coordination | CoordinatorError]) -> None:
-        """In a thread of its own: it may block for as long as it likes, and keeps nobody from ending."""
+        """In a thread of its own: it may block for as long as it likes, and keeps nobody from ending.
+
+        A lock that is ours is renewed each time; the rest is read when it may have changed, to spare the coordinator.
+        """
         told: Coordination | CoordinatorError
         try:
             self._lock.check()
-            told = Coordination(self._coordinator.read(), self._lock.last_renewal())
+            told = self._look()
         except CoordinatorError as error:
+            self._is_read_due = True
             told = error
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(_answer, asked, told)
+
+    def _look(self) -> Coordination:
+        """Raises CoordinatorError."""
+        if self._is_read_due or time.monotonic() - self._looked_at_s >= self._coordinator.look_interval_s:
+            self._is_read_due = False  # what changes from now on is for the next look
+            self._looked_at_s = time.monotonic()
+            self._coordination = Coordination(self._coordinator.read(), self._lock.last_renewal())
+        return self._coordination
 
     def _coordinator_told(self, told: Coordination, now_s: float) -> None:
         self._record, self._record_lost_at_s = told.record, None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from qpid_ha_config.coordinator import CoordinatorUrl
+    from qpid_ha_config.settings import CoordinatorSettings
 
 DEFAULT_LOG_DIRECTORY = Path("/var/log/qpid-ha")
 
@@ -18,7 +18,7 @@ class ConfiguredBroker(NamedTuple):
 
     name: str
     control_socket: Path
-    coordinator: CoordinatorUrl
+    coordinator: CoordinatorSettings
 
 
 def read_configured(config: Path, changes: Mapping[str, object]) -> ConfiguredBroker:
@@ -33,7 +33,7 @@ def read_configured(config: Path, changes: Mapping[str, object]) -> ConfiguredBr
             raise SettingsError("ha.cluster", "it is not true: there is nothing to elect, start qpidd itself")
     name = written.get("name")
     socket = written.get("control-socket") if written.has("control-socket") else control_socket(name)
-    return ConfiguredBroker(name, socket, written.get("ha.coordinator"))
+    return ConfiguredBroker(name, socket, written.coordinator_settings())
 
 
 class Service(NamedTuple):

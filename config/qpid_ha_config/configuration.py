@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qpid_ha_config.errors import ConfigError, ForbiddenConfig, SettingsError, UnreadableConfig
-from qpid_ha_config.settings import canonical_key, find
+from qpid_ha_config.settings import TABLE, CoordinatorSettings, canonical_key, find
 
 COMMAND_LINE = "command line"
 _LARGEST_FILE_BYTES = 1024 * 1024
+_COORDINATOR_KEYS = tuple((key, row.name) for key, row in TABLE.items() if row.section == "coordinator")
 
 
 class _Written(NamedTuple):
@@ -70,6 +71,10 @@ class WrittenSettings:
             return row.default() if callable(row.default) else row.default
         with self.blamed():
             return row.setting.read(self._written[key].value)
+
+    def coordinator_settings(self) -> CoordinatorSettings:
+        """As `BrokerSettings.coordinator`, whatever the others say. Raises ConfigError."""
+        return CoordinatorSettings(**{name: self.get(key) for key, name in _COORDINATOR_KEYS})
 
     def check_each(self) -> None:
         """Raise ConfigError for a key that is not known, or a value that is not of its kind."""

@@ -48,21 +48,31 @@ def load_settings(
 
 def check_files(settings: BrokerSettings) -> None:
     """Raise SettingsError for a file that cannot be used, or may be used by others: of TLS, logins, the coordinator."""
-    ha, tls, users_db = settings.ha, settings.tls, settings.sasl.users_db
+    ha, tls, users_db, coordinator = settings.ha, settings.tls, settings.sasl.users_db, settings.coordinator
     ha.read_password()
     for key, file in (
         ("tls.certificate", tls.certificate),
         ("tls.key", tls.key),
         ("tls.ca", tls.ca),
         ("sasl.users-db", users_db),
+        ("ha.coordinator-password-file", coordinator.password_file),
+        ("ha.coordinator-ca", coordinator.ca),
+        ("ha.coordinator-certificate", coordinator.certificate),
+        ("ha.coordinator-key", coordinator.key),
     ):
         if file is not None:
             _check_readable(key, file)
-    for key, file in (("tls.key", tls.key), ("sasl.users-db", users_db), ("ha.password-file", ha.password_file)):
+    for key, file in (
+        ("tls.key", tls.key),
+        ("sasl.users-db", users_db),
+        ("ha.password-file", ha.password_file),
+        ("ha.coordinator-password-file", coordinator.password_file),
+        ("ha.coordinator-key", coordinator.key),
+    ):
         if file is not None:
             check_private(key, file)
-    if ha.coordinator.directory is not None:
-        check_unshared("ha.coordinator", ha.coordinator.directory)
+    if coordinator.url.directory is not None:
+        check_unshared("ha.coordinator", coordinator.url.directory)
     _check_tls(tls)
 
 

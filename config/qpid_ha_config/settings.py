@@ -138,7 +138,6 @@ class HaSettings:
 
     queue_replication: bool = setting("ha.queue-replication", BOOLEAN, False)
     """Let `qpid-ha replicate` copy single queues from another broker to one that is in no cluster."""
-    coordinator: CoordinatorUrl = setting("ha.coordinator", COORDINATOR, CoordinatorUrl())
     store_error: str = setting("ha.store-error", choice("abort", "continue"), "abort")
     """What a backup does when its store does not fit what the primary sends."""
     dirty_store: str = setting("ha.dirty-store", choice("rejoin", "refuse"), "rejoin")
@@ -160,6 +159,25 @@ class HaSettings:
             raise SettingsError("ha.password-file", str(error)) from None
 
 
+@dataclass(frozen=True)
+class CoordinatorSettings:
+    """Which coordinator a cluster has, and how it is reached: what its factory is given."""
+
+    url: CoordinatorUrl = setting("ha.coordinator", COORDINATOR, CoordinatorUrl())
+    username: str | None = setting("ha.coordinator-username", TEXT)
+    """Who this broker and its agent are to it."""
+    password_file: Path | None = setting("ha.coordinator-password-file", PATH)
+    """Its first line is the password; `read_password_file` reads it."""
+    tls: bool = setting("ha.coordinator-tls", BOOLEAN, False)
+    ca: Path | None = setting("ha.coordinator-ca", PATH)
+    """PEM; None: the system's."""
+    certificate: Path | None = setting("ha.coordinator-certificate", PATH)
+    """PEM; ours, with `key`."""
+    key: Path | None = setting("ha.coordinator-key", PATH)
+    session_timeout_s: float = setting("ha.coordinator-timeout", duration(1, 60), 4.0)
+    """After so long without a sign of life, it gives the lock of one agent to another."""
+
+
 _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "tls": TlsSettings,
@@ -167,6 +185,7 @@ _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
         "store": StoreSettings,
         "deduplication": DeduplicationSettings,
         "ha": HaSettings,
+        "coordinator": CoordinatorSettings,
     }
 )
 """The field of `BrokerSettings`, and what is in it."""
@@ -228,11 +247,12 @@ class BrokerSettings:
     store: StoreSettings = field(default_factory=StoreSettings)
     deduplication: DeduplicationSettings = DeduplicationSettings()
     ha: HaSettings = HaSettings()
+    coordinator: CoordinatorSettings = CoordinatorSettings()
 
     def __post_init__(self) -> None:
         if self.control_socket == Path():
             object.__setattr__(self, "control_socket", defaults.control_socket(self.name))
-        for check in (_check_names, _check_limits, _check_auto_create, _check_tls, _check_logins, _check_cluster):
+        for check in _CHECKS:
             check(self)
 
     @property
@@ -426,6 +446,20 @@ def _check_cluster_login(ha: HaSettings) -> None:
         raise SettingsError("ha.password", "missing; ha.username needs it: set ha.password-file (or ha.password)")
 
 
+def _check_coordinator(settings: BrokerSettings) -> None:
+    given = settings.coordinator
+    if given.username is not None and given.password_file is None:
+        raise SettingsError("ha.coordinator-password-file", "missing; ha.coordinator-username needs it")
+    if given.password_file is not None and given.username is None:
+        raise SettingsError("ha.coordinator-username", "missing; there is a password for it")
+    if (given.certificate is None) != (given.key is None):
+        missing, there = ("key", "certificate") if given.key is None else ("certificate", "key")
+        raise SettingsError(f"ha.coordinator-{missing}", f"missing; ha.coordinator-{there} needs it")
+    for name, file in (("ca", given.ca), ("certificate", given.certificate)):
+        if file is not None and not given.tls:
+            raise SettingsError("ha.coordinator-tls", f"it is not true, and ha.coordinator-{name} is for TLS alone")
+
+
 def _check_members(ha: HaSettings, listen: Sequence[Address]) -> None:
     count_of_brokers = len(ha.brokers_url)
     if not ha.brokers_url:
@@ -440,3 +474,14 @@ def _check_members(ha: HaSettings, listen: Sequence[Address]) -> None:
     if ha.min_in_sync > count_of_brokers:
         problem = f"{ha.min_in_sync} brokers, but ha.brokers-url names {count_of_brokers}"
         raise SettingsError("ha.min-in-sync", f"{problem}: nothing could ever be confirmed; lower it")
+
+
+_CHECKS: Final = (
+    _check_names,
+    _check_limits,
+    _check_auto_create,
+    _check_tls,
+    _check_logins,
+    _check_cluster,
+    _check_coordinator,
+)

@@ -27,7 +27,7 @@ from qpid_ha_agent.ocf.parameters import read_parameters
 from qpid_ha_agent.pacemaker import attributes, scores
 from qpid_ha_agent.pacemaker.one_watch import lock_of
 from qpid_ha_agent.sight import Sight, look
-from qpid_ha_broker.coordination.file import encode_record
+from qpid_ha_broker.coordination.record import encode_record
 from qpid_ha_broker.ha.effects import ClusterRecord
 from scripted_pacemaker import NODE
 

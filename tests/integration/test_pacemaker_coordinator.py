@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import threading
 import time
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,13 +19,14 @@ from hypothesis import strategies as st
 
 from qpid_ha_agent.run_settings import read_run_settings
 from qpid_ha_broker.coordination import cib_record, pacemaker
-from qpid_ha_broker.coordination.choice import make_coordinator
-from qpid_ha_broker.coordination.cib_record import DamagedRecord, decode, encode, read_answer
+from qpid_ha_broker.coordination.cib_record import CibAnswer, DamagedRecord, decode, encode, read_answer
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.pacemaker import PacemakerCoordinator
+from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.errors import ConfigError
+from qpid_ha_config.settings import CoordinatorSettings
 
 EMPTY = ClusterRecord()
 FIRST = ClusterRecord("c1", 1, "a", 1, ("a", "b"))
@@ -112,7 +114,7 @@ def test_a_name_that_is_no_identifier_is_refused() -> None:
 
 
 def test_the_setting_names_the_property_set() -> None:
-    found = make_coordinator(CoordinatorUrl.parse("pacemaker:orders"))
+    found = open_coordinator(CoordinatorSettings(CoordinatorUrl.parse("pacemaker:orders")))
     assert isinstance(found, PacemakerCoordinator)
     assert found.name == "orders"
 
@@ -144,7 +146,7 @@ def test_a_quote_never_gets_into_a_condition() -> None:
 
 def test_an_answer_without_a_record_still_tells_the_quorum_and_the_nodes() -> None:
     nobody: frozenset[str] = frozenset()
-    assert read_answer('<cib have-quorum="0"/>') == (False, None, nobody, nobody, nobody, True)
+    assert read_answer('<cib have-quorum="0"/>') == CibAnswer(False, None, nobody, nobody, nobody, True)
     states = (
         '<node_state uname="a" in_ccm="true" crmd="online" expected="member"/>',
         '<node_state uname="b" in_ccm="0" crmd="0" expected="member"/>',
@@ -158,7 +160,7 @@ def test_an_answer_without_a_record_still_tells_the_quorum_and_the_nodes() -> No
         '<node uname="a"/><node uname="b"/><node uname="c"/><node uname="d"/><node uname="r" type="remote"/>'
         f"{''.join(states)}</xpath-query>"
     )
-    assert answer == (True, "v", frozenset("abcd"), frozenset("ac"), frozenset("d"), False)
+    assert answer == CibAnswer(True, "v", frozenset("abcd"), frozenset("ac"), frozenset("d"), False, {})
 
 
 @pytest.mark.parametrize(
@@ -478,15 +480,23 @@ def test_a_damaged_record_is_an_error_that_says_what_to_do(cib: Path) -> None:
 def test_a_watch_reports_the_next_record_and_ends(cib: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pacemaker, "WATCH_INTERVAL_S", 0.02)
     coordinator = PacemakerCoordinator()
-    seen: list[ClusterRecord] = []
-    end = coordinator.watch(seen.append)
+    heard = threading.Semaphore(0)
+    end = coordinator.watch(heard.release)
     try:
-        generation = 1
-        deadline_s = time.monotonic() + 10
-        while not seen and time.monotonic() < deadline_s:  # the watch may not have had its first look yet
-            coordinator.compare_and_set(coordinator.read(), FIRST._replace(generation=generation))
-            generation += 1
+        coordinator.compare_and_set(ClusterRecord(), FIRST)
+        assert heard.acquire(timeout=10)
+        assert coordinator.read() == FIRST
     finally:
         end()
-    assert seen
-    assert seen[0].primary == "a"
+
+
+def test_a_note_is_kept_beside_the_record_whatever_is_in_it(cib: Path) -> None:
+    coordinator, text = PacemakerCoordinator(), '{"until": "noon & <later>", "é": 1}\n'
+    coordinator.compare_and_set(ClusterRecord(), FIRST)
+    assert coordinator.read_note("pause") == ""
+    assert coordinator.replace_note("pause", "", text)
+    assert not coordinator.replace_note("pause", "", "other")
+    assert coordinator.read_note("pause") == text
+    assert coordinator.replace_note("pause", text, "")
+    assert coordinator.replace_note("pause", "", "again")
+    assert (coordinator.read(), coordinator.read_note("pause")) == (FIRST, "again")

@@ -15,7 +15,8 @@ import yaml
 import fake_qpidd
 from qpid_ha_agent.broker_process import find_pid
 from qpid_ha_agent.service import Service
-from qpid_ha_broker.coordination.file import RECORD_FILE, encode_record
+from qpid_ha_broker.coordination.file import RECORD_FILE
+from qpid_ha_broker.coordination.record import encode_record
 from qpid_ha_broker.ha.effects import ClusterRecord
 from running_agent import wait_until
 

@@ -14,7 +14,7 @@ from qpid_ha_config.configuration import WrittenSettings
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.errors import ConfigError
 from qpid_ha_config.loading import load_settings
-from qpid_ha_config.settings import TABLE, BrokerSettings
+from qpid_ha_config.settings import TABLE, BrokerSettings, CoordinatorSettings
 
 MEMBER = "ha.cluster: true\nha.brokers-url: 127.0.0.1:5672,127.0.0.1:5673\n"
 ODD_VALUES = (
@@ -76,7 +76,7 @@ def test_the_coordinator_of_a_cluster_is_the_same_to_whoever_starts_a_broker(tmp
     path = file_of(tmp_path, f"{MEMBER}ha.coordinator: {value}\n")
     broker = of_broker(path)
     if isinstance(broker, BrokerSettings):
-        assert read_configured(path, {}).coordinator == broker.ha.coordinator
+        assert read_configured(path, {}).coordinator == broker.coordinator
         return
     with pytest.raises(ConfigError) as refused:
         read_configured(path, {})
@@ -86,7 +86,7 @@ def test_the_coordinator_of_a_cluster_is_the_same_to_whoever_starts_a_broker(tmp
 @pytest.mark.parametrize("text", ["'None'", "NONE", "none"])
 def test_no_coordinator_is_none_in_any_case_of_letters(tmp_path: Path, text: str) -> None:
     path = file_of(tmp_path, f"{MEMBER}ha.coordinator: {text}\n")
-    assert read_configured(path, {}).coordinator == load_settings(path, {}, {}).ha.coordinator == CoordinatorUrl()
+    assert read_configured(path, {}).coordinator.url == load_settings(path, {}, {}).coordinator.url == CoordinatorUrl()
 
 
 @pytest.mark.parametrize("name", ["a/b", "../b", "-a", "17", "''", "2026-01-31"])
@@ -127,7 +127,7 @@ def test_an_agent_reads_what_it_needs_from_a_file_with_which_no_broker_would_sta
     """So that a broker that runs can be stopped."""
     path = file_of(tmp_path, f"{MEMBER}name: n\ncontrol-socket: /s/n.sock\nmax-connections: lots\nno-such-key: 1\n")
     assert isinstance(of_broker(path), str)
-    assert read_configured(path, {}) == ("n", Path("/s/n.sock"), CoordinatorUrl())
+    assert read_configured(path, {}) == ("n", Path("/s/n.sock"), CoordinatorSettings(CoordinatorUrl()))
     assert find_socket(None, {"QPID_HA_CONFIG": str(path)}) == Path("/s/n.sock")
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
-import queue
 import threading
 from pathlib import Path
 
 import pytest
 
 from qpid_ha_broker.coordination import file as shared
-from qpid_ha_broker.coordination.choice import make_coordinator
+from qpid_ha_broker.coordination import registry
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.file import FileCoordinator, Lock, holder_of
 from qpid_ha_broker.coordination.none import NoCoordinator
+from qpid_ha_broker.coordination.registry import BUILT_IN, Implementation, open_coordinator
 from qpid_ha_broker.ha.effects import ClusterRecord
-from qpid_ha_config.coordinator import CoordinatorUrl
+from qpid_ha_config.coordinator import ENTRY_POINT_GROUP, CoordinatorUrl
+from qpid_ha_config.errors import SettingsError
+from qpid_ha_config.settings import CoordinatorSettings
 
 EMPTY = ClusterRecord()
 FIRST = ClusterRecord("c1", 1, "a", 1, ("a", "b"))
@@ -119,12 +122,13 @@ def test_a_writer_that_is_stuck_with_the_lock_is_named(tmp_path: Path, monkeypat
 
 
 def test_a_watcher_hears_of_a_new_record(tmp_path: Path) -> None:
-    heard: queue.Queue[ClusterRecord] = queue.Queue()
-    stop = FileCoordinator(tmp_path).watch(heard.put)
+    heard = threading.Semaphore(0)
+    stop = FileCoordinator(tmp_path).watch(heard.release)
 
     FileCoordinator(tmp_path).compare_and_set(EMPTY, FIRST)
-
-    assert heard.get(timeout=10) == FIRST
+    assert heard.acquire(timeout=10)
+    FileCoordinator(tmp_path).replace_note("pause", "", "until noon")
+    assert heard.acquire(timeout=10)
     stop()
 
 
@@ -168,8 +172,66 @@ def test_without_a_coordinator_nothing_is_remembered() -> None:
 
 
 def test_the_setting_names_the_coordinator(tmp_path: Path) -> None:
-    assert isinstance(make_coordinator(CoordinatorUrl.parse("none")), NoCoordinator)
+    assert isinstance(open_coordinator(CoordinatorSettings(CoordinatorUrl.parse("none"))), NoCoordinator)
     for text in (f"file:{tmp_path}", f"file://{tmp_path}"):
-        coordinator = make_coordinator(CoordinatorUrl.parse(text))
+        coordinator = open_coordinator(CoordinatorSettings(CoordinatorUrl.parse(text)))
         assert isinstance(coordinator, FileCoordinator)
         assert coordinator.directory == tmp_path
+
+
+def test_the_built_in_coordinators_are_the_entry_points_of_this_distribution() -> None:
+    """Others find them there, under the same schemes."""
+    config = configparser.ConfigParser()
+    config.read(Path(__file__).resolve().parents[2] / "setup.cfg", encoding="utf-8")
+    lines = config["options.entry_points"][ENTRY_POINT_GROUP].split("\n")
+    declared = dict(line.split(" = ") for line in lines if line)
+    assert declared == {scheme: built_in.place for scheme, built_in in BUILT_IN.items()}
+
+
+@pytest.mark.parametrize("scheme", ["none", "file", "pacemaker"])
+def test_each_built_in_coordinator_opens_without_a_library_of_its_own(scheme: str, tmp_path: Path) -> None:
+    url = CoordinatorUrl.parse({"file": f"file:{tmp_path}"}.get(scheme, scheme))
+    open_coordinator(CoordinatorSettings(url)).close()
+
+
+def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Implementation("no_such_library.inner:open_it", "zookeeper")
+    monkeypatch.setattr(registry, "BUILT_IN", {"zookeeper": place})
+    url = CoordinatorUrl.parse("zookeeper://a/c")
+    with pytest.raises(SettingsError, match=r"no_such_library.*pip install 'qpid-ha\[zookeeper\]'"):
+        open_coordinator(CoordinatorSettings(url))
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("zookeeper://a,b:2182/orders", "zookeeper://a:2181,b:2182/orders"),
+        ("etcd://[::1],10.0.0.1:1/orders/eu", "etcd://[::1]:2379,10.0.0.1:1/orders/eu"),
+        ("pacemaker", "pacemaker:qpid-ha"),
+        (" None ", "none"),
+    ],
+)
+def test_a_url_is_shown_in_one_spelling_that_is_understood(text: str, canonical: str) -> None:
+    url = CoordinatorUrl.parse(text)
+    assert str(url) == canonical
+    assert CoordinatorUrl.parse(canonical) == url
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("zookeeper:a/orders", "each cluster needs a namespace"),
+        ("zookeeper://a,b", "each cluster needs a namespace"),
+        ("zookeeper://a,b/", "no namespace"),
+        ("zookeeper://a,b/../x", "no namespace"),
+        ("zookeeper://a,,b/orders", "no HOST"),
+        ("zookeeper://a:b/orders", "no HOST"),
+        ("zookeeper://a:70000/orders", "no port"),
+        ("zookeeper://a,a:2181/orders", "twice"),
+        ("etcd://me:secret@a/orders", "ha.coordinator-username"),
+        ("consul://a/orders", "no coordinator for consul.*etcd, file, none, pacemaker, zookeeper"),
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused_with_the_reason(text: str, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        CoordinatorUrl.parse(text)

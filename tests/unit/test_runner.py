@@ -18,6 +18,7 @@ from qpid_ha_broker.coordination.coordinator import CoordinatorError, Lease
 from qpid_ha_broker.coordination.file import Lock
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.states import State
+from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.errors import ConfigError
 
 TIMEOUT_S = 10.0
@@ -238,6 +239,9 @@ def test_a_lock_won_just_when_nobody_wants_it_is_not_kept() -> None:
         def last_renewal(self) -> str:
             return ""
 
+        def holder(self) -> str:
+            return ""
+
         def release(self) -> None:
             released.set()
 
@@ -343,24 +347,25 @@ def settings_file(directory: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     "text",
     [
-        "name: n\ncontrol-socket: /s/n.sock\nha: {cluster: true, coordinator: 'file:/shared'}\n",
-        "name: n\ncontrol-socket: /s/n.sock\nha.cluster: on\nha.coordinator: file:///shared\n",
+        "name: n\ncontrol-socket: /s/n.sock\nha: {cluster: true, coordinator: 'file:/tmp'}\n",
+        "name: n\ncontrol-socket: /s/n.sock\nha.cluster: on\nha.coordinator: file:///tmp\n",
     ],
 )
 def test_what_an_agent_needs_is_read_from_the_brokers_file(tmp_path: Path, text: str) -> None:
     path = settings_file(tmp_path, text)
     settings = read_run_settings(path, [], ["qpidd"])
 
-    assert (settings.name, settings.control_socket, settings.directory) == ("n", Path("/s/n.sock"), Path("/shared"))
+    assert (settings.name, settings.control_socket) == ("n", Path("/s/n.sock"))
+    assert settings.coordinator.url == CoordinatorUrl("file", "/tmp")
     assert settings.command == ("qpidd", "--config", str(path), "--control-socket", "/s/n.sock")
 
 
 def test_what_is_said_on_the_command_line_beats_the_file_for_agent_and_broker(tmp_path: Path) -> None:
     path = settings_file(tmp_path, "name: n\nha: {cluster: false}\n")
-    changes = ["ha.cluster=true", "ha.coordinator=file:/other", "control-socket=/s/x.sock"]
+    changes = ["ha.cluster=true", "ha.coordinator=file:/var", "control-socket=/s/x.sock"]
     settings = read_run_settings(path, changes, ["qpidd"])
 
-    assert settings.directory == Path("/other")
+    assert settings.coordinator.url == CoordinatorUrl("file", "/var")
     assert settings.command[-2:] == ("--set", "control-socket=/s/x.sock")
     assert "/s/x.sock" in settings.command
 

@@ -321,7 +321,7 @@ def test_a_coordinator_in_which_everybody_may_write_is_refused(tmp_path: Path) -
     with pytest.raises(ConfigError, match=f"ha.coordinator: .*chmod o-w {shared}"):
         settings_of(tmp_path, f"ha.coordinator: file:{shared}")
     shared.chmod(0o770)
-    assert settings_of(tmp_path, f"ha.coordinator: file:{shared}").ha.coordinator.directory == shared
+    assert settings_of(tmp_path, f"ha.coordinator: file:{shared}").coordinator.url.directory == shared
 
 
 def test_a_data_directory_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_a_member_of_a_cluster_is_described_as_qpids_users_know_it(tmp_path: Pat
     assert (ha.cluster, ha.min_in_sync, ha.confirm_dequeue, ha.queue_replication) == (True, 2, True, False)
     assert (ha.replicate, ha.backup_timeout_s, ha.link_heartbeat_interval_s) == (Replicate.MESSAGES, 5, 0.2)
     assert (ha.read_password(), ha.mechanism, ha.tail_bytes) == ("correct horse", "SCRAM-SHA-256", MIB)
-    assert ha.coordinator.directory == Path("/srv/shared/state")
+    assert settings.coordinator.url.directory == Path("/srv/shared/state")
 
 
 def test_brokers_are_listed_in_one_url_or_in_several(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -226,15 +226,18 @@ def _find_record() -> ClusterRecord | None:
     import os
 
     from qpid_ha_agent.broker_address import read_config
-    from qpid_ha_broker.coordination.choice import make_coordinator
     from qpid_ha_broker.coordination.coordinator import CoordinatorError
-    from qpid_ha_config.errors import ConfigError
+    from qpid_ha_broker.coordination.registry import open_coordinator
+    from qpid_ha_config.errors import SettingsError
 
     try:
         config = read_config(os.environ)
-        url = None if config is None else config.get("ha.coordinator")
-        return None if url is None or url.is_none else make_coordinator(url).read()
-    except (ConfigError, CoordinatorError) as error:
+        settings = None if config is None else config.coordinator_settings()
+        if settings is None or settings.url.is_none:
+            return None
+        with closing(open_coordinator(settings)) as coordinator:
+            return coordinator.read()
+    except (SettingsError, CoordinatorError) as error:
         click.echo(f"{error}; the stores are judged without the coordinator's record", err=True)
         return None
 

@@ -370,14 +370,17 @@ class OcfAgent:
 
     def _read_record(self, *, of_none: bool = True) -> ClusterRecord | None:
         """None when it cannot be read; the log says why. `of_none`: an empty one where there is no coordinator."""
-        from qpid_ha_broker.coordination.choice import make_coordinator
         from qpid_ha_broker.coordination.coordinator import CoordinatorError
-        from qpid_ha_config.errors import ConfigError
+        from qpid_ha_broker.coordination.registry import open_coordinator
+        from qpid_ha_config.errors import SettingsError
 
         try:
-            url = read_configured(Path(self._parameters.config), {}).coordinator
-            return make_coordinator(url).read() if of_none or not url.is_none else None
-        except (ConfigError, CoordinatorError) as error:
+            settings = read_configured(Path(self._parameters.config), {}).coordinator
+            if settings.url.is_none and not of_none:
+                return None
+            with contextlib.closing(open_coordinator(settings)) as coordinator:
+                return coordinator.read()
+        except (SettingsError, CoordinatorError) as error:
             self._inform(f"cannot tell what was confirmed, and by whom: {error}")
             return None
 

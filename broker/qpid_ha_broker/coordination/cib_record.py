@@ -2,12 +2,15 @@
 
 <cluster_property_set id="qpid-ha">
   <nvpair id="qpid-ha-record" name="record" value="1;cluster=c1;generation=3;primary=a;epoch=5;members=a,b"/>
+  <nvpair id="qpid-ha-note-pause" name="note-pause" value="..."/>
 </cluster_property_set>
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 from xml.etree import ElementTree
@@ -15,6 +18,9 @@ from xml.etree import ElementTree
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import check_property_set
 
+RECORD = "record"
+"""The attribute's name."""
+_NOTE = "note-"
 _FORMAT = "1"
 _VALUE = re.compile(
     r"1;cluster=([^;]*);generation=([0-9]{1,19});primary=([^;]*);epoch=([0-9]{1,19});members=([^;]*)", re.ASCII
@@ -43,6 +49,8 @@ class CibAnswer(NamedTuple):
     down: frozenset[str]
     """Those of the others that were stopped in good order, or fenced: nothing runs there."""
     has_fencing: bool
+    notes: Mapping[str, str] = MappingProxyType({})
+    """By name, as `encode_note` wrote them."""
 
 
 def encode(record: ClusterRecord) -> str:
@@ -73,14 +81,24 @@ def decode(value: str) -> ClusterRecord:
     raise DamagedRecord(f"its names or numbers are not written as they should be: {value!r:.200}")
 
 
+def note_attribute(name: str) -> str:
+    """The attribute that holds the note `name`."""
+    return f"{_NOTE}{name}"
+
+
+def encode_note(text: str) -> str:
+    """Without quotes, line ends or XML's own characters. Its inverse is `urllib.parse.unquote`."""
+    return quote(text, safe="@:+,; {}()[]")
+
+
 def query_path(name: str) -> str:
     """Selects what `read_answer` reads."""
-    return f"/cib | /cib/{_record_path(name)} | {_NODES} | {_FENCING}"
+    return f"/cib | /cib/{_set_path(name)}/nvpair | {_NODES} | {_FENCING}"
 
 
-def condition_path(name: str, value: str | None) -> str:
-    """Selects the whole configuration if it has quorum and holds `value`; None: if it holds no record."""
-    record = _record_path(name)
+def condition_path(name: str, value: str | None, attribute: str = RECORD) -> str:
+    """Selects the whole configuration if it has quorum and `attribute` is `value`; None: if there is none."""
+    record = f'{_set_path(name)}/nvpair[@name="{attribute}"]'
     if value is None:
         return f'/cib[@have-quorum="1" and not({record})]'
     if '"' in value:
@@ -88,7 +106,7 @@ def condition_path(name: str, value: str | None) -> str:
     return f'/cib[@have-quorum="1" and {record}[@value="{value}"]]'
 
 
-def update_xml(name: str, value: str, *, outranks: bool) -> str:
+def update_xml(name: str, value: str, *, outranks: bool, attribute: str = RECORD) -> str:
     """To be merged into what `condition_path` selected.
 
     When partitions meet, the configuration with the highest (admin_epoch, epoch, num_updates) replaces the others.
@@ -97,7 +115,7 @@ def update_xml(name: str, value: str, *, outranks: bool) -> str:
     root = ElementTree.Element("cib", {"admin_epoch": "admin_epoch++"} if outranks else {})
     parent = ElementTree.SubElement(ElementTree.SubElement(root, "configuration"), "crm_config")
     properties = ElementTree.SubElement(parent, "cluster_property_set", {"id": name})
-    ElementTree.SubElement(properties, "nvpair", {"id": f"{name}-record", "name": "record", "value": value})
+    ElementTree.SubElement(properties, "nvpair", {"id": f"{name}-{attribute}", "name": attribute, "value": value})
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -110,7 +128,7 @@ def read_answer(text: str) -> CibAnswer:
     elements = [root] if root.tag == "cib" else list(root)
     about = next((element for element in elements if element.tag == "cib"), None)
     pairs = [(element.get("name"), element.get("value", "")) for element in elements if element.tag == "nvpair"]
-    values = [value for name, value in pairs if name == "record"]
+    values = [value for name, value in pairs if name == RECORD]
     if about is None or len(values) > 1:
         raise DamagedRecord("cibadmin's answer has no <cib>" if about is None else "there are two records")
     nodes = frozenset(_name(node) for node in elements if node.tag == "node" and node.get("type", "member") == "member")
@@ -123,6 +141,7 @@ def read_answer(text: str) -> CibAnswer:
         present=present,
         down=frozenset(_name(state) for state in states if state.get("expected") == "down") - present,
         has_fencing=not any(name == "stonith-enabled" and value.lower() in _SWITCHED_OFF for name, value in pairs),
+        notes={name.removeprefix(_NOTE): value for name, value in pairs if name is not None and name.startswith(_NOTE)},
     )
 
 
@@ -134,5 +153,5 @@ def _name(element: ElementTree.Element) -> str:
     return element.get("uname", "")
 
 
-def _record_path(name: str) -> str:
-    return f'configuration/crm_config/cluster_property_set[@id="{check_property_set(name)}"]/nvpair[@name="record"]'
+def _set_path(name: str) -> str:
+    return f'configuration/crm_config/cluster_property_set[@id="{check_property_set(name)}"]'

@@ -1,4 +1,4 @@
-"""A directory that all brokers of a cluster share: a record in a file, and a lock.
+"""A directory that all brokers of a cluster share: a record and notes in files, and a lock.
 
 The locks are those of open file descriptions (fcntl(2), "Open file description locks"): the kernel lets go of them when
 the process that holds them ends, however it ends, and a process that waits gets them at that moment. On NFS the server
@@ -20,24 +20,37 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from qpid_ha_broker.coordination.coordinator import CoordinatorError
+from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, CoordinatorError
+from qpid_ha_broker.coordination.record import decode_record, encode_record
 from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_config.settings import CoordinatorSettings
 
 RECORD_FILE = "record.json"
 RECORD_LOCK_FILE = "record.lock"
-PRIMARY_LOCK_FILE = "primary.lock"
-FORMAT = 1
+PRIMARY_LOCK_FILE = f"{PRIMARY_LEASE}.lock"
 RECORD_LOCK_TIMEOUT_S = 3.0
 """Whoever holds the record's lock needs it for one write; if it is stopped in the middle, others must hear of it."""
 WATCH_INTERVAL_S = 0.25
+_NOTE_SUFFIX = ".note"
 _MODE = 0o660
 _FLOCK = struct.Struct("hhqqi0q")
 """struct flock: type, whence, start, length, pid; length 0 is the whole file."""
 _LARGEST_RECORD_BYTES = 1024 * 1024
 
 
+def open_file(settings: CoordinatorSettings) -> FileCoordinator:
+    """The factory for `file:DIRECTORY`."""
+    directory = settings.url.directory
+    if directory is None:
+        raise ValueError(f"{settings.url} names no directory")
+    return FileCoordinator(directory)
+
+
 class FileCoordinator:
     """The promise: `record.json` is at any moment a whole record, the last one that was confirmed or a newer one."""
+
+    look_interval_s = 0.5
+    """Nothing says when a directory on a network is gone but a look at it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -67,44 +80,80 @@ class FileCoordinator:
             found = self.read()
             if found != expected:
                 return False, found
-            try:
-                self._replace(encode_record(wanted))
-            except OSError as error:
-                raise CoordinatorError(f"cannot write {self.path}: {error.strerror or error}") from None
+            self._replace(self.path, encode_record(wanted))
             return True, wanted
 
-    def watch(self, callback: Callable[[ClusterRecord], None]) -> Callable[[], None]:
-        """Look at the file every `WATCH_INTERVAL_S`; what cannot be read is not reported, a later `read` says why."""
+    def read_note(self, name: str) -> str:
+        """The text of `NAME.note`. Raises CoordinatorError."""
+        _require_directory(self.directory)
+        path = self._note_path(name)
+        try:
+            return path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise CoordinatorError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+
+    def replace_note(self, name: str, expected: str, wanted: str) -> bool:
+        """Write `wanted` if `expected` is there, under the record's lock. Raises CoordinatorError."""
+        with self._record_lock():
+            if self.read_note(name) != expected:
+                return False
+            self._replace(self._note_path(name), wanted.encode())
+            return True
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Look at the files every `WATCH_INTERVAL_S`."""
         ended = threading.Event()
-        known = self._version()
+        known = self._versions()
 
         def look() -> None:
             nonlocal known
             while not ended.wait(WATCH_INTERVAL_S):
-                version = self._version()
-                if version != known:
-                    known = version
-                    with contextlib.suppress(CoordinatorError):
-                        callback(self.read())
+                versions = self._versions()
+                if versions != known:
+                    known = versions
+                    changed()
 
         threading.Thread(target=look, name="record-watch", daemon=True).start()
         return ended.set
 
-    def _version(self) -> tuple[int, int]:
-        try:
-            status = self.path.stat()
-        except OSError:
-            return 0, 0
-        return status.st_ino, status.st_mtime_ns
+    def lease(self, holder: str, name: str = PRIMARY_LEASE) -> Lock:
+        """The lock of `NAME.lock`."""
+        return Lock(self.directory, f"{name}.lock", holder)
 
-    def _replace(self, content: bytes) -> None:
+    def close(self) -> None:
+        """Nothing is open between two calls."""
+
+    def _versions(self) -> frozenset[tuple[str, int, int]]:
+        """Of the record and the notes: each is another file after a change. Empty while the directory is gone."""
+        found = set()
+        with contextlib.suppress(OSError), os.scandir(self.directory) as entries:
+            for entry in entries:
+                if entry.name == RECORD_FILE or entry.name.endswith(_NOTE_SUFFIX):
+                    with contextlib.suppress(OSError):
+                        status = entry.stat()
+                        found.add((entry.name, status.st_ino, status.st_mtime_ns))
+        return frozenset(found)
+
+    def _note_path(self, name: str) -> Path:
+        return self.directory / f"{name}{_NOTE_SUFFIX}"
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        """Raises CoordinatorError."""
+        try:
+            self._write(path, content)
+        except OSError as error:
+            raise CoordinatorError(f"cannot write {path}: {error.strerror or error}") from None
+
+    def _write(self, path: Path, content: bytes) -> None:
         """On the disk before its name is, and the name before anybody hears of it."""
-        temporary = self.path.with_suffix(".tmp")  # one writer at a time: the lock is ours
+        temporary = path.with_suffix(".tmp")  # one writer at a time: the lock is ours
         with temporary.open("wb") as opened:
             opened.write(content)
             opened.flush()
             os.fsync(opened.fileno())
-        temporary.replace(self.path)
+        temporary.replace(path)
         directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(directory)
@@ -181,6 +230,23 @@ class Lock:
         except OSError as error:
             raise CoordinatorError(f"cannot read {self.path}: {error.strerror or error}") from None
 
+    def holder(self) -> str:
+        """Who signed it, while it is locked. Raises CoordinatorError."""
+        _require_directory(self.path.parent)
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise CoordinatorError(f"cannot open {self.path}: {error.strerror or error}") from None
+        try:
+            answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        except OSError as error:
+            raise CoordinatorError(f"cannot ask who locks {self.path}: {error.strerror or error}") from None
+        finally:
+            os.close(descriptor)
+        return "" if _FLOCK.unpack(answer)[0] == fcntl.F_UNLCK else holder_of(self.path)
+
     def release(self) -> None:
         """Let the next one have it. The file stays: removing it would race with the next holder."""
         if self._descriptor >= 0:
@@ -232,26 +298,6 @@ def holder_of(path: Path) -> str:
         return f"{signed['name'] or 'a broker'} (pid {signed['pid']}, since {signed['since']})"
     except (OSError, ValueError, TypeError, KeyError):
         return "somebody"
-
-
-def encode_record(record: ClusterRecord) -> bytes:
-    """As JSON that an operator can read."""
-    return json.dumps({"format": FORMAT, **record._asdict()}, indent=2).encode() + b"\n"
-
-
-def decode_record(content: bytes) -> ClusterRecord:
-    """The record in a file's bytes. Raises ValueError with what is wrong."""
-    found = json.loads(content)
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise ValueError(f"it is no record of format {FORMAT}")
-    texts = [found.get("cluster"), found.get("primary")]
-    numbers = [found.get("generation"), found.get("epoch")]
-    members = found.get("members")
-    if not isinstance(members, list) or not all(isinstance(text, str) for text in [*texts, *members]):
-        raise ValueError("cluster, primary and members are not text")
-    if any(isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers):
-        raise ValueError("generation and epoch are not numbers")
-    return ClusterRecord(found["cluster"], found["generation"], found["primary"], found["epoch"], tuple(members))
 
 
 def _require_directory(directory: Path) -> None:

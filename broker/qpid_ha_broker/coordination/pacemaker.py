@@ -12,14 +12,16 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from urllib.parse import unquote
 
 from qpid_ha_broker.coordination import cib_record, cluster_tools
 from qpid_ha_broker.coordination.cib_record import CibAnswer, DamagedRecord
 from qpid_ha_broker.coordination.cluster_tools import Deadline
-from qpid_ha_broker.coordination.coordinator import CoordinatorError
+from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, CoordinatorError, Lease
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import DEFAULT_PROPERTY_SET, check_property_set
+from qpid_ha_config.settings import CoordinatorSettings
 
 LIMIT_S = 4.5
 """Of one call; the broker waits 5 s for it."""
@@ -30,12 +32,19 @@ _SETTLED_S = 0.25
 """Between the loss of a node and that of the quorum, as the configuration tells them: milliseconds."""
 
 
+def open_pacemaker(settings: CoordinatorSettings) -> PacemakerCoordinator:
+    """The factory for `pacemaker` and `pacemaker:NAME`."""
+    return PacemakerCoordinator(settings.url.property_set or DEFAULT_PROPERTY_SET)
+
+
 class PacemakerCoordinator:
     """The promise: a confirmed record is on more than half of the nodes, or on all that are there while none is lost.
 
     Lost is who vanished and was not fenced; without fencing, nobody is ever sure. So every later partition with quorum
     has a node that knows the record, whatever becomes of this one.
     """
+
+    look_interval_s = 1.0
 
     def __init__(self, name: str = DEFAULT_PROPERTY_SET) -> None:
         self.name = check_property_set(name)
@@ -65,23 +74,49 @@ class PacemakerCoordinator:
             self._newest = wanted
         return found == wanted, found
 
-    def watch(self, callback: Callable[[ClusterRecord], None]) -> Callable[[], None]:
-        """Look every `WATCH_INTERVAL_S`; what cannot be read is not reported, a later `read` says why."""
+    def read_note(self, name: str) -> str:
+        """What this node's copy says. Raises CoordinatorError."""
+        return unquote(self._look_with_quorum(Deadline.after(LIMIT_S)).notes.get(name, ""))
+
+    def replace_note(self, name: str, expected: str, wanted: str) -> bool:
+        """Replaced on all nodes of the partition; unlike the record, nobody has shown to have it. Raises
+        CoordinatorError."""
+        deadline, attribute = Deadline.after(LIMIT_S), cib_record.note_attribute(name)
+        change = cib_record.update_xml(self.name, cib_record.encode_note(wanted), outranks=False, attribute=attribute)
+        held: list[str | None] = [cib_record.encode_note(expected)] if expected else [None, ""]
+        conditions = [cib_record.condition_path(self.name, value, attribute) for value in held]
+        return any(cluster_tools.modify(condition, change, deadline) for condition in conditions)
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Look every `WATCH_INTERVAL_S`."""
         ended = threading.Event()
+        known = self._seen()
 
         def look() -> None:
-            known: ClusterRecord | None = None
-            while True:
-                with contextlib.suppress(CoordinatorError):
-                    found = self.read()
-                    if known is not None and found != known:
-                        callback(found)
-                    known = found
-                if ended.wait(WATCH_INTERVAL_S):
-                    return
+            nonlocal known
+            while not ended.wait(WATCH_INTERVAL_S):
+                seen = self._seen()
+                if seen != known:
+                    known = seen
+                    changed()
 
         threading.Thread(target=look, name="record-watch", daemon=True).start()
         return ended.set
+
+    def lease(self, holder: str, name: str = PRIMARY_LEASE) -> Lease:
+        """Raises CoordinatorError: it is Pacemaker that chooses who is promoted."""
+        raise CoordinatorError("pacemaker: has no lock to give: Pacemaker itself starts and promotes brokers")
+
+    def close(self) -> None:
+        """Nothing is open between two calls."""
+
+    def _seen(self) -> tuple[str | None, Mapping[str, str]] | None:
+        """What a change is told by; None while the configuration cannot be read."""
+        try:
+            answer = self._look_with_quorum(Deadline.after(LIMIT_S))
+        except CoordinatorError:
+            return None
+        return answer.value, answer.notes
 
     def look(self, deadline: Deadline, node: str = "") -> CibAnswer:
         """What this node's copy says, or that of `node`. Raises CoordinatorError."""
@@ -98,10 +133,13 @@ class PacemakerCoordinator:
             raise self._damaged(error) from None
 
     def _read(self, deadline: Deadline) -> ClusterRecord:
+        return self.record_in(self._look_with_quorum(deadline))
+
+    def _look_with_quorum(self, deadline: Deadline) -> CibAnswer:
         answer = self.look(deadline)
         if not answer.has_quorum:
             raise CoordinatorError("this node's partition has no quorum: see `crm_mon`, and bring back other nodes")
-        return self.record_in(answer)
+        return answer
 
     def _damaged(self, error: DamagedRecord) -> CoordinatorError:
         return CoordinatorError(

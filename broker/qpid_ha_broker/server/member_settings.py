@@ -31,7 +31,7 @@ def member_settings(settings: BrokerSettings, instance: str, own_address: str = 
         heartbeat_interval_s=ha.link_heartbeat_interval_s,
         link_timeout_s=HEARTBEATS * ha.link_heartbeat_interval_s,
         tail_bytes=ha.tail_bytes,
-        has_coordinator=not ha.coordinator.is_none,
+        has_coordinator=not settings.coordinator.url.is_none,
         has_store=settings.has_store,
         auto_recover=ha.auto_recover,
     )

@@ -6,7 +6,7 @@ import random
 import time
 import uuid
 
-from qpid_ha_broker.coordination.choice import make_coordinator
+from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_broker.ha.frames import StoreOrigin as StoreState
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
@@ -38,7 +38,8 @@ def make_membership(broker: MemberHost, store: Store | None, restored: Restored 
     member = Member(member_settings(settings, uuid.uuid4().hex), resource_set, random.random, wall_ms, restored)
     dialler = Dialler(settings.name, PeerEngines(broker.current))
     discarded = DiscardedMessages(settings.data_dir)
-    return Membership(broker, member, dialler, make_coordinator(settings.ha.coordinator), discarded, store)
+    coordinator = open_coordinator(settings.coordinator)
+    return Membership(broker, member, dialler, coordinator, discarded, store)
 
 
 def _check_dirty(settings: BrokerSettings, found: StoreState) -> None:
