@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from blocking_client import BlockingClient, Management
+from etcd_ensemble import EtcdEnsemble
 from running_broker import RunningBroker
 
 Connect = Callable[..., BlockingClient]
@@ -51,3 +52,11 @@ def management(connect: Connect) -> Management:
 def address(request: pytest.FixtureRequest) -> str:
     """A queue's name after the test."""
     return re.sub(r"\W+", "-", request.node.name).strip("-")
+
+
+@pytest.fixture(scope="session")
+def etcd() -> Iterator[EtcdEnsemble]:
+    """Three servers. Whoever kills, stops or wipes some has them whole again before the test ends; each test has a
+    namespace of its own."""
+    with EtcdEnsemble() as ensemble:
+        yield ensemble
