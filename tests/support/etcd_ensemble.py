@@ -101,7 +101,7 @@ class EtcdMember:
 
 
 class EtcdEnsemble:
-    """`with EtcdEnsemble() as etcd:` runs `size` servers and ends them all. Servers are named by their index, from 0."""
+    """`with EtcdEnsemble() as etcd:` runs `size` servers and ends them all. A server is named by its index."""
 
     def __init__(self, size: int = 3, *, tls: ServerTls | None = None, options: Sequence[str] = ()) -> None:
         self._stack = ExitStack()
