@@ -59,9 +59,9 @@ class StoreWriter:
         self.journal.flush()
         return self
 
-    def take_back(self, last_lsn: int) -> StoreWriter:
+    def take_back(self, last_lsn: int, committed_lsn: int = 0) -> StoreWriter:
         """What came after `last_lsn` is void."""
-        self.journal.stage(BlockKind.TAKEN_BACK, last_lsn, last_lsn, 0, 0, b"")
+        self.journal.stage(BlockKind.TAKEN_BACK, last_lsn, last_lsn, committed_lsn, 0, b"")
         self.journal.flush()
         self.last_lsn = last_lsn
         return self

@@ -13,6 +13,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.ha.frames import GenerationEntry, LogPosition
 from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.store.best import Standing, Winner, best
 from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, FORMAT_VERSION
 from qpid_ha_broker.store.checking import check
 from qpid_ha_broker.store.errors import StoreError
@@ -21,6 +22,7 @@ from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.inspection import examine
 from qpid_ha_broker.store.layout import segment_path
 from qpid_ha_broker.store.recovery import recover
+from qpid_ha_broker.store.survey import survey
 from store_writing import CLUSTER, QUEUE, StoreWriter, message, opening
 
 
@@ -72,6 +74,33 @@ def test_what_was_taken_back_is_not_there(disk: LocalDisk) -> None:
     writer.take_back(4).write([message()]).kill()
     facts = examine(disk, "here")
     assert (facts.position, facts.epoch, facts.messages) == (LogPosition(1, 5), 1, 2)
+
+
+def forced(disk: LocalDisk, broker: str, committed: int, last: int) -> StoreWriter:
+    """A log that node1, promoted by force, goes on with alone from LSN 6 to `last`."""
+    writer = StoreWriter(disk, broker).write(opening()).write([message(), message()], 5)
+    if broker == "node2":  # held what node1 lacked, and all of it was confirmed
+        writer.write([message() for _ in range(6)], 11).take_back(5, 11)
+    writer.write([ev.GenerationStarted(2, "node1", CLUSTER, 0, True, ""), ev.InSyncChanged(2, ("node1",))], 5)
+    return writer.write([message() for _ in range(last - 7)], committed)
+
+
+def test_what_was_committed_of_a_branch_that_was_taken_back_is_not_committed(disk: LocalDisk) -> None:
+    forced(disk, "node2", 7, 9).kill()
+    assert examine(disk, "here").committed_lsn == survey(disk).committed_lsn == 7
+
+
+def test_who_followed_a_forced_promotion_is_no_fork_of_it(tmp_path: Path) -> None:
+    """What was confirmed of its old branch says nothing of the new one, which goes on a little further here."""
+    disks = {"node1": (LocalDisk(tmp_path / "1"), 10), "node2": (LocalDisk(tmp_path / "2"), 12)}
+    for name, (disk, last) in disks.items():
+        disk.root.mkdir()
+        forced(disk, name, 10, last).kill()
+    verdict = best([examine(disk, name) for name, (disk, _) in disks.items()])
+    assert isinstance(verdict, Winner)
+    assert (verdict.store.broker, [each.standing for each in verdict.reasons]) == (
+        "node1", [Standing.BEST, Standing.OUTSIDE],
+    )  # fmt: skip
 
 
 def test_a_shutdown_counts_only_when_nothing_came_after_it(disk: LocalDisk) -> None:

@@ -17,15 +17,20 @@ from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.ha.replica import transient_count
+from qpid_ha_broker.model.local_log import LocalPart
 from qpid_ha_broker.model.log import CommitToken, LogBatch
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
 from qpid_ha_broker.server import store_writer
 from qpid_ha_broker.server.store import Store
+from qpid_ha_broker.server.store_appender import JournalAppender
+from qpid_ha_broker.server.store_progress import SyncProgress
+from qpid_ha_broker.server.store_writer import JournalPiece
 from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES
 from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.recovery import Recovered, recover
+from qpid_ha_broker.store.segment import SegmentEnd
 from qpid_ha_broker.store.status import STATUS_FILE, Status
 from qpid_ha_config.settings import StoreSettings
 from simulated_disk import SimulatedDisk
@@ -520,3 +525,24 @@ def test_a_batch_is_cut_after_an_lsn_and_each_piece_counts_what_it_has(lsn: int)
 def test_a_disk_is_all_that_the_store_needs() -> None:
     disk: Disk = SimulatedDisk(Random(1))
     assert disk.names("journal") == []
+
+
+class Pieces:
+    """A writer that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.pieces: list[JournalPiece] = []
+
+    def append(self, piece: JournalPiece) -> None:
+        self.pieces.append(piece)
+
+
+def test_blocks_behind_a_truncation_by_force_do_not_call_committed_what_it_took_back() -> None:
+    pieces = Pieces()
+    writer: Any = pieces
+    journal: Any = None  # it is the writer that writes to it
+    appender = JournalAppender(journal, writer, SyncProgress(), SegmentEnd(0, LOCAL_BASE, 0))
+    appender.append(LogBatch(1, 9, b"-"), committed_lsn=8)
+    appender.truncate(5)
+    appender.append_local([LocalPart(5, LogBatch(LOCAL_BASE + 1, LOCAL_BASE + 1, b"-"))])
+    assert [piece.committed_lsn for piece in pieces.pieces] == [8, 5, 5]

@@ -327,6 +327,7 @@ class Replica:
         self.history.truncate(lsn)
         self._lost_upto_lsn = min(self._lost_upto_lsn, lsn)
         if taken_back > 0:
+            self.committed_lsn = min(self.committed_lsn, lsn)  # more than that was, if this one was promoted by force
             self.tail.truncate_after(lsn)
             self._ctx.note("info", f"{taken_back} events after LSN {lsn} are taken back: {primary} lacks them")
 

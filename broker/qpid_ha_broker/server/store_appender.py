@@ -74,8 +74,9 @@ class JournalAppender:
         self._release(batch.last_lsn)
 
     def truncate(self, lsn: int) -> None:
-        """What was appended of the replicated log after `lsn` is void."""
+        """What was appended of the replicated log after `lsn` is void, though it was committed, if by force."""
         self.settle()
+        self.committed_lsn, self._marked_lsn = min(self.committed_lsn, lsn), min(self._marked_lsn, lsn)
         self._append_block(BlockKind.TAKEN_BACK, lsn, lsn, 0, b"")
         self.replicated = AppendedLog(lsn)
 

@@ -207,6 +207,7 @@ class _Examination:
         self._committed_lsn = max(self._committed_lsn, block.committed_lsn)
         if block.kind is BlockKind.TAKEN_BACK:
             self._last_lsn = min(self._last_lsn, block.last_lsn)
+            self._committed_lsn = min(self._committed_lsn, block.last_lsn)  # discarded by force, though committed
         elif block.kind is BlockKind.EVENTS:
             if not block.is_local:
                 self._last_lsn = max(self._last_lsn, block.last_lsn)

@@ -52,7 +52,7 @@ class Survey(NamedTuple):
     segments: tuple[SegmentFound, ...]
     taken_back: tuple[TakenBack, ...]
     committed_lsn: int
-    """The last LSN of the replicated log of which a block says that it is committed."""
+    """The last LSN of the replicated log, without what was taken back, of which a block says that it is committed."""
     left_out: int
     """Messages that were not durable, and that no block holds."""
     dropped: tuple[str, ...]
@@ -263,6 +263,7 @@ class _Surveyor:
         self._committed = max(self._committed, block.committed_lsn)
         if block.kind is BlockKind.TAKEN_BACK:
             self._taken_back.append(TakenBack((number, block.offset), block.last_lsn))
+            self._committed = min(self._committed, block.last_lsn)  # discarded by force, though committed
             return last if last is None else min(last, block.last_lsn), local
         if block.kind is not BlockKind.EVENTS:
             return last, local
