@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from zookeeper_ensemble import ZookeeperEnsemble
 
 # A busy machine is no failure: how long an example takes says nothing about whether it is right.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -41,3 +45,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     from worker_groups import GroupScheduling
 
     return GroupScheduling(config, log)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperEnsemble]:
+    """Three servers for all tests of this process, each of which takes a namespace of its own, and mends what it
+    breaks."""
+    import zookeeper_ensemble as module
+
+    problem = module.why_not_here()
+    if problem:
+        pytest.fail(problem)
+    with module.ZookeeperEnsemble(tmp_path_factory.mktemp("zookeeper")) as ensemble:
+        yield ensemble
