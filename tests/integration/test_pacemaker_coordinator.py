@@ -59,6 +59,7 @@ records = st.builds(
     names,
     st.integers(0, 2**62),
     st.lists(names, max_size=4).map(tuple),
+    st.booleans(),
 )
 
 
@@ -69,6 +70,7 @@ def test_an_operator_can_read_it() -> None:
     record = ClusterRecord("c1", 3, "node1", 5, ("node1", "node2"))
 
     assert encode(record) == "1;cluster=c1;generation=3;primary=node1;epoch=5;members=node1,node2"
+    assert encode(record._replace(claimed=True)) == f"{encode(record)};claimed=1"
 
 
 @given(records)
@@ -96,6 +98,7 @@ def test_a_record_without_members_is_not_one_with_a_nameless_member() -> None:
         "1;cluster=c1;generation=03;primary=a;epoch=5;members=a",
         "1;cluster=c1;generation=3;primary=a;epoch=5;members=a,",
         "1;cluster=c1;generation=3;primary=a;epoch=5;members=a;more=1",
+        "1;cluster=c1;generation=3;primary=a;epoch=5;members=a;claimed=0",
         "1;cluster=c1;generation=3;primary=%ff;epoch=5;members=a",
         "1;cluster=c1;generation=3;primary=%61;epoch=5;members=a",
         "1;cluster=c1;generation=3;primary=a b;epoch=5;members=a",

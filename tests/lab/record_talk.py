@@ -63,7 +63,7 @@ class Talk:
         spent: dict[str, list[float]] = {"read": [], "in-sync set": [], "generation": []}
         for _round in range(rounds):
             spent["read"].append(self.read()["ms"])
-            cluster, generation, primary, epoch, members = self._known
+            cluster, generation, primary, epoch, members, _ = self._known
             spent["generation"].append(self.set([cluster, generation + 1, primary, epoch, members])["ms"])
             spent["in-sync set"].append(self.set([cluster, generation + 1, primary, epoch + 1, members])["ms"])
         return spent

@@ -70,7 +70,9 @@ class Cluster:
         codec = recoded if plan.use_codec else None
         draw = self._draw("network")
         self.network = Network(self.schedule, draw, plan.delay_s, plan.channel_frames, codec)
-        self.register = Register(self.schedule, self._draw("register"), self._draw("register of backups"))
+        self.register = Register(
+            self.schedule, self._draw("register"), self._draw("register of backups"), self._draw("register of begins")
+        )
         names = [f"n{index}" for index in range(plan.nodes)]
         self.custody = Custody(names, plan.has_store, lambda: self.schedule.now_s)
         world = World(self.schedule, self.network, self.register, self.trace, self, self.custody, plan.check_every)

@@ -20,9 +20,13 @@ LATE_S = 0.0, 3.0
 class Register:
     """The promise: reads and compare-and-sets happen at one moment each, somewhere between question and answer."""
 
-    def __init__(self, schedule: Schedule, draw: random.Random, draw_of_backups: random.Random) -> None:
+    def __init__(
+        self, schedule: Schedule, draw: random.Random, draw_of_backups: random.Random, draw_of_begins: random.Random
+    ) -> None:
         self._schedule = schedule
         self._draw = draw
+        self._draw_of_begins = draw_of_begins
+        """For writes that only say that a generation has begun: nobody waits for them."""
         self._draw_of_backups = draw_of_backups
         """For the looks of backups: how often they look changes nothing for others, so a seed stays the same story."""
         self.record = ClusterRecord()
@@ -51,6 +55,7 @@ class Register:
     def write(
         self, number: int, expected: ClusterRecord, wanted: ClusterRecord, reply: Callable[[RecordWritten], None]
     ) -> None:
+        draw = self._draw_of_begins if wanted == expected._replace(claimed=False) else self._draw
         self._first_asked_s.setdefault(wanted.cluster, self._schedule.now_s)
 
         def compare_and_set() -> bool:
@@ -64,20 +69,20 @@ class Register:
             compare_and_set()
 
         def arrived() -> None:
-            if self._is_lost(self._draw):
+            if self._is_lost(draw):
                 self._fail(lambda: reply(RecordWritten(number, False, None, "no answer")))
                 return
             if self.writes_late:
                 self._fail(lambda: reply(RecordWritten(number, False, None, "no answer")))
-                self._schedule.after(LIMIT_S + self._draw.uniform(*LATE_S), take_effect_late)
+                self._schedule.after(LIMIT_S + draw.uniform(*LATE_S), take_effect_late)
                 return
             found = RecordWritten(number, compare_and_set(), self.record)
-            if self._draw.random() < LOST_REPLIES:
+            if draw.random() < LOST_REPLIES:
                 self._fail(lambda: reply(RecordWritten(number, False, None, "no answer")))
             else:
-                self._schedule.after(self._delay_s(self._draw), lambda: reply(found))
+                self._schedule.after(self._delay_s(draw), lambda: reply(found))
 
-        self._schedule.after(self._delay_s(self._draw), arrived)
+        self._schedule.after(self._delay_s(draw), arrived)
 
     def _set(self, record: ClusterRecord) -> None:
         self.record = record

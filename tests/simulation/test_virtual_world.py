@@ -150,7 +150,7 @@ def test_a_question_ends_at_its_limit_and_says_who_has_not_answered() -> None:
 
 def test_the_register_takes_one_of_two_writers() -> None:
     schedule = Schedule()
-    register = Register(schedule, random.Random(1), random.Random(1))
+    register = Register(schedule, *(random.Random(1) for _ in range(3)))
     answers: list[object] = []
     for name in ("n0", "n1"):
         register.write(1, ClusterRecord(), ClusterRecord("c", 1, name, 1, (name,)), answers.append)
@@ -174,7 +174,7 @@ def written(register: Register, schedule: Schedule, expected: ClusterRecord, wan
 
 def test_a_record_that_is_put_back_is_that_of_then() -> None:
     schedule = Schedule()
-    register = Register(schedule, random.Random(2), random.Random(2))
+    register = Register(schedule, *(random.Random(2) for _ in range(3)))
     assert written(register, schedule, ClusterRecord(), RECORD).written
     now_s, newer = schedule.now_s, RECORD._replace(epoch=2)
     assert written(register, schedule, RECORD, newer).written
@@ -190,7 +190,7 @@ def test_a_record_that_is_put_back_is_that_of_then() -> None:
 
 def test_a_record_that_was_put_back_misleads_nobody_once_it_was_written() -> None:
     schedule = Schedule()
-    register = Register(schedule, random.Random(2), random.Random(2))
+    register = Register(schedule, *(random.Random(2) for _ in range(3)))
     assert written(register, schedule, ClusterRecord(), RECORD).written
     now_s, newer = schedule.now_s, RECORD._replace(epoch=2)
     assert written(register, schedule, RECORD, newer).written
@@ -205,7 +205,7 @@ def test_a_record_that_was_put_back_misleads_nobody_once_it_was_written() -> Non
 def test_but_the_primary_of_a_generation_that_is_over_until_somebody_else_has_written_and_it_has_looked() -> None:
     """It slept, and has a change recorded by what it finds."""
     schedule = Schedule()
-    register = Register(schedule, random.Random(3), random.Random(3))
+    register = Register(schedule, *(random.Random(3) for _ in range(3)))
     assert written(register, schedule, ClusterRecord(), RECORD).written
     now_s, newer = schedule.now_s, RECORD._replace(generation=2, primary="n1")
     assert written(register, schedule, RECORD, newer).written
@@ -223,7 +223,7 @@ def test_but_the_primary_of_a_generation_that_is_over_until_somebody_else_has_wr
 
 def test_a_first_start_is_overtaken_by_one_whose_record_was_lost_after_it_had_begun() -> None:
     schedule = Schedule()
-    register = Register(schedule, random.Random(2), random.Random(2))
+    register = Register(schedule, *(random.Random(2) for _ in range(3)))
     slow, late = RECORD._replace(cluster="slow"), RECORD._replace(cluster="late")
     register.writes_late = True
     register.write(2, ClusterRecord(), slow, lambda reply: None)
@@ -245,7 +245,7 @@ def test_a_first_start_is_overtaken_by_one_whose_record_was_lost_after_it_had_be
 
 def test_a_late_write_takes_effect_after_its_failure_was_told_unless_somebody_was_faster() -> None:
     schedule = Schedule()
-    register = Register(schedule, random.Random(2), random.Random(2))
+    register = Register(schedule, *(random.Random(2) for _ in range(3)))
     register.writes_late = True
     answers: list[RecordWritten] = []
     register.write(1, ClusterRecord(), RECORD, answers.append)

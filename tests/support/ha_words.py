@@ -63,8 +63,9 @@ def record_words(record: fx.ClusterRecord | None) -> str:
         return "cannot be reached"
     if not record.generation:
         return "empty"
-    cluster, generation, primary, epoch, members = record
-    return f"generation {generation}, primary {primary}, epoch {epoch}, in sync {names(members)}, cluster {cluster}"
+    cluster, generation, primary, epoch, members, claimed = record
+    text = f"generation {generation}, primary {primary}, epoch {epoch}, in sync {names(members)}, cluster {cluster}"
+    return f"{text}, claimed" if claimed else text
 
 
 def batch_words(data: bytes) -> str:

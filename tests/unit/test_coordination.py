@@ -67,6 +67,20 @@ def test_of_many_writers_at_once_each_step_is_made_by_one(tmp_path: Path) -> Non
     assert FileCoordinator(tmp_path).read().generation == len(wins)
 
 
+def test_a_record_of_a_release_that_did_not_tell_may_be_a_claim(tmp_path: Path) -> None:
+    """It is judged by the logs alone, as that release did: a record that was one stops nobody after an upgrade."""
+    without = {name: value for name, value in FIRST._asdict().items() if name != "claimed"}
+    coordinator = FileCoordinator(tmp_path)
+    coordinator.path.write_text(json.dumps({"format": 1, **without}))
+
+    assert coordinator.read() == FIRST._replace(claimed=True)
+    assert coordinator.compare_and_set(coordinator.read(), SECOND) == (True, SECOND)
+    empty = ClusterRecord()._asdict()
+    del empty["claimed"]
+    coordinator.path.write_text(json.dumps({"format": 1, **empty}))
+    assert coordinator.read() == EMPTY
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -79,6 +93,7 @@ def test_of_many_writers_at_once_each_step_is_made_by_one(tmp_path: Path) -> Non
         json.dumps({"format": 1, **FIRST._asdict(), "epoch": -1}).encode(),
         json.dumps({"format": 1, **FIRST._asdict(), "members": "ab"}).encode(),
         json.dumps({"format": 1, **FIRST._asdict(), "primary": None}).encode(),
+        json.dumps({"format": 1, **FIRST._asdict(), "claimed": 1}).encode(),
     ],
 )
 def test_a_damaged_record_is_named_with_what_to_do_and_never_replaced(tmp_path: Path, content: bytes) -> None:

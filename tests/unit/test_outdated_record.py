@@ -74,7 +74,7 @@ def test_one_command_of_an_operator_goes_on_with_what_is_left() -> None:
 
     assert done.done
     assert cluster.record is not None
-    assert cluster.record[1:] == (2, "c", 4, ("c",))
+    assert cluster.record[1:] == (2, "c", 4, ("c",), False)
     assert cluster["c"].member.history()[-1]["forced"] is True
 
 

@@ -190,8 +190,9 @@ def test_a_recorded_primary_that_died_before_its_first_event_is_no_reason_to_dou
     stores = named("All members")
     record = recorded(stores[0].generation + 1, stores[0].epoch + 1, primary="b")
     claimed = [replace(each, promised=record.generation) if each.broker == "b" else each for each in stores]
-    assert isinstance(best(claimed, record), Winner)
-    assert isinstance(best(stores, record), Admin)
+    assert isinstance(best(claimed, record._replace(claimed=True)), Winner)
+    assert isinstance(best(stores, record._replace(claimed=True)), Admin)
+    assert isinstance(best(claimed, record), Admin)
 
 
 def test_a_record_that_was_lost_makes_the_promotion_one_by_force() -> None:

@@ -319,14 +319,16 @@ def test_a_store_that_was_closed_in_order_gives_way_to_one_in_sync_that_never_he
 def test_the_first_primary_of_a_cluster_that_died_before_it_wrote_anything_may_try_again() -> None:
     """The coordinator names it; its store says that it wanted that generation, and holds nothing of it."""
     given: dict[str, Any] = {
-        "record": ClusterRecord("uuid", 1, "b", 1, ("b",)),
+        "record": ClusterRecord("uuid", 1, "b", 1, ("b",), claimed=True),
         "has_coordinator": True,
         "unreachable": (),
     }
     assert isinstance(verdict(fresh("b"), fresh("a"), fresh("c"), own_claim=1, **given), Accept)
     assert "generation 1 was confirmed by b" in refusal(verdict(fresh("b"), fresh("a"), fresh("c"), **given))
     assert "generation 1 was confirmed by b" in refusal(verdict(fresh("a"), fresh("b"), own_claim=1, **given))
-    given["record"] = ClusterRecord("uuid", 1, "b", 2, ("a", "b"))
+    begun = {**given, "record": ClusterRecord("uuid", 1, "b", 1, ("b",))}
+    assert "generation 1 was confirmed by b" in refusal(verdict(fresh("b"), fresh("a"), own_claim=1, **begun))
+    given["record"] = ClusterRecord("uuid", 1, "b", 2, ("a", "b"), claimed=True)
     assert "generation 1 was confirmed by a, b" in refusal(verdict(fresh("b"), fresh("a"), own_claim=1, **given))
 
 
@@ -408,6 +410,7 @@ def test_force_begins_a_new_record_and_gives_up_no_more_than_it_must() -> None:
 
 
 LATER = ClusterRecord("uuid", 5, "a", 7, ("a", "b", "c"))
+CLAIMED = LATER._replace(claimed=True)
 
 
 @pytest.mark.parametrize("store", [StoreOrigin.DIRTY, StoreOrigin.CLEAN])
@@ -439,14 +442,29 @@ def test_one_that_is_halfway_through_a_catch_up_does_not_vouch_for_the_others() 
 def test_a_candidate_that_died_before_its_first_event_says_so_itself() -> None:
     """Its claim was on its disk before the coordinator was asked."""
     died = restarted("a", promised=5)
-    assert isinstance(beside(LATER, restarted("b"), died, restarted("c")), Accept)
-    assert isinstance(beside(LATER, died, restarted("b"), restarted("c")), Accept)
-    assert "no store here" in refusal(beside(LATER, restarted("b", promised=5), restarted("a"), restarted("c")))
+    assert isinstance(beside(CLAIMED, restarted("b"), died, restarted("c")), Accept)
+    assert isinstance(beside(CLAIMED, died, restarted("b"), restarted("c")), Accept)
+    assert "no store here" in refusal(beside(CLAIMED, restarted("b", promised=5), restarted("a"), restarted("c")))
+
+
+def test_but_not_where_the_record_says_that_its_generation_has_begun() -> None:
+    """All stores are put back from copies of the moment after its claim, and nobody came or went since."""
+    died = restarted("a", promised=5)
+    assert "no store here" in refusal(beside(LATER, restarted("b"), died, restarted("c")))
+    assert "no store here" in refusal(beside(LATER, died, restarted("b"), restarted("c")))
+
+
+def test_a_record_that_says_claimed_again_after_it_had_begun_went_back() -> None:
+    own = broker("a", generation=5)
+    again = beside(CLAIMED, own, broker("b", generation=5), own_primary="a", own_record=LATER)
+    assert "had generation 5, epoch 7, which had begun, recorded" in refusal(again)
+    assert isinstance(beside(CLAIMED, own, broker("b", generation=5), own_primary="a", own_record=CLAIMED), Accept)
+    assert isinstance(beside(LATER, own, broker("b", generation=5), own_primary="a", own_record=CLAIMED), Accept)
 
 
 def test_but_not_once_its_generation_went_on_which_the_record_s_epoch_tells() -> None:
     """All stores are put back from copies of the moment between its claim and its first event."""
-    first, second = LATER._replace(generation=4, epoch=8), LATER._replace(generation=4, epoch=9)
+    first, second = CLAIMED._replace(generation=4, epoch=8), CLAIMED._replace(generation=4, epoch=9)
     copies = restarted("a", promised=4), restarted("b"), restarted("c")
     assert isinstance(beside(first, *copies), Accept)
     assert "no store here" in refusal(beside(second, *copies))
@@ -454,7 +472,7 @@ def test_but_not_once_its_generation_went_on_which_the_record_s_epoch_tells() ->
 
 
 def test_two_candidates_in_a_row_that_died_before_their_first_events_stop_nobody() -> None:
-    first, second = LATER._replace(epoch=9), LATER._replace(epoch=10)
+    first, second = CLAIMED._replace(epoch=9), CLAIMED._replace(epoch=10)
     stores = restarted("a", promised=5), restarted("b", promised=4), restarted("c")
     assert isinstance(beside(first, *stores), Accept)
     assert "no store here" in refusal(beside(second, *stores))
@@ -465,7 +483,7 @@ def test_a_claim_adds_to_the_epoch_what_it_adds_to_the_generation() -> None:
     accept = beside(RECORDED, broker("b"), broker("c", promised=4))
     assert isinstance(accept, Accept)
     assert (accept.generation, accept.epoch) == (5, RECORDED.epoch + 2)
-    claimed = RECORDED._replace(generation=accept.generation, primary="b", epoch=accept.epoch)
+    claimed = RECORDED._replace(generation=accept.generation, primary="b", epoch=accept.epoch, claimed=True)
     copies = restarted("b", promised=5), restarted("a"), restarted("c")
     assert isinstance(beside(claimed, *copies), Accept)
     assert "no store here" in refusal(beside(claimed._replace(epoch=claimed.epoch + 1), *copies))
@@ -510,7 +528,7 @@ def test_nor_does_it_vouch_for_stores_that_are_older_than_the_record() -> None:
 
 
 def test_it_may_lead_where_the_recorded_primary_says_that_it_never_began() -> None:
-    assert isinstance(beside(LATER._replace(epoch=9), refilled("b"), restarted("a", promised=5)), Accept)
+    assert isinstance(beside(CLAIMED._replace(epoch=9), refilled("b"), restarted("a", promised=5)), Accept)
 
 
 # --- a broker that lacks what somebody knows to be committed
@@ -564,7 +582,9 @@ def test_nobody_leads_against_a_log_that_proves_the_record_old_or_from_stores_th
     own = data.draw(answers("a"))
     others = [data.draw(answers(name)) for name in data.draw(st.sets(st.sampled_from("bc")))]
     record = data.draw(
-        st.builds(ClusterRecord, st.just("uuid"), NUMBERS, st.sampled_from("abc"), NUMBERS, st.just(("a", "b")))
+        st.builds(
+            ClusterRecord, st.just("uuid"), NUMBERS, st.sampled_from("abc"), NUMBERS, st.just(("a", "b")), st.booleans()
+        )
     )
     unreachable = data.draw(st.sampled_from([(), ("c:5672",)]))
 
@@ -575,9 +595,9 @@ def test_nobody_leads_against_a_log_that_proves_the_record_old_or_from_stores_th
         assert max(each.generation for each in here) <= record.generation
         newest = max(here, key=lambda each: (each.generation, each.epoch))
         may_be_a_copy = own.generation and own.store in (StoreOrigin.DIRTY, StoreOrigin.CLEAN)
-        nothing_came_of_it = record.epoch - newest.epoch <= record.generation - newest.generation and any(
-            each.name == record.primary and each.promised >= record.generation for each in here
-        )
+        is_unchanged = record.epoch - newest.epoch <= record.generation - newest.generation
+        has_claimed = any(each.name == record.primary and each.promised >= record.generation for each in here)
+        nothing_came_of_it = record.claimed and is_unchanged and has_claimed
         vouch = [
             each for each in here
             if (each.generation, each.epoch) >= (record.generation, record.epoch)

@@ -23,7 +23,8 @@ RECORD = "record"
 _NOTE = "note-"
 _FORMAT = "1"
 _VALUE = re.compile(
-    r"1;cluster=([^;]*);generation=([0-9]{1,19});primary=([^;]*);epoch=([0-9]{1,19});members=([^;]*)", re.ASCII
+    r"1;cluster=([^;]*);generation=([0-9]{1,19});primary=([^;]*);epoch=([0-9]{1,19});members=([^;]*)(;claimed=1)?",
+    re.ASCII,
 )
 _NODES = "/cib/configuration/nodes/node | /cib/status/node_state"
 _FENCING = '/cib/configuration/crm_config/cluster_property_set/nvpair[@name="stonith-enabled"]'
@@ -54,13 +55,16 @@ class CibAnswer(NamedTuple):
 
 
 def encode(record: ClusterRecord) -> str:
-    """One line without quotes or XML's own characters; names are percent-encoded. Raises ValueError."""
+    """One line without quotes or XML's own characters; names are percent-encoded. Raises ValueError.
+
+    `;claimed=1` comes last, while it is one: what has begun is written as releases read it that know no such word.
+    """
     if not all(record.members) or min(record.generation, record.epoch) < 0:
         raise ValueError(f"{record} has a member without a name, or a number below 0")
     cluster, primary, *members = (quote(name, safe="@:+") for name in (record.cluster, record.primary, *record.members))
     return (
         f"{_FORMAT};cluster={cluster};generation={record.generation};primary={primary};epoch={record.epoch};"
-        f"members={','.join(members)}"
+        f"members={','.join(members)}{';claimed=1' if record.claimed else ''}"
     )
 
 
@@ -73,7 +77,7 @@ def decode(value: str) -> ClusterRecord:
         cluster, primary, *members = (
             unquote(name, errors="strict") for name in (found[1], found[3], *(found[5].split(",") if found[5] else ()))
         )
-        record = ClusterRecord(cluster, int(found[2]), primary, int(found[4]), tuple(members))
+        record = ClusterRecord(cluster, int(found[2]), primary, int(found[4]), tuple(members), bool(found[6]))
         if encode(record) == value:
             return record
     except ValueError:  # a name that is no text, or none

@@ -162,7 +162,7 @@ class PacemakerCoordinator:
 
 
 def _is_older(record: ClusterRecord, than: ClusterRecord) -> bool:
-    return (record.generation, record.epoch) < (than.generation, than.epoch) and record.cluster in ("", than.cluster)
+    return record.position < than.position and record.cluster in ("", than.cluster)
 
 
 def _holds(record: ClusterRecord, wanted: ClusterRecord) -> bool:
@@ -170,7 +170,7 @@ def _holds(record: ClusterRecord, wanted: ClusterRecord) -> bool:
 
     A newer generation does not show that `wanted` was ever there: it may have begun on the other side of a cut.
     """
-    is_later = record[:3] == wanted[:3] and record.epoch > wanted.epoch
+    is_later = record[:3] == wanted[:3] and record.position > wanted.position
     return record == wanted or is_later
 
 

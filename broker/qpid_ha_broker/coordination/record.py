@@ -15,7 +15,11 @@ def encode_record(record: ClusterRecord) -> bytes:
 
 
 def decode_record(content: bytes) -> ClusterRecord:
-    """The record in the bytes that `encode_record` made. Raises ValueError (or RecursionError) with what is wrong."""
+    """The record in the bytes that `encode_record` made. Raises ValueError (or RecursionError) with what is wrong.
+
+    Without `claimed` it was written by a release that did not tell: then it is judged as if nothing says that the
+    generation has begun, by what is in the logs, as that release did.
+    """
     found = json.loads(content)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise ValueError(f"it is no record of format {FORMAT}")
@@ -26,4 +30,9 @@ def decode_record(content: bytes) -> ClusterRecord:
         raise ValueError("cluster, primary and members are not text")
     if any(isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers):
         raise ValueError("generation and epoch are not numbers")
-    return ClusterRecord(found["cluster"], found["generation"], found["primary"], found["epoch"], tuple(members))
+    claimed = found.get("claimed", found["generation"] > 0)
+    if not isinstance(claimed, bool):
+        raise ValueError("claimed is neither true nor false")
+    return ClusterRecord(
+        found["cluster"], found["generation"], found["primary"], found["epoch"], tuple(members), claimed
+    )

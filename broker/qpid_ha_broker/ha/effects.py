@@ -22,6 +22,13 @@ class ClusterRecord(NamedTuple):
     primary: str = ""
     epoch: int = 0
     members: tuple[str, ...] = ()
+    claimed: bool = False
+    """The primary was named, and has not had it written yet that its generation has begun; False: it has begun."""
+
+    @property
+    def position(self) -> tuple[int, int, bool]:
+        """Of two records of one cluster, the one with the greater position is the later one."""
+        return self.generation, self.epoch, not self.claimed
 
 
 class MemberStatus(NamedTuple):

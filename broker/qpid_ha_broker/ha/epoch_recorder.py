@@ -6,7 +6,7 @@ that no peer can reach; docs/decisions/0004-coordinators.md says what follows fr
 
 The cases of a coordinator's record, as it is read or comes back from a compare-and-set (`_compare`):
 
-1. It is ours, of this or a later epoch: it took a change whose answer was lost.
+1. It is ours, and no older: it took a change whose answer was lost.
 2. It is of another cluster: a wrong setting, or left by one that is no more; nothing is recorded until an operator has
    corrected that.
 3. It names another primary of this generation, or a newer one: this primary was deposed.
@@ -17,6 +17,9 @@ The cases of a coordinator's record, as it is read or comes back from a compare-
 One that was put back just as this primary wrote it cannot be told from the record that it knows, and a compare-and-set
 would succeed. So whoever can be reached is asked before a departure is recorded: one that was promoted meanwhile says
 so.
+
+A promotion has its generation recorded as claimed. Once its first events are committed the record says that it has
+begun (`has_begun`): nobody waits for that, so it gives way to every change of the in-sync set, which says the same.
 """
 
 from __future__ import annotations
@@ -40,6 +43,8 @@ _RECORD_PATROL_S = 10.0
 nobody else would tell it that another one was recorded."""
 _OUTDATED_PAUSE_S = 1.0
 """Between two looks at a record that cannot be replaced yet."""
+_BEGIN_PAUSE_S = 2.0
+"""Between two attempts to record that the generation has begun."""
 
 
 class Deposed(NamedTuple):
@@ -78,11 +83,24 @@ class EpochRecorder:
         """The epoch that this broker had when its peers last answered, with a coordinator; none was ahead of it."""
         self._sent_s = ctx.clock_s
         self._not_before_s = 0.0
+        self._begin_not_before_s = 0.0
+        self._is_begin_awaited = False
+        """The request whose answer is awaited only says that the generation has begun."""
 
     @property
     def has_work(self) -> bool:
         """Whether something is to be recorded, or the peers are to be asked before a backup may join."""
+        return self._is_urgent or self._is_begin_due
+
+    @property
+    def _is_urgent(self) -> bool:
         return self._primary.unrecorded is not None or self._primary.needs_peer_check or self._outdated is not None
+
+    @property
+    def _is_begin_due(self) -> bool:
+        """Whether the record still says that this generation is only claimed."""
+        is_claimed = self.confirmed is not None and self.confirmed.claimed
+        return is_claimed and self._primary.has_begun and self._ctx.clock_s >= self._begin_not_before_s
 
     def go_on(self) -> None:
         """Ask for what is due, unless an answer is on its way."""
@@ -94,6 +112,8 @@ class EpochRecorder:
             return
         if self._number and clock_s - self._sent_s > 5 * settings.ask_limit_s:
             self._number = 0  # the driver owes an answer; better twice than never
+        if self._is_begin_awaited and self._is_urgent:
+            self._number = 0  # if the record has changed by that, it says so to the next change, which goes on from it
         if self._number or clock_s < self._not_before_s:
             return
         change = primary.unrecorded
@@ -111,21 +131,27 @@ class EpochRecorder:
         if self._outdated is not None or is_unasked:
             self._ask()
         elif primary.unrecorded is not None and primary.is_unrecorded_durable:
-            self._write(confirmed.cluster, self._expected or confirmed)
+            self._write(confirmed, self._expected or confirmed)
+        elif primary.unrecorded is None and self._is_begin_due:
+            self._begin_not_before_s = self._ctx.clock_s + _BEGIN_PAUSE_S
+            self._write(confirmed, self._expected or confirmed)
+            self._is_begin_awaited = True
         elif is_patrol_due:
             self._number, self._sent_s = self._ctx.number(), self._ctx.clock_s
+            self._is_begin_awaited = False
             self._ctx.effects.append(ReadRecord(self._number))
 
-    def _write(self, cluster: str, expected: ClusterRecord) -> None:
-        wanted = ClusterRecord(
-            cluster, self._primary.generation, self._ctx.settings.name, *self._primary.in_sync.change
-        )
+    def _write(self, confirmed: ClusterRecord, expected: ClusterRecord) -> None:
+        primary, change = self._primary, self._primary.in_sync.change
+        claimed = confirmed.claimed and not primary.has_begun and primary.unrecorded is None
+        wanted = ClusterRecord(confirmed.cluster, primary.generation, self._ctx.settings.name, *change, claimed)
         self._number, self._wanted, self._sent_s = self._ctx.number(), wanted, self._ctx.clock_s
+        self._is_begin_awaited = False
         self._ctx.effects.append(WriteRecord(self._number, expected, wanted))
 
     def _ask(self) -> None:
         own = self._own()
-        self._sent_s, self._asked_epoch = self._ctx.clock_s, own.epoch
+        self._sent_s, self._asked_epoch, self._is_begin_awaited = self._ctx.clock_s, own.epoch, False
         self._number = self._ctx.ask(Topic.STATUS, own)
 
     # --- answers
@@ -180,6 +206,8 @@ class EpochRecorder:
             self._primary.recorded(self._wanted.epoch)
             return None
         self._outdated = None
+        if written.record is None and self._is_begin_awaited:
+            return None
         if written.record is None:
             self._not_before_s = self._ctx.clock_s + _PAUSE_S
             self._ctx.note("warning", f"the in-sync set cannot be recorded, confirmations wait: {written.problem}")
@@ -195,7 +223,7 @@ class EpochRecorder:
         """`record` with what the coordinator should hold; the cases are at the top of this module."""
         generation = self._primary.generation
         is_own = record[:3] == confirmed[:3]
-        if is_own and record.epoch >= confirmed.epoch:
+        if is_own and record.position >= confirmed.position:
             self._holds(record)
         elif record.cluster not in ("", confirmed.cluster):
             self._blocked = None
@@ -212,7 +240,7 @@ class EpochRecorder:
     def _replace(self, answers: Sequence[Answer], confirmed: ClusterRecord, outdated: ClusterRecord) -> None:
         may_replace = outdated == self._permitted or self._primary.holds_all_of(confirmed.members, answers)
         if may_replace and self._primary.is_unrecorded_durable:
-            self._write(confirmed.cluster, outdated)
+            self._write(confirmed, outdated)
             return
         self._outdated = None
         if may_replace:

@@ -261,7 +261,7 @@ class Promotion:
         cluster = (
             self._own().answer.cluster or expected.cluster or settings.instance
         )  # the first primary names the cluster
-        self._wanted = ClusterRecord(cluster, generation, settings.name, accept.epoch, accept.members)
+        self._wanted = ClusterRecord(cluster, generation, settings.name, accept.epoch, accept.members, claimed=True)
         self._replaced, self._recording_since_s = expected, self._ctx.now_s
         self._claim(generation)  # on disk: a broker that dies right after this knows that nobody else was named
         self._coordinator_number = self._ctx.number()

@@ -210,6 +210,7 @@ def _why_not_empty(evidence: PromotionEvidence) -> str:
     record = evidence.record
     is_our_own = (
         record is not None
+        and record.claimed
         and (record.generation, record.primary) == (evidence.own_claim, evidence.own.name)
         and _is_as_claimed(record, (evidence.own, *evidence.answers))
     )
@@ -271,8 +272,9 @@ def _outdated_record(evidence: PromotionEvidence) -> Refusal | None:
         proof = f"the log of {furthest.name} knows generation {furthest.generation}"
     elif evidence.told.generation > record.generation:
         proof = f"{evidence.told.source} said before that its log knows generation {evidence.told.generation}"
-    elif confirmed is not None and (confirmed.generation, confirmed.epoch) > at:
-        proof = f"this broker had generation {confirmed.generation}, epoch {confirmed.epoch} recorded"
+    elif confirmed is not None and confirmed.position > record.position:
+        begun = ", which had begun," if confirmed[:5] == record[:5] else ""
+        proof = f"this broker had generation {confirmed.generation}, epoch {confirmed.epoch}{begun} recorded"
     elif own.generation == record.generation and evidence.own_primary != record.primary:
         proof = f"in this broker's log {evidence.own_primary} leads that generation, not {record.primary}"
     elif committed is not None and has_left and committed[:2] > at and committed.generation == record.generation:
@@ -358,11 +360,14 @@ def _why_unverified(evidence: PromotionEvidence) -> str:
 
 
 def _is_mere_claim(record: ClusterRecord, here: Sequence[Answer]) -> bool:
-    """Whether the recorded primary is here, has on disk that it wanted that generation, and has nothing of it."""
+    """Whether the recorded primary is here, has on disk that it wanted that generation, and has nothing of it.
+
+    A record which says that the generation has begun is none, whatever is here.
+    """
     is_claimed = any(
         each.name == record.primary and each.promised >= record.generation > each.generation for each in here
     )
-    return is_claimed and _is_as_claimed(record, here)
+    return record.claimed and is_claimed and _is_as_claimed(record, here)
 
 
 def _is_as_claimed(record: ClusterRecord, here: Sequence[Answer]) -> bool:
