@@ -100,7 +100,7 @@ class EpochRecorder:
     def _is_begin_due(self) -> bool:
         """Whether the record still says that this generation is only claimed."""
         is_claimed = self.confirmed is not None and self.confirmed.claimed
-        return is_claimed and self._primary.has_begun and self._ctx.clock_s >= self._begin_not_before_s
+        return is_claimed and self._primary.in_sync.has_begun and self._ctx.clock_s >= self._begin_not_before_s
 
     def go_on(self) -> None:
         """Ask for what is due, unless an answer is on its way."""
@@ -143,7 +143,7 @@ class EpochRecorder:
 
     def _write(self, confirmed: ClusterRecord, expected: ClusterRecord) -> None:
         primary, change = self._primary, self._primary.in_sync.change
-        claimed = confirmed.claimed and not primary.has_begun and primary.unrecorded is None
+        claimed = confirmed.claimed and not primary.in_sync.has_begun and primary.unrecorded is None
         wanted = ClusterRecord(confirmed.cluster, primary.generation, self._ctx.settings.name, *change, claimed)
         self._number, self._wanted, self._sent_s = self._ctx.number(), wanted, self._ctx.clock_s
         self._is_begin_awaited = False

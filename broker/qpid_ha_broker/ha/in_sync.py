@@ -54,6 +54,8 @@ class InSyncSet:
         self.epoch = change.epoch
         self.min_in_sync = min_in_sync
         self.committed_lsn = committed_lsn
+        self.begun_lsn = 0
+        """The last of the generation's first events; 0: it has not begun."""
         self._acknowledged = dict.fromkeys(change.members, committed_lsn)
         self._leaving: dict[str, _Leaving] = {}
         self._forgotten: list[_Leaving] = []
@@ -77,6 +79,11 @@ class InSyncSet:
     def is_large_enough(self) -> bool:
         """Whether publishes may be accepted at all."""
         return len(self._acknowledged) >= self.min_in_sync
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the generation's first events are committed: all in sync hold them, the primary's store too."""
+        return 0 < self.begun_lsn <= self.committed_lsn
 
     def __contains__(self, name: str) -> bool:
         return name in self._acknowledged

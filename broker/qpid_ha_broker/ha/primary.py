@@ -53,12 +53,12 @@ class Primary:
         """The others have to be asked before a backup may join."""
         self.unrecorded: InSyncChange | None = None
         """The newest change that still has to be recorded; see `epoch_recorder`."""
-        self._unrecorded_lsn = self._begun_lsn = 0
+        self._unrecorded_lsn = 0
         self._check_size()
 
     def began(self, start_lsn: int, in_sync_lsn: int) -> None:
         """The generation's first events are in the log."""
-        self._feed.start_lsn, self._begun_lsn = start_lsn, in_sync_lsn
+        self._feed.start_lsn, self.in_sync.begun_lsn = start_lsn, in_sync_lsn
         self.in_sync.appended(self.in_sync.epoch, in_sync_lsn)
 
     def end(self) -> None:
@@ -239,11 +239,6 @@ class Primary:
         self._check_size()
         self._ctx.is_status_stale = True
         self._ctx.want_turn()
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the generation's first events are committed: this broker's store has them, and whoever is in sync."""
-        return 0 < self._begun_lsn <= self.in_sync.committed_lsn
 
     @property
     def is_unrecorded_durable(self) -> bool:
