@@ -12,10 +12,9 @@ import math
 import os
 import shutil
 import subprocess
-import time
-from dataclasses import dataclass
 
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
+from qpid_ha_broker.coordination.deadline import Deadline
 
 GROUP = "haclient"
 _MAY_NOT = 4
@@ -24,22 +23,6 @@ _NO_MATCH = 105
 _TIMED_OUT = 124
 _SYSTEM_DIRECTORIES = "/usr/sbin:/sbin"
 """Where the programs are, and where a user's PATH often does not lead."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """Of one request to the coordinator, however many programs it takes."""
-
-    end_s: float
-
-    @classmethod
-    def after(cls, seconds: float) -> Deadline:
-        """From now on."""
-        return cls(time.monotonic() + seconds)
-
-    def left_s(self) -> float:
-        """Never below 0."""
-        return max(0.0, self.end_s - time.monotonic())
 
 
 def query(path: str, deadline: Deadline, node: str = "") -> str:

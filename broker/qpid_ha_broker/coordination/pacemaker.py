@@ -17,8 +17,8 @@ from urllib.parse import unquote
 
 from qpid_ha_broker.coordination import cib_record, cluster_tools
 from qpid_ha_broker.coordination.cib_record import CibAnswer, DamagedRecord
-from qpid_ha_broker.coordination.cluster_tools import Deadline
 from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, CoordinatorError, Lease
+from qpid_ha_broker.coordination.deadline import Deadline
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import DEFAULT_PROPERTY_SET, check_property_set
 from qpid_ha_config.settings import CoordinatorSettings
