@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, CoordinatorError
 from qpid_ha_broker.coordination.deadline import Deadline
 from qpid_ha_broker.coordination.etcd_gateway import LIMIT_S, Change, EtcdGateway, KeyValue
-from qpid_ha_broker.coordination.etcd_watch import PrefixWatch, View
+from qpid_ha_broker.coordination.etcd_watch import PrefixWatch, PrefixView
 from qpid_ha_broker.coordination.record import decode_record, encode_record
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.settings import CoordinatorSettings
@@ -105,7 +105,7 @@ class EtcdCoordinator:
         caller.start()
         seen: object = None
 
-        def look(view: View) -> None:
+        def look(view: PrefixView) -> None:
             nonlocal seen
             here = {key: entry for key, entry in view.keys.items() if not key.startswith(self._lease_key(""))}
             if seen != (here, view.is_connected):
@@ -217,7 +217,7 @@ class EtcdLease:
         """Wait until the key is gone, and be faster than others; False soon after `cancel`. Raises CoordinatorError."""
         may_be_free = threading.Event()
 
-        def look(view: View) -> None:
+        def look(view: PrefixView) -> None:
             if view.is_connected and self._key not in view.keys:
                 may_be_free.set()
 
@@ -297,7 +297,7 @@ class EtcdLease:
             stop_listening()
         return self.is_held()
 
-    def _look(self, view: View) -> None:
+    def _look(self, view: PrefixView) -> None:
         """Somebody may have deleted our key; what was seen before it was put says nothing."""
         with self._mutex:
             if self._grant is None or not view.is_connected or view.revision < self._grant.revision:

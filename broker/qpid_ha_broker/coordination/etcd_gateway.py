@@ -76,7 +76,7 @@ _ADVICE: Final = MappingProxyType(
 """What to do, by a part of etcd's own message."""
 
 
-class Refused(CoordinatorError):
+class EtcdRefused(CoordinatorError):
     """etcd has understood, and refuses."""
 
     def __init__(self, text: str, code: int) -> None:
@@ -95,7 +95,7 @@ class KeyValue(NamedTuple):
     """0: none."""
 
 
-class Range(NamedTuple):
+class PrefixRead(NamedTuple):
     """An answer to a read."""
 
     revision: int
@@ -173,7 +173,7 @@ class _ServerFailed(Exception):
         self.may_have_done = may_have_done
 
 
-class _Answer(NamedTuple):
+class _GatewayAnswer(NamedTuple):
     content: Json
     server: Server
     may_be_second: bool
@@ -193,7 +193,7 @@ class EtcdGateway:
         random.shuffle(self._servers)  # many clusters share the servers' work
         self._mutex = threading.Lock()
         self._idle: list[requests.Session] = []
-        self._streams: set[Stream] = set()
+        self._streams: set[WatchStream] = set()
         self._token = ""
         self._is_closed = False
 
@@ -204,7 +204,7 @@ class EtcdGateway:
         found = self._range({"key": _encoded(key.encode())}, deadline).found
         return found[0] if found else None
 
-    def read_prefix(self, prefix: str, deadline: Deadline) -> Range:
+    def read_prefix(self, prefix: str, deadline: Deadline) -> PrefixRead:
         """All keys that begin with it. Raises CoordinatorError."""
         return self._range(_prefix_range(prefix), deadline)
 
@@ -222,7 +222,7 @@ class EtcdGateway:
         """A lease with a number of our own; for how many seconds it was granted. Raises CoordinatorError."""
         try:
             answer = self._call("/v3/lease/grant", {"ID": str(lease), "TTL": str(ttl_s)}, deadline)
-        except Refused as refusal:
+        except EtcdRefused as refusal:
             if "lease already exists" not in str(refusal):
                 raise
             return ttl_s  # the numbers are drawn at random: a first attempt got through
@@ -237,11 +237,11 @@ class EtcdGateway:
         """Take back the lease, and delete the keys that hang on it. Raises CoordinatorError."""
         try:
             self._call("/v3/lease/revoke", {"ID": str(lease)}, deadline)
-        except Refused as refusal:
+        except EtcdRefused as refusal:
             if refusal.code != GrpcCode.NOT_FOUND:
                 raise
 
-    def open_watch(self, server: Server, prefix: str, revision: int) -> Stream:
+    def open_watch(self, server: Server, prefix: str, revision: int) -> WatchStream:
         """Changes of keys below `prefix` from `revision` on, as this server learns of them. Raises CoordinatorError."""
         create = {**_prefix_range(prefix), "start_revision": str(revision)}
         try:
@@ -263,12 +263,12 @@ class EtcdGateway:
 
     # --- one call, at one server after the other
 
-    def _range(self, body: Json, deadline: Deadline) -> Range:
+    def _range(self, body: Json, deadline: Deadline) -> PrefixRead:
         answer = self._call("/v3/kv/range", body, deadline)
         found = tuple(_key_value(each) for each in _objects(answer.content, "kvs"))
-        return Range(_revision(answer.content), found, answer.server)
+        return PrefixRead(_revision(answer.content), found, answer.server)
 
-    def _call(self, path: str, body: Json, deadline: Deadline) -> _Answer:
+    def _call(self, path: str, body: Json, deadline: Deadline) -> _GatewayAnswer:
         """Raises CoordinatorError."""
         attempts = _Attempts()
         while True:
@@ -284,23 +284,23 @@ class EtcdGateway:
                     attempts.is_worth_another |= failure.may_have_done
                     self._put_last(server)
                 else:
-                    return _Answer(content, server, attempts.may_have_done)
+                    return _GatewayAnswer(content, server, attempts.may_have_done)
             if not attempts.is_worth_another or deadline.left_s() <= _BETWEEN_ROUNDS_S:
                 raise CoordinatorError(self._nobody_answers(attempts.failures))
             time.sleep(_BETWEEN_ROUNDS_S)
 
     def _ask(self, server: Server, path: str, body: Json, timeout_s: float) -> Json:
-        """Raises _ServerFailed, Refused, CoordinatorError."""
+        """Raises _ServerFailed, EtcdRefused, CoordinatorError."""
         token = self._token or self._renew_token(server, "", timeout_s)
         try:
             return self._post(server, path, body, token, timeout_s)
-        except Refused as refusal:
+        except EtcdRefused as refusal:
             if not self._settings.username or not any(text in str(refusal) for text in _TOKEN_IS_OLD):
                 raise
         return self._post(server, path, body, self._renew_token(server, token, timeout_s), timeout_s)
 
     def _post(self, server: Server, path: str, body: Json, token: str, timeout_s: float) -> Json:
-        """Raises _ServerFailed, Refused."""
+        """Raises _ServerFailed, EtcdRefused."""
         with (
             self._session() as session,
             _failures_of(self._settings),
@@ -308,7 +308,7 @@ class EtcdGateway:
         ):
             return self._understood(response.status_code, response.content)
 
-    def _open_stream(self, server: Server, path: str, body: Json) -> Stream:
+    def _open_stream(self, server: Server, path: str, body: Json) -> WatchStream:
         """Raises _ServerFailed, CoordinatorError."""
         token = self._token or self._renew_token(server, "", ATTEMPT_S)
         session = self._new_session()
@@ -317,7 +317,7 @@ class EtcdGateway:
                 response = self._request(session, server, path, body, token, ATTEMPT_S, STREAM_SILENCE_S)
                 if response.status_code != requests.codes.ok:
                     self._understood(response.status_code, response.content)
-                stream = Stream(self, session, response, server)
+                stream = WatchStream(self, session, response, server)
         except (_ServerFailed, CoordinatorError):
             session.close()
             raise
@@ -361,7 +361,7 @@ class EtcdGateway:
         for stream in streams:
             stream.shut_down()
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, stream: WatchStream) -> None:
         """It is closed."""
         with self._mutex:
             self._streams.discard(stream)
@@ -428,7 +428,7 @@ class EtcdGateway:
     # --- what went wrong
 
     def _understood(self, status: int, content: bytes) -> Json:
-        """Raises _ServerFailed, Refused."""
+        """Raises _ServerFailed, EtcdRefused."""
         first_line = content.partition(b"\n")[0]
         try:
             answer = json.loads(first_line)
@@ -444,14 +444,14 @@ class EtcdGateway:
         return answer
 
     def raise_error(self, answer: Json) -> None:
-        """As the gateway says it: of a call, or within a stream. Raises _ServerFailed, Refused."""
+        """As the gateway says it: of a call, or within a stream. Raises _ServerFailed, EtcdRefused."""
         inner = answer.get("error")
         said: Json = inner if isinstance(inner, dict) else answer
         code = _number(said, "code") or _number(said, "grpc_code")
         message = str(said.get("message") or said.get("error") or said).removeprefix("etcdserver: ")
         if code in _TRY_ANOTHER:
             raise _ServerFailed(message, may_have_done=True)
-        raise Refused(f"etcd refuses: {message}{self._advice(message)}", code)
+        raise EtcdRefused(f"etcd refuses: {message}{self._advice(message)}", code)
 
     def _advice(self, message: str) -> str:
         if "permission denied" in message:
@@ -465,7 +465,7 @@ class EtcdGateway:
         return f"etcd does not answer ({each}): start its servers, or correct ha.coordinator"
 
 
-class Stream:
+class WatchStream:
     """Messages of one server, until it or `shut_down` ends them."""
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.deadline import Deadline
-from qpid_ha_broker.coordination.etcd_gateway import LIMIT_S, EtcdGateway, KeyValue, Stream
+from qpid_ha_broker.coordination.etcd_gateway import LIMIT_S, EtcdGateway, KeyValue, WatchStream
 
 log = logging.getLogger("coordinator")
 
@@ -17,7 +17,7 @@ _FIRST_PAUSE_S: Final = 0.1
 _LAST_PAUSE_S: Final = 1.0
 
 
-class View(NamedTuple):
+class PrefixView(NamedTuple):
     """What a listener is told."""
 
     keys: Mapping[str, KeyValue]
@@ -27,7 +27,7 @@ class View(NamedTuple):
     """False: nobody answers, and `keys` are as they were."""
 
 
-Listener = Callable[[View], None]
+Listener = Callable[[PrefixView], None]
 
 
 class PrefixWatch:
@@ -44,7 +44,7 @@ class PrefixWatch:
         self._mutex = threading.Lock()
         self._listeners: dict[object, Listener] = {}
         self._follower: _Follower | None = None
-        self._view: View | None = None
+        self._view: PrefixView | None = None
         """The last one; None: none yet."""
 
     def add(self, listener: Listener) -> Callable[[], None]:
@@ -78,7 +78,7 @@ class PrefixWatch:
             self._follower.stop()
             self._follower = self._view = None
 
-    def _tell(self, follower: threading.Thread, view: View) -> None:
+    def _tell(self, follower: threading.Thread, view: PrefixView) -> None:
         with self._mutex:
             if follower is not self._follower:
                 return
@@ -91,15 +91,15 @@ class PrefixWatch:
 class _Follower(threading.Thread):
     """Reads, follows the changes, and reads again when the stream ends."""
 
-    def __init__(self, gateway: EtcdGateway, prefix: str, tell: Callable[[threading.Thread, View], None]) -> None:
+    def __init__(self, gateway: EtcdGateway, prefix: str, tell: Callable[[threading.Thread, PrefixView], None]) -> None:
         super().__init__(name="record-watch", daemon=True)
         self._gateway = gateway
         self._prefix = prefix
         self._tell = tell
         self._ended = threading.Event()
         self._mutex = threading.Lock()
-        self._stream: Stream | None = None
-        self._view = View({}, 0, is_connected=False)
+        self._stream: WatchStream | None = None
+        self._view = PrefixView({}, 0, is_connected=False)
         self._problem = ""
 
     def stop(self) -> None:
@@ -128,7 +128,7 @@ class _Follower(threading.Thread):
         with self._mutex:
             self._stream = stream
         try:
-            self._show(View({entry.key: entry for entry in read.found}, read.revision, is_connected=True))
+            self._show(PrefixView({entry.key: entry for entry in read.found}, read.revision, is_connected=True))
             if self._ended.is_set():
                 return
             for answer in stream:
@@ -137,13 +137,13 @@ class _Follower(threading.Thread):
                 if answer.changed:
                     keys = {**self._view.keys, **answer.changed}
                     there = {key: entry for key, entry in keys.items() if entry is not None}
-                    self._show(View(there, answer.revision, is_connected=True))
+                    self._show(PrefixView(there, answer.revision, is_connected=True))
         finally:
             with self._mutex:
                 self._stream = None
             stream.close()
 
-    def _show(self, view: View) -> None:
+    def _show(self, view: PrefixView) -> None:
         self._view = view
         if view.is_connected:
             self._problem = ""
