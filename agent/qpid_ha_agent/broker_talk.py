@@ -46,6 +46,16 @@ class BrokerTalk:
         """The broker's answer; a `cause` among the params says who wants that. Raises ControlFailure."""
         return await asyncio.to_thread(self._call, method, timeout_s, params)
 
+    async def ready_backups(self) -> frozenset[str]:
+        """Of a primary: whoever could take over at once and lose nothing. None when it does not say."""
+        try:
+            rows = await self.request("backups", self.answer_timeout_s)
+        except ControlFailure:
+            return frozenset()
+        found = rows if isinstance(rows, list) else []
+        ready = [row for row in found if isinstance(row, dict) and row.get("in_sync") is True]
+        return frozenset(str(row.get("name")) for row in ready if row.get("state") == State.READY)
+
     def _call(self, method: str, timeout_s: float, params: dict[str, object]) -> object:
         with ControlClient(self.control_socket, timeout_s) as client:
             match params:

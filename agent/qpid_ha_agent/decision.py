@@ -33,6 +33,8 @@ class Action(StrEnum):
     DEMOTE = "demote"
     HAND_OVER = "hand over"
     """Ask the broker to make its best backup the primary."""
+    FAIL_BACK = "fail back"
+    """Ask the broker to make a preferred backup the primary."""
     EXIT = "exit"
 
 
@@ -80,6 +82,12 @@ class Known:
     """Whom the record names as primary."""
     recordless_s: float = 0.0
     """How long the record could not be read."""
+    is_informed: bool = True
+    """The coordinator has answered us once: before, nobody knows whether all agents are to pause."""
+    paused: str = ""
+    """All agents are to leave their brokers alone, as an operator wants it; the sentence says who, and until when."""
+    failback_to: str = ""
+    """The backup that is preferred to our primary, and has been ready for long enough."""
     is_asked: bool = False
     """A promotion, demotion or hand-over is under way."""
     refusal: str | None = None
@@ -133,6 +141,8 @@ class Limits:
     demote_s: float = 10.0
     recordless_s: float = 5.0
     """So long a primary may be without the record, in which it could not drop a backup."""
+    serves_recordless: bool = True
+    """Then it goes on, unless another one can read it (`ha.coordinator-loss: continue`); False: it is demoted."""
     settle_s: float = 0.3
     """How long a backup with the lock waits for its broker to notice that the primary is gone."""
     follow_s: float = 1.0
@@ -185,6 +195,7 @@ WITHOUT_BROKER: Final = (
     ),
     Rule(lambda k, _: k.stopping, Action.EXIT, "the broker has stopped"),
     Rule(lambda k, _: k.shut_down, Action.EXIT, "the whole cluster was shut down: start this agent to start it again"),
+    Rule(lambda k, _: k.paused != "" and k.deaths > 0, Action.WAIT, "the broker is dead, and {paused}"),
     Rule(lambda k, m: k.dead_for_s < m.restart_after_s(k.deaths), Action.WAIT, "it died {deaths} times: not at once"),
     Rule(lambda k, _: k.deaths == 0, Action.START_BROKER, "it does not run"),
     Rule(lambda k, _: True, Action.START_BROKER, "it died ({deaths} in a row)"),
@@ -239,6 +250,14 @@ STOPPING: Final = (
     Rule(lambda k, _: True, Action.WAIT, "the broker is stopping"),
 )
 
+LOCK_OF_PRIMARY: Final = (
+    Rule(lambda k, _: k.lock is LockView.HELD, Action.WAIT, "primary, with the lock"),
+    Rule(lambda k, _: k.lock is LockView.LOST, Action.RELEASE_LOCK, "the lock was taken away from us"),
+    Rule(lambda k, _: k.lock is LockView.NONE and k.pause_s > 0, Action.WAIT, "a pause before the lock is tried again"),
+    Rule(lambda k, _: k.lock is LockView.NONE, Action.ACQUIRE_LOCK, "primary, and the lock has to follow"),
+    Rule(lambda k, _: True, Action.WAIT, "primary by the record; the lock has yet to follow"),
+)
+
 PRIMARY: Final = (
     Rule(
         lambda k, m: k.disowned_s >= m.demote_s,
@@ -251,16 +270,28 @@ PRIMARY: Final = (
         "the record names {recorded} as primary of a newer generation",
     ),
     Rule(
+        lambda k, m: k.recordless_s >= m.recordless_s and not m.serves_recordless,
+        Action.DEMOTE,
+        "the coordinator has been out of reach for {recordless_s:.0f} s, and ha.coordinator-loss is stop",
+    ),
+    Rule(
         lambda k, m: k.recordless_s >= m.recordless_s and k.pause_s <= 0,
         Action.HAND_OVER,
         "the record cannot be read here: a broker that can read it shall be primary, if there is one",
     ),
-    Rule(lambda k, _: k.lock is LockView.HELD, Action.WAIT, "primary, with the lock"),
-    Rule(lambda k, _: k.lock is LockView.LOST, Action.RELEASE_LOCK, "the lock was taken away from us"),
-    Rule(lambda k, _: k.lock is LockView.NONE and k.pause_s > 0, Action.WAIT, "a pause before the lock is tried again"),
-    Rule(lambda k, _: k.lock is LockView.NONE, Action.ACQUIRE_LOCK, "primary, and the lock has to follow"),
-    Rule(lambda k, _: True, Action.WAIT, "primary by the record; the lock has yet to follow"),
+    Rule(
+        lambda k, _: k.failback_to != "" and k.lock is LockView.HELD and k.recordless_s <= 0 and k.pause_s <= 0,
+        Action.FAIL_BACK,
+        "{failback_to} is preferred, and ready for long enough",
+    ),
+    *LOCK_OF_PRIMARY,
 )
+
+PAUSED: Final = (
+    Rule(lambda k, _: k.lock is not LockView.NONE, Action.RELEASE_LOCK, "{state}, and {paused}"),
+    Rule(lambda k, _: True, Action.WAIT, "{state}, and {paused}"),
+)
+"""Nobody queues for the lock: whoever got it could only give it back."""
 
 OTHERWISE: Final = (
     Rule(lambda k, _: k.lock is LockView.LOST, Action.RELEASE_LOCK, "the lock was taken away from us"),
@@ -300,6 +331,7 @@ OTHERWISE: Final = (
         "the broker is {state} and cannot be promoted",
     ),
     Rule(lambda k, _: k.pause_s > 0, Action.WAIT, "a pause before the next attempt"),
+    Rule(lambda k, _: not k.is_informed, Action.WAIT, "{state}; the coordinator has not answered yet"),
     Rule(
         lambda k, m: k.state is State.CONNECTING and _is_lease_expired(k, m),
         Action.PROMOTE,
@@ -328,6 +360,8 @@ def decide(known: Known, limits: Limits = Limits()) -> Decision:
 def _rules(known: Known) -> tuple[Rule, ...]:
     if not known.alive:
         return WITHOUT_BROKER
-    if known.stopping:
-        return STOPPING if known.stop_asked_s is not None else SILENT + STOPPING
+    if known.stopping:  # by whoever stops this agent, a pause or not
+        return STOPPING if known.stop_asked_s is not None or known.paused else SILENT + STOPPING
+    if known.paused:
+        return BUSY + STARTING + (LOCK_OF_PRIMARY if known.state is State.PRIMARY else PAUSED)
     return SILENT + BUSY + STARTING + (PRIMARY if known.state is State.PRIMARY else OTHERWISE)

@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from qpid_ha_agent.decision import Limits
 from qpid_ha_agent.runner import RunSettings
 from qpid_ha_agent.service import read_configured
+from qpid_ha_config.configuration import WrittenSettings
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.errors import ConfigError
 
 
 def read_run_settings(config: Path, changes: Sequence[str], qpidd: Sequence[str]) -> RunSettings:
     """Settings from the file and `KEY=VALUE` texts, which beat it. Raises ConfigError."""
-    broker = read_configured(config, dict(change.split("=", 1) for change in changes))
+    flags = dict(change.split("=", 1) for change in changes)
+    broker = read_configured(config, flags)
+    written = WrittenSettings.of_flags(flags).over(WrittenSettings.read(config))
     problem = _why_no_lock(broker.coordinator.url)
     if problem:
         raise ConfigError(config, "ha.coordinator", problem)
     command = [*qpidd, "--config", str(config), "--control-socket", str(broker.control_socket)]
     for change in changes:
         command += ["--set", change]
-    return RunSettings(broker.name, tuple(command), broker.control_socket, broker.coordinator)
+    activation = written.activation_settings()
+    limits = Limits(serves_recordless=activation.coordinator_loss == "continue")
+    settings = broker.name, tuple(command), broker.control_socket, broker.coordinator, activation
+    return RunSettings(*settings, limits=limits)
 
 
 def _why_no_lock(coordinator: CoordinatorUrl) -> str:

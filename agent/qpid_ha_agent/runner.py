@@ -11,25 +11,25 @@ import contextlib
 import logging
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
 from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.control import ControlFailure, RequestRefused
+from qpid_ha_agent.coordinator_talk import CoordinatorTalk
 from qpid_ha_agent.decision import Action, Decision, Known, Limits, LockView, decide
+from qpid_ha_agent.failback import Failback
 from qpid_ha_agent.lock import PrimaryLock
-from qpid_ha_agent.tenure import LeaseWatch, Refusals, Tenure
+from qpid_ha_agent.tenure import Refusals, Tenure
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
+from qpid_ha_broker.coordination.pause import Pause
 from qpid_ha_broker.coordination.registry import open_coordinator
-from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.states import State
-from qpid_ha_config.settings import CoordinatorSettings
+from qpid_ha_config.settings import ActivationSettings, CoordinatorSettings
 
 log = logging.getLogger("agent")
 
@@ -45,7 +45,6 @@ HAND_OVER_PAUSE_S = 5.0
 """After a hand-over that came to nothing."""
 QUIET_S = 30.0
 """So long, the same line is not said again."""
-COORDINATOR_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -56,16 +55,9 @@ class RunSettings:
     command: tuple[str, ...]
     control_socket: Path
     coordinator: CoordinatorSettings
+    activation: ActivationSettings = field(default_factory=ActivationSettings)
     poll_interval_s: float = 0.5
     limits: Limits = field(default_factory=Limits)
-
-
-class Coordination(NamedTuple):
-    """What the coordinator told in one look."""
-
-    record: ClusterRecord
-    renewal: str
-    """What whoever has the lock wrote last."""
 
 
 class Runner:
@@ -76,20 +68,21 @@ class Runner:
         self._draw = draw
         self._process: BrokerProcess | None = None
         self._tenure = Tenure()
-        self._coordinator = open_coordinator(settings.coordinator)
-        self._lock = PrimaryLock(lambda: self._coordinator.lease(settings.name), self._lock_changed)
-        self._is_shut_out = False
-        """The lock was tried, and another one had it."""
-        self._lease_watch = LeaseWatch(2 * settings.poll_interval_s)
-        self._record: ClusterRecord | None = None
-        """As it was read last; None: never yet."""
-        self._record_lost_at_s: float | None = None
-        """Since when it cannot be read."""
-        self._is_read_due = True
-        """Something may have changed there since the last look."""
-        self._looked_at_s = 0.0
-        self._coordination = Coordination(ClusterRecord(), "")
-        """As it was then."""
+        coordinator, activation = open_coordinator(settings.coordinator), settings.activation
+        self._lock = PrimaryLock(lambda: coordinator.lease(settings.name), self._lock_changed)
+        self._failback = Failback(settings.name, activation)
+        self._coordination = CoordinatorTalk(
+            coordinator,
+            str(settings.coordinator.url),
+            self._lock,
+            settings.poll_interval_s,
+            settings.name,
+            activation.priority,
+            self._failback.is_wanted,
+            self._heard,
+        )
+        self._paused = ""
+        """By whom, and until when; empty: not."""
         self._deaths = 0
         self._died_at_s = 0.0
         self._refusal: str | None = None
@@ -110,15 +103,18 @@ class Runner:
         """Until the agent was told to stop, and its broker has ended. Raises BrokerProcessError, CoordinatorError."""
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        self._coordinator_changed = asyncio.Event()
-        stop_watching = self._coordinator.watch(self._note_change)
         limits, interval_s = self._settings.limits, self._settings.poll_interval_s
         self._talk = BrokerTalk(
             self._settings.control_socket, interval_s, limits.fence_after_s, self._is_hurried, self._state_changed
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop, number)
-        for work in (self._talk.poll_forever(), self._talk.listen_forever(), self._coordinate_forever()):
+        for work in (
+            self._talk.poll_forever(),
+            self._talk.listen_forever(),
+            self._coordination.talk_forever(),
+            self._compare_forever(),
+        ):
             self._spawn(work)
         self._adopt()
         try:
@@ -127,12 +123,11 @@ class Runner:
                 if self._bug is not None:  # blind, it would do harm; the broker lives on for the next agent
                     raise self._bug
         finally:
-            stop_watching()
             self._lock.release()
-            self._coordinator.close()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._coordination.coordinator.close()
 
     def _step(self, now_s: float) -> bool:
         """Decide and act until there is nothing more to do now; True at the end of all."""
@@ -158,14 +153,19 @@ class Runner:
             self._talk.view.forgive(time.monotonic())
             self._tenure.forgive(time.monotonic())
 
+    @property
+    def _is_primary(self) -> bool:
+        return self._process is not None and self._talk.view.state is State.PRIMARY
+
     def _known(self, now_s: float) -> Known:
         lock, view, tenure = self._lock.view, self._talk.view, self._tenure
-        limits = self._settings.limits
-        is_primary, record = self._process is not None and view.state is State.PRIMARY, self._record
+        limits, coordination = self._settings.limits, self._coordination
+        is_primary, record = self._is_primary, coordination.record
+        self._note_pause(coordination.pause(now_s))
         is_disowned = is_primary and view.is_disowned(self._settings.name, record)
         if tenure.note(lock, is_primary, is_disowned, now_s):
             log.info("we have the lock")
-            self._refusal, self._is_shut_out = None, False
+            self._refusal, coordination.is_shut_out = None, False
             self._talk.poll_soon()
         if self._process is not None:
             view.note_work(self._process.worked_s())
@@ -184,10 +184,13 @@ class Runner:
             lock=lock,
             held_for_s=tenure.held_for_s(now_s),
             demoted_for_s=tenure.demoted_for_s(now_s),
-            lease_silent_s=self._lease_watch.silent_s,
+            lease_silent_s=coordination.lease_watch.silent_s,
             disowned_s=tenure.disowned_s(now_s),
             recorded=record.primary if record is not None else "",
-            recordless_s=0.0 if self._record_lost_at_s is None else now_s - self._record_lost_at_s,
+            recordless_s=coordination.lost_s(now_s),
+            is_informed=record is not None,
+            paused=self._paused,
+            failback_to=self._failback.target(now_s),
             is_asked=self._is_asked,
             refusal=self._refusal,
             pause_s=max(0.0, self._pause_until_s - now_s),
@@ -195,6 +198,12 @@ class Runner:
             hand_over_tried=self._hand_over_tried,
             stop_asked_s=None if self._stop_asked_at_s is None else now_s - self._stop_asked_at_s,
         )
+
+    def _note_pause(self, pause: Pause | None) -> None:
+        text = "" if pause is None else pause.text
+        if text != self._paused:
+            log.info("%s", text or "the pause is over")
+            self._paused = text
 
     def _say(self, decision: Decision) -> None:
         """One line with the reason; what is tried again and again is said now and then."""
@@ -217,6 +226,7 @@ class Runner:
             Action.PROMOTE: self._promote,
             Action.DEMOTE: lambda: self._ask("demote", State.CONNECTING, cause=f"demoted by {self._own_name}"),
             Action.HAND_OVER: self._hand_over,
+            Action.FAIL_BACK: self._fail_back,
         }
         actions[action]()
 
@@ -274,7 +284,7 @@ class Runner:
         except CoordinatorError as error:
             self._complain(error)
             taken = False
-        self._is_shut_out = not taken
+        self._coordination.is_shut_out = not taken
         if not taken:
             self._pause()
 
@@ -322,6 +332,12 @@ class Runner:
         self._hand_over_tried = True
         self._ask("switchover", State.CONNECTING, cause=f"{self._own_name} stops")
 
+    def _fail_back(self) -> None:
+        to = self._failback.target(time.monotonic())
+        priority = self._coordination.priorities.get(to, 0)
+        cause = f"{self._own_name}: {to} is preferred, with ha.priority {priority}"
+        self._ask("switchover", State.CONNECTING, cause=cause, to=to)
+
     def _ask(self, method: str, outcome: State, **params: object) -> None:
         self._is_asked = True
         self._spawn(self._request(method, outcome, params))
@@ -340,6 +356,8 @@ class Runner:
             elif method == "promote":
                 self._pause()
             elif not self._stopping:
+                if to := params.get("to"):
+                    self._failback.refused(str(to))
                 self._pause_until_s = time.monotonic() + (HAND_OVER_PAUSE_S if method == "switchover" else RETRY_S)
                 await asyncio.sleep(RETRY_S)
         else:
@@ -348,6 +366,13 @@ class Runner:
         self._is_asked = False
         self._talk.poll_soon()
         self._wake.set()
+
+    async def _compare_forever(self) -> None:
+        """Whether a backup would be the better primary; nobody is asked where nobody wants to know."""
+        while self._failback.is_wanted:
+            ready = await self._talk.ready_backups() if self._is_primary else frozenset()
+            self._failback.note_backups(ready, self._coordination.priorities, time.monotonic())
+            await asyncio.sleep(self._settings.poll_interval_s)
 
     def _is_hurried(self) -> bool:
         """While it starts, and between having the lock and being primary."""
@@ -362,71 +387,16 @@ class Runner:
         log.info("the broker is %s%s", view.state, f", its primary is {view.primary}" if view.primary else "")
         self._wake.set()
 
-    # --- the lock's renewal, and the record
+    # --- what the coordinator told
 
-    async def _coordinate_forever(self) -> None:
-        """A coordinator that hangs is as bad as one that is gone; it is not asked again before it has answered."""
-        while True:
-            asked = self._loop.create_future()
-            threading.Thread(target=self._ask_coordinator, args=(asked,), name="coordinator", daemon=True).start()
-            done, _ = await asyncio.wait([asked], timeout=COORDINATOR_TIMEOUT_S)
-            if not done:
-                self._lock.declare_lost()
-                self._coordinator_failed(CoordinatorError(f"{self._settings.coordinator.url} does not answer"))
-                await asyncio.wait([asked])
-            told = asked.result()
-            if isinstance(told, CoordinatorError):
-                self._coordinator_failed(told)
-            else:
-                self._coordinator_told(told, time.monotonic())
-            if self._lock.view is LockView.LOST:
-                self._complain(CoordinatorError(f"the lock is lost: {self._settings.coordinator.url} took it from us"))
-                self._wake.set()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._coordinator_changed.wait(), self._settings.poll_interval_s)
-            self._coordinator_changed.clear()
-
-    def _note_change(self) -> None:
-        """Called by a thread of the coordinator."""
-        self._is_read_due = True
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._coordinator_changed.set)
-
-    def _ask_coordinator(self, asked: asyncio.Future[Coordination | CoordinatorError]) -> None:
-        """In a thread of its own: it may block for as long as it likes, and keeps nobody from ending.
-
-        A lock that is ours is renewed each time; the rest is read when it may have changed, to spare the coordinator.
-        """
-        told: Coordination | CoordinatorError
-        try:
-            self._lock.check()
-            told = self._look()
-        except CoordinatorError as error:
-            self._is_read_due = True
-            told = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(_answer, asked, told)
-
-    def _look(self) -> Coordination:
-        """Raises CoordinatorError."""
-        if self._is_read_due or time.monotonic() - self._looked_at_s >= self._coordinator.look_interval_s:
-            self._is_read_due = False  # what changes from now on is for the next look
-            self._looked_at_s = time.monotonic()
-            self._coordination = Coordination(self._coordinator.read(), self._lock.last_renewal())
-        return self._coordination
-
-    def _coordinator_told(self, told: Coordination, now_s: float) -> None:
-        self._record, self._record_lost_at_s = told.record, None
-        if told.renewal and (self._lock.view is LockView.WAITING or self._is_shut_out):
-            self._lease_watch.note(told.renewal, now_s)
-        else:
-            self._lease_watch.forget()
-
-    def _coordinator_failed(self, error: CoordinatorError) -> None:
-        self._complain(error)
-        self._lease_watch.forget()
-        if self._record_lost_at_s is None:
-            self._record_lost_at_s = time.monotonic()
+    def _heard(self, error: CoordinatorError | None) -> None:
+        if error is not None:
+            self._complain(error)
+        elif self._coordination.record is not None:
+            self._failback.note_primary(self._coordination.record.primary, time.monotonic())
+        if self._lock.view is LockView.LOST:
+            self._complain(CoordinatorError(f"the lock is lost: {self._settings.coordinator.url} took it from us"))
+        self._wake.set()
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = self._loop.create_task(work)
@@ -438,9 +408,3 @@ class Runner:
         if not task.cancelled() and task.exception() is not None:
             self._bug = task.exception()
             self._wake.set()
-
-
-def _answer(asked: asyncio.Future[Coordination | CoordinatorError], told: Coordination | CoordinatorError) -> None:
-    """Nobody waits any more when the agent ends."""
-    if not asked.done():
-        asked.set_result(told)

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qpid_ha_config.errors import ConfigError, ForbiddenConfig, SettingsError, UnreadableConfig
-from qpid_ha_config.settings import TABLE, CoordinatorSettings, canonical_key, find
+from qpid_ha_config.settings import TABLE, ActivationSettings, CoordinatorSettings, canonical_key, find
 
 COMMAND_LINE = "command line"
 _LARGEST_FILE_BYTES = 1024 * 1024
-_COORDINATOR_KEYS = tuple((key, row.name) for key, row in TABLE.items() if row.section == "coordinator")
 
 
 class _Written(NamedTuple):
@@ -74,7 +73,14 @@ class WrittenSettings:
 
     def coordinator_settings(self) -> CoordinatorSettings:
         """As `BrokerSettings.coordinator`, whatever the others say. Raises ConfigError."""
-        return CoordinatorSettings(**{name: self.get(key) for key, name in _COORDINATOR_KEYS})
+        return CoordinatorSettings(**self._section("coordinator"))
+
+    def activation_settings(self) -> ActivationSettings:
+        """As `BrokerSettings.activation`, whatever the others say. Raises ConfigError."""
+        return ActivationSettings(**self._section("activation"))
+
+    def _section(self, section: str) -> dict[str, Any]:
+        return {row.name: self.get(key) for key, row in TABLE.items() if row.section == section}
 
     def check_each(self) -> None:
         """Raise ConfigError for a key that is not known, or a value that is not of its kind."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -168,6 +170,34 @@ def _parse_secret(value: object) -> str:
     return value
 
 
+def _parse_command(value: object) -> tuple[str, ...]:
+    """Words as a shell would part them, if it is text; no shell ever runs it."""
+    if isinstance(value, str):
+        words: object = shlex.split(value)  # raises ValueError for a quote without an end
+    else:
+        words = value
+    if not isinstance(words, list | tuple) or not words:
+        raise ValueError
+    for word in words:
+        if not isinstance(word, str) or "\0" in word:
+            raise ValueError(f"{word!r:.80} is not text; put it in quotes")
+    if not words[0].startswith("/"):
+        raise ValueError(f"{words[0]!r:.80} is not the absolute path of a program")
+    return tuple(words)
+
+
+def _parse_virtual_ip(value: object) -> tuple[str, str]:
+    """ADDRESS/PREFIX and the interface, or an empty text for it."""
+    text, _, nic = _parse_text(value).partition("@")
+    address, slash, prefix = text.partition("/")
+    ip = ip_address(address)
+    if not slash or not prefix.isdecimal() or not 0 < int(prefix) <= ip.max_prefixlen:
+        raise ValueError
+    if "@" in str(value) and not nic:
+        raise ValueError("no interface is named after the @")
+    return f"{ip}/{int(prefix)}", nic
+
+
 def _parse_size_or_auto(value: object) -> int:
     return AUTO if isinstance(value, str) and value.strip().lower() == "auto" else parse_size_bytes(value)
 
@@ -214,6 +244,12 @@ TEXT = Kind("text", _parse_text)
 NAME = Kind("a text of 1 to 64 letters, digits and . _ -, the first a letter or digit", _parse_name)
 SECRET = Kind("text", _parse_secret)
 PATH = Kind("a path", parse_path, str)
+COMMAND = Kind("a list of the absolute path of a program and its arguments", _parse_command, list)
+VIRTUAL_IP = Kind(
+    "ADDRESS/PREFIX or ADDRESS/PREFIX@INTERFACE such as 192.168.1.100/24@eth0",
+    _parse_virtual_ip,
+    lambda value: f"{value[0]}@{value[1]}" if value[1] else value[0],
+)
 SIZE_OR_AUTO = Kind(
     "a size such as 16MiB, 0 for no limit, or auto",
     _parse_size_or_auto,

@@ -25,6 +25,7 @@ from qpid_ha_config.errors import SettingsError, nearest
 from qpid_ha_config.kinds import (
     AUTO,
     BOOLEAN,
+    COMMAND,
     COORDINATOR,
     LEVEL,
     LISTENERS,
@@ -41,6 +42,7 @@ from qpid_ha_config.kinds import (
     TEXT,
     TLS_VERSION_LIST,
     TLS_VERSIONS,
+    VIRTUAL_IP,
     QueueArgument,
     ReplicationRule,
     Setting,
@@ -54,6 +56,7 @@ from qpid_ha_config.kinds import (
 KIB, MIB, TIB = 1024, 1024**2, 1024**4
 LARGEST_MESSAGE_BYTES: Final = 127 * MIB
 """A message has to fit into a record of the log (128 MiB), with the names of the queues that it joins."""
+PRIORITY_MAX: Final = 1000
 PRODUCERS_MAX: Final = 100_000
 """So that all of them fit into one frame to a backup."""
 _LONGEST_SOCKET_PATH = 107
@@ -178,6 +181,28 @@ class CoordinatorSettings:
     """After so long without a sign of life, it gives the lock of one agent to another."""
 
 
+@dataclass(frozen=True)
+class ActivationSettings:
+    """What the agent of a broker does (`qpid-ha-agent run`); the broker itself has no use for it."""
+
+    coordinator_loss: str = setting("ha.coordinator-loss", choice("continue", "stop"), "continue")
+    """What becomes of a primary while the coordinator is out of reach. `stop`: its agent demotes it."""
+    failback: str = setting("ha.failback", choice("stay", "preferred"), "stay")
+    """`preferred`: the primary hands over to a backup of higher priority that has been ready for a while."""
+    priority: int = setting("ha.priority", count(0, PRIORITY_MAX), 0)
+    """Of this broker as primary; its agent tells the others."""
+    failback_delay_s: float = setting("ha.failback-delay", duration(1, 86_400), 30.0)
+    """How long the other one has to be ready before that."""
+    virtual_ip: tuple[str, str] | None = setting("ha.virtual-ip", VIRTUAL_IP)
+    """ADDRESS/PREFIX, and the interface; an empty text: the one whose network holds it."""
+    on_promoted: tuple[str, ...] | None = setting("ha.on-promoted", COMMAND)
+    """Run when the broker has become primary."""
+    on_demoted: tuple[str, ...] | None = setting("ha.on-demoted", COMMAND)
+    """Run when it is primary no more, or dead."""
+    hook_timeout_s: float = setting("ha.hook-timeout", duration(0.1, 3600), 30.0)
+    """After so long either of them is killed."""
+
+
 _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "tls": TlsSettings,
@@ -186,6 +211,7 @@ _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
         "deduplication": DeduplicationSettings,
         "ha": HaSettings,
         "coordinator": CoordinatorSettings,
+        "activation": ActivationSettings,
     }
 )
 """The field of `BrokerSettings`, and what is in it."""
@@ -248,6 +274,7 @@ class BrokerSettings:
     deduplication: DeduplicationSettings = DeduplicationSettings()
     ha: HaSettings = HaSettings()
     coordinator: CoordinatorSettings = CoordinatorSettings()
+    activation: ActivationSettings = ActivationSettings()
 
     def __post_init__(self) -> None:
         if self.control_socket == Path():
@@ -460,6 +487,21 @@ def _check_coordinator(settings: BrokerSettings) -> None:
             raise SettingsError("ha.coordinator-tls", f"it is not true, and ha.coordinator-{name} is for TLS alone")
 
 
+def _check_activation(settings: BrokerSettings) -> None:
+    """Under Pacemaker no agent of ours decides: a wish that nobody would hear must not pass in silence."""
+    if settings.coordinator.url.property_set is None:
+        return
+    instead = {
+        "ha.failback": "prefer a node with a location constraint",
+        "ha.virtual-ip": "set the resource's parameter virtual_ip",
+        "ha.on-promoted": "use Pacemaker's alerts",
+        "ha.on-demoted": "use Pacemaker's alerts",
+    }
+    for key, advice in instead.items():
+        if settings.get(key) != TABLE[key].setting.show(TABLE[key].default):
+            raise SettingsError(key, f"Pacemaker decides with ha.coordinator: pacemaker; {advice}, docs/pacemaker.md")
+
+
 def _check_members(ha: HaSettings, listen: Sequence[Address]) -> None:
     count_of_brokers = len(ha.brokers_url)
     if not ha.brokers_url:
@@ -484,4 +526,5 @@ _CHECKS: Final = (
     _check_logins,
     _check_cluster,
     _check_coordinator,
+    _check_activation,
 )

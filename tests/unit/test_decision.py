@@ -20,6 +20,8 @@ CATCHUP = Known(state=State.CATCHUP, has_data=True)
 PRIMARY = Known(state=State.PRIMARY, has_data=True, lock=LockView.HELD)
 LOADING = Known(state=State.LOADING)
 DEAD = Known(alive=False, deaths=1)
+PAUSE = "paused by root on node1"
+REQUESTS = (Action.PROMOTE, Action.DEMOTE, Action.HAND_OVER, Action.FAIL_BACK)
 
 
 def held(known: Known, **more: object) -> Known:
@@ -105,6 +107,45 @@ STORY = {
     "but must end": (replace(PRIMARY, stopping=True, stop_asked_s=20.0), Action.KILL_BROKER),
     "and the lock goes last": (held(DEAD, stopping=True), Action.RELEASE_LOCK),
     "that is all": (replace(DEAD, stopping=True), Action.EXIT),
+    "a preferred backup gets the place": (replace(PRIMARY, failback_to="b"), Action.FAIL_BACK),
+    "it is asked once": (replace(PRIMARY, failback_to="b", is_asked=True), Action.WAIT),
+    "not in the moment after an attempt": (replace(PRIMARY, failback_to="b", pause_s=0.1), Action.WAIT),
+    "not without the coordinator": (replace(PRIMARY, failback_to="b", recordless_s=0.1), Action.WAIT),
+    "not before the lock is where it belongs": (waiting(PRIMARY, failback_to="b"), Action.WAIT),
+    "nor from one whom the record has replaced": (replace(PRIMARY, failback_to="b", disowned_s=1.0), Action.DEMOTE),
+    "in a pause the primary serves": (replace(PRIMARY, paused=PAUSE), Action.WAIT),
+    "and stays, preferred or not": (replace(PRIMARY, paused=PAUSE, failback_to="b"), Action.WAIT),
+    "silent or not": (replace(PRIMARY, paused=PAUSE, silent_s=600.0), Action.WAIT),
+    "recorded or not": (replace(PRIMARY, paused=PAUSE, disowned_s=10.0), Action.WAIT),
+    "while somebody works on the coordinator": (
+        replace(PRIMARY, paused=PAUSE, recordless_s=600.0),
+        Action.WAIT,
+    ),
+    "the lock follows one that an operator made": (
+        replace(PRIMARY, paused=PAUSE, lock=LockView.NONE),
+        Action.ACQUIRE_LOCK,
+    ),
+    "in a pause nobody queues": (replace(READY, paused=PAUSE), Action.WAIT),
+    "nor stays in the queue": (waiting(READY, paused=PAUSE), Action.RELEASE_LOCK),
+    "nobody is promoted": (held(ORPHANED, paused=PAUSE), Action.RELEASE_LOCK),
+    "nor as a new cluster": (replace(NEW, paused=PAUSE), Action.WAIT),
+    "nor beside an agent that hangs": (replace(ORPHANED, paused=PAUSE, lease_silent_s=9.0), Action.WAIT),
+    "no silent backup is killed": (replace(READY, paused=PAUSE, silent_s=600.0), Action.WAIT),
+    "no start that never ends": (replace(STARTED, paused=PAUSE, silent_s=600.0), Action.WAIT),
+    "no dead broker is started": (replace(DEAD, paused=PAUSE, dead_for_s=60.0), Action.WAIT),
+    "but its lock is free": (held(DEAD, paused=PAUSE), Action.RELEASE_LOCK),
+    "who starts an agent starts its broker": (Known(alive=False, paused=PAUSE), Action.START_BROKER),
+    "who stops one has it hand over": (replace(PRIMARY, paused=PAUSE, stopping=True), Action.HAND_OVER),
+    "and stops its broker, silent or not": (
+        replace(READY, paused=PAUSE, stopping=True, silent_s=60.0),
+        Action.STOP_BROKER,
+    ),
+    "which must end, too": (
+        replace(READY, paused=PAUSE, stopping=True, stop_asked_s=20.0),
+        Action.KILL_BROKER,
+    ),
+    "an agent that has not asked for a pause promotes nobody": (replace(ORPHANED, is_informed=False), Action.WAIT),
+    "not even at a first start": (replace(NEW, is_informed=False), Action.WAIT),
     "a broker without a cluster is kept running": (Known(state=State.STANDALONE), Action.WAIT),
     "a broker that somebody stops is left to it": (Known(state=State.STOPPING), Action.WAIT),
     "and lets others have the lock": (held(Known(state=State.STOPPING)), Action.RELEASE_LOCK),
@@ -117,6 +158,23 @@ def test_the_story(title: str) -> None:
     decision = decide(known)
     assert decision.action is action, decision.why
     assert decision.why
+
+
+WITHOUT_COORDINATOR = {
+    "for a short time it serves": (replace(PRIMARY, recordless_s=4.9), Action.WAIT),
+    "then it is demoted": (replace(PRIMARY, recordless_s=5.0), Action.DEMOTE),
+    "whatever became of its lock": (replace(PRIMARY, lock=LockView.LOST, recordless_s=9.0, pause_s=4.0), Action.DEMOTE),
+    "once": (replace(PRIMARY, recordless_s=5.0, is_asked=True), Action.WAIT),
+    "and waits to be promoted": (replace(ORPHANED, recordless_s=9.0), Action.ACQUIRE_LOCK),
+    "but not while somebody works on the coordinator": (replace(PRIMARY, paused=PAUSE, recordless_s=9.0), Action.WAIT),
+}
+
+
+@pytest.mark.parametrize("title", WITHOUT_COORDINATOR)
+def test_the_story_where_nobody_shall_serve_without_the_coordinator(title: str) -> None:
+    known, action = WITHOUT_COORDINATOR[title]
+    decision = decide(known, Limits(serves_recordless=False))
+    assert decision.action is action, decision.why
 
 
 def every_situation() -> Iterator[Known]:
@@ -134,6 +192,11 @@ def every_situation() -> Iterator[Known]:
             yield replace(known, disowned_s=10.0)
             yield replace(known, lease_silent_s=3.0)
             yield replace(known, recordless_s=5.0)
+            yield replace(known, failback_to="b")
+            yield replace(known, is_informed=False, lease_silent_s=3.0)
+            yield replace(known, paused=PAUSE, failback_to="b", lease_silent_s=3.0, disowned_s=10.0, recordless_s=5.0)
+            yield replace(known, paused=PAUSE, alive=False, deaths=1, dead_for_s=10.0)
+            yield replace(known, paused=PAUSE, stopping=True)
             yield replace(known, alive=False)
             yield replace(known, alive=False, deaths=1, dead_for_s=10.0)
             for tried, stop_asked_s in itertools.product((False, True), (None, 0.0, 20.0)):
@@ -148,7 +211,10 @@ def broken_promises(known: Known) -> Iterator[str]:
         yield "the lock of a dead broker is let go before anything else"
     if action is Action.START_BROKER and (known.alive or known.stopping):
         yield "one broker, and none when stopping"
-    if action in (Action.PROMOTE, Action.DEMOTE, Action.HAND_OVER) and (known.is_asked or not known.alive):
+    by_itself = (*REQUESTS, Action.START_BROKER, Action.STOP_BROKER, Action.KILL_BROKER)
+    if known.paused and not known.stopping and action in by_itself:
+        yield "in a pause an agent leaves its broker alone"
+    if action in REQUESTS and (known.is_asked or not known.alive):
         yield "one request at a time, and to a living broker"
     has_right = known.lock is LockView.HELD and not known.refusal
     has_waited = known.lock is not LockView.HELD and known.lease_silent_s >= LIMITS.lease_s and not known.pause_s
@@ -161,7 +227,7 @@ def broken_promises(known: Known) -> Iterator[str]:
         yield "no promotion while there is a primary, nor of half a copy"
     if action in (Action.TRY_LOCK, Action.ACQUIRE_LOCK) and known.lock is not LockView.NONE:
         yield "who has or awaits the lock does not ask for it again"
-    if action in (Action.DEMOTE, Action.HAND_OVER) and known.state is not State.PRIMARY:
+    if action in (Action.DEMOTE, Action.HAND_OVER, Action.FAIL_BACK) and known.state is not State.PRIMARY:
         yield "only a primary can be demoted"
     keeps = known.lock is not LockView.LOST or known.stopping
     if action is Action.RELEASE_LOCK and known.alive and known.state is State.PRIMARY and keeps:
@@ -172,7 +238,7 @@ def broken_promises(known: Known) -> Iterator[str]:
         yield "nothing is left behind"
     is_silent = known.silent_s >= LIMITS.silence_s(known.is_working)
     silent_primary = known.alive and known.state is State.PRIMARY and is_silent
-    if silent_primary and known.stop_asked_s is None and action is not Action.KILL_BROKER:
+    if silent_primary and known.stop_asked_s is None and not known.paused and action is not Action.KILL_BROKER:
         yield "a silent primary is fenced"
 
 

@@ -115,12 +115,39 @@ def test_quantities_are_read_back_as_they_are_shown(size_bytes: int, duration_ms
     assert parse_duration_s(shown) == pytest.approx(duration_ms / 1000)
 
 
+@pytest.mark.parametrize("text", ["[/bin/mail, -s, a b, root]", "/bin/mail -s 'a b' root"])
+def test_a_program_is_a_list_or_is_parted_into_words_as_a_shell_would(tmp_path: Path, text: str) -> None:
+    settings = settings_of(tmp_path, f"ha.on-promoted: {text if text[0] == '[' else repr(text)}")
+    assert settings.activation.on_promoted == ("/bin/mail", "-s", "a b", "root")
+    assert settings.get("ha.on-promoted") == ["/bin/mail", "-s", "a b", "root"]
+
+
+@pytest.mark.parametrize("text", ["192.168.1.100/24", "192.168.1.100/24@eth0", "2001:db8::100/64@bond0.7"])
+def test_a_virtual_ip_is_shown_as_it_is_written(tmp_path: Path, text: str) -> None:
+    assert settings_of(tmp_path, f"ha.virtual-ip: {text}").get("ha.virtual-ip") == text
+
+
 # --- what goes wrong --------------------------------------------------------------------------------------
 
 CLUSTER = "ha.cluster: true\nha.brokers-url: amqp://127.0.0.1:5672,127.0.0.1:5673,127.0.0.1:5674\n"
 
 WRONG_FILES = [
     # (file, what the one line must name)
+    ("ha: {coordinator-loss: die}", ["ha.coordinator-loss", "'die'", "continue, stop"]),
+    ("ha: {failback: always}", ["ha.failback", "'always'", "stay, preferred"]),
+    ("ha: {priority: 1001}", ["ha.priority", "1001", "from 0 to 1000"]),
+    ("ha: {failback-delay: 0}", ["ha.failback-delay", "0", "from 1s"]),
+    ("ha: {on-promoted: run-me}", ["ha.on-promoted", "'run-me'", "absolute path"]),
+    ("ha: {on-demoted: [/bin/x, 5]}", ["ha.on-demoted", "5 is not text", "quotes"]),
+    ('ha: {on-demoted: "/bin/x \'y"}', ["ha.on-demoted", "No closing quotation"]),
+    ("ha: {on-promoted: []}", ["ha.on-promoted", "list"]),
+    ("ha: {virtual-ip: 10.0.0.9}", ["ha.virtual-ip", "ADDRESS/PREFIX@INTERFACE"]),
+    ("ha: {virtual-ip: node1/24}", ["ha.virtual-ip", "'node1'"]),
+    ("ha: {virtual-ip: 10.0.0.9/33}", ["ha.virtual-ip", "10.0.0.9/33"]),
+    ("ha: {virtual-ip: 10.0.0.9/24@}", ["ha.virtual-ip", "no interface"]),
+    ("ha: {coordinator: pacemaker, failback: preferred}", ["ha.failback", "location constraint", "docs/pacemaker.md"]),
+    ("ha: {coordinator: pacemaker, virtual-ip: 10.0.0.9/24}", ["ha.virtual-ip", "virtual_ip"]),
+    ("ha: {coordinator: pacemaker, on-demoted: /bin/x}", ["ha.on-demoted", "alerts"]),
     ("max-conections: 5", ["max-conections", "max-connections"]),
     ("max_connections: 5", ["max_connections", "max-connections"]),
     ("tls: {certficate: /x}", ["tls.certficate", "tls.certificate"]),
