@@ -37,6 +37,10 @@ def pytest_collection_finish() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write down what the stories in tests/golden say now")
+    parser.addoption(
+        "--clusters", type=int, metavar="N",
+        help="have tests/pipeline/test_random_fleets.py check every job on each of N random clusters",
+    )  # fmt: skip
 
 
 @pytest.hookimpl(optionalhook=True)

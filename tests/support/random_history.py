@@ -74,8 +74,8 @@ class Store(WrittenJournal):
 
     def truncate(self, lsn: int) -> None:
         """Take back what is behind that LSN."""
-        self.committed = min(self.committed, lsn)
         self.take_back(lsn)
+        self.committed = min(self.committed, lsn)
         self.turns = [turn for turn in self.turns if turn[-1].lsn <= lsn]
         self.history = [entry for entry in self.history if entry[2] <= lsn]
 
