@@ -78,9 +78,26 @@ mode_option = click.option(
     help="What damage means: an error, or rows that are left out and counted.",
 )  # fmt: skip
 
-summary_option = click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), help="The outcome as JSON, in a file."
-)
+
+def _writable(_context: click.Context, _option: click.Parameter, output: Path | None) -> Path | None:
+    """The same. Ends the job, before it begins, where that file cannot be written."""
+    from .outputs import check_file
+
+    if output is not None:
+        try:
+            check_file(output)
+        except PipelineError as error:
+            raise JobFailure(error.reason) from None
+    return output
+
+
+def file_option(text: str, *, required: bool = False) -> Callable[[F], F]:
+    """`--output`, one file, which this process writes in the end."""
+    kind = click.Path(dir_okay=False, path_type=Path)
+    return click.option("--output", type=kind, required=required, callback=_writable, help=text)
+
+
+summary_option = file_option("The outcome as JSON, in a file.")
 
 
 def seen_options(command: F) -> F:
@@ -124,7 +141,8 @@ def stores(stores: tuple[str, ...], where: Where, form: str, output: Path | None
     with _job("looking at stores", where) as spark:
         found = verdict(spark, stores)
     document = json.dumps({"verdict": type(found).__name__.lower(), **_plain(found)}, indent=2, default=str)
-    _write(output, document)
+    if output is not None:
+        _write(output, document + "\n")
     if form == "json":
         click.echo(document)
     else:
@@ -154,12 +172,16 @@ def consolidate(
 
     Exit code 1: a store was left out.
     """
-    from .jobs.consolidate import Consolidated, check_apart, good_rows, rows, snapshots
+    from .jobs.consolidate import Consolidated, check_apart, check_rows, good_rows, rows, snapshots
     from .journal.remote import joined
+    from .outputs import check_directory
 
     events = joined(output, "events")
     with _job("consolidating", where) as spark:
         check_apart(spark, stores, output)
+        check_directory(spark, output)
+        if what != "snapshots":
+            check_rows(spark, events, is_new=mode == "permissive")
         folded = snapshots(spark, stores, joined(output, "stores")) if what != "rows" else []
         if what == "snapshots":
             count = 0
@@ -178,10 +200,10 @@ def consolidate(
 @main.command()
 @job_options
 @mode_option
-@click.option("--output", type=click.Path(dir_okay=False), help="An HTML page with plots.")
+@file_option("An HTML page with plots.")
 @seen_options
 def failovers(
-    stores: tuple[str, ...], where: Where, form: str, mode: str, output: str | None, **seen: Any
+    stores: tuple[str, ...], where: Where, form: str, mode: str, output: Path | None, **seen: Any
 ) -> None:  # fmt: skip
     """Who led when, how long nobody did, and how far backups lagged behind."""
     from .jobs.failover_report import page
@@ -190,8 +212,8 @@ def failovers(
     with _job("reading journals", where) as spark:
         changes, gaps = _seen(spark, **seen)
         found = timelines(_journal(spark, stores, mode, COLUMNS, replicas="all"), changes, seen["link_timeout"])
-    if output:
-        Path(output).write_text(page(found, gaps), encoding="utf-8")
+    if output is not None:
+        _write(output, page(found, gaps))
     if form == "json":
         click.echo(json.dumps({"clusters": _plain(found), "client_gaps": _plain(gaps)}, indent=2))
         return
@@ -200,19 +222,19 @@ def failovers(
     if gaps is not None:
         click.echo("what clients saw: the longest times in which messages were sent, and none was confirmed")
         _print_rows([{**gap._asdict(), "seconds": gap.seconds} for gap in gaps], ("begin_s", "end_s", "seconds"))
-    if output:
-        click.echo(f"report: {Path(output).absolute()}")
+    if output is not None:
+        click.echo(f"report: {output.absolute()}")
 
 
 @main.command()
 @job_options
 @mode_option
-@click.option("--output", type=click.Path(dir_okay=False), required=True, help="The HTML page.")
+@file_option("The HTML page.", required=True)
 @click.option("--since", type=click.DateTime(_TIMES), help="UTC: what was before counts to the depth at the beginning.")
 @click.option("--until", type=click.DateTime(_TIMES), help="UTC.")
 @seen_options
 def report(
-    stores: tuple[str, ...], where: Where, form: str, mode: str, output: str, since: datetime | None,
+    stores: tuple[str, ...], where: Where, form: str, mode: str, output: Path, since: datetime | None,
     until: datetime | None, **seen: Any,
 ) -> None:  # fmt: skip
     """What went through queues over time, how long it took, and who led meanwhile: one page for people."""
@@ -225,11 +247,11 @@ def report(
         activities = activity.activities(_journal(spark, stores, mode, activity.COLUMNS), *limits)
         all_copies = _journal(spark, stores, mode, failovers.COLUMNS, replicas="all")
         led = failovers.timelines(all_copies, changes, seen["link_timeout"])
-    Path(output).write_text(page(activities, led, gaps), encoding="utf-8")
+    _write(output, page(activities, led, gaps))
     if form == "json":
         click.echo(json.dumps({"activities": _plain(activities), "clusters": _plain(led), "client_gaps": _plain(gaps)}))
     else:
-        click.echo(f"report: {Path(output).absolute()}")
+        click.echo(f"report: {output.absolute()}")
 
 
 def _moment(at: datetime | None, default: float) -> float:
@@ -281,9 +303,14 @@ def audit(
     """Did every confirmed message arrive, once and in order?"""
     from .jobs.audit import JOURNAL_COLUMNS
     from .jobs.audit import audit as judge
+    from .jobs.consolidate import check_apart
     from .jobs.history import read_history
+    from .outputs import check_directory
 
     with _job("auditing", where) as spark:
+        if output:
+            check_apart(spark, stores, output, histories=history)
+            check_directory(spark, output)
         counting, discarded = (
             _journal(spark, stores, mode, JOURNAL_COLUMNS, replicas=which) for which in ("one", "discarded")
         )
@@ -332,13 +359,16 @@ def replay(
         to = WriteOptions.parse(to_whom)
         count = send(_journal(spark, stores, mode, COLUMNS, queue=queue, view=view, **given), to)
     document = json.dumps({"sent": count})
-    _write(output, document)
+    if output is not None:
+        _write(output, document + "\n")
     click.echo(document if form == "json" else f"{count} messages sent")
 
 
-def _write(output: Path | None, document: str) -> None:
-    if output is not None:
-        output.write_text(document + "\n", encoding="utf-8")
+def _write(output: Path, text: str) -> None:
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise JobFailure(f"--output {output}: {error.strerror}") from None
 
 
 def _journal(

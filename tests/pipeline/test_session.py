@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from qpid_ha_pipeline import register
 from qpid_ha_pipeline.session import limit_shuffle_partitions, session
+from written_journal import WrittenJournal
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 SESSIONS = """
@@ -67,6 +69,24 @@ def test_a_number_of_partitions_in_sparks_own_configuration_stays(spark: SparkSe
     limit_shuffle_partitions(session)
 
     assert session.conf.get(PARTITIONS) == spark.sparkContext.getConf().get(PARTITIONS) == "2"
+
+
+def test_another_session_of_the_same_application_has_the_sources_once_they_are_registered_there(
+    spark: SparkSession, journal: WrittenJournal
+) -> None:
+    """Also while the first one is the active session, which stays that."""
+    journal.start(1)
+    journal.declare("orders")
+    other = spark.newSession()
+    assert spark._jvm is not None
+    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+
+    register(other)
+
+    assert spark._jvm.SparkSession.getActiveSession().get().equals(spark._jsparkSession)
+    for each in (other, spark):
+        assert each.read.format("qpid-journal").load(str(journal.data_dir)).count() == 2
+    register(other)
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def rows(spark: SparkSession, paths: Sequence[str], output: str, *, fail_on_data
 
     There is a directory for each cluster, set and day. Raises PipelineError; what is there stays as it was.
     """
-    _require_log(spark, output)
+    check_rows(spark, output, is_new=False)
     reader = spark.readStream.format("qpid-journal").option("paths", json.dumps(list(paths)))
     reader = reader.option("failOnDataLoss", str(fail_on_data_loss).lower())
     table = reader.load().withColumn("day", sql.to_date("written_at"))
@@ -97,12 +97,8 @@ def good_rows(spark: SparkSession, paths: Sequence[str], output: str) -> int:
     """
     reader = spark.read.format("qpid-journal").option("paths", json.dumps(list(paths))).option("mode", "permissive")
     table = reader.option("severalClusters", "true").load().withColumn("day", sql.to_date("written_at"))
-    try:
-        table.write.mode("error").partitionBy(*_PARTITIONS).parquet(output)
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_ALREADY_EXISTS":
-            raise
-        raise PipelineError(f"{output}: is there already, and to rows of a damaged journal none can be added") from None
+    check_rows(spark, output, is_new=True)
+    table.write.mode("error").partitionBy(*_PARTITIONS).parquet(output)
     return int(spark.read.parquet(output).count())
 
 
@@ -113,29 +109,46 @@ _LOG = "_spark_metadata"
 """Which files count: Spark's file sink writes it, and Spark reads by it."""
 
 
-def _require_log(spark: SparkSession, output: str) -> None:
-    """Raises PipelineError where rows lie that no log knows: they would not count any more once there is one."""
-    for name in (output, joined(output, _LOG)):
-        try:
-            spark.read.format("binaryFile").load(name).limit(0).collect()
-        except AnalysisException as error:
-            if error.getCondition() != "PATH_NOT_FOUND":
-                raise
-            if name == output:
-                return  # the first run
-            raise PipelineError(
-                f"{output}: was not made by runs that add to each other: move it away, or choose another --output"
-            ) from None
+def check_rows(spark: SparkSession, output: str, *, is_new: bool) -> None:
+    """Raises PipelineError where no rows can come to OUTPUT.
+
+    `is_new`: nothing may be there. Else no rows that no log knows: they would not count any more once there is one.
+    """
+    if not _is_there(spark, output):
+        return
+    if is_new:
+        raise PipelineError(f"{output}: is there already, and to rows of a damaged journal none can be added")
+    if not _is_there(spark, joined(output, _LOG)):
+        raise PipelineError(
+            f"{output}: was not made by runs that add to each other: move it away, or choose another --output"
+        )
 
 
-def check_apart(spark: SparkSession, paths: Sequence[str], output: str, resource_set: str = JournalOptions.set) -> None:
-    """Raises PipelineError where the output lies in a store or around one, and where a store lies in another one."""
-    on_an_executor(spark, lambda: _check_apart(paths, output, resource_set))
+def _is_there(spark: SparkSession, path: str) -> bool:
+    try:
+        spark.read.format("binaryFile").load(path).limit(0).collect()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return False
+    return True
 
 
-def _check_apart(paths: Sequence[str], output: str, resource_set: str) -> None:
+def check_apart(
+    spark: SparkSession, paths: Sequence[str], output: str, resource_set: str = JournalOptions.set, *,
+    histories: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Raises PipelineError where the output lies in a store or around one, or around a history of clients; and where a
+    store lies in another one."""
+    on_an_executor(spark, lambda: _check_apart(paths, output, resource_set, histories))
+
+
+def _check_apart(paths: Sequence[str], output: str, resource_set: str, histories: Sequence[str]) -> None:
     found = {_absolute(directory.parent): directory.parent for directory in find(tuple(paths), resource_set)}
     where = _absolute(output)
+    for history in histories:
+        if _is_within(_absolute(history), where):
+            raise PipelineError(f"--output {output}: the history {history} must not be in it: choose another")
     for absolute, store in found.items():
         if _is_within(where, absolute) or _is_within(absolute, where):
             raise PipelineError(
