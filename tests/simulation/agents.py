@@ -2,13 +2,13 @@
 
 What decides (`decide`, `Tenure`, `LeaseWatch`, `BrokerView`) is the product's. What is here takes the place of its
 loop: it asks the broker, looks at the lock and at the record, and does what was decided. An agent can hang: it keeps
-the lock then, as a stopped process does, and if it waits for the lock it still gets it.
+the lock then, as a stopped process does, and if it waits for the lock it still gets it. Where the lock rests on a
+session (`SessionLock`), it loses it to the next one when that is over.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from qpid_ha_agent.broker_view import BrokerView
@@ -18,6 +18,7 @@ from qpid_ha_agent.tenure import LeaseWatch, Tenure
 from qpid_ha_broker.ha.effects import ClusterRecord, DemoteAsked, PromoteAsked, SwitchoverAsked
 from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.states import State
+from simulation.leases import AgentLock, PrimaryLock, SessionLock
 from simulation.node import Node, Violation
 from simulation.operator import Operator
 from simulation.register import Register
@@ -29,61 +30,21 @@ POLL_S = 0.5
 HURRIED_POLL_S = 0.05
 ANSWER_S = 0.001, 0.02
 LEADER_WITHIN_S = 12.0
-"""A link that is given up after 3 s, a lease that expires after 3 s, and attempts that fail."""
+"""A link that is given up after 3 s, a lease that expires after 3 or 4 s, and attempts that fail."""
 OPERATOR_AFTER_S = 8.0
 CAUSE = "the agent of "
-
-
-class PrimaryLock:
-    """The promise: one agent at most holds it, and the others get it in the order in which they asked."""
-
-    def __init__(self) -> None:
-        self.holder: Agent | None = None
-        self.renewal = ""
-        self._queue: deque[Agent] = deque()
-        self._renewals = 0
-
-    def view_of(self, agent: Agent) -> LockView:
-        if self.holder is agent:
-            return LockView.HELD
-        return LockView.WAITING if agent in self._queue else LockView.NONE
-
-    def try_now(self, agent: Agent) -> bool:
-        if self.holder is None:
-            self._give_to(agent)
-        return self.holder is agent
-
-    def wait_for(self, agent: Agent) -> None:
-        if not self.try_now(agent) and agent not in self._queue:
-            self._queue.append(agent)
-
-    def release(self, agent: Agent) -> None:
-        """Let it go, or leave the queue."""
-        if agent in self._queue:
-            self._queue.remove(agent)
-        if self.holder is agent:
-            self.holder, self.renewal = None, ""
-            if self._queue:
-                self._give_to(self._queue.popleft())
-
-    def renew(self, agent: Agent) -> None:
-        if self.holder is agent:
-            self._renewals += 1
-            self.renewal = f"{agent.node.name} {self._renewals}"
-
-    def _give_to(self, agent: Agent) -> None:
-        self.holder = agent
-        self.renew(agent)
 
 
 class Agent:
     """One agent. What it knows of its broker is what that answered last."""
 
     def __init__(
-        self, schedule: Schedule, draw: random.Random, trace: Trace, node: Node, lock: PrimaryLock, register: Register
+        self, schedule: Schedule, draw: random.Random, trace: Trace, node: Node, lock: AgentLock, register: Register
     ) -> None:
         self.node = node
         self.is_hanging = False
+        self.is_cut = False
+        """It cannot reach the coordinator."""
         self.refusals: list[str] = []
         self._schedule = schedule
         self._draw = draw
@@ -96,6 +57,14 @@ class Agent:
         schedule.after(LOOK_S * draw.random(), self._look)
         schedule.after(POLL_S * draw.random(), self._poll)
         schedule.after(POLL_S * draw.random(), self._coordinate)
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def has_power(self) -> bool:
+        return self.node.has_power
 
     def _begin(self) -> None:
         """A new agent, as after a start of its machine."""
@@ -122,7 +91,7 @@ class Agent:
             self._tenure.forgive(now_s)
         self._looked_s = now_s
         if not self.node.has_power:  # nor has the agent
-            self._lock.release(self)
+            self._lock.lose_power(self)
             self._begin()
             return
         self._watch_process(now_s)
@@ -197,12 +166,13 @@ class Agent:
         now_s = self._schedule.now_s
         if self.is_hanging:
             return
-        if self._register.is_down:
+        is_away = self._register.is_down or self.is_cut
+        self._lock.check(self, is_away)
+        if is_away:
             self._lease_watch.forget()
             self._record_lost_at_s = now_s if self._record_lost_at_s is None else self._record_lost_at_s
             return
         self._record, self._record_lost_at_s = self._register.record, None
-        self._lock.renew(self)
         is_behind = self._lock.view_of(self) is LockView.WAITING or self._is_shut_out
         if self._lock.renewal and is_behind:
             self._lease_watch.note(self._lock.renewal, now_s)
@@ -224,7 +194,8 @@ class Agent:
                 if self._is_shut_out:
                     self._pause()
             case Action.ACQUIRE_LOCK:
-                self._lock.wait_for(self)
+                if not self._lock.wait_for(self):
+                    self._pause()
             case Action.RELEASE_LOCK:
                 if self._lock.view_of(self) is LockView.HELD:
                     self._pause()
@@ -288,14 +259,18 @@ class Agents:
         register: Register,
         operator: Operator,
         is_reachable: Callable[[Node], bool],
+        sessions: SessionLock | None = None,
     ) -> None:
         self._schedule = schedule
         self._nodes = nodes
         self._register = register
         self._operator = operator
         self._is_reachable = is_reachable
-        self._lock = PrimaryLock()
-        self._agents = [Agent(schedule, draw, trace, node, self._lock, register) for node in nodes]
+        self.sessions = sessions
+        lock = PrimaryLock() if sessions is None else sessions
+        self._agents = [Agent(schedule, draw, trace, node, lock, register) for node in nodes]
+        if sessions is not None:
+            sessions.join(self._agents)
         self.is_careful = False
         self.last_in_sync: dict[str, int] = {}
         self._handed_over_to = ""
@@ -366,6 +341,7 @@ class Agents:
             and not node.is_paused
             and not node.slow_s
             and not self._agents[node.index].is_hanging
+            and not self._agents[node.index].is_cut
             and self._is_reachable(node)
             and node.name in record.members
             and node.name in node.member.status.members

@@ -19,6 +19,7 @@ from simulation.clients import Administrator, ConsumingClient, Publisher, Shop
 from simulation.codec import recoded
 from simulation.custody import Custody, Process
 from simulation.faults import Faults
+from simulation.leases import SessionLock
 from simulation.ledger import Excuse, Ledger, Terms
 from simulation.manager import Manager
 from simulation.network import Network
@@ -144,9 +145,14 @@ class Cluster:
     def _make_manager(self, operator: Operator) -> Manager | Agents:
         draw = self._draw("manager")
         if self.plan.has_agents:
+            sessions = None
+            if self.plan.session_timeout_s:
+                sessions = SessionLock(
+                    self.schedule, self._draw("sessions"), self.plan.session_timeout_s, lambda: self.register.is_down
+                )
             agents = Agents(
                 self.schedule, draw, self.trace, self.nodes, self.register, operator,
-                lambda node: not self.faults.is_isolated(node),
+                lambda node: not self.faults.is_isolated(node), sessions,
             )  # fmt: skip
             self.faults.agents = agents
             return agents

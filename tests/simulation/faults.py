@@ -11,6 +11,7 @@ from qpid_ha_broker.ha.effects import DemoteAsked, PromoteAsked, ShutdownAsked, 
 from simulation.agents import Agents
 from simulation.custody import Custody
 from simulation.damage import Damage, machine_of
+from simulation.leases import SessionLock
 from simulation.ledger import Ledger
 from simulation.network import Network
 from simulation.node import Node
@@ -83,6 +84,9 @@ class Faults:
             Kind.RECORD_PUT_BACK: lambda fault, *_: damage.record_put_back(fault),
             Kind.RECORD_LATE: self._record_late,
             Kind.AGENT_HANGS: self._agent_hangs,
+            Kind.SESSION_EXPIRED: self._session_expired,
+            Kind.AGENT_CUT: self._agent_cut,
+            Kind.COORDINATOR_EMPTIED: self._coordinator_emptied,
         }
 
     def plan(self, faults: Sequence[Fault]) -> None:
@@ -248,6 +252,31 @@ class Faults:
             agent.is_hanging = False
 
         self._later(fault, undo)
+
+    def _session_expired(self, fault: Fault, node: Node, other: Node) -> None:
+        agents, sessions = self._with_sessions()
+        sessions.expire(agents.agent_of(node))
+
+    def _agent_cut(self, fault: Fault, node: Node, other: Node) -> None:
+        agent = self._with_sessions()[0].agent_of(node)
+        agent.is_cut = True
+        if fault.detail:
+            self._register.cut_off.add(node.name)
+
+        def undo() -> None:
+            agent.is_cut = False
+            self._register.cut_off.discard(node.name)
+
+        self._later(fault, undo)
+
+    def _coordinator_emptied(self, fault: Fault, node: Node, other: Node) -> None:
+        self._with_sessions()[1].lose_all()
+        self.damage.record_lost()
+
+    def _with_sessions(self) -> tuple[Agents, SessionLock]:
+        if self.agents is None or self.agents.sessions is None:
+            raise ValueError("there are no agents whose lock rests on sessions")
+        return self.agents, self.agents.sessions
 
     def _record_late(self, fault: Fault, node: Node, other: Node) -> None:
         self._register.writes_late = True

@@ -415,10 +415,10 @@ class Node(MemberHarness):
 
     def read_record(self, number: int) -> None:
         is_backup = isinstance(self.member.role, Following)
-        self._world.register.read(number, self._reply(), is_backup=is_backup)
+        self._world.register.read(number, self._reply(), self.name, is_backup=is_backup)
 
     def write_record(self, number: int, expected: fx.ClusterRecord, wanted: fx.ClusterRecord) -> None:
-        self._world.register.write(number, expected, wanted, self._reply())
+        self._world.register.write(number, expected, wanted, self._reply(), self.name)
 
     def give_to_store(self, request: StoreRequest) -> None:
         if self.store is not None:

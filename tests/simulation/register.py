@@ -35,16 +35,20 @@ class Register:
         self._first_asked_s: dict[str, float] = {}
         """When a record of each cluster was wanted for the first time."""
         self.is_down = False
+        self.cut_off: set[str] = set()
+        """Brokers that cannot reach it."""
         self.is_outdated = False
         """What it keeps was lost or put back, and no broker has written it since: nobody may lead by it."""
         self.writes_late = False
         """Each write fails for whoever wanted it, and takes effect after that."""
 
-    def read(self, number: int, reply: Callable[[RecordRead], None], *, is_backup: bool = False) -> None:
+    def read(
+        self, number: int, reply: Callable[[RecordRead], None], asker: str = "", *, is_backup: bool = False
+    ) -> None:
         draw = self._draw_of_backups if is_backup else self._draw
 
         def arrived() -> None:
-            if self._is_lost(draw):
+            if asker in self.cut_off or self._is_lost(draw):
                 self._fail(lambda: reply(RecordRead(number, None, "no answer")))
                 return
             found = RecordRead(number, self.record)
@@ -53,7 +57,12 @@ class Register:
         self._schedule.after(self._delay_s(draw), arrived)
 
     def write(
-        self, number: int, expected: ClusterRecord, wanted: ClusterRecord, reply: Callable[[RecordWritten], None]
+        self,
+        number: int,
+        expected: ClusterRecord,
+        wanted: ClusterRecord,
+        reply: Callable[[RecordWritten], None],
+        asker: str = "",
     ) -> None:
         draw = self._draw_of_begins if wanted == expected._replace(claimed=False) else self._draw
         self._first_asked_s.setdefault(wanted.cluster, self._schedule.now_s)
@@ -69,7 +78,7 @@ class Register:
             compare_and_set()
 
         def arrived() -> None:
-            if self._is_lost(draw):
+            if asker in self.cut_off or self._is_lost(draw):
                 self._fail(lambda: reply(RecordWritten(number, False, None, "no answer")))
                 return
             if self.writes_late:

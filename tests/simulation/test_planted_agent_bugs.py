@@ -13,6 +13,7 @@ from qpid_ha_agent.decision import LockView
 from qpid_ha_agent.tenure import Tenure
 from qpid_ha_broker.ha.promotion import Promotion
 from simulation.cluster import run
+from simulation.leases import LockUser, SessionLock
 from simulation.plan import PRIMARY, Fault, Kind, Plan, draw_plan
 from simulation.planted import found_by
 
@@ -44,6 +45,19 @@ def test_a_lock_that_a_hanging_agent_keeps_is_found(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(decision, "_is_lease_expired", lambda known, limits: False)
 
     assert "nobody leads" in found_by(monkeypatch, with_faults(HANGING_AGENT, DEAD_PRIMARY)).problem
+
+
+def test_a_session_that_lives_on_while_its_agent_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats by a thread of their own would do that. Nobody else sees that the holder is silent: with sessions it
+    writes nothing that others could look at."""
+
+    def can_reach(self: SessionLock, agent: LockUser) -> bool:
+        return agent.has_power and not agent.is_cut
+
+    monkeypatch.setattr(SessionLock, "_can_reach", can_reach)
+
+    plans = (replace(plan, session_timeout_s=2.0) for plan in with_faults(HANGING_AGENT, DEAD_PRIMARY))
+    assert "nobody leads" in found_by(monkeypatch, plans).problem
 
 
 def test_demoting_a_primary_that_the_record_names_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
