@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, CoordinatorError
 from qpid_ha_broker.coordination.deadline import Deadline
 from qpid_ha_broker.coordination.etcd_gateway import LIMIT_S, Change, EtcdGateway, KeyValue
-from qpid_ha_broker.coordination.etcd_watch import PrefixWatch, PrefixView
+from qpid_ha_broker.coordination.etcd_watch import PrefixView, PrefixWatch
 from qpid_ha_broker.coordination.record import decode_record, encode_record
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.settings import CoordinatorSettings
