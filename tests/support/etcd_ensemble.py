@@ -130,11 +130,11 @@ class EtcdEnsemble:
                 error.add_note(f"--- {member.name}, last words:\n{member.last_words()}")
         self.stop()
 
-    def start(self) -> None:
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start whoever is down, and wait until all answer. Raises EtcdFailed."""
         for member in self.members:
             self._start(member)
-        self.wait_healthy()
+        self.wait_healthy(timeout_s)
 
     def stop(self) -> None:
         """End every process, and leave nothing."""
@@ -192,6 +192,13 @@ class EtcdEnsemble:
                 if fields.get("Leader") == fields.get("MemberID"):
                     return index
         raise EtcdFailed("nobody leads")
+
+    def revision(self) -> int:
+        """Of the newest change. Raises EtcdFailed."""
+        found = re.search(r'^"Revision" : (\d+)$', self.etcdctl("get", "/", "-w", "fields"), re.MULTILINE)
+        if found is None:
+            raise EtcdFailed("no revision")
+        return int(found[1])
 
     # --- what is done to it
 

@@ -545,10 +545,7 @@ def _failures_of(settings: CoordinatorSettings) -> Iterator[None]:
     except requests.ConnectionError as error:
         reason = _innermost(error)
         was_sent = not isinstance(reason, (ConnectionRefusedError, socket.gaierror))
-        text = "the connection broke"
-        if isinstance(reason, OSError):
-            text = f"no answer within {ATTEMPT_S:g} s" if isinstance(reason, TimeoutError) else str(reason.strerror)
-        raise _ServerFailed(text, may_have_done=was_sent) from None
+        raise _ServerFailed(_connection_problem(reason, settings), may_have_done=was_sent) from None
     except requests.RequestException as error:
         raise _ServerFailed(f"the answer broke off ({type(error).__name__})", may_have_done=True) from None
     except OSError as error:  # requests itself looks whether the files are there
@@ -566,6 +563,14 @@ def _innermost(error: BaseException) -> BaseException:
         seen.append(inner)
 
 
+def _connection_problem(reason: BaseException, settings: CoordinatorSettings) -> str:
+    if isinstance(reason, TimeoutError):
+        return f"no answer within {ATTEMPT_S:g} s"
+    if isinstance(reason, OSError) and reason.strerror:
+        return reason.strerror
+    return f"it ended the connection{'' if settings.tls else ' (if it wants TLS: set ha.coordinator-tls)'}"
+
+
 def _tls_problem(error: BaseException) -> str:
     reason = _innermost(error)
     text = str(reason)
@@ -573,6 +578,8 @@ def _tls_problem(error: BaseException) -> str:
         return f"its certificate is not accepted: {reason.verify_message}; renew it, or correct ha.coordinator-ca"
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
         return "it speaks no TLS: take ha.coordinator-tls out of the settings"
+    if isinstance(reason, (ssl.SSLEOFError, ConnectionError)):
+        return "it ended the connection: see its log; ha.coordinator-tls or ha.coordinator-certificate may be wrong"
     if "ALERT" in text.upper():
         return f"it does not accept our certificate ({text}): correct ha.coordinator-certificate and -key"
     return f"TLS: {text}"
