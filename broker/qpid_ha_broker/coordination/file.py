@@ -55,6 +55,10 @@ class FileCoordinator:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.path = directory / RECORD_FILE
+        self._held: set[Lock] = set()
+        """Leases that are ours now."""
+        self._ends: list[Callable[[], None]] = []
+        """Of watches."""
 
     def read(self) -> ClusterRecord:
         """The record; an empty one when there is no file yet. Raises CoordinatorError."""
@@ -88,7 +92,7 @@ class FileCoordinator:
         _require_directory(self.directory)
         path = self._note_path(name)
         try:
-            return path.read_text(encoding="utf-8")
+            return path.read_bytes().decode()
         except FileNotFoundError:
             return ""
         except (OSError, UnicodeDecodeError) as error:
@@ -115,15 +119,20 @@ class FileCoordinator:
                     known = versions
                     changed()
 
+        self._ends.append(ended.set)
         threading.Thread(target=look, name="record-watch", daemon=True).start()
         return ended.set
 
     def lease(self, holder: str, name: str = PRIMARY_LEASE) -> Lock:
         """The lock of `NAME.lock`."""
-        return Lock(self.directory, f"{name}.lock", holder)
+        return Lock(self.directory, f"{name}.lock", holder, self._held)
 
     def close(self) -> None:
-        """Nothing is open between two calls."""
+        """Release its locks, end its watches. A lock that a thread still waits for, that thread gives back."""
+        for end in self._ends:
+            end()
+        for lock in self._held.copy():
+            lock.release()
 
     def _versions(self) -> frozenset[tuple[str, int, int]]:
         """Of the record and the notes: each is another file after a change. Empty while the directory is gone."""
@@ -184,9 +193,13 @@ class Lock:
     has it, for operators.
     """
 
-    def __init__(self, directory: Path, file_name: str = PRIMARY_LOCK_FILE, holder: str = "") -> None:
+    def __init__(
+        self, directory: Path, file_name: str = PRIMARY_LOCK_FILE, holder: str = "", held: set[Lock] | None = None
+    ) -> None:
         self.path = directory / file_name
         self._holder = holder
+        self._held = set() if held is None else held
+        """Where it is noted while it is ours."""
         self._descriptor = -1
         self._since = ""
         self._renewals = 0
@@ -255,6 +268,7 @@ class Lock:
                     os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = -1
+            self._held.discard(self)
 
     def _lock(self, command: int) -> bool:
         """One attempt; False too when the file was replaced while we waited for it."""
@@ -275,6 +289,7 @@ class Lock:
             os.close(descriptor)
             return False
         self._descriptor = descriptor
+        self._held.add(self)
         self._sign()
         return True
 

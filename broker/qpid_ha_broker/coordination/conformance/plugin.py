@@ -1,0 +1,23 @@
+"""The options of the suite. pytest loads this module by its entry point: a conftest.py would come too late for them."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Called by pytest."""
+    group = parser.getgroup("qpid-ha coordinators", "qpid_ha_broker.coordination.conformance")
+    group.addoption("--coordinator", metavar="URL", help="The coordinator to check; nobody else may use it.")
+    group.addoption(
+        "--coordinator-setting",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="How it is reached, as in a broker's configuration: ha.coordinator-username=NAME. May be repeated.",
+    )
+    group.addoption(
+        "--coordinator-faults",
+        metavar="MODULE:NAME",
+        help="An object whose cut() makes the coordinator unreachable, and whose restore() brings it back.",
+    )
