@@ -10,7 +10,7 @@ JOIN_S: Final = 30.0
 Result = TypeVar("Result")
 
 
-class _Call(threading.Thread, Generic[Result]):
+class _ThreadedCall(threading.Thread, Generic[Result]):
     def __init__(self, call: Callable[[], Result], start: threading.Barrier) -> None:
         super().__init__(daemon=True)
         self._call = call
@@ -29,7 +29,7 @@ class _Call(threading.Thread, Generic[Result]):
 def at_once(calls: Sequence[Callable[[], Result]]) -> list[Result]:
     """Their results in that order. The first error is raised; TimeoutError for a call that does not end."""
     start = threading.Barrier(len(calls))
-    threads = [_Call(call, start) for call in calls]
+    threads = [_ThreadedCall(call, start) for call in calls]
     for thread in threads:
         thread.start()
     for thread in threads:
