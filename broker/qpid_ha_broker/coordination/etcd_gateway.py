@@ -554,12 +554,14 @@ def _failures_of(settings: CoordinatorSettings) -> Iterator[None]:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """What it all began with."""
-    seen: list[BaseException] = [error]
+    """What it all began with; requests and urllib3 also hand on what they caught as an argument."""
+    seen = [error]
     while True:
-        inner = seen[-1].__cause__ or seen[-1].__context__
-        if inner is None or inner in seen:
-            return seen[-1]
+        last = seen[-1]
+        wrapped = [each for each in (getattr(last, "reason", None), *last.args) if isinstance(each, BaseException)]
+        inner = next((each for each in (*wrapped, last.__cause__, last.__context__) if each and each not in seen), None)
+        if inner is None:
+            return last
         seen.append(inner)
 
 
