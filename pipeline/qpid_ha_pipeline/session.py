@@ -30,6 +30,10 @@ _SPARKS_PARTITIONS: Final = 200
 _OF_APPLICATION: Final = {"spark.ui.enabled": "false"}
 _CONSOLE_PROGRESS: Final = "spark.ui.showConsoleProgress"
 """Spark turns it on for every Java that Python starts, so nobody can tell whether a user did; jobs have a bar."""
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOGGING: Final = "log4j2.properties"
+"""In Spark's configuration, or beside this module: the log level of a session comes too late for how Java starts."""
+_SAYS_OPTIONS: Final = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "LOG4J_CONFIGURATION_FILE")
 _OF_SESSION: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -82,8 +86,9 @@ def _new_session(master: str | None, remote: str | None, name: str, given: dict[
 def _session_of_application(master: str | None, name: str, given: dict[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext
 
-    if master is None and _is_unconfigured():
-        master = _LOCAL
+    if _is_unconfigured():
+        master = _LOCAL if master is None else master
+        given = {**quiet_start(), **given}
     if master is not None:
         check_master(master)
         given = {_MASTER: master, **given}
@@ -124,10 +129,24 @@ def _set_where_nothing_is_said(spark: SparkSession, defaults: dict[str, str]) ->
 
 def _is_unconfigured() -> bool:
     """Whether nothing is there by which somebody may have told Spark how to run."""
-    directory = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf"
-    return (
-        not any(os.environ.get(name) for name in _SAYS_MASTER) and not Path(directory, "spark-defaults.conf").exists()
+    is_told = any(os.environ.get(name) for name in _SAYS_MASTER)
+    return not is_told and not Path(_configuration(), "spark-defaults.conf").exists()
+
+
+def quiet_start() -> dict[str, str]:
+    """What keeps Java quiet that starts where Spark is not configured, if nobody has said what Spark shall log."""
+    ours = Path(__file__).with_name(_LOGGING)
+    is_said = Path(_configuration(), _LOGGING).exists() or any(
+        "log4j" in f"{name}={os.environ.get(name, '')}".lower() for name in _SAYS_OPTIONS if name in os.environ
     )
+    if is_said or not ours.is_file():  # in an archive it is no file
+        return {}
+    return {_JAVA_OPTIONS: f"-Dlog4j2.configurationFile={ours.as_uri()}"}
+
+
+def _configuration() -> str:
+    """The directory of Spark's own."""
+    return os.environ.get("SPARK_CONF_DIR") or str(Path(_find_spark_home(), "conf"))
 
 
 def limit_shuffle_partitions(spark: SparkSession) -> None:

@@ -18,6 +18,7 @@ def test_the_demo_ends_with_an_audit_and_a_report_of_its_failover() -> None:
             env={**os.environ, "TMPDIR": directory, "PYTHONIOENCODING": "ascii"}, check=False,
         )  # fmt: skip
         assert shown.returncode == 0, shown.stdout + shown.stderr
+        assert not re.search(r"log4j|log level|WARN ", shown.stderr), shown.stderr
         lines = [line.strip() for line in shown.stdout.splitlines()]
         confirmed = int(next(line.split()[1] for line in lines if line.startswith("confirmed ")))
         assert confirmed > 100

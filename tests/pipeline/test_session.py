@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from qpid_ha_pipeline import register
-from qpid_ha_pipeline.session import limit_shuffle_partitions, session
+from qpid_ha_pipeline.session import limit_shuffle_partitions, quiet_start, session
 from written_journal import WrittenJournal
 
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -123,3 +123,22 @@ def test_sparks_configuration_counts_and_our_defaults_only_in_a_new_session_wher
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [True, "ERROR", "local[3]", "false", "Asia/Tokyo", "7"]
+
+
+def test_java_starts_without_a_word_unless_somebody_has_said_what_spark_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """test_pipeline_demo.py has a job that starts so."""
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:+UseSerialGC")
+    (option,) = quiet_start().values()
+    assert Path(option.removeprefix("-Dlog4j2.configurationFile=file://")).read_text().startswith("#")
+    for name, value in (
+        ("JDK_JAVA_OPTIONS", "-Dlog4j2.configurationFile=mine.xml"),
+        ("LOG4J_CONFIGURATION_FILE", "mine.xml"),
+    ):
+        with monkeypatch.context() as said:
+            said.setenv(name, value)
+            assert quiet_start() == {}
+    (tmp_path / "log4j2.properties").touch()
+    assert quiet_start() == {}
