@@ -29,6 +29,11 @@ class BrokerView:
         self._known_since_s = started_at_s
         self._worked_s = self._worked_before_s = 0.0
 
+    @property
+    def generation(self) -> int | None:
+        """The newest in its log; None: not asked since that has changed."""
+        return self._generation
+
     def silent_s(self, now_s: float) -> float:
         """How long the oldest question without an answer has been asked."""
         return 0.0 if self._unanswered_since_s is None else max(0.0, now_s - self._unanswered_since_s)

@@ -8,6 +8,7 @@ from pathlib import Path
 from qpid_ha_agent.decision import Limits
 from qpid_ha_agent.runner import RunSettings
 from qpid_ha_agent.service import read_configured
+from qpid_ha_agent.virtual_address import read_address
 from qpid_ha_config.configuration import WrittenSettings
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.errors import ConfigError
@@ -26,8 +27,23 @@ def read_run_settings(config: Path, changes: Sequence[str], qpidd: Sequence[str]
         command += ["--set", change]
     activation = written.activation_settings()
     limits = Limits(serves_recordless=activation.coordinator_loss == "continue")
+    if activation.virtual_ip is not None:
+        try:
+            read_address(*activation.virtual_ip)
+        except ValueError as error:
+            raise ConfigError(config, "ha.virtual-ip", str(error)) from None
     settings = broker.name, tuple(command), broker.control_socket, broker.coordinator, activation
-    return RunSettings(*settings, limits=limits)
+    return RunSettings(*settings, _hook_environment(written), limits=limits)
+
+
+def _hook_environment(written: WrittenSettings) -> dict[str, str]:
+    """What ha.on-promoted and ha.on-demoted are told beside the change. Raises ConfigError."""
+    virtual_ip = written.get("ha.virtual-ip")
+    return {
+        "QPID_HA_NAME": written.get("name"),
+        "QPID_HA_ADDRESS": ",".join(str(address) for address in written.get("listen")),
+        "QPID_HA_VIRTUAL_IP": virtual_ip[0].partition("/")[0] if virtual_ip is not None else "",
+    }
 
 
 def _why_no_lock(coordinator: CoordinatorUrl) -> str:

@@ -12,7 +12,7 @@ import logging
 import random
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,8 +23,10 @@ from qpid_ha_agent.control import ControlFailure, RequestRefused
 from qpid_ha_agent.coordinator_talk import CoordinatorTalk
 from qpid_ha_agent.decision import Action, Decision, Known, Limits, LockView, decide
 from qpid_ha_agent.failback import Failback
+from qpid_ha_agent.hooks import Hooks
 from qpid_ha_agent.lock import PrimaryLock
 from qpid_ha_agent.tenure import Refusals, Tenure
+from qpid_ha_agent.vip_keeper import VirtualIpKeeper
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.pause import Pause
 from qpid_ha_broker.coordination.registry import open_coordinator
@@ -56,6 +58,7 @@ class RunSettings:
     control_socket: Path
     coordinator: CoordinatorSettings
     activation: ActivationSettings = field(default_factory=ActivationSettings)
+    hook_environment: Mapping[str, str] = field(default_factory=dict)
     poll_interval_s: float = 0.5
     limits: Limits = field(default_factory=Limits)
 
@@ -81,6 +84,8 @@ class Runner:
             self._failback.is_wanted,
             self._heard,
         )
+        self._hooks = Hooks(activation, settings.control_socket.with_suffix(".hooks"), settings.hook_environment)
+        self._virtual_ip = VirtualIpKeeper(activation.virtual_ip, self._leads)
         self._paused = ""
         """By whom, and until when; empty: not."""
         self._deaths = 0
@@ -114,16 +119,21 @@ class Runner:
             self._talk.listen_forever(),
             self._coordination.talk_forever(),
             self._compare_forever(),
+            self._hooks.run_forever(),
         ):
             self._spawn(work)
         self._adopt()
         try:
             while not self._step(time.monotonic()):
+                self._follow_role()
                 await self._sleep()
                 if self._bug is not None:  # blind, it would do harm; the broker lives on for the next agent
                     raise self._bug
+            self._follow_role()
+            await self._hooks.finish()
         finally:
             self._lock.release()
+            await asyncio.to_thread(self._virtual_ip.close)
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -315,6 +325,23 @@ class Runner:
         log.info("%s: stopping", signal.Signals(number).name)
         self._stopping = True
         self._wake.set()
+
+    # --- what goes with being primary
+
+    def _follow_role(self) -> None:
+        """After a step: what others wait for comes first."""
+        view = self._talk.view
+        is_known = self._process is None or view.state is not None
+        self._hooks.note(self._is_primary if is_known else None, view.generation)
+        if is_known:
+            self._virtual_ip.want(self._is_primary)
+
+    def _leads(self) -> bool | None:
+        """Whether the record names our broker; None: it was not read, or not lately."""
+        record = self._coordination.record
+        if record is None or self._coordination.lost_s(time.monotonic()) > 0:
+            return None
+        return record.primary == self._settings.name
 
     # --- asking the broker
 

@@ -9,6 +9,7 @@ from qpid_ha_agent.cli.exchange import exchange
 from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
 from qpid_ha_agent.cli.output import print_document, print_facts, print_notes, value_text
 from qpid_ha_agent.cli.parameters import read_changes
+from qpid_ha_agent.cli.pause import pause, resume
 from qpid_ha_agent.cli.queue import queue
 from qpid_ha_agent.cli.store import store
 from qpid_ha_agent.cli.tls import tls
@@ -72,7 +73,7 @@ def set_settings(invocation: Invocation, words: tuple[str, ...]) -> None:
             print_document(change, invocation.format)
 
 
-for command in (*commands, watch, queue, exchange, store, tls):
+for command in (*commands, pause, resume, watch, queue, exchange, store, tls):
     admin.add_command(command)
 
 

@@ -76,6 +76,21 @@ def _print_problems(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         if row.get("problem"):
             click.echo(cell(f"{row.get('name')}: {row['problem']}"), err=True)
+        if paused := pause_text(row):
+            click.echo(cell(paused), err=True)
+
+
+def pause_text(row: Mapping[str, Any]) -> str:
+    """Why nobody is promoted or restarted now, as the broker of this row knows it; empty: nobody has paused that."""
+    paused = row.get("paused")
+    if not isinstance(paused, Mapping):
+        return ""
+    until = paused.get("until") or "somebody says qpid-ha resume"
+    reason = f": {paused['reason']}" if paused.get("reason") else ""
+    return (
+        f"paused by {paused.get('by')} since {paused.get('since')} until {until}{reason}; "
+        "meanwhile no agent promotes, restarts or kills a broker"
+    )
 
 
 def _state_text(facts: Mapping[str, Any]) -> str:
@@ -163,7 +178,7 @@ def query(invocation: Invocation, everyone: bool) -> None:
 @click.pass_obj
 def promote(invocation: Invocation, force: bool) -> None:
     """Make the broker the primary. A live primary is asked to hand over first."""
-    cause = f"promoted by {_operator()}"
+    cause = f"promoted by {operator_text()}"
     _say(invocation, invocation.call("promote", usual_timeout_s=CHANGE_TIMEOUT_S, force=force, cause=cause))
 
 
@@ -172,7 +187,7 @@ def promote(invocation: Invocation, force: bool) -> None:
 @click.pass_obj
 def demote(invocation: Invocation) -> None:
     """Make the primary a backup; it keeps running and follows the next one."""
-    cause = f"demoted by {_operator()}"
+    cause = f"demoted by {operator_text()}"
     _say(invocation, invocation.call("demote", usual_timeout_s=CHANGE_TIMEOUT_S, cause=cause))
 
 
@@ -182,7 +197,7 @@ def demote(invocation: Invocation) -> None:
 @click.pass_obj
 def switchover(invocation: Invocation, to: str | None) -> None:
     """Let the primary hand over to broker TO, or to the best backup: nothing is lost."""
-    cause = f"a switchover by {_operator()}"
+    cause = f"a switchover by {operator_text()}"
     _say(invocation, invocation.call("switchover", usual_timeout_s=CHANGE_TIMEOUT_S, to=to, cause=cause))
 
 
@@ -258,7 +273,7 @@ commands: tuple[click.Command, ...] = (
 )
 
 
-def _operator() -> str:
+def operator_text() -> str:
     """Who types this, and where, for the broker's log: with sudo, who called it."""
     import getpass
     import socket

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from qpid_ha_agent.cli.cluster import BACKUP_COLUMNS, STATUS_COLUMNS, status_rows
+from qpid_ha_agent.cli.cluster import BACKUP_COLUMNS, STATUS_COLUMNS, pause_text, status_rows
 from qpid_ha_agent.cli.invocation import NO, CliFailure, Invocation, common_options, rows_of
-from qpid_ha_agent.cli.output import cells_of, print_document, print_rows, table_of
+from qpid_ha_agent.cli.output import cell, cells_of, print_document, print_rows, table_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -73,6 +73,8 @@ def _rendered(view: WatchView) -> RenderableType:
     parts: list[RenderableType] = [Text(time.strftime("%H:%M:%S"), style="dim")]
     if view.problem:
         parts.append(Text(view.problem, style="red"))
+    for paused in filter(None, map(pause_text, view.brokers)):
+        parts.append(Text(paused, style="yellow"))
     if view.brokers:
         parts.append(table_of(STATUS_COLUMNS, cells_of(view.brokers, STATUS_COLUMNS)))
     if view.backups:
@@ -84,6 +86,8 @@ def _print(view: WatchView, format_name: str) -> None:
     if format_name != "table":
         print_document({"brokers": view.brokers, "backups": view.backups}, format_name)
         return
+    for paused in filter(None, map(pause_text, view.brokers)):
+        click.echo(cell(paused))
     print_rows(view.brokers, STATUS_COLUMNS, format_name)
     if view.backups:
         click.echo()

@@ -10,11 +10,18 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+from qpid_ha_config.coordinator import CoordinatorUrl
+
 PAUSE_NOTE: Final = "pause"
 FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 """Times of the note are UTC."""
 LONGEST_TEXT: Final = 500
 UNREADABLE: Final = "the coordinator's note `pause` cannot be understood; `qpid-ha resume` removes it"
+
+
+def is_heeded_with(coordinator: CoordinatorUrl) -> bool:
+    """Whether there are agents that heed it: not without a coordinator, and Pacemaker has a maintenance mode."""
+    return not coordinator.is_none and coordinator.property_set is None
 
 
 class Pause(NamedTuple):

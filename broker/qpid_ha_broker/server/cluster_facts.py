@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from qpid_ha_broker.coordination.pause import Pause
 from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.member import Member
 
@@ -14,7 +15,7 @@ FROM_STREAM: Final = (StoreOrigin.MEMORY, StoreOrigin.UNVERIFIED)
 """What is held came from no store."""
 
 
-def summary(member: Member, *, shut_down: bool) -> dict[str, object]:
+def summary(member: Member, *, shut_down: bool, paused: Pause | None) -> dict[str, object]:
     """What `status` tells."""
     if member.is_standalone:
         return {"state": member.status.state.value, "name": member.settings.name}
@@ -34,6 +35,7 @@ def summary(member: Member, *, shut_down: bool) -> dict[str, object]:
         "primary_address": member.status.primary_address or None,
         "login_problem": member.status.login_problem or None,
         "problem": member.status.problem or None,
+        "paused": None if paused is None else paused.as_mapping(),
         "shut_down": shut_down,
     }
 

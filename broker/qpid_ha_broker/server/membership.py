@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from qpid_ha_broker.coordination.coordinator import Coordinator
+from qpid_ha_broker.coordination.pause import is_heeded_with
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import LEADING, State
@@ -27,6 +28,7 @@ from qpid_ha_broker.server.discarded import DiscardedMessages
 from qpid_ha_broker.server.member_settings import member_settings
 from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.server.operator_requests import OperatorRequests
+from qpid_ha_broker.server.pause_watch import PauseWatch
 from qpid_ha_broker.server.peer_channels import Dialler
 from qpid_ha_broker.server.peer_links import LinksHost, PeerLinks
 from qpid_ha_broker.server.peer_questions import PeerQuestions
@@ -79,6 +81,8 @@ class Membership:
         self.requests = OperatorRequests(member, self.feed)
         self.clients = ClientAccess(broker, member, self.feed, lambda: self._publish("primary"))
         self._records = RecordRequests(coordinator, self.feed)
+        has_agents = not self.is_standalone and is_heeded_with(broker.current().coordinator.url)
+        self._pause = PauseWatch(coordinator) if has_agents else None
         self._tasks = BackgroundTasks()
         self._inputs: list[fx.Input] = []
         self._is_feeding = False
@@ -122,6 +126,8 @@ class Membership:
         if not self.is_standalone:
             self._tasks.start(self._tick_forever())
             self.questions.start()
+        if self._pause is not None:
+            self._pause.start()
 
     def stop(self) -> None:
         """The process will end; what the core still wants is sent before the channels are closed."""
@@ -131,6 +137,8 @@ class Membership:
         self._is_stopped = True
         self.clients.stop()
         self._records.stop()
+        if self._pause is not None:
+            self._pause.stop()
         self._tasks.cancel()
         self.links.close_all("the broker is stopping")
         self.questions.close()
@@ -247,7 +255,8 @@ class Membership:
 
     def summary(self) -> dict[str, object]:
         """What `status` tells."""
-        return summary(self.member, shut_down=self._is_shut_down)
+        paused = None if self._pause is None else self._pause.now()
+        return summary(self.member, shut_down=self._is_shut_down, paused=paused)
 
 
 def _joined(batch: LogBatch, rest: LogBatch) -> LogBatch:

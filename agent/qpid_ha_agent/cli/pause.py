@@ -1,0 +1,158 @@
+"""`qpid-ha pause` and `resume`: for maintenance, all agents of a cluster leave their brokers alone."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from datetime import time as time_of_day
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qpid_ha_agent.cli.cluster import operator_text, pause_text
+from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, CliFailure, Invocation, common_options
+from qpid_ha_agent.cli.output import cell, print_document
+from qpid_ha_agent.cli.parameters import duration
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.coordination.coordinator import Coordinator
+    from qpid_ha_broker.coordination.pause import Pause
+    from qpid_ha_config.settings import CoordinatorSettings
+
+ATTEMPTS = 5
+"""Of two operators at once, one is later."""
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The configuration of a broker of the cluster.  [default: the one of this machine]",
+)
+
+
+@click.command()
+@click.option("--for", "length_s", type=duration, metavar="DURATION", help="End by itself after so long, such as 2h.")
+@click.option(
+    "--until",
+    "end",
+    metavar="TIME",
+    help="End by itself at 17:30, at '2026-03-01 17:30', or at 2026-03-01T16:30Z; without a zone it is local time.",
+)
+@click.option("--reason", default="", metavar="TEXT", help="Shown to whoever asks for the status.")
+@config_option
+@common_options
+@click.pass_obj
+def pause(invocation: Invocation, length_s: float | None, end: str | None, reason: str, config: Path | None) -> None:
+    """Let no agent of the cluster promote, kill, restart or hand over by itself.
+
+    For maintenance: brokers go on serving, and what operators do (promote, switchover, starting and stopping agents)
+    works as ever. A primary that dies meanwhile is not replaced. The coordinator keeps it, so it outlives agents and
+    machines. Without --for or --until it lasts until `qpid-ha resume`; again, it replaces what was said before.
+    Each machine judges the end by its own clock.
+    """
+    from qpid_ha_broker.coordination.pause import Pause, encode_pause
+
+    if length_s is not None and end is not None:
+        raise click.UsageError("--for and --until are two ways to say when it ends: give one of them")
+    now = datetime.now(UTC).replace(microsecond=0)
+    until = _read_time(end, now) if end is not None else None
+    if length_s is not None:
+        until = now + timedelta(seconds=round(length_s))
+    wanted = Pause(operator_text(), now, until, reason)
+    try:
+        note = encode_pause(wanted)
+    except ValueError as error:
+        raise CliFailure(str(error), USAGE) from None
+    _replace(invocation, config, note)
+    _say(invocation, wanted)
+
+
+@click.command()
+@config_option
+@common_options
+@click.pass_obj
+def resume(invocation: Invocation, config: Path | None) -> None:
+    """Let agents do their work again, after `qpid-ha pause`."""
+    before = _replace(invocation, config, "")
+    if invocation.format != "table":
+        print_document({"paused": None, "was": None if before is None else before.as_mapping()}, invocation.format)
+    elif before is None:
+        click.echo("it was not paused")
+    else:
+        click.echo(cell(f"agents go on; it was {before.text}"))
+
+
+def _say(invocation: Invocation, pause: Pause) -> None:
+    facts = {"paused": pause.as_mapping()}
+    if invocation.format != "table":
+        print_document(facts, invocation.format)
+    else:
+        click.echo(cell(pause_text(facts)))
+
+
+def _read_time(text: str, now: datetime) -> datetime:
+    """A time of day is the next one. Raises CliFailure."""
+    try:
+        if len(text) <= len("17:30:00") and ":" in text:
+            at = datetime.combine(now.astimezone(), time_of_day.fromisoformat(text)).astimezone()
+            return (at if at > now else at + timedelta(days=1)).astimezone(UTC)
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        examples = "write 17:30, '2026-03-01 17:30', or 2026-03-01T16:30Z"
+        raise CliFailure(f"--until: {text!r:.80} is no time; {examples}", USAGE) from None
+
+
+def _replace(invocation: Invocation, config: Path | None, note: str) -> Pause | None:
+    """Write the note; what it was. Raises CliFailure."""
+    from qpid_ha_broker.coordination.coordinator import CoordinatorError
+    from qpid_ha_broker.coordination.registry import open_coordinator
+    from qpid_ha_config.errors import SettingsError
+
+    if invocation.broker is not None:
+        raise click.UsageError("the coordinator keeps a pause, no broker does: leave -b out, see --config")
+    try:
+        with closing(open_coordinator(_find_coordinator(config))) as coordinator:
+            return _replace_note(coordinator, note)
+    except SettingsError as error:
+        raise CliFailure(str(error), USAGE) from None
+    except CoordinatorError as error:
+        raise CliFailure(str(error), UNREACHABLE) from None
+
+
+def _replace_note(coordinator: Coordinator, note: str) -> Pause | None:
+    """Raises CoordinatorError, CliFailure."""
+    from qpid_ha_broker.coordination.pause import PAUSE_NOTE, decode_pause
+
+    for _ in range(ATTEMPTS):
+        before = coordinator.read_note(PAUSE_NOTE)
+        if before == note or coordinator.replace_note(PAUSE_NOTE, before, note):
+            return decode_pause(before)
+    raise CliFailure("somebody else changes the pause at the same time: look at `qpid-ha status`, and try again", NO)
+
+
+def _find_coordinator(config: Path | None) -> CoordinatorSettings:
+    """Of a cluster whose agents heed a pause. Raises CliFailure, ConfigError."""
+    from qpid_ha_broker.coordination.pause import is_heeded_with
+    from qpid_ha_config.configuration import WrittenSettings
+    from qpid_ha_config.defaults import find_file
+
+    path = config or find_file(None, os.environ)
+    if path is None:
+        raise CliFailure(
+            "this machine has no configuration of a broker: do it on a machine of the cluster, or give --config", USAGE
+        )
+    settings = WrittenSettings.read(path).coordinator_settings()
+    if is_heeded_with(settings.url):
+        return settings
+    if settings.url.property_set is not None:
+        raise CliFailure(
+            "Pacemaker promotes and restarts brokers here, and has a maintenance mode: "
+            "crm_attribute --name maintenance-mode --update true (then false); docs/pacemaker.md, Maintenance",
+            NO,
+        )
+    raise CliFailure(
+        "ha.coordinator is none: no agent promotes or restarts brokers here, so there is nothing to pause; whatever "
+        "else starts brokers (systemd, a script) has to be told itself",
+        NO,
+    )
