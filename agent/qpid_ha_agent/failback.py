@@ -69,8 +69,12 @@ class Failback:
         """Whether this broker, as primary, would hand over."""
         return self._settings.failback == "preferred"
 
-    def note_primary(self, primary: str, now_s: float) -> None:
-        """Whom the record names; empty: nobody yet. Who leads when we come may have led for long."""
+    def note_primary(self, primary: str, wishes: Mapping[str, int], now_s: float) -> None:
+        """Whom the record names; empty: nobody yet. Who leads when we come may have led for long.
+
+        `wishes` are the priorities: who made way for a better one has done nothing wrong.
+        """
+        self._wishes = wishes
         if self._primary is None:
             self._primary, self._primary_since_s = primary, now_s - STEADY_S
         before, lasted_s = self._primary, now_s - self._primary_since_s
@@ -78,16 +82,16 @@ class Failback:
             self._unsteady.pop(before, None)
         if primary == before:
             return
-        if before and lasted_s < STEADY_S:
+        if before and lasted_s < STEADY_S and wishes.get(primary, 0) <= wishes.get(before, 0):
             self._unsteady[before] = self._unsteady.get(before, 0) + 1
         self._primary, self._primary_since_s = primary, now_s
         self._ready_since_s = {}
 
-    def note_backups(self, ready: Collection[str], priorities: Mapping[str, int], now_s: float) -> None:
+    def note_backups(self, ready: Collection[str], now_s: float) -> None:
         """Our broker is primary, and these backups are ready and in sync; none: it is not, or nobody knows."""
         if now_s - self._looked_at_s > LOOKED_MOST_S:
             self._ready_since_s = {}
-        self._looked_at_s, self._wishes = now_s, priorities
+        self._looked_at_s = now_s
         self._ready_since_s = {name: self._ready_since_s.get(name, now_s) for name in ready}
 
     def refused(self, target: str) -> None:
@@ -101,16 +105,13 @@ class Failback:
         return min(delay_s * 2.0 ** min(self._unsteady.get(name, 0), 20), max(delay_s, LONGEST_DELAY_S))
 
     def target(self, now_s: float) -> str:
-        """Whom to hand over to now; empty: nobody."""
+        """Whom to hand over to now; empty: nobody. Only the best of those that are ready: one move, and not two."""
         if not self.is_wanted or now_s - self._looked_at_s > LOOKED_MOST_S:
             return ""
-        own = self._wishes.get(self._name, 0)
-        due = [
-            name
-            for name, since_s in self._ready_since_s.items()
-            if self._wishes.get(name, 0) > own and now_s - since_s >= self.delay_s(name)
-        ]
-        return min(due, key=lambda name: (-self._wishes[name], name), default="")
+        best = min(self._ready_since_s, key=lambda name: (-self.priority_of(name), name), default="")
+        if not best or self.priority_of(best) <= self.priority_of(self._name):
+            return ""
+        return best if now_s - self._ready_since_s[best] >= self.delay_s(best) else ""
 
     def priority_of(self, name: str) -> int:
         """As its agent has told it."""

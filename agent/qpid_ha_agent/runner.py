@@ -361,8 +361,7 @@ class Runner:
 
     def _fail_back(self) -> None:
         to = self._failback.target(time.monotonic())
-        priority = self._coordination.priorities.get(to, 0)
-        cause = f"{self._own_name}: {to} is preferred, with ha.priority {priority}"
+        cause = f"{self._own_name}: {to} is preferred, with ha.priority {self._failback.priority_of(to)}"
         self._ask("switchover", State.CONNECTING, cause=cause, to=to)
 
     def _ask(self, method: str, outcome: State, **params: object) -> None:
@@ -398,7 +397,7 @@ class Runner:
         """Whether a backup would be the better primary; nobody is asked where nobody wants to know."""
         while self._failback.is_wanted:
             ready = await self._talk.ready_backups() if self._is_primary else frozenset()
-            self._failback.note_backups(ready, self._coordination.priorities, time.monotonic())
+            self._failback.note_backups(ready, time.monotonic())
             await asyncio.sleep(self._settings.poll_interval_s)
 
     def _is_hurried(self) -> bool:
@@ -420,7 +419,8 @@ class Runner:
         if error is not None:
             self._complain(error)
         elif self._coordination.record is not None:
-            self._failback.note_primary(self._coordination.record.primary, time.monotonic())
+            record, priorities = self._coordination.record, self._coordination.priorities
+            self._failback.note_primary(record.primary, priorities, time.monotonic())
         if self._lock.view is LockView.LOST:
             self._complain(CoordinatorError(f"the lock is lost: {self._settings.coordinator.url} took it from us"))
         self._wake.set()

@@ -14,15 +14,17 @@ LOOK_S = 0.5
 
 
 def failback(name: str = "c", delay_s: float = 30.0, policy: str = "preferred") -> Failback:
-    return Failback(name, ActivationSettings(failback=policy, failback_delay_s=delay_s))
+    one = Failback(name, ActivationSettings(failback=policy, failback_delay_s=delay_s))
+    one.note_primary(name, WISHES, 0.0)
+    return one
 
 
-def watch(one: Failback, ready: set[str], from_s: float, until_s: float, wishes: dict[str, int] = WISHES) -> list[str]:
+def watch(one: Failback, ready: set[str], from_s: float, until_s: float) -> list[str]:
     """Whom it names at each look."""
     named = []
     for look in range(round((until_s - from_s) / LOOK_S) + 1):
         now_s = from_s + look * LOOK_S
-        one.note_backups(ready, wishes, now_s)
+        one.note_backups(ready, now_s)
         named.append(one.target(now_s))
     return named
 
@@ -49,13 +51,22 @@ def test_time_in_which_nobody_looked_does_not_count() -> None:
     assert one.target(500.0) == ""  # nor is an old look good for anything
 
 
-def test_the_second_best_does_not_wait_for_the_best() -> None:
+def test_the_second_best_does_not_wait_for_one_that_is_not_there() -> None:
     assert watch(failback(), {"b"}, 100.0, 130.0)[-1] == "b"
+
+
+def test_the_second_best_is_not_made_primary_for_the_moment_until_the_best_may_be_it() -> None:
+    one = failback()
+    assert set(watch(one, {"b"}, 100.0, 129.5)) == {""}
+    assert set(watch(one, {"a", "b"}, 130.0, 159.5)) == {""}
+    assert watch(one, {"a", "b"}, 160.0, 160.0) == ["a"]
 
 
 @pytest.mark.parametrize("wishes", [{}, {"c": 10, "a": 10}, {"c": 10, "a": 9}, {"z": 10}])
 def test_without_a_higher_priority_nobody_is_named(wishes: dict[str, int]) -> None:
-    assert set(watch(failback(), {"a", "b"}, 0.0, 100.0, wishes)) == {""}
+    one = failback()
+    one.note_primary("c", wishes, 0.0)
+    assert set(watch(one, {"a", "b"}, 0.0, 100.0)) == {""}
 
 
 def test_who_is_to_stay_names_nobody() -> None:
@@ -64,32 +75,40 @@ def test_who_is_to_stay_names_nobody() -> None:
 
 def test_one_that_was_primary_for_a_short_time_waits_twice_as_long_each_time_up_to_an_hour() -> None:
     one, now_s, delays = failback(), 1000.0, []
-    one.note_primary("c", 0.0)
+    one.note_primary("c", WISHES, 0.0)
     for _ in range(9):
-        one.note_primary("a", now_s)
-        one.note_primary("c", now_s + STEADY_S - 1)
+        one.note_primary("a", WISHES, now_s)
+        one.note_primary("c", WISHES, now_s + STEADY_S - 1)
         now_s += STEADY_S
         delays.append(one.delay_s("a"))
     assert delays == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, LONGEST_DELAY_S, LONGEST_DELAY_S, LONGEST_DELAY_S]
     assert one.delay_s("b") == 30.0
 
-    one.note_primary("a", 10_000.0)
-    one.note_primary("c", 10_000.0 + STEADY_S)
+    one.note_primary("a", WISHES, 10_000.0)
+    one.note_primary("c", WISHES, 10_000.0 + STEADY_S)
     assert one.delay_s("a") == 30.0  # it has proved itself
 
 
-def test_who_led_when_the_agent_came_may_have_led_for_long() -> None:
+def test_one_that_made_way_for_a_better_one_does_not_wait_longer() -> None:
     one = failback()
-    one.note_primary("a", 100.0)
-    one.note_primary("c", 101.0)
+    one.note_primary("b", WISHES, 1000.0)
+    one.note_primary("a", WISHES, 1030.0)
+    one.note_primary("c", WISHES, 1040.0)
+    assert (one.delay_s("b"), one.delay_s("a")) == (30.0, 60.0)
+
+
+def test_who_led_when_the_agent_came_may_have_led_for_long() -> None:
+    one = Failback("c", ActivationSettings(failback="preferred"))
+    one.note_primary("a", WISHES, 100.0)
+    one.note_primary("c", WISHES, 101.0)
     assert one.delay_s("a") == 30.0
 
 
 def test_another_primary_begins_the_delay_anew() -> None:
     one = failback()
     watch(one, {"a"}, 100.0, 129.0)
-    one.note_primary("b", 129.1)
-    one.note_primary("c", 129.2)
+    one.note_primary("b", WISHES, 129.1)
+    one.note_primary("c", WISHES, 129.2)
     assert set(watch(one, {"a"}, 129.5, 158.5)) == {""}
 
 

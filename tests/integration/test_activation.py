@@ -1,0 +1,176 @@
+"""Real brokers and real agents: who shall lead, and when nobody is to do anything about it.
+
+A preferred broker gets its place back, one that does not keep it waits longer; in a pause nobody is promoted; and a
+primary without its coordinator goes on, or does not, as it was told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from failover_load import FailoverLoad
+from qpid_ha_demo.cluster import LocalBroker
+from running_cluster import RunningCluster
+
+MESSAGES = 50
+DELAY_S = 1.0
+NOTHING_HAPPENS_S = 3.0
+"""Long enough for a dead broker to be started and for another one to be promoted: it has to go by."""
+
+
+def change(broker: LocalBroker, settings: Mapping[str, object]) -> None:
+    """Settings of its own, before it starts."""
+    found = yaml.safe_load(broker.config.read_text(encoding="utf-8"))
+    broker.config.write_text(yaml.safe_dump({**found, **settings}), encoding="utf-8")
+
+
+def qpid_ha(broker: LocalBroker, *words: str) -> subprocess.CompletedProcess[str]:
+    """As on the machine of this broker."""
+    environment = {**os.environ, "QPID_HA_CONFIG": str(broker.config), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=environment)
+
+
+def generation(cluster: RunningCluster) -> int:
+    return int(cluster.status(cluster.the_primary())["generation"])
+
+
+def test_a_preferred_broker_gets_its_place_back_and_waits_longer_each_time_that_it_loses_it(tmp_path: Path) -> None:
+    cluster = RunningCluster(
+        tmp_path, agents=True, settings={"ha": {"failback": "preferred", "failback-delay": DELAY_S}}
+    )
+    preferred = cluster.brokers[1]
+    change(preferred, {"ha.priority": 10})
+    with cluster:
+        cluster.wait_until(lambda: cluster.primary() is preferred, "the preferred broker leads")
+        cluster.wait_whole()
+        with FailoverLoad(cluster.urls, rate=200) as load:
+            load.wait_confirmed(MESSAGES)
+            led = generation(cluster)
+            preferred.ask("switchover", timeout_s=10.0, to=cluster.brokers[0].name)
+            moved_s = time.monotonic()
+            cluster.wait_until(lambda: cluster.primary() is preferred, "it leads again after a switchover")
+            assert time.monotonic() - moved_s >= 2 * DELAY_S
+            cluster.wait_whole()
+            load.wait_confirmed(MESSAGES)
+
+            killed_s = cluster.kill(preferred)
+            load.recovered_after(killed_s)
+            assert cluster.the_primary() is not preferred
+            cluster.wait_state(preferred, "ready")
+            back_s = time.monotonic()
+            cluster.wait_until(lambda: cluster.primary() is preferred, "it leads again after a failover")
+            assert time.monotonic() - back_s >= 4 * DELAY_S - 0.5
+            cluster.wait_whole()
+            load.wait_confirmed(MESSAGES)
+            assert generation(cluster) == led + 4
+            audit = load.finish()
+    assert audit.is_flawless, audit
+    assert "fail back: broker2 is preferred" in "".join(broker.log() for broker in cluster.brokers)
+
+
+def test_in_a_pause_nobody_is_promoted_or_restarted_and_afterwards_everything_goes_on(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, agents=True) as cluster:
+        cluster.wait_whole()
+        first = cluster.the_primary()
+        with FailoverLoad(cluster.urls, rate=200) as load:
+            load.wait_confirmed(MESSAGES)
+            said = qpid_ha(first, "pause", "--reason", "new disks")
+            assert (
+                said.returncode,
+                said.stdout.endswith("new disks; meanwhile no agent promotes, restarts or kills a broker\n"),
+            ) == (0, True)
+            cluster.wait_until(lambda: all("new disks" in broker.log() for broker in cluster.brokers), "agents know")
+            cluster.kill(first)
+            time.sleep(NOTHING_HAPPENS_S)
+            assert sorted(cluster.states()) == ["connecting", "connecting", "down"]
+            other = next(broker for broker in cluster.brokers if broker is not first)
+            asked = qpid_ha(other, "status")
+            assert (asked.returncode, asked.stdout) == (0, "connecting\n")
+            assert "new disks" in asked.stderr
+            assert json.loads(qpid_ha(other, "status", "--format", "json").stdout)["paused"]["reason"] == "new disks"
+            assert "new disks" in qpid_ha(other, "status", "--all").stderr
+            assert "new disks" in qpid_ha(other, "watch", "--once").stdout
+
+            resumed_s = time.monotonic()
+            assert "agents go on; it was paused by" in qpid_ha(first, "resume").stdout
+            load.recovered_after(resumed_s)
+            cluster.wait_whole()
+
+            second = cluster.the_primary()
+            assert qpid_ha(second, "pause", "--for", "4s").returncode == 0
+            paused_s = time.monotonic()
+            cluster.wait_until(lambda: second.log().count(f"agent {second.name}: paused by") == 2, "its agent knows")
+            cluster.kill(second)
+            load.recovered_after(time.monotonic())
+            assert time.monotonic() - paused_s > NOTHING_HAPPENS_S
+            cluster.wait_whole()
+            assert qpid_ha(second, "status").stderr == ""
+            audit = load.finish()
+    assert audit.is_flawless, audit
+
+
+def test_what_operators_do_works_in_a_pause_and_who_stops_an_agent_has_it_hand_over(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, agents=True) as cluster:
+        cluster.wait_whole()
+        first = cluster.the_primary()
+        assert qpid_ha(first, "pause").returncode == 0
+        cluster.wait_until(lambda: all("paused by" in broker.log() for broker in cluster.brokers), "agents know")
+        second, third = (broker for broker in cluster.brokers if broker is not first)
+        first.ask("switchover", timeout_s=10.0, to=second.name)
+        cluster.wait_until(lambda: cluster.primary() is second, "a switchover by hand")
+        cluster.wait_whole()
+        second.terminate()
+        assert second.wait() == 0
+        cluster.wait_until(lambda: cluster.primary() in (first, third), "a hand-over")
+        second.start()
+        cluster.wait_whole()
+
+
+def test_where_the_coordinator_counts_a_primary_without_it_stops_and_all_goes_on_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    with RunningCluster(tmp_path, agents=True, settings={"ha": {"coordinator-loss": "stop"}}) as cluster:
+        cluster.wait_whole()
+        primary = cluster.the_primary()
+        shared, away = tmp_path / "coordinator", tmp_path / "away"
+        with FailoverLoad(cluster.urls, rate=200) as load:
+            load.wait_confirmed(MESSAGES)
+            shared.rename(away)
+            cluster.wait_until(lambda: cluster.primary() is None, "the primary stops")
+            assert "demote: the coordinator has been out of reach for 5 s" in primary.log()
+            time.sleep(NOTHING_HAPPENS_S)
+            assert cluster.primary() is None
+            away.rename(shared)
+            load.recovered_after(time.monotonic())
+            cluster.wait_whole()
+            audit = load.finish()
+    assert audit.is_flawless, audit
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "remedy"),
+    [("none", "ha.coordinator is none"), ("pacemaker", "crm_attribute --name maintenance-mode --update true")],
+)
+def test_where_no_agent_would_heed_a_pause_it_is_refused_with_what_to_do_instead(
+    tmp_path: Path, coordinator: str, remedy: str
+) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(f"ha: {{cluster: true, coordinator: {coordinator}}}\n", encoding="utf-8")
+    broker = LocalBroker(
+        tmp_path, {"name": "c", "control-socket": "/nowhere", "ha.coordinator": coordinator}, has_agent=True
+    )
+    for command in ("pause", "resume"):
+        refused = qpid_ha(broker, command)
+        assert refused.returncode == 1
+        assert remedy in refused.stderr
+        assert refused.stderr.count("\n") == 1
