@@ -30,10 +30,11 @@ def wait_until(condition: Callable[[], bool], what: Callable[[], str], timeout_s
 
 
 class RunningAgent:
-    """One agent and the fake broker that it drives; ends both."""
+    """One agent and the fake broker that it drives, perhaps in a network namespace; ends both."""
 
-    def __init__(self, directory: Path, name: str, **settings: object) -> None:
+    def __init__(self, directory: Path, name: str, namespace: Path | None = None, /, **settings: object) -> None:
         self.name = name
+        self._inside = [] if namespace is None else ["nsenter", f"--net={namespace}"]
         self.control_socket = directory / f"{name}.sock"
         self.log_path = directory / f"{name}.log"
         self._config = directory / f"{name}.yaml"
@@ -51,7 +52,7 @@ class RunningAgent:
         self.process = self._spawn()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "qpid_ha_agent.cli.agent", "run", "--config", str(self._config)]
+        command = [*self._inside, sys.executable, "-m", "qpid_ha_agent.cli.agent", "run", "--config", str(self._config)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         with self.log_path.open("ab") as output:
             return subprocess.Popen(
