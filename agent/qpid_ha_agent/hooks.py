@@ -23,7 +23,7 @@ LINES_MOST: Final = 100
 _CHUNK_BYTES: Final = 4096
 
 
-class Role(StrEnum):
+class HookEvent(StrEnum):
     """What a broker has become."""
 
     PROMOTED = "promoted"
@@ -33,7 +33,7 @@ class Role(StrEnum):
 class RoleChange(NamedTuple):
     """`generation`: the one that it leads, or led."""
 
-    role: Role
+    role: HookEvent
     generation: int
 
 
@@ -50,9 +50,9 @@ class RoleHistory:
         """How it is now, None: not known; what has to be told of it."""
         if is_primary is None or (is_primary and generation in (None, 0, self.told)):
             return []
-        changes = [RoleChange(Role.DEMOTED, self.told)] if self.told else []
+        changes = [RoleChange(HookEvent.DEMOTED, self.told)] if self.told else []
         self.told = generation or 0 if is_primary else 0
-        return [*changes, RoleChange(Role.PROMOTED, self.told)] if is_primary else changes
+        return [*changes, RoleChange(HookEvent.PROMOTED, self.told)] if is_primary else changes
 
 
 class Hooks:
@@ -63,7 +63,7 @@ class Hooks:
     """
 
     def __init__(self, settings: ActivationSettings, memory: Path, environment: Mapping[str, str]) -> None:
-        self._commands = {Role.PROMOTED: settings.on_promoted, Role.DEMOTED: settings.on_demoted}
+        self._commands = {HookEvent.PROMOTED: settings.on_promoted, HookEvent.DEMOTED: settings.on_demoted}
         self._limit_s = settings.hook_timeout_s
         self._memory = memory
         self._environment = environment
