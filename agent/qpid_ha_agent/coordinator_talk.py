@@ -80,6 +80,11 @@ class CoordinatorTalk:
         """The pause that is in force, by what was heard last and by this machine's clock."""
         return self._pause.at(datetime.now(UTC), now_s)
 
+    def look_soon(self) -> None:
+        """Something has happened beside the coordinator that it may know more of; and whether it answers at all."""
+        self._is_look_due = True
+        self._changed.set()
+
     async def talk_forever(self) -> None:
         """Look, and look again when something has changed there, or a limit may have passed."""
         loop = asyncio.get_running_loop()

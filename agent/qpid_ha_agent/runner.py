@@ -411,6 +411,7 @@ class Runner:
         if view.state is State.READY:  # what was tried in vain as another one is no reason to wait
             self._pause_until_s = 0.0
         log.info("the broker is %s%s", view.state, f", its primary is {view.primary}" if view.primary else "")
+        self._coordination.look_soon()
         self._wake.set()
 
     # --- what the coordinator told

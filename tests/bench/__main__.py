@@ -28,6 +28,7 @@ from bench import (
     store_files,
     throughput,
 )
+from bench.coordinators import COORDINATOR_MEASURES
 from bench.figures import Measurement, collected, show_table, write_json
 from bench.load_client import BenchError
 from bench.machine import facts
@@ -74,8 +75,10 @@ ATTACK_MEASURES: Mapping[str, Measure] = {"attack": attack.measure_attack}
 PIPELINE_MEASURES: Mapping[str, Measure] = {**journals.PIPELINE_MEASURES, **live_streams.LIVE_MEASURES}
 ON_DEMAND: Mapping[str, Measure] = {
     **MEASURES, **STORE_MEASURES, **ATTACK_MEASURES, **PIPELINE_MEASURES, **LAB_MEASURES,
+    **COORDINATOR_MEASURES,
 }  # fmt: skip
-"""With --only: those with a store write gigabytes, and those of the lab take root and a Pacemaker."""
+"""With --only: those with a store write gigabytes, those of the lab take root and a Pacemaker, those of
+coordinators the servers of ZooKeeper or etcd."""
 WIDTH_IN_A_FILE = 160
 
 

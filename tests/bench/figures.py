@@ -105,7 +105,16 @@ LAB_TARGETS: Mapping[str, Target] = {
     "pacemaker_move_errors": Target(0, at_least=False),
 }
 """Of what is measured only when it is asked for, because it takes root and a Pacemaker."""
-_ALL_TARGETS = (TARGETS, STORE_TARGETS, PIPELINE_TARGETS, LAB_TARGETS)
+_COORDINATOR_TARGETS: Mapping[str, float] = {
+    "kill": 0.3, "crash": 5.0, "pause": 3.0, "record": 15.0, "idle": 1.0, "fleet": 1.0,
+}  # fmt: skip
+COORDINATOR_TARGETS: Mapping[str, Target] = {
+    f"{name}_{key}": Target(value, at_least=False)
+    for name in ("zookeeper", "etcd")
+    for key, value in _COORDINATOR_TARGETS.items()
+}
+"""Of what is measured only when it is asked for, because it takes their servers."""
+_ALL_TARGETS = (TARGETS, STORE_TARGETS, PIPELINE_TARGETS, LAB_TARGETS, COORDINATOR_TARGETS)
 
 
 @dataclass(frozen=True)

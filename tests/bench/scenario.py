@@ -59,6 +59,12 @@ class Scenario:
     power_offs: int = 5
     cluster_pauses: int = 3
     moves: int = 5
+    coordinator_kills: int = 20
+    """From here on: with ZooKeeper and etcd."""
+    coordinator_pauses: int = 5
+    coordinator_changes: int = 500
+    idle_clusters: int = 200
+    idle_s: float = 60.0
     stream_rate: int = 20_000
     stream_s: float = 15.0
     profile_directory: Path | None = None
@@ -101,6 +107,11 @@ class Scenario:
             power_offs=1,
             cluster_pauses=1,
             moves=1,
+            coordinator_kills=1,
+            coordinator_pauses=1,
+            coordinator_changes=2,
+            idle_clusters=2,
+            idle_s=1.0,
             stream_rate=500,
             stream_s=1.0,
         )

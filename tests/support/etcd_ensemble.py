@@ -11,6 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +23,7 @@ START_TIMEOUT_S = 30.0
 ROOT_PASSWORD = "root's"
 _HOST = "127.0.0.1"
 _LAST_WORDS = 1500
+_CALLS = re.compile(r"^grpc_server_started_total\{.*\} (\S+)$", re.MULTILINE)
 _FAST_DIRECTORY = Path("/dev/shm")
 """A write of etcd waits for the disk; what is measured here is not the disk."""
 
@@ -199,6 +201,15 @@ class EtcdEnsemble:
         if found is None:
             raise EtcdFailed("no revision")
         return int(found[1])
+
+    def requests(self) -> int:
+        """How many calls the servers that are up have begun to carry out since they were started; not this one."""
+        total = 0
+        for member in self.members:
+            with urllib.request.urlopen(f"http://{member.address}/metrics", timeout=10) as answer:
+                text = answer.read().decode()
+            total += sum(int(float(count)) for count in _CALLS.findall(text))
+        return total
 
     # --- what is done to it
 

@@ -32,7 +32,7 @@ RENEWED_AFTER: Final = 0.4
 """Of a lease's time. Whoever looks twice a second renews one of 4 s every 2 s; there is time for a second attempt."""
 RELEASE_LIMIT_S: Final = 1.0
 """A lease that cannot be given back in this time ends by itself."""
-_CANCEL_S: Final = 0.05
+_CANCEL_S: Final = 0.2
 """How often a wait for a lease looks whether it is still wanted."""
 
 
@@ -45,9 +45,9 @@ class EtcdCoordinator:
     """The promise: a confirmed record is on a majority of the servers' disks, and every later read shows it or a newer
     one, whichever server answers."""
 
-    look_interval_s = 10.0
-    """A server that hangs ends nothing; that its changes are not heard of is noticed by a read that it does not
-    answer."""
+    look_interval_s = 20.0
+    """A watch tells of changes at once. That its server hangs, it does not tell: then a read is not answered in time,
+    and the stream goes on at another server."""
 
     def __init__(self, settings: CoordinatorSettings) -> None:
         self.url = settings.url

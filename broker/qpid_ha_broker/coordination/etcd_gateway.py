@@ -34,7 +34,7 @@ LIMIT_S: Final = 2.8
 """Of what one caller waits for, whatever the servers do."""
 ATTEMPT_S: Final = 0.7
 """Of one server; then the next one is asked."""
-STREAM_SILENCE_S: Final = 60.0
+STREAM_SILENCE_S: Final = 300.0
 """After so long a stream is opened anew. Dead machines are noticed by TCP, and servers that hang by other calls."""
 _BETWEEN_ROUNDS_S: Final = 0.1
 _MOMENT_S: Final = 0.01

@@ -1,0 +1,145 @@
+"""With a real ensemble as coordinator: how long nobody is served, what a change of the record takes, and what clusters
+that do nothing ask of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from bench import idle_clusters
+from bench.failover import calm_primary, first_confirmed, others_than, wait_not_primary
+from bench.figures import Measurement
+from bench.load_client import BenchError
+from bench.replication import fresh_cluster, port_of
+from bench.scenario import Measure, Scenario
+from coordinator_ensembles import ENSEMBLES, Ensemble
+from qpid_ha_broker.coordination.registry import open_coordinator
+from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_config.coordinator import CoordinatorUrl
+from qpid_ha_config.settings import CoordinatorSettings
+from running_cluster import RunningCluster
+
+FLEET_PROCESSES = 4
+_SETTLED_S = 15.0
+"""After a start, agents look around more often."""
+
+
+@contextmanager
+def _cluster_on(ensemble: Ensemble) -> Iterator[RunningCluster]:
+    with fresh_cluster(agents=True, settings={"ha": {"coordinator": ensemble.url("bench")}}) as cluster:
+        yield cluster
+
+
+def _kill(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
+    """SIGKILL to the primary's broker; its agent lives, and lets the lock go."""
+    label = f"{name}: kill -9 of the primary to first confirmed publish"
+    with _cluster_on(ensemble) as cluster:
+        for _ in range(scenario.coordinator_kills):
+            old = calm_primary(cluster)
+            ports = [port_of(cluster, broker) for broker in others_than(cluster, old)]
+            killed_s = cluster.kill(old)
+            elapsed_s = first_confirmed(ports) - killed_s
+            yield Measurement(f"{name}_kill", label, elapsed_s, "s")
+
+
+def _crash(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
+    """SIGKILL to the primary's broker and its agent: nobody lets the lock go."""
+    label = f"{name}: kill -9 of broker and agent to first confirmed publish"
+    with _cluster_on(ensemble) as cluster:
+        for _ in range(scenario.coordinator_pauses):
+            old = calm_primary(cluster)
+            ports = [port_of(cluster, broker) for broker in others_than(cluster, old)]
+            crashed_s = cluster.crash(old)
+            elapsed_s = first_confirmed(ports) - crashed_s
+            yield Measurement(f"{name}_crash", label, elapsed_s, "s")
+            cluster.restart(old)
+
+
+def _pause(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
+    """SIGSTOP to the primary's broker."""
+    label = f"{name}: SIGSTOP of the primary to first confirmed publish"
+    with _cluster_on(ensemble) as cluster:
+        for _ in range(scenario.coordinator_pauses):
+            old = calm_primary(cluster)
+            ports = [port_of(cluster, broker) for broker in others_than(cluster, old)]
+            paused_s = cluster.pause(old)
+            elapsed_s = first_confirmed(ports) - paused_s
+            yield Measurement(f"{name}_pause", label, elapsed_s, "s")
+            wait_not_primary(cluster, old)
+
+
+def _record(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
+    """One change after the other, by one client."""
+    settings = CoordinatorSettings(url=CoordinatorUrl.parse(ensemble.url("record")))
+    coordinator = open_coordinator(settings)
+    try:
+        record = coordinator.read()
+        for epoch in range(1, scenario.coordinator_changes + 1):
+            wanted = ClusterRecord("bench", 1, "broker1", epoch, ("broker1", "broker2", "broker3"))
+            began_s = time.perf_counter()
+            written, record = coordinator.compare_and_set(record, wanted)
+            elapsed_ms = (time.perf_counter() - began_s) * 1000
+            if not written:
+                raise BenchError(f"somebody else wrote {record}")
+            yield Measurement(f"{name}_record", f"{name}: a change of the record", elapsed_ms, "ms")
+    finally:
+        coordinator.close()
+
+
+def _idle(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
+    """A cluster of three brokers and agents that nobody uses, seen by the servers."""
+    with _cluster_on(ensemble) as cluster:
+        calm_primary(cluster)
+        time.sleep(_SETTLED_S)
+        rate = _rate(ensemble, scenario.idle_s)
+        note = "counted by the servers"
+        yield Measurement(f"{name}_idle", f"{name}: requests of a cluster that is idle", rate, "/s", note)
+
+
+def _fleet(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
+    """The coordinator's clients of many clusters, in a few processes."""
+    count = scenario.idle_clusters
+    with ExitStack() as stack:
+        share = -(-count // FLEET_PROCESSES)
+        fleets = []
+        for first in range(0, count, share):
+            command = [sys.executable, str(Path(idle_clusters.__file__)), ensemble.url("fleet"), str(first)]
+            command.append(str(min(share, count - first)))
+            fleet = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            stack.callback(fleet.wait)
+            stack.callback(fleet.kill)
+            fleets.append(fleet)
+        for fleet in fleets:
+            if fleet.stdout is None or fleet.stdout.readline() != "ready\n":
+                raise BenchError("not every cluster has a holder of its lock")
+        time.sleep(_SETTLED_S)
+        rate = _rate(ensemble, scenario.idle_s) / count
+        holders = sum(int(fleet.communicate("", timeout=60)[0]) for fleet in fleets)
+    note = f"{count} clusters; in the end {holders} have a holder of the lock"
+    yield Measurement(f"{name}_fleet", f"{name}: requests of each of {count} idle clusters", rate, "/s", note)
+
+
+def _rate(ensemble: Ensemble, for_s: float) -> float:
+    before, began_s = ensemble.requests(), time.monotonic()
+    time.sleep(for_s)
+    return (ensemble.requests() - before) / (time.monotonic() - began_s)
+
+
+def _on(name: str, measure: Callable[[str, Ensemble, Scenario], Iterator[Measurement]]) -> Measure:
+    def measured(scenario: Scenario) -> Iterator[Measurement]:
+        with ENSEMBLES[name]() as ensemble:
+            yield from measure(name, ensemble, scenario)
+
+    return measured
+
+
+_KINDS: Final = {"kill": _kill, "crash": _crash, "pause": _pause, "record": _record, "idle": _idle, "fleet": _fleet}
+COORDINATOR_MEASURES: Final[Mapping[str, Measure]] = MappingProxyType(
+    {f"coordinator-{kind}-{name}": _on(name, measure) for kind, measure in _KINDS.items() for name in ENSEMBLES}
+)
