@@ -265,3 +265,18 @@ def answer_of(name: str, members: tuple[str, ...], position: NodePosition) -> An
         1, name, f"{name}-1", "uuid", "connecting", generation, epoch, members, members, lsn, True, 0, "", True, "", 1,
         store,
     )  # fmt: skip
+
+
+# --- what an administrator adds, docs/pacemaker.md, A preferred node
+
+
+def test_the_preference_that_brings_a_primary_back_does_so_only_to_a_ready_node_and_does_not_beat_a_better_one() -> (
+    None
+):
+    page = (Path(__file__).parents[2] / "docs" / "pacemaker.md").read_text(encoding="utf-8")
+    section = page.partition("### A preferred node")[2].partition("\n##")[0]
+    stay, preferred, never = (int(number) for number in re.findall(r"^\| `?(\d+)", section, re.MULTILINE))
+    assert SCORES["ready"] + stay < SCORES["primary"] < SCORES["ready"] + preferred
+    for reason in ("lost its primary", "came back", "first"):  # the last is what making way leaves
+        assert SCORES[reason] + preferred < SCORES["better"]
+    assert SCORES["lost its primary"] + never >= SCORES["better"]
