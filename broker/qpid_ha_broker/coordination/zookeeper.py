@@ -33,6 +33,7 @@ from qpid_ha_config.settings import CoordinatorSettings
 
 READING_TIMEOUT_S: Final = 30.0
 """Of the session for the record and the notes, which owns nothing: it costs a ping each 10 s."""
+READING_PATIENCE_S: Final = 1.0
 _RETRY_S = 2.0
 """After which nodes are watched that could not be."""
 
@@ -91,7 +92,7 @@ class ZooKeeperCoordinator:
         self._root = f"/{settings.url.namespace}"
         self._record_path = f"{self._root}/record"
         self._notes_path = f"{self._root}/notes"
-        self._session = ZooKeeperSession(settings, READING_TIMEOUT_S)
+        self._session = ZooKeeperSession(settings, READING_TIMEOUT_S, READING_PATIENCE_S)
         self._mutex = threading.Lock()
         self._seen: dict[str, _Seen] = {}
         self._wakers: list[threading.Event] = []
@@ -155,7 +156,7 @@ class ZooKeeperCoordinator:
         with self._mutex:
             if self._lease_session is None:
                 timeout_s = self._settings.session_timeout_s
-                self._lease_session = ZooKeeperSession(self._settings, timeout_s, speaks=False)
+                self._lease_session = ZooKeeperSession(self._settings, timeout_s, timeout_s, speaks=False)
             session = self._lease_session
         return ZooKeeperLease(session, f"{self._root}/leases/{name}", holder, self._acl(), self._make_parents)
 
@@ -183,13 +184,14 @@ class ZooKeeperCoordinator:
         A write whose answer was lost is sent again: of both, one at most finds the version. If it was the first, the
         second is refused, and what is there is what it wrote.
         """
-        deadline_s, may_be_written = deadline(), False
+        deadline_s, may_be_written, is_sure = deadline(), False, False
         seen = self._known(path) or self._look(path, deadline_s)
         while True:
-            if not is_expected(seen.content):
-                seen = self._read(path, deadline_s)
-                if not is_expected(seen.content):
+            if not self._fits(seen, is_expected, is_sure):
+                if is_sure:
                     return may_be_written and seen.content == wanted, seen.content
+                seen, is_sure = self._read(path, deadline_s), True
+                continue
             try:
                 if self._write(path, wanted, seen, deadline_s):
                     return True, wanted
@@ -198,9 +200,18 @@ class ZooKeeperCoordinator:
                 if time.monotonic() >= deadline_s:
                     raise
             else:
-                seen = self._read(path, deadline_s)
+                seen, is_sure = self._read(path, deadline_s), True
                 if may_be_written and seen.content == wanted:
                     return True, wanted
+
+    def _fits(self, seen: _Seen, is_expected: Callable[[bytes | None], bool], is_sure: bool) -> bool:
+        """Raises CoordinatorError for what no coordinator wrote, if that is there for sure."""
+        try:
+            return is_expected(seen.content)
+        except CoordinatorError:
+            if is_sure:
+                raise
+            return False
 
     def _write(self, path: str, wanted: bytes, seen: _Seen, deadline_s: float) -> bool:
         """Whether the node was still as seen. Raises LostAnswer, CoordinatorError."""

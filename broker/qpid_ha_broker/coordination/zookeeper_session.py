@@ -173,12 +173,17 @@ class Credentials:
 class ZooKeeperSession:
     """The promise: a request is answered, or CoordinatorError raised, before its deadline; from any thread."""
 
-    def __init__(self, settings: CoordinatorSettings, timeout_s: float, *, speaks: bool = True) -> None:
+    def __init__(
+        self, settings: CoordinatorSettings, timeout_s: float, patience_s: float, *, speaks: bool = True
+    ) -> None:
         self.credentials = Credentials(settings)
         self.place = f"ZooKeeper at {','.join(map(str, settings.url.servers))}"
         """For messages."""
         self._settings = settings
         self._timeout_s = timeout_s
+        self._patience_s = patience_s
+        """So long after its connection was lost, the session is given up for a new one. Servers that lost their data
+        never take it: it has seen later changes than they have."""
         self._speaks = speaks
         """Says when the connection is lost, and when it is back."""
         self._moved = threading.Condition()
@@ -191,7 +196,10 @@ class ZooKeeperSession:
         self._silence = _Silence("not connected yet", _RUNNING)
         self._avoided: tuple[object, float] = (None, 0.0)
         """The server that did not answer, and when that was."""
+        self._lost_at_s: float | None = None
+        """When the connection was, by `boot_time_s`; None while it is there, and for a client that had none yet."""
         self._was_lost = False
+        """That was said last."""
         self._is_closed = False
         self.number = 0
         """Of the session: nodes and watches of the one before are gone."""
@@ -276,6 +284,8 @@ class ZooKeeperSession:
     def refusal(self, error: Exception) -> CoordinatorError:
         """What an answer means to an operator."""
         who = f"the user {self.credentials.username}" if self.credentials.username else "users without a name"
+        if isinstance(error, (NoAuthError, AuthFailedError, InvalidACLError)):
+            self._take_new_credentials()
         if isinstance(error, NoAuthError):
             return CoordinatorError(
                 f"{self.place} does not let {who} use the namespace {self._settings.url.namespace}: see that "
@@ -314,7 +324,6 @@ class ZooKeeperSession:
                 if connection is not None and client.connected:
                     return client, connection
                 if client.client_state == KeeperState.AUTH_FAILED:
-                    self._client = None
                     raise self.refusal(AuthFailedError())
                 now_s = time.monotonic()
                 if now_s >= deadline_s:
@@ -326,14 +335,33 @@ class ZooKeeperSession:
     def _started(self) -> KazooClient:
         if self._is_closed:
             raise CoordinatorError(f"{self.place} is not used any more: the coordinator was closed")
-        if self._client is not None and not all(thread.is_alive() for thread in self._threads):
-            self._client = None  # what it cannot do with an answer, it ends with
-            self.number += 1
+        is_dead = not all(thread.is_alive() for thread in self._threads)  # where it meets a bug, it ends
+        is_over = self._lost_at_s is not None and boot_time_s() - self._lost_at_s >= self._patience_s
+        if self._client is not None and (is_dead or is_over):
+            self._drop_client()
         if self._client is None:
             self._threads = []
             self._client = self._make_client()
             self._client.start_async()
         return self._client
+
+    def _take_new_credentials(self) -> None:
+        """If the password file says something else by now."""
+        try:
+            credentials = Credentials(self._settings)
+        except SettingsError:  # what was refused says enough
+            return
+        with self._moved:
+            if credentials.digest != self.credentials.digest and self._client is not None:
+                self.credentials = credentials
+                self._drop_client()
+
+    def _drop_client(self) -> None:
+        """The next call makes a new one, with a session of its own."""
+        client, self._client = self._client, None
+        self._lost_at_s = None
+        self.number += 1
+        threading.Thread(target=_end, args=(client,), name="zookeeper-end", daemon=True).start()
 
     def _make_client(self) -> KazooClient:
         handler = SequentialThreadingHandler()
@@ -401,13 +429,17 @@ class ZooKeeperSession:
                 return
             if state == KazooState.LOST:
                 self.number += 1
-            is_connected = state == KazooState.CONNECTED
-            is_news, self._was_lost = is_connected == self._was_lost, not is_connected
+            is_connected, was_lost = state == KazooState.CONNECTED, self._was_lost
+            self._was_lost = not is_connected
+            if is_connected:
+                self._lost_at_s = None
+            elif not was_lost:
+                self._lost_at_s = boot_time_s()
             self._moved.notify_all()
             listeners = list(self._listeners)
-        if is_news and self._speaks and is_connected:
+        if self._speaks and is_connected and was_lost:
             log.info("%s answers again", self.place)
-        elif is_news and self._speaks:
+        elif self._speaks and not is_connected and not was_lost:
             log.warning("%s: the connection is lost (%s)", self.place, self._silence.problem)
         for listener in listeners:
             listener()
