@@ -112,6 +112,12 @@ def complaint(call: Callable[[], object]) -> str:
     return str(caught.value)
 
 
+def complaints(*coordinators: Coordinator) -> list[str]:
+    """Of each when it reads, all at once."""
+    reading = [Doing(lambda own=one: complaint(own.read)) for one in coordinators]  # type: ignore[misc]
+    return [str(one.wait()) for one in reading]
+
+
 class Doing(threading.Thread):
     """A call in a thread of its own."""
 
@@ -597,12 +603,17 @@ def test_with_tls_both_sides_show_certificates_or_say_what_is_wrong(
         assert coordinator.compare_and_set(ClusterRecord(), RECORD) == (True, RECORD)
         lease = coordinator.lease("one")
         assert lease.try_lock()
-        for wrong in ({"ca": stranger}, {}):  # the system's authorities, too
-            text = complaint(opened(where, tls=True, certificate=certificate, key=key, **wrong).read)
-            assert "signed by an authority of ha.coordinator-ca" in text
-        assert "ha.coordinator-certificate" in complaint(opened(where, tls=True, ca=ca).read)
-        complaint(opened(where).read)
-    assert "ha.coordinator-tls" in complaint(opened(url, tls=True, ca=ca).read)
+        shown = {"certificate": certificate, "key": key}
+        said = complaints(
+            opened(where, tls=True, ca=stranger, **shown),
+            opened(where, tls=True, **shown),  # the system's authorities
+            opened(where, tls=True, ca=ca),
+            opened(where),
+            opened(url, tls=True, ca=ca),
+        )
+    assert all("signed by an authority of ha.coordinator-ca" in text for text in said[:2])
+    assert "ha.coordinator-certificate" in said[2]
+    assert "ha.coordinator-tls" in said[4]
     for broken in ({"ca": tmp_path / "none.pem"}, {"ca": ca, "certificate": certificate, "key": ca}):
         with pytest.raises(SettingsError, match="cannot use"):
             opened(where, tls=True, **broken)
