@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from qpid_ha_agent.cli.activation import activation
 from qpid_ha_agent.cli.cluster import commands
 from qpid_ha_agent.cli.exchange import exchange
 from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
@@ -73,7 +74,7 @@ def set_settings(invocation: Invocation, words: tuple[str, ...]) -> None:
             print_document(change, invocation.format)
 
 
-for command in (*commands, pause, resume, watch, queue, exchange, store, tls):
+for command in (*commands, pause, resume, watch, queue, exchange, store, activation, tls):
     admin.add_command(command)
 
 

@@ -123,6 +123,10 @@ class _View(NamedTuple):
     source: str
 
 
+LOOK_AROUND = "`qpid-ha activation list` shows what each one has"
+"""What to do first where whoever is here may not be enough."""
+
+
 def judge(evidence: PromotionEvidence) -> Verdict:
     """The promotion verdict. The first of these that applies:
 
@@ -236,7 +240,7 @@ def _why_not_with_data(evidence: PromotionEvidence) -> str:
     if own.name not in view.members:
         return (
             f"{view.source} knows a newer in-sync set without this broker (generation {view.generation}, epoch"
-            f" {view.epoch}: {', '.join(view.members)}): promote one of those"
+            f" {view.epoch}: {', '.join(view.members)}): promote one of those; {LOOK_AROUND}"
         )
     outdated = _outdated_record(evidence)
     if outdated is not None:
@@ -285,7 +289,7 @@ def _outdated_record(evidence: PromotionEvidence) -> Refusal | None:
         f"the coordinator's record {shown_record(record)}, but {proof}: the record was lost or put back from a copy,"
         " and who was in sync last is not known. Have all brokers started, and use `qpid-ha promote --force` on the one"
         " that is furthest: it writes the record anew, and gives up what only others have"
-        f" confirmed{_who_cannot_be_asked(evidence)}"
+        f" confirmed{_who_cannot_be_asked(evidence)}; {LOOK_AROUND}"
     )
 
 
@@ -325,7 +329,7 @@ def _outdated_stores(evidence: PromotionEvidence) -> Refusal | None:
         f" and no store here goes further than generation {newest.generation}, epoch {newest.epoch}: they were put back"
         f" from a copy, or the newer ones are missing{_who_cannot_be_asked(evidence)}. Bring those back;"
         f" `qpid-ha promote --force` on {newest.name} gives up all that was confirmed after LSN {newest.lsn} of"
-        f" generation {newest.generation}"
+        f" generation {newest.generation}; {LOOK_AROUND}"
     )
 
 
@@ -355,7 +359,8 @@ def _why_unverified(evidence: PromotionEvidence) -> str:
     )
     return (
         f"the coordinator's record says generation {record.generation}, led by {record.primary}, and this broker began"
-        f" anew and has followed generation {own.generation} only: {what_to_do}{_who_cannot_be_asked(evidence)}"
+        f" anew and has followed generation {own.generation} only: {what_to_do}{_who_cannot_be_asked(evidence)};"
+        f" {LOOK_AROUND}"
     )
 
 
@@ -423,7 +428,8 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
     if missing:
         return (
             f"this store was not closed in order, and {', '.join(missing)} of the last in-sync set cannot be asked:"
-            " start them with their stores; if one is lost for good, `qpid-ha store best` tells what that costs"
+            " start them with their stores; if one is lost for good, `qpid-ha store best` tells what that costs, and"
+            f" {LOOK_AROUND}"
         )
     if not evidence.auto_recover:
         return "this store was not closed in order, and ha.auto-recover is off: see `qpid-ha store best`"

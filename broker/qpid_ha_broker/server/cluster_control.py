@@ -16,6 +16,7 @@ from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.roles import STANDALONE_REFUSAL
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.administration import Params, check_known
+from qpid_ha_broker.server.cluster_facts import FROM_STREAM
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method, Stream
 from qpid_ha_broker.server.membership import Membership
 
@@ -219,6 +220,7 @@ def _status_row(answer: Answer) -> dict[str, object]:
         "lsn": answer.lsn,
         "epoch": answer.epoch,
         "members": list(answer.members),
+        "restored": None if answer.store in FROM_STREAM else answer.store.value,
     }
 
 

@@ -63,6 +63,8 @@ class StoreFacts:
     promised: int = 0
     """The newest generation that the broker has promised to a candidate."""
     promised_to: str = ""
+    is_chosen: bool = False
+    """`store recover` has marked it, as it is now, as the one to begin with."""
     modified_ms: int = 0
     """When it was last written, by its machine's clock."""
     is_running: bool = False

@@ -1,0 +1,153 @@
+"""How the activation sequence is printed: within 80 columns, reasons in lines of their own."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from qpid_ha_agent.activation import ActivationFacts, Assessment, NextStep, Standpoint, promote_command
+from qpid_ha_agent.cli.output import cell, print_document, print_rows
+from qpid_ha_broker.coordination.changes import RecordChange
+from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.store.facts import StoreFacts
+
+COLUMNS = ("broker", "state", "generation", "epoch", "claimed", "recorded", "may-lead")
+WIDTH = 80
+
+
+class SetOutcome(NamedTuple):
+    """What came of `activation set`."""
+
+    change: RecordChange
+    objections: Sequence[str]
+    is_done: bool
+    after: Assessment
+    """Who may lead by the new record."""
+    stores: Sequence[StoreFacts]
+
+
+def print_assessment(
+    url: str, facts: ActivationFacts, assessment: Assessment, changes: Sequence[RecordChange], format_name: str
+) -> None:
+    """Everything that `activation list` has found."""
+    if format_name != "table":
+        print_document(_document(url, facts, assessment, changes), format_name)
+        return
+    _say(f"coordinator {url}: {_coordinator_text(facts)}")
+    click.echo("")
+    print_rows([_row_of(each) for each in assessment.standpoints], COLUMNS, "table")
+    click.echo("")
+    for each in assessment.standpoints:
+        _say(f"{each.name} may {'' if each.may_lead else 'not '}lead: {each.why}")
+    if assessment.next_step is not None:
+        click.echo("")
+        _print_next(assessment.next_step)
+    if changes:
+        click.echo("\nSet by hand:")
+    for change in changes:
+        _say(_change_text(change))
+
+
+def print_set(outcome: SetOutcome, format_name: str) -> None:
+    """What was set, or would be, and what comes next."""
+    change, leaders = outcome.change, outcome.after.leaders
+    then = _then(outcome)
+    if format_name != "table":
+        document = {
+            "done": outcome.is_done, "change": change.to_json(), "objections": list(outcome.objections),
+            "may_lead": list(leaders), "next": list(then),
+        }  # fmt: skip
+        print_document(document, format_name)
+        return
+    for objection in outcome.objections:
+        _say(f"objection: {objection}")
+    if change.before == change.after:
+        _say(f"the record says so already: {record_text(change.after)}")
+    else:
+        _say(f"{'the record was' if outcome.is_done else 'the record is'}: {record_text(change.before)}")
+        _say(f"{'it is now' if outcome.is_done else 'it would be'}: {record_text(change.after)}")
+    _say(f"with that may lead: {', '.join(leaders) or 'nobody of those that were looked at'}")
+    click.echo("Then:")
+    for command in then:
+        click.echo(f"  {command}")
+
+
+def _then(outcome: SetOutcome) -> tuple[str, ...]:
+    members = outcome.change.after.members
+    leaders = [each for each in outcome.stores if each.broker in outcome.after.leaders and each.broker in members]
+    if leaders:
+        furthest = max(leaders, key=lambda each: each.position)
+        return (promote_command(furthest),)
+    return ("qpid-ha activation list   # with all stores: it says what is still in the way",)
+
+
+def record_text(record: ClusterRecord) -> str:
+    """What a record says."""
+    if not record.generation:
+        return "empty"
+    state = "claimed, not begun" if record.claimed else "committed"
+    members = ", ".join(record.members)
+    return f"generation {record.generation}, epoch {record.epoch}, {state}; led by {record.primary}; in sync {members}"
+
+
+def _coordinator_text(facts: ActivationFacts) -> str:
+    if not facts.has_coordinator:
+        return "what is known is in the brokers' logs"
+    return "cannot be read" if facts.record is None else record_text(facts.record)
+
+
+def _row_of(each: Standpoint) -> dict[str, Any]:
+    claimed = f"{each.claimed} {each.claimed_by}".rstrip() if each.claimed else "-"
+    return {"broker": each.name, "state": each.state or "-", "generation": each.generation, "epoch": each.epoch,
+            "claimed": claimed, "recorded": each.is_recorded, "may-lead": each.may_lead}  # fmt: skip
+
+
+def _print_next(step: NextStep) -> None:
+    _say(f"Nobody may lead. {step.text}")
+    click.echo("Next:")
+    for command in step.commands:
+        click.echo(f"  {command}")
+    if step.instead:
+        click.echo("If that is lost for good (what only it has is given up):")
+    for command in step.instead:
+        click.echo(f"  {command}")
+
+
+def _change_text(change: RecordChange) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change.at_ms / 1000))
+    forced = ", by force" if change.is_forced else ""
+    why = f": {change.reason}" if change.reason else ""
+    before, after = (
+        f"generation {each.generation}, epoch {each.epoch} ({', '.join(each.members)})" if each.generation else "empty"
+        for each in (change.before, change.after)
+    )
+    return f"{at} {change.operator}{forced}: {before} became {after}{why}"
+
+
+def _say(text: str) -> None:
+    """Wrapped; what others wrote must not steer the terminal."""
+    click.echo(textwrap.fill(cell(text), WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
+
+
+def _document(
+    url: str, facts: ActivationFacts, assessment: Assessment, changes: Sequence[RecordChange]
+) -> dict[str, Any]:
+    record, step = facts.record, assessment.next_step
+    state = None if record is None else "claimed" if record.claimed else "committed" if record.generation else "empty"
+    return {
+        "coordinator": {
+            "url": url, "state": state, "problem": facts.problem or None,
+            "record": None if record is None else {**record._asdict(), "members": list(record.members)},
+        },
+        "brokers": [{**each._asdict(), "members": list(each.members)} for each in assessment.standpoints],
+        "may_lead": list(assessment.leaders),
+        "missing": list(assessment.missing),
+        "next": None if step is None else {
+            "text": step.text, "commands": list(step.commands), "instead": list(step.instead),
+        },
+        "history": [change.to_json() for change in changes],
+    }  # fmt: skip
