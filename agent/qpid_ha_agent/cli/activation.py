@@ -121,7 +121,7 @@ def set_activation(
 # --- finding out
 
 
-class _Found:
+class _Gathered:
     """What could be looked at, and what not."""
 
     def __init__(self, url: str, facts: ActivationFacts, changes: list[RecordChange], problems: list[str]) -> None:
@@ -142,7 +142,7 @@ def _config() -> WrittenSettings | None:
         raise CliFailure(str(error), USAGE) from None
 
 
-def _gather(invocation: Invocation, config: WrittenSettings | None, sources: Sequence[str]) -> _Found:
+def _gather(invocation: Invocation, config: WrittenSettings | None, sources: Sequence[str]) -> _Gathered:
     from qpid_ha_agent.activation import ActivationFacts
     from qpid_ha_agent.store_sources import find_all
     from qpid_ha_broker.coordination.changes import HISTORY_NOTE, read_changes
@@ -176,7 +176,7 @@ def _gather(invocation: Invocation, config: WrittenSettings | None, sources: Seq
     except ValueError as error:
         problems.append(str(error))
     facts = ActivationFacts(tuple(stores), tuple(brokers), record, has_coordinator, problem, min_in_sync, auto_recover)
-    return _Found(url, facts, changes, problems)
+    return _Gathered(url, facts, changes, problems)
 
 
 def _ask_brokers(invocation: Invocation) -> list[RunningBroker]:
