@@ -359,8 +359,8 @@ def _why_unverified(evidence: PromotionEvidence) -> str:
     )
     return (
         f"the coordinator's record says generation {record.generation}, led by {record.primary}, and this broker began"
-        f" anew and has followed generation {own.generation} only: {what_to_do}{_who_cannot_be_asked(evidence)};"
-        f" {LOOK_AROUND}"
+        f" anew and has followed generation {own.generation} only: {what_to_do}{_who_cannot_be_asked(evidence)}"
+        f"{'' if holders else f'; {LOOK_AROUND}'}"
     )
 
 
