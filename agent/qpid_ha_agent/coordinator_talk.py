@@ -60,6 +60,9 @@ class CoordinatorTalk:
     """The lock was tried, and another one had it."""
     lease_watch: LeaseWatch = field(init=False)
     _pause: PauseView = field(default_factory=PauseView)
+    is_fresh: bool = False
+    """It has answered since this agent began, or was held up for long."""
+    _naps: int = 0
     _lost_at_s: float | None = None
     """Since when it does not answer."""
     _is_look_due: bool = True
@@ -75,6 +78,13 @@ class CoordinatorTalk:
     def lost_s(self, now_s: float) -> float:
         """How long it has not answered."""
         return 0.0 if self._lost_at_s is None else now_s - self._lost_at_s
+
+    def forgive(self) -> None:
+        """This agent was held up: what it knows may be old."""
+        self.is_fresh = False
+        self._naps += 1
+        self._is_look_due = True
+        self._changed.set()
 
     def pause(self, now_s: float) -> Pause | None:
         """The pause that is in force, by what was heard last and by this machine's clock."""
@@ -106,6 +116,7 @@ class CoordinatorTalk:
             stop_watching()
 
     async def _talk(self, loop: asyncio.AbstractEventLoop) -> None:
+        naps = self._naps
         asked: asyncio.Future[Coordination | CoordinatorError] = loop.create_future()
         threading.Thread(target=self._ask, args=(loop, asked), name="coordinator", daemon=True).start()
         done, _ = await asyncio.wait([asked], timeout=TIMEOUT_S)
@@ -117,6 +128,7 @@ class CoordinatorTalk:
         if isinstance(told, CoordinatorError):
             self._failed(told)
         else:
+            self.is_fresh = naps == self._naps
             self._answered(told, time.monotonic())
 
     def _ask(self, loop: asyncio.AbstractEventLoop, asked: asyncio.Future[Coordination | CoordinatorError]) -> None:

@@ -83,7 +83,7 @@ class Known:
     recordless_s: float = 0.0
     """How long the record could not be read."""
     is_informed: bool = True
-    """The coordinator has answered us once: before, nobody knows whether all agents are to pause."""
+    """The coordinator has answered since this agent began, or slept: before, it may have missed that all are paused."""
     paused: str = ""
     """All agents are to leave their brokers alone, as an operator wants it; the sentence says who, and until when."""
     failback_to: str = ""
@@ -310,6 +310,7 @@ OTHERWISE: Final = (
         Action.RELEASE_LOCK,
         "promotion refused, let others try: {refusal}",
     ),
+    Rule(lambda k, _: not k.is_informed, Action.WAIT, "{state}; the coordinator has not answered yet"),
     Rule(
         lambda k, _: k.lock is LockView.HELD and k.state is State.CONNECTING,
         Action.PROMOTE,
@@ -331,7 +332,6 @@ OTHERWISE: Final = (
         "the broker is {state} and cannot be promoted",
     ),
     Rule(lambda k, _: k.pause_s > 0, Action.WAIT, "a pause before the next attempt"),
-    Rule(lambda k, _: not k.is_informed, Action.WAIT, "{state}; the coordinator has not answered yet"),
     Rule(
         lambda k, m: k.state is State.CONNECTING and _is_lease_expired(k, m),
         Action.PROMOTE,

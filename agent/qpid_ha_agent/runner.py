@@ -40,6 +40,9 @@ STEPS_AT_ONCE = 4
 LOOK_S = 0.1
 """How late the passing of a limit may be noticed; everything else wakes the loop."""
 OVERSLEPT_S = 0.5
+OUTDATED_S = 2.0
+"""After a longer sleep the coordinator is asked before anything is done that a pause forbids. On a machine that has too
+much to do, shorter ones are common, and must not keep a broker from being promoted."""
 REQUEST_TIMEOUT_S = 15.0
 RETRY_S = 0.5
 PAUSE_S = (0.2, 1.0)
@@ -108,6 +111,7 @@ class Runner:
         """Until the agent was told to stop, and its broker has ended. Raises BrokerProcessError, CoordinatorError."""
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        self._stepped_at_s = time.monotonic()
         limits, interval_s = self._settings.limits, self._settings.poll_interval_s
         self._talk = BrokerTalk(
             self._settings.control_socket, interval_s, limits.fence_after_s, self._is_hurried, self._state_changed
@@ -141,6 +145,7 @@ class Runner:
 
     def _step(self, now_s: float) -> bool:
         """Decide and act until there is nothing more to do now; True at the end of all."""
+        self._forgive_sleep(now_s)
         for _ in range(STEPS_AT_ONCE):
             decision = decide(self._known(now_s), self._settings.limits)
             if decision.action is Action.EXIT:
@@ -153,15 +158,20 @@ class Runner:
         return False
 
     async def _sleep(self) -> None:
-        """Until something happens or a limit may have passed. Who overslept has no right to call others silent."""
+        """Until something happens or a limit may have passed."""
         self._wake.clear()
-        began_s = time.monotonic()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), LOOK_S)
-        if time.monotonic() - began_s > OVERSLEPT_S:
-            log.warning("this agent was held up for %.1f s", time.monotonic() - began_s)
-            self._talk.view.forgive(time.monotonic())
-            self._tenure.forgive(time.monotonic())
+
+    def _forgive_sleep(self, now_s: float) -> None:
+        """Who overslept has no right to call others silent, and does not know what was said meanwhile."""
+        slept_s, self._stepped_at_s = now_s - self._stepped_at_s, now_s
+        if slept_s > OVERSLEPT_S:
+            log.warning("this agent was held up for %.1f s", slept_s)
+            self._talk.view.forgive(now_s)
+            self._tenure.forgive(now_s)
+        if slept_s > OUTDATED_S:
+            self._coordination.forgive()
 
     @property
     def _is_primary(self) -> bool:
@@ -198,7 +208,7 @@ class Runner:
             disowned_s=tenure.disowned_s(now_s),
             recorded=record.primary if record is not None else "",
             recordless_s=coordination.lost_s(now_s),
-            is_informed=record is not None,
+            is_informed=coordination.is_fresh,
             paused=self._paused,
             failback_to=self._failback.target(now_s),
             is_asked=self._is_asked,

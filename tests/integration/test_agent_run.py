@@ -9,14 +9,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from qpid_ha_agent.control import ControlClient
-from qpid_ha_broker.coordination.file import PRIMARY_LOCK_FILE, holder_of
+from qpid_ha_agent.runner import OUTDATED_S
+from qpid_ha_broker.coordination.file import PRIMARY_LOCK_FILE, FileCoordinator, holder_of
+from qpid_ha_broker.coordination.pause import PAUSE_NOTE, Pause, encode_pause
 from running_agent import RunningAgent, wait_until
 
 
@@ -146,6 +150,26 @@ def test_a_primary_that_was_made_by_hand_keeps_its_place(agents: list[RunningAge
     first.wait_for_line("primary no more: whoever is, or can be, shall have it")
     assert [agent.status()["state"] for agent in agents] == ["ready", "primary"]
     assert "promote:" not in second.log()
+
+
+def test_an_agent_that_slept_when_all_were_paused_promotes_nobody(agents: list[RunningAgent], tmp_path: Path) -> None:
+    """The lock comes to it at the moment in which it wakes up."""
+    first, second = agents
+    second.process.send_signal(signal.SIGSTOP)
+    coordinator = FileCoordinator(tmp_path)
+    pause = encode_pause(Pause("the test", datetime(2026, 1, 1, tzinfo=UTC)))
+    assert coordinator.replace_note(PAUSE_NOTE, "", pause)
+    first.process.kill()
+    first.process.wait()
+    os.kill(first.broker_pid, signal.SIGKILL)
+    time.sleep(OUTDATED_S + 0.5)
+    second.process.send_signal(signal.SIGCONT)
+
+    second.wait_for_line("paused by the test")
+    second.wait_for_line(", and paused by the test since")
+    assert "promote:" not in second.log()
+    assert coordinator.replace_note(PAUSE_NOTE, pause, "")
+    second.wait_for("primary")
 
 
 def test_without_a_coordinator_it_says_what_to_set(tmp_path: Path) -> None:

@@ -9,15 +9,17 @@ session (`SessionLock`), it loses it to the next one when that is over.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.decision import Action, Known, Limits, LockView, decide
-from qpid_ha_agent.runner import HAND_OVER_PAUSE_S, OVERSLEPT_S, PAUSE_S, RETRY_S, STEPS_AT_ONCE
+from qpid_ha_agent.failback import Failback
+from qpid_ha_agent.runner import HAND_OVER_PAUSE_S, OUTDATED_S, OVERSLEPT_S, PAUSE_S, RETRY_S, STEPS_AT_ONCE
 from qpid_ha_agent.tenure import LeaseWatch, Tenure
 from qpid_ha_broker.ha.effects import ClusterRecord, DemoteAsked, PromoteAsked, SwitchoverAsked
 from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.states import State
+from qpid_ha_config.settings import ActivationSettings
 from simulation.leases import AgentLock, PrimaryLock, SessionLock
 from simulation.node import Node, Violation
 from simulation.operator import Operator
@@ -33,15 +35,26 @@ LEADER_WITHIN_S = 12.0
 """A link that is given up after 3 s, a lease that expires after 3 or 4 s, and attempts that fail."""
 OPERATOR_AFTER_S = 8.0
 CAUSE = "the agent of "
+FAILBACK_DELAY_S = 1.0
+HEEDED_WITHIN_S = 1.0
+"""How long an agent that works may not know of a pause."""
 
 
 class Agent:
     """One agent. What it knows of its broker is what that answered last."""
 
     def __init__(
-        self, schedule: Schedule, draw: random.Random, trace: Trace, node: Node, lock: AgentLock, register: Register
+        self,
+        schedule: Schedule,
+        draw: random.Random,
+        trace: Trace,
+        node: Node,
+        lock: AgentLock,
+        register: Register,
+        priorities: Mapping[str, int],
     ) -> None:
         self.node = node
+        self.failbacks = 0
         self.is_hanging = False
         self.is_cut = False
         """It cannot reach the coordinator."""
@@ -51,7 +64,10 @@ class Agent:
         self._trace = trace
         self._lock = lock
         self._register = register
+        self._priorities = priorities
         self._limits = Limits()
+        self._unaware_s = 0.0
+        """When it last could not know of a pause, or there was none."""
         self._looked_s = 0.0
         self._begin()
         schedule.after(LOOK_S * draw.random(), self._look)
@@ -74,7 +90,11 @@ class Agent:
         self._lease_watch = LeaseWatch(2 * POLL_S)
         self._record: ClusterRecord | None = None
         self._record_lost_at_s: float | None = None
-        self._is_shut_out = self._is_asked = False
+        self._is_shut_out = self._is_asked = self._is_informed = False
+        self._paused = ""
+        policy = "preferred" if self._priorities else "stay"
+        settings = ActivationSettings(failback=policy, failback_delay_s=FAILBACK_DELAY_S)
+        self._failback = Failback(self.node.name, settings)
         self._refusal: str | None = None
         self._deaths = 0
         self._died_at_s = self._pause_until_s = 0.0
@@ -84,11 +104,16 @@ class Agent:
     def _look(self) -> None:
         self._schedule.after(LOOK_S, self._look)
         now_s = self._schedule.now_s
+        is_aware = not (self.is_hanging or self.is_cut or self._register.is_down) and self.node.has_power
+        if not is_aware or not self._register.wants_pause:
+            self._unaware_s = now_s
         if self.is_hanging:
             return
         if now_s - self._looked_s > OVERSLEPT_S:
             self._view.forgive(now_s)
             self._tenure.forgive(now_s)
+        if now_s - self._looked_s > OUTDATED_S:
+            self._is_informed = False
         self._looked_s = now_s
         if not self.node.has_power:  # nor has the agent
             self._lock.lose_power(self)
@@ -134,6 +159,9 @@ class Agent:
             disowned_s=tenure.disowned_s(now_s),
             recorded=record.primary if record is not None else "",
             recordless_s=0.0 if self._record_lost_at_s is None else now_s - self._record_lost_at_s,
+            is_informed=self._is_informed,
+            paused=self._paused,
+            failback_to=self._failback.target(now_s),
             is_asked=self._is_asked,
             refusal=self._refusal,
             pause_s=max(0.0, self._pause_until_s - now_s),
@@ -156,6 +184,8 @@ class Agent:
                     "generation": member.status.generation,
                 }
                 view.answer({**status, "primary": member.status.primary}, asked_at_s)
+                rows = [row for row in member.backups() if row["in_sync"] and row["state"] == State.READY]
+                self._failback.note_backups([str(row["name"]) for row in rows], self._schedule.now_s)
                 if view.state is State.READY and before is not State.READY:
                     self._pause_until_s = 0.0
 
@@ -173,6 +203,8 @@ class Agent:
             self._record_lost_at_s = now_s if self._record_lost_at_s is None else self._record_lost_at_s
             return
         self._record, self._record_lost_at_s = self._register.record, None
+        self._is_informed, self._paused = True, "paused" if self._register.wants_pause else ""
+        self._failback.note_primary(self._record.primary, self._priorities, now_s)
         is_behind = self._lock.view_of(self) is LockView.WAITING or self._is_shut_out
         if self._lock.renewal and is_behind:
             self._lease_watch.note(self._lock.renewal, now_s)
@@ -182,6 +214,7 @@ class Agent:
     # --- acting
 
     def _act(self, action: Action, now_s: float) -> None:
+        self._check_pause(action, now_s)
         match action:
             case Action.START_BROKER:
                 self.node.start()
@@ -208,8 +241,21 @@ class Agent:
                 self._ask(action, DemoteAsked)
             case Action.HAND_OVER:
                 self._ask(action, lambda number: SwitchoverAsked(number, ""))
+            case Action.FAIL_BACK:
+                self._fail_back(self._failback.target(now_s))
             case _:
                 raise ValueError(f"{action} is for an agent that stops")
+
+    def _fail_back(self, to: str) -> None:
+        self.failbacks += 1
+        self._ask(Action.FAIL_BACK, lambda number: SwitchoverAsked(number, to), to)
+
+    def _check_pause(self, action: Action, now_s: float) -> None:
+        """Whoever has heard of it does nothing by itself. A new agent starts its broker."""
+        is_harmless = action in (Action.RELEASE_LOCK, Action.ACQUIRE_LOCK)
+        is_begin = action is Action.START_BROKER and not self._deaths
+        if now_s - self._unaware_s > HEEDED_WITHIN_S and not is_harmless and not is_begin:
+            raise Violation(f"the agent of {self.node.name} wanted to {action} in a pause")
 
     def _check_right(self, action: Action) -> None:
         """A primary that answers, and that the record names, stays it."""
@@ -221,7 +267,9 @@ class Agent:
     def _pause(self) -> None:
         self._pause_until_s = self._schedule.now_s + self._draw.uniform(*PAUSE_S)
 
-    def _ask(self, action: Action, make: Callable[[int], PromoteAsked | DemoteAsked | SwitchoverAsked]) -> None:
+    def _ask(
+        self, action: Action, make: Callable[[int], PromoteAsked | DemoteAsked | SwitchoverAsked], to: str = ""
+    ) -> None:
         self._is_asked = True
         process, view = self._process, self._view
 
@@ -234,6 +282,8 @@ class Agent:
                 view.assume(State.PRIMARY if action is Action.PROMOTE else State.CONNECTING, now_s)
                 return
             self.refusals = [*self.refusals[-3:], f"{self.node.name}: {text}"]
+            if action is Action.FAIL_BACK:
+                self._failback.refused(to)
             if action is not Action.PROMOTE:
                 self._pause_until_s = now_s + (HAND_OVER_PAUSE_S if action is Action.HAND_OVER else RETRY_S)
             elif self._lock.view_of(self) is LockView.HELD:
@@ -260,6 +310,7 @@ class Agents:
         operator: Operator,
         is_reachable: Callable[[Node], bool],
         sessions: SessionLock | None = None,
+        priorities: Sequence[int] = (),
     ) -> None:
         self._schedule = schedule
         self._nodes = nodes
@@ -268,7 +319,8 @@ class Agents:
         self._is_reachable = is_reachable
         self.sessions = sessions
         lock = PrimaryLock() if sessions is None else sessions
-        self._agents = [Agent(schedule, draw, trace, node, lock, register) for node in nodes]
+        wishes = {node.name: priority for node, priority in zip(nodes, priorities, strict=False)}
+        self._agents = [Agent(schedule, draw, trace, node, lock, register, wishes) for node in nodes]
         if sessions is not None:
             sessions.join(self._agents)
         self.is_careful = False
@@ -281,6 +333,10 @@ class Agents:
     @property
     def refusals(self) -> list[str]:
         return [refusal for agent in self._agents for refusal in agent.refusals]
+
+    @property
+    def failbacks(self) -> int:
+        return sum(agent.failbacks for agent in self._agents)
 
     def agent_of(self, node: Node) -> Agent:
         return self._agents[node.index]
@@ -336,7 +392,8 @@ class Agents:
         """One that the record and its own log name, that was never restarted since, and that works, with an agent that
         does. By a record that is not the newest nobody may."""
         record = self._register.record
-        return not (self._register.is_down or self._register.is_outdated) and any(
+        is_barred = self._register.is_down or self._register.is_outdated or self._register.wants_pause
+        return not is_barred and any(
             node.is_up
             and not node.is_paused
             and not node.slow_s

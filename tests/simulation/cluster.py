@@ -152,7 +152,7 @@ class Cluster:
                 )
             agents = Agents(
                 self.schedule, draw, self.trace, self.nodes, self.register, operator,
-                lambda node: not self.faults.is_isolated(node), sessions,
+                lambda node: not self.faults.is_isolated(node), sessions, self.plan.priorities,
             )  # fmt: skip
             self.faults.agents = agents
             return agents

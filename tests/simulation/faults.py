@@ -84,6 +84,7 @@ class Faults:
             Kind.RECORD_PUT_BACK: lambda fault, *_: damage.record_put_back(fault),
             Kind.RECORD_LATE: self._record_late,
             Kind.AGENT_HANGS: self._agent_hangs,
+            Kind.AGENTS_PAUSE: self._agents_pause,
             Kind.SESSION_EXPIRED: self._session_expired,
             Kind.AGENT_CUT: self._agent_cut,
             Kind.COORDINATOR_EMPTIED: self._coordinator_emptied,
@@ -250,6 +251,14 @@ class Faults:
 
         def undo() -> None:
             agent.is_hanging = False
+
+        self._later(fault, undo)
+
+    def _agents_pause(self, fault: Fault, node: Node, other: Node) -> None:
+        self._register.wants_pause = True
+
+        def undo() -> None:
+            self._register.wants_pause = False
 
         self._later(fault, undo)
 

@@ -83,6 +83,8 @@ class Kind(StrEnum):
     # With agents:
     AGENT_HANGS = "agent-hangs"
     """The agent of `node` does nothing, but keeps what it has."""
+    AGENTS_PAUSE = "agents-pause"
+    """An operator has all agents pause."""
     # With a lock that rests on sessions:
     SESSION_EXPIRED = "session-expired"
     """The coordinator ends the session of the agent of `node`, which lives and is connected."""
@@ -133,6 +135,8 @@ class Plan:
     """`qpid-ha-agent run` takes the place of a resource manager."""
     session_timeout_s: float = 0.0
     """The agents' lock rests on sessions that the coordinator ends after such a silence; 0: on the kernel."""
+    priorities: tuple[int, ...] = ()
+    """`ha.priority` of each node, with failback to the preferred one; none: who is primary stays it."""
     producers: tuple[int, ...] = ()
     """How many producers each node keeps in mind; none: publishers do not number their messages."""
 

@@ -35,6 +35,8 @@ class Register:
         self._first_asked_s: dict[str, float] = {}
         """When a record of each cluster was wanted for the first time."""
         self.is_down = False
+        self.wants_pause = False
+        """The note `pause` is there."""
         self.cut_off: set[str] = set()
         """Brokers that cannot reach it."""
         self.is_outdated = False

@@ -146,6 +146,7 @@ STORY = {
     ),
     "an agent that has not asked for a pause promotes nobody": (replace(ORPHANED, is_informed=False), Action.WAIT),
     "not even at a first start": (replace(NEW, is_informed=False), Action.WAIT),
+    "nor with the lock that it had before it slept": (held(ORPHANED, is_informed=False), Action.WAIT),
     "a broker without a cluster is kept running": (Known(state=State.STANDALONE), Action.WAIT),
     "a broker that somebody stops is left to it": (Known(state=State.STOPPING), Action.WAIT),
     "and lets others have the lock": (held(Known(state=State.STOPPING)), Action.RELEASE_LOCK),

@@ -26,9 +26,9 @@ def run(config: Path, changes: tuple[str, ...], qpidd: str | None) -> None:
     Starts the broker (or takes care of one that runs), holds the lock of ha.coordinator while it is primary, and hands
     over and stops it on SIGTERM. If the agent itself dies, the broker lives on.
 
-    While the broker is primary the agent has ha.virtual-ip on this machine; it runs ha.on-promoted and ha.on-demoted. With
-    ha.failback: preferred a primary makes way for a broker of higher ha.priority. `qpid-ha pause` makes all agents leave
-    their brokers alone. docs/operations.md has more about each.
+    While the broker is primary the agent has ha.virtual-ip on this machine; it runs ha.on-promoted and ha.on-demoted.
+    With ha.failback: preferred a primary makes way for a broker of higher ha.priority. `qpid-ha pause` has all agents
+    leave their brokers alone. docs/operations.md has more about each.
     """
     import asyncio
 
