@@ -79,7 +79,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if given == "earliest":
             return _offsets({name: first_place(store) for name, store in stores.items()})
         if given == "latest":
-            return _offsets({name: self._frontier(store, first_place(store)) for name, store in stores.items()})
+            isolation = self._options.isolation
+            return _offsets({name: _frontier(each, first_place(each), isolation) for name, each in stores.items()})
         return _offsets(_asked_places(given, stores))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -119,29 +120,24 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told_plainly
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is written from now on is not of this run."""
-        self._target = {name: self._end_of(each) for name, each in self._directories().items()}
+        """What is written from now on is not of this run. What of the rest was committed, another replica may know."""
+        self._target = {name: self._end_of(each, Isolation.ALL) for name, each in self._directories().items()}
 
     @told_plainly
     def reportLatestOffset(self) -> Offsets | None:
         """How far the journals go, for the query's progress."""
-        return _offsets({name: self._end_of(each) for name, each in self._directories().items()})
+        isolation = self._options.isolation
+        return _offsets({name: self._end_of(each, isolation) for name, each in self._directories().items()})
 
-    def _end_of(self, directory: Directory) -> JournalPlace:
+    def _end_of(self, directory: Directory, isolation: Isolation | None) -> JournalPlace:
         """Seldom before the last segment: so that is looked at first."""
         for number in reversed(segment_numbers(directory.disk)):
             begin = JournalPlace(number, FILE_HEADER_BYTES, 0, 0)
-            found = self._frontier(look_from(directory, begin), begin)
+            found = _frontier(look_from(directory, begin), begin, isolation)
             if found != begin:
                 return found
         store = look_from(directory, NOWHERE)
-        return self._frontier(store, first_place(store))
-
-    def _frontier(self, store: SurveyedStore, begin: JournalPlace) -> JournalPlace:
-        place, committed = begin, None if self._options.isolation is Isolation.ALL else store.committed_lsn
-        for step in steps(store, begin, history_of(store), committed):
-            place = step.place
-        return place
+        return _frontier(store, first_place(store), isolation)
 
     def _missing(self, start: Offsets, directories: Mapping[StoreId, Directory]) -> dict[StoreId, JournalPlace]:
         """Where to go on with stores that were read and are not here: they may come back."""
@@ -294,6 +290,14 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _directories(self) -> dict[StoreId, Directory]:
         return identities(find(self._options.paths, self._options.set))
+
+
+def _frontier(store: SurveyedStore, begin: JournalPlace, isolation: Isolation | None) -> JournalPlace:
+    """How far it goes from there, as far as it says itself."""
+    place, committed = begin, None if isolation is Isolation.ALL else store.committed_lsn
+    for step in steps(store, begin, history_of(store), committed):
+        place = step.place
+    return place
 
 
 def _offsets(places: Mapping[StoreId, JournalPlace]) -> Offsets:

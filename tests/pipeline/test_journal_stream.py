@@ -263,6 +263,24 @@ def test_available_now_ends_with_what_was_there_when_it_began(journal: WrittenJo
     assert query.batch() == []
 
 
+def test_available_now_begins_where_history_does_though_that_copy_does_not_know_that_it_was_committed(
+    tmp_path: Path,
+) -> None:
+    """Another one does. The other one has folded the events before."""
+    alpha, beta = WrittenJournal(tmp_path / "alpha"), WrittenJournal(tmp_path / "beta", "beta")
+    for journal in (alpha, beta):
+        journal.start(1, "alpha")
+        messages(journal, 1)
+        messages(journal, 1, committed=False)
+    beta.roll()
+    write_snapshot(beta, 2, (2, "orders"))
+    beta.write_status()
+    last = messages(beta, 2)[-1]
+    query = Query(tmp_path / "*")
+    query.reader.prepareForTriggerAvailableNow()
+    assert [*query.batch(), *query.batch(), *query.batch()] == list(range(1, last + 1))
+
+
 def test_progress_says_how_far_the_journals_go(journal: WrittenJournal) -> None:
     messages(journal, 5)
     query = Query(journal.data_dir)
