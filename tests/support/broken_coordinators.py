@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, CoordinatorError, Lease
+from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, CoordinatorError
 from qpid_ha_broker.coordination.file import FileCoordinator, Lock
 from qpid_ha_broker.coordination.record import encode_record
 from qpid_ha_broker.ha.effects import ClusterRecord
@@ -131,7 +131,7 @@ class LockByExistence(Lock):
 class NeverTakesBack(FileCoordinator):
     """Has locks that outlive their holders."""
 
-    def lease(self, holder: str, name: str = PRIMARY_LEASE) -> Lease:
+    def lease(self, holder: str, name: str = PRIMARY_LEASE) -> Lock:
         return LockByExistence(self.directory, f"{name}.lock", holder, self._held)
 
 
@@ -145,7 +145,7 @@ class LockThatStays(Lock):
 class BelievesItHolds(FileCoordinator):
     """Has locks that nobody loses."""
 
-    def lease(self, holder: str, name: str = PRIMARY_LEASE) -> Lease:
+    def lease(self, holder: str, name: str = PRIMARY_LEASE) -> Lock:
         return LockThatStays(self.directory, f"{name}.lock", holder, self._held)
 
 
