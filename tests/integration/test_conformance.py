@@ -17,6 +17,7 @@ from broken_coordinators import BROKEN, DirectoryFaults, ServerFaults
 from etcd_ensemble import EtcdEnsemble
 from qpid_ha_broker.coordination.file import FileCoordinator
 from qpid_ha_broker.ha.effects import ClusterRecord
+from zookeeper_ensemble import ZookeeperEnsemble
 
 SUITE = "qpid_ha_broker.coordination.conformance"
 TIMEOUT_S = 150
@@ -126,6 +127,17 @@ def test_etcd_passes() -> None:
         done = play(
             etcd.url("conformance"), "--coordinator-faults", "broken_coordinators:server_faults",
             **{ServerFaults.VARIABLE: " ".join(str(member.pid) for member in etcd.members)},
+        )  # fmt: skip
+
+    assert (done.returncode, outcomes(done, "FAILED")) == (0, set()), done.stdout[-3000:]
+    assert outcomes(done, "SKIPPED") == set()
+
+
+def test_zookeeper_passes(zookeeper_ensemble: ZookeeperEnsemble) -> None:
+    with zookeeper_ensemble.mended() as ensemble:
+        done = play(
+            ensemble.url("conformance"), "--coordinator-faults", "broken_coordinators:server_faults",
+            **{ServerFaults.VARIABLE: " ".join(str(server.pid) for server in ensemble.servers)},
         )  # fmt: skip
 
     assert (done.returncode, outcomes(done, "FAILED")) == (0, set()), done.stdout[-3000:]
