@@ -15,7 +15,7 @@ from qpid_ha_broker.coordination import registry
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.file import FileCoordinator, Lock, holder_of
 from qpid_ha_broker.coordination.none import NoCoordinator
-from qpid_ha_broker.coordination.registry import BUILT_IN, Implementation, open_coordinator
+from qpid_ha_broker.coordination.registry import BUILT_IN, Implementation, open_coordinator, open_place
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import ENTRY_POINT_GROUP, CoordinatorUrl
 from qpid_ha_config.errors import SettingsError
@@ -189,7 +189,7 @@ def test_without_a_coordinator_nothing_is_remembered() -> None:
 def test_the_setting_names_the_coordinator(tmp_path: Path) -> None:
     assert isinstance(open_coordinator(CoordinatorSettings(CoordinatorUrl.parse("none"))), NoCoordinator)
     for text in (f"file:{tmp_path}", f"file://{tmp_path}"):
-        coordinator = open_coordinator(CoordinatorSettings(CoordinatorUrl.parse(text)))
+        coordinator = open_place(CoordinatorSettings(CoordinatorUrl.parse(text)))
         assert isinstance(coordinator, FileCoordinator)
         assert coordinator.directory == tmp_path
 

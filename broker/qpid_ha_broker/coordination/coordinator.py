@@ -33,8 +33,9 @@ class Coordinator(Protocol):
     tries again.
     """
 
-    look_interval_s: float
-    """How often whoever relies on it looks by itself, though `watch` said nothing."""
+    @property
+    def look_interval_s(self) -> float:
+        """How often whoever relies on it looks by itself, though `watch` said nothing."""
 
     def read(self) -> ClusterRecord:
         """The record; `ClusterRecord()` when there is none yet. Raises CoordinatorError."""

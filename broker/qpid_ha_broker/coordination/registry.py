@@ -8,12 +8,15 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.coordination.coordinator import Coordinator
+from qpid_ha_broker.coordination.moved import MovingCoordinator
 from qpid_ha_config.coordinator import ENTRY_POINT_GROUP
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.settings import CoordinatorSettings
 
 Factory = Callable[[CoordinatorSettings], Coordinator]
 KEY: Final = "ha.coordinator"
+NEVER_MOVE: Final = ("none", "pacemaker")
+"""There is no record, or Pacemaker itself promotes: another coordinator means another way to run the cluster."""
 
 
 class Implementation(NamedTuple):
@@ -36,10 +39,17 @@ BUILT_IN: Final = MappingProxyType(
 
 
 def open_coordinator(settings: CoordinatorSettings) -> Coordinator:
-    """The coordinator of `settings.url`; nothing is connected yet.
+    """The coordinator of `settings.url`, wherever it has moved; nothing is connected yet.
 
     Raises SettingsError when there is none for its scheme, or its settings do not fit.
     """
+    if settings.url.scheme in NEVER_MOVE:
+        return open_place(settings)
+    return MovingCoordinator(settings, open_place)
+
+
+def open_place(settings: CoordinatorSettings) -> Coordinator:
+    """What is at `settings.url` itself, a pointer to another place too. Raises SettingsError."""
     return _factory(settings.url.scheme)(settings)
 
 
