@@ -6,6 +6,7 @@ import click
 
 from qpid_ha_agent.cli.activation import activation
 from qpid_ha_agent.cli.cluster import commands
+from qpid_ha_agent.cli.coordinator import coordinator
 from qpid_ha_agent.cli.exchange import exchange
 from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
 from qpid_ha_agent.cli.output import print_document, print_facts, print_notes, value_text
@@ -74,7 +75,7 @@ def set_settings(invocation: Invocation, words: tuple[str, ...]) -> None:
             print_document(change, invocation.format)
 
 
-for command in (*commands, pause, resume, watch, queue, exchange, store, activation, tls):
+for command in (*commands, pause, resume, watch, coordinator, queue, exchange, store, activation, tls):
     admin.add_command(command)
 
 
