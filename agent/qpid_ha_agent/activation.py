@@ -242,15 +242,16 @@ class _Activation:
         broker = self.brokers.get(name)
         if broker is not None and broker.state is State.PRIMARY:
             return True, "leads"
-        if broker is not None and broker.state is State.CONNECTING and broker.problem:
-            return False, broker.problem
         if self.facts.has_coordinator and self.facts.record is None:
             return False, f"without the coordinator's record nobody knows who is in sync: {self.facts.problem}"
         verdict = judge(self._evidence(name))
         if isinstance(verdict, Refusal):
             return False, verdict.text.removesuffix(f"; {LOOK_AROUND}").removesuffix(f", and {LOOK_AROUND}")
         primary = next((each.name for each in self.brokers.values() if each.state is State.PRIMARY), "")
-        return True, f"in sync, and {primary} leads" if primary else "holds all that was confirmed, as far as is known"
+        if primary:
+            return True, f"in sync, and {primary} leads"
+        said = f"; when it was asked last it said: {broker.problem}" if broker is not None and broker.problem else ""
+        return True, f"holds all that was confirmed, as far as is known{said}"
 
     # --- what to do
 

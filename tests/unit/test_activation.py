@@ -150,9 +150,14 @@ def test_brokers_that_answer_count_as_what_they_say() -> None:
     assert catching_up.leaders == ("a",)
 
 
-def test_a_broker_s_own_refusal_is_the_reason() -> None:
-    own = running("a", State.CONNECTING, problem="c cannot be asked", store=StoreOrigin.DIRTY)
-    assert why(assess(found(store("a"), brokers=(own,))), "a") == "c cannot be asked"
+def test_what_a_broker_refused_before_is_said_beside_what_is_known_now() -> None:
+    """It may know more; or the record was set since."""
+    own = running("a", State.CONNECTING, problem="z cannot be asked", store=StoreOrigin.DIRTY)
+    whole = assess(found(store("a"), store("b"), store("c"), brokers=(own,)))
+    assert "a" in whole.leaders
+    assert "when it was asked last it said: z cannot be asked" in why(whole, "a")
+    alone = assess(found(store("a"), brokers=(own,)))
+    assert "b, c of the last in-sync set cannot be asked" in why(alone, "a")
 
 
 def test_a_damaged_store_and_one_of_another_cluster_lead_nothing() -> None:
