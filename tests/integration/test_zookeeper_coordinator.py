@@ -512,6 +512,23 @@ def test_when_all_data_is_lost_leases_are_lost_and_nothing_old_is_believed(
     assert coordinator.lease("one").try_lock()
 
 
+def test_who_wakes_up_without_its_session_is_not_in_its_own_way(
+    zkcli: KazooClient, namespace: str, url: str, opened: Open
+) -> None:
+    """What it makes before it knows that it has another session belongs to that one."""
+    mine, path = opened(url).lease("heir"), f"/{namespace}/leases/primary"
+    with CoordinatorProcess(url, "keep", "first", session_timeout_s=SESSION_S) as first:
+        assert first.line() == "held"
+        for _ in range(3):
+            first.process.send_signal(signal.SIGSTOP)
+            assert mine.acquire(threading.Event())
+            first.process.send_signal(signal.SIGCONT)
+            wait_until(lambda: len(zkcli.get_children(path)) > 1, lambda: "it does not wait")
+            mine.release()
+            assert Doing(first.line).wait(5.0) == "held"
+            assert len(zkcli.get_children(path)) == 1
+
+
 # --- users and certificates
 
 

@@ -2,6 +2,8 @@
 
 `python coordinator_process.py URL TIMEOUT_S hold NAME`: takes the lease, says `held`, renews it, and answers each line
 on its standard input with `True` or `False`: whether it still has it.
+`python coordinator_process.py URL TIMEOUT_S keep NAME`: the same, but whenever it is lost, it waits for it anew, and
+says `held` again.
 `python coordinator_process.py URL TIMEOUT_S count TIMES`: raises the record's epoch so often, and says how often it had
 to try again.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 
@@ -72,6 +75,16 @@ def hold(coordinator: Coordinator, name: str) -> None:
         print(lease.is_held(), flush=True)
 
 
+def keep(coordinator: Coordinator, name: str) -> None:
+    """For ever, as an agent does it: what was lost is given back by a thread of its own."""
+    while (lease := coordinator.lease(name)).acquire(threading.Event()):
+        print("held", flush=True)
+        while lease.is_held():
+            lease.renew()
+            time.sleep(0.02)
+        threading.Thread(target=lease.release, daemon=True).start()
+
+
 def count(coordinator: Coordinator, times: int) -> None:
     """Each of them is in the record in the end."""
     lost = 0
@@ -90,6 +103,8 @@ def main(url: str, timeout_s: str, task: str, argument: str) -> None:
     coordinator = open_coordinator(settings)
     if task == "hold":
         hold(coordinator, argument)
+    elif task == "keep":
+        keep(coordinator, argument)
     else:
         count(coordinator, int(argument))
 

@@ -116,29 +116,27 @@ class ZooKeeperLease:
         until_s = deadline()
         if self._queue(until_s):
             return False
-        session = self._session.number
         try:
-            if self._advance(session, threading.Event(), until_s):
-                return True
+            is_ours = self._advance(threading.Event(), until_s)
         except CoordinatorError:
-            self._leave(session)
+            self._leave()
             raise
-        self._leave(session)
-        return False
+        if not is_ours:
+            self._leave()
+        return is_ours
 
     def acquire(self, cancel: threading.Event) -> bool:
         """Servers that do not answer are waited for. Raises CoordinatorError when they refuse."""
         if self.is_held() and not cancel.is_set():
             return True
         self.release()
-        woken, session = threading.Event(), self._session.number
+        woken = threading.Event()
         stop_listening = self._session.listen(woken.set)
         try:
             while not cancel.is_set():
                 woken.clear()
-                session = self._session.number
                 try:
-                    if self._advance(session, woken, deadline()):
+                    if self._advance(woken, deadline()):
                         return True
                 except LostAnswer:
                     continue
@@ -150,7 +148,7 @@ class ZooKeeperLease:
         finally:
             stop_listening()
             if self._tenancy is None:
-                self._leave(session)
+                self._leave()
         return False
 
     def is_held(self) -> bool:
@@ -184,7 +182,7 @@ class ZooKeeperLease:
         tenancy, self._tenancy = self._tenancy, None
         if tenancy is not None:
             tenancy.is_over.set()
-            self._leave(tenancy.session)
+            self._leave()
 
     # --- the queue
 
@@ -198,18 +196,23 @@ class ZooKeeperLease:
         names = [name for name in found if _NODE.fullmatch(name)]
         return sorted(names, key=lambda name: int(name.rpartition("-")[2]))
 
-    def _own(self, session: int, queue: list[str]) -> list[str]:
-        return [name for name in queue if name.startswith(f"{self._mark}-{session}-")]
+    def _own(self, queue: list[str]) -> list[str]:
+        return [name for name in queue if name.startswith(f"{self._mark}-")]
 
-    def _advance(self, session: int, woken: threading.Event, until_s: float) -> bool:
+    def _advance(self, woken: threading.Event, until_s: float) -> bool:
         """Whether it is ours now. If not, `woken` is set when it may be. Raises CoordinatorError."""
-        asked_at_s = boot_time_s()
+        session, asked_at_s = self._session.number, boot_time_s()
         queue = self._queue(until_s)
-        if not self._own(session, queue):
-            self._join(session, until_s)
+        prefix = f"{self._mark}-{session}-"
+        if not any(name.startswith(prefix) for name in queue):
+            self._join(prefix, until_s)
             asked_at_s = boot_time_s()
             queue = self._queue(until_s)
-        own = self._own(session, queue)
+        own = [name for name in queue if name.startswith(prefix)]
+        for name in self._own(queue):
+            if name not in own:  # of a session before, or made when that had just ended: it would be in our way
+                self._session.ask_again(until_s, delete_of(f"{self._path}/{name}"))
+                queue.remove(name)
         if not own or session != self._session.number:
             woken.set()
             return False
@@ -225,17 +228,17 @@ class ZooKeeperLease:
             woken.set()
         return False
 
-    def _join(self, session: int, until_s: float) -> None:
+    def _join(self, prefix: str, until_s: float) -> None:
         """Raises CoordinatorError. Whether a node was made whose answer was lost, the queue shows."""
         signature = {"name": self._holder, "pid": os.getpid(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
-        data, prefix = json.dumps(signature).encode(), f"{self._path}/{self._mark}-{session}-"
+        data, path = json.dumps(signature).encode(), f"{self._path}/{prefix}"
         for _ in range(2):
             (made,) = self._session.ask(
-                until_s, lambda zk: zk.create_async(prefix, data, self._acl, ephemeral=True, sequence=True)
+                until_s, lambda zk: zk.create_async(path, data, self._acl, ephemeral=True, sequence=True)
             )
             if not isinstance(made, NoNodeError):
                 return
-            self._make_parents(self._session, prefix, until_s)
+            self._make_parents(self._session, path, until_s)
 
     def _begin(self, name: str, session: int, asked_at_s: float, until_s: float) -> bool:
         """We are the first: a majority has said so. Raises CoordinatorError."""
@@ -273,31 +276,27 @@ class ZooKeeperLease:
             else:
                 tenancy.term.answered(asked_at_s)
         tenancy.is_over.set()
-        self._leave(tenancy.session)
+        self._leave()
 
     def _pause_s(self, term: LeaseTerm, timeout_s: float) -> float:
         return max(0.0, min(term.next_s, self._renewed_at_s + timeout_s) - boot_time_s())
 
-    def _leave(self, session: int) -> None:
+    def _leave(self) -> None:
         """Remove what is ours in the queue; if the servers do not answer soon, in the background."""
-        if not self._has_left(session, _RELEASE_S):
-            threading.Thread(target=self._leave_at_last, args=(session,), name="zookeeper-leave", daemon=True).start()
+        if not self._has_left(_RELEASE_S):
+            threading.Thread(target=self._leave_at_last, name="zookeeper-leave", daemon=True).start()
 
-    def _leave_at_last(self, session: int) -> None:
-        while not self._has_left(session, deadline() - time.monotonic()):
+    def _leave_at_last(self) -> None:
+        while not self._has_left(deadline() - time.monotonic()):
             time.sleep(_RETRY_S)
 
-    def _has_left(self, session: int, limit_s: float) -> bool:
-        """Also when that session is over: its nodes are gone with it."""
+    def _has_left(self, limit_s: float) -> bool:
         until_s = time.monotonic() + limit_s
-        if session != self._session.number:
-            return True
         try:
-            for name in self._own(session, self._queue(until_s)):
-                path = f"{self._path}/{name}"
-                self._session.ask_again(until_s, delete_of(path))
+            for name in self._own(self._queue(until_s)):
+                self._session.ask_again(until_s, delete_of(f"{self._path}/{name}"))
         except CoordinatorError:
-            return session != self._session.number
+            return self._session.is_closed  # its nodes are gone with it
         return True
 
 

@@ -200,7 +200,7 @@ class ZooKeeperSession:
         """When the connection was, by `boot_time_s`; None while it is there, and for a client that had none yet."""
         self._was_lost = False
         """That was said last."""
-        self._is_closed = False
+        self.is_closed = False
         self.number = 0
         """Of the session: nodes and watches of the one before are gone."""
 
@@ -302,7 +302,7 @@ class ZooKeeperSession:
     def close(self) -> None:
         """End the session, if the servers can be told soon; else they end it themselves."""
         with self._moved:
-            client, self._client, self._is_closed = self._client, None, True
+            client, self._client, self.is_closed = self._client, None, True
             connection = self._connection
             self.number += 1
             self._moved.notify_all()
@@ -333,7 +333,7 @@ class ZooKeeperSession:
                 self._moved.wait(min(deadline_s - now_s, 0.1))
 
     def _started(self) -> KazooClient:
-        if self._is_closed:
+        if self.is_closed:
             raise CoordinatorError(f"{self.place} is not used any more: the coordinator was closed")
         is_dead = not all(thread.is_alive() for thread in self._threads)  # where it meets a bug, it ends
         is_over = self._lost_at_s is not None and boot_time_s() - self._lost_at_s >= self._patience_s
