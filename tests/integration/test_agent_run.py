@@ -155,13 +155,15 @@ def test_a_primary_that_was_made_by_hand_keeps_its_place(agents: list[RunningAge
 def test_an_agent_that_slept_when_all_were_paused_promotes_nobody(agents: list[RunningAgent], tmp_path: Path) -> None:
     """The lock comes to it at the moment in which it wakes up."""
     first, second = agents
+    first.process.send_signal(signal.SIGSTOP)
+    os.kill(first.broker_pid, signal.SIGKILL)
+    second.wait_for_line("the broker is connecting")
     second.process.send_signal(signal.SIGSTOP)
     coordinator = FileCoordinator(tmp_path)
     pause = encode_pause(Pause("the test", datetime(2026, 1, 1, tzinfo=UTC)))
     assert coordinator.replace_note(PAUSE_NOTE, "", pause)
     first.process.kill()
     first.process.wait()
-    os.kill(first.broker_pid, signal.SIGKILL)
     time.sleep(OUTDATED_S + 0.5)
     second.process.send_signal(signal.SIGCONT)
 
