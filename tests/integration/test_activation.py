@@ -23,7 +23,7 @@ from running_cluster import RunningCluster
 
 MESSAGES = 50
 DELAY_S = 1.0
-NOTHING_HAPPENS_S = 3.0
+NOTHING_HAPPENS_S = 2.0
 """Long enough for a dead broker to be started and for another one to be promoted: it has to go by."""
 
 
@@ -89,7 +89,6 @@ def test_in_a_pause_nobody_is_promoted_or_restarted_and_afterwards_everything_go
                 said.returncode,
                 said.stdout.endswith("new disks; meanwhile no agent promotes, restarts or kills a broker\n"),
             ) == (0, True)
-            cluster.wait_until(lambda: all("new disks" in broker.log() for broker in cluster.brokers), "agents know")
             cluster.kill(first)
             time.sleep(NOTHING_HAPPENS_S)
             assert sorted(cluster.states()) == ["connecting", "connecting", "down"]
@@ -106,13 +105,11 @@ def test_in_a_pause_nobody_is_promoted_or_restarted_and_afterwards_everything_go
             load.recovered_after(resumed_s)
             cluster.wait_whole()
 
-            second = cluster.the_primary()
-            assert qpid_ha(second, "pause", "--for", "4s").returncode == 0
-            paused_s = time.monotonic()
-            cluster.wait_until(lambda: second.log().count(f"agent {second.name}: paused by") == 2, "its agent knows")
+            second, paused_s = cluster.the_primary(), time.monotonic()
+            assert qpid_ha(second, "pause", "--for", "3s").returncode == 0
             cluster.kill(second)
             load.recovered_after(time.monotonic())
-            assert time.monotonic() - paused_s > NOTHING_HAPPENS_S
+            assert time.monotonic() - paused_s >= 3.0
             cluster.wait_whole()
             assert qpid_ha(second, "status").stderr == ""
             audit = load.finish()
@@ -124,7 +121,6 @@ def test_what_operators_do_works_in_a_pause_and_who_stops_an_agent_has_it_hand_o
         cluster.wait_whole()
         first = cluster.the_primary()
         assert qpid_ha(first, "pause").returncode == 0
-        cluster.wait_until(lambda: all("paused by" in broker.log() for broker in cluster.brokers), "agents know")
         second, third = (broker for broker in cluster.brokers if broker is not first)
         first.ask("switchover", timeout_s=10.0, to=second.name)
         cluster.wait_until(lambda: cluster.primary() is second, "a switchover by hand")

@@ -14,7 +14,7 @@ from simulation.cluster import Cluster, outcome_of, run
 from simulation.plan import Fault, Kind, Plan, draw_plan
 from simulation.planted import found_by
 
-CLUSTERS = 16
+CLUSTERS = 12
 
 
 def plans() -> Iterator[Plan]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from datetime import time as time_of_day
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from qpid_ha_broker.coordination.pause import Pause
     from qpid_ha_config.settings import CoordinatorSettings
 
+HEEDED_AFTER_S = 1.0
+"""Agents that work have heard of it by then, so whoever waits for this command may pull a plug."""
 ATTEMPTS = 5
 """Of two operators at once, one is later."""
 config_option = click.option(
@@ -49,22 +52,26 @@ def pause(invocation: Invocation, length_s: float | None, end: str | None, reaso
     For maintenance: brokers go on serving, and what operators do (promote, switchover, starting and stopping agents)
     works as ever. A primary that dies meanwhile is not replaced. The coordinator keeps it, so it outlives agents and
     machines. Without --for or --until it lasts until `qpid-ha resume`; again, it replaces what was said before.
-    Each machine judges the end by its own clock.
+    Each machine judges the end by its own clock. When the command is done, all agents that work have heard of it.
     """
     from qpid_ha_broker.coordination.pause import Pause, encode_pause
 
     if length_s is not None and end is not None:
         raise click.UsageError("--for and --until are two ways to say when it ends: give one of them")
-    now = datetime.now(UTC).replace(microsecond=0)
+    now = datetime.now(UTC)
     until = _read_time(end, now) if end is not None else None
     if length_s is not None:
-        until = now + timedelta(seconds=round(length_s))
-    wanted = Pause(operator_text(), now, until, reason)
+        until = now + timedelta(seconds=length_s)
+    if until is not None and until <= now:
+        raise CliFailure(f"it would end at {until:%Y-%m-%d %H:%M:%S} UTC, which is over", USAGE)
+    since, until = now.replace(microsecond=0), until and _next_second(until)
+    wanted = Pause(operator_text(), since, until, reason)
     try:
         note = encode_pause(wanted)
     except ValueError as error:
         raise CliFailure(str(error), USAGE) from None
     _replace(invocation, config, note)
+    time.sleep(HEEDED_AFTER_S)
     _say(invocation, wanted)
 
 
@@ -89,6 +96,12 @@ def _say(invocation: Invocation, pause: Pause) -> None:
         print_document(facts, invocation.format)
     else:
         click.echo(cell(pause_text(facts)))
+
+
+def _next_second(at: datetime) -> datetime:
+    """The note has whole ones, and a pause shall not be shorter than it was to be."""
+    whole = at.replace(microsecond=0)
+    return whole if whole == at else whole + timedelta(seconds=1)
 
 
 def _read_time(text: str, now: datetime) -> datetime:
