@@ -152,13 +152,14 @@ class PacemakerCoordinator:
         """A generation's begin outranks the configuration of whoever was cut off from it; so does whatever replaces an
         older copy that came back."""
         try:
-            value = cib_record.encode(wanted)
-            condition = None if expected == ClusterRecord() else cib_record.encode(expected)
+            value, known = cib_record.encode(wanted), cib_record.encode(expected)
         except ValueError as error:
             raise CoordinatorError(f"this record cannot be written: {error}") from None
         outranks = wanted.generation > expected.generation or _is_older(expected, self._newest)
         change = cib_record.update_xml(self.name, value, outranks=outranks)
-        return cluster_tools.modify(cib_record.condition_path(self.name, condition), change, deadline)
+        held = [None, known] if expected == ClusterRecord() else [known]  # one that became empty again is there, too
+        conditions = [cib_record.condition_path(self.name, value) for value in held]
+        return any(cluster_tools.modify(condition, change, deadline) for condition in conditions)
 
 
 def _is_older(record: ClusterRecord, than: ClusterRecord) -> bool:
