@@ -84,8 +84,8 @@ class ZooKeeperCoordinator:
     `session_timeout_s` after its process does.
     """
 
-    look_interval_s = 20.0
-    """A watch tells what changes; a look finds out whether there is still a majority."""
+    look_interval_s = 60.0
+    """A watch tells what changes, and when either connection is lost: what it cannot miss need not be looked for."""
 
     def __init__(self, settings: CoordinatorSettings) -> None:
         self._settings = settings
@@ -157,6 +157,7 @@ class ZooKeeperCoordinator:
             if self._lease_session is None:
                 timeout_s = self._settings.session_timeout_s
                 self._lease_session = ZooKeeperSession(self._settings, timeout_s, timeout_s, speaks=False)
+                self._lease_session.listen(self._wake_all)  # that one notices sooner that nobody answers
             session = self._lease_session
         return ZooKeeperLease(session, f"{self._root}/leases/{name}", holder, self._acl(), self._make_parents)
 
