@@ -648,8 +648,8 @@ def test_a_server_whose_certificate_has_expired_is_not_believed(
 # --- a cluster
 
 
-def test_a_cluster_waits_for_its_ensemble_and_goes_on_when_its_primary_is_killed(
-    zookeeper_ensemble: ZookeeperEnsemble, url: str, tmp_path: Path
+def test_a_cluster_waits_for_its_ensemble_goes_on_without_its_primary_and_shares_its_namespace_with_no_other_one(
+    zookeeper_ensemble: ZookeeperEnsemble, url: str, tmp_path: Path, opened: Open
 ) -> None:
     with zookeeper_ensemble.mended():
         zookeeper_ensemble.kill()
@@ -657,7 +657,7 @@ def test_a_cluster_waits_for_its_ensemble_and_goes_on_when_its_primary_is_killed
         with cluster:
             said = "does not answer"
             cluster.wait_until(lambda: all(said in broker.log() for broker in cluster.brokers), "agents say so")
-            assert cluster.primary() is None
+            assert set(cluster.states()) == {"connecting"}  # their status can be asked
             zookeeper_ensemble.start()
             cluster.wait_whole()
             old = cluster.the_primary()
@@ -665,4 +665,13 @@ def test_a_cluster_waits_for_its_ensemble_and_goes_on_when_its_primary_is_killed
             cluster.wait_until(lambda: cluster.primary() not in (None, old), "another one is primary", 10.0)
             assert time.monotonic() - killed_s < 4.0
             cluster.wait_whole()
+
+            coordinator, primary = opened(url), cluster.the_primary()
+            record = coordinator.read()
+            other = record._replace(cluster="00000000-1111-2222-3333-444444444444", generation=record.generation + 1)
+            assert coordinator.compare_and_set(record, other) == (True, other)
+            cluster.kill(next(broker for broker in cluster.brokers if broker is not primary))
+            both = f"the coordinator is of the cluster {other.cluster}, this broker of {record.cluster}: correct"
+            cluster.wait_until(lambda: both in primary.log(), "it says whose record that is", 15.0)
+            assert coordinator.read() == other
             assert not any("Traceback" in broker.log() for broker in cluster.brokers)

@@ -38,6 +38,8 @@ EXPECTED_S: Final[Mapping[str, float]] = {
     "tests/integration/test_total_crash.py": 35,
     "tests/integration/test_attack.py": 25,
     "tests/integration/test_failover_decisions.py": 35,
+    "tests/integration/test_coordinator_failures.py": 90,
+    "tests/integration/test_zookeeper_coordinator.py": 60,
     "tests/integration/test_ocf_tester.py": 25,
     "tests/simulation/test_simulation.py": 160,
     "tests/simulation/test_power_cuts.py": 60,

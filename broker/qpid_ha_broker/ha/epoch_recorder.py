@@ -32,7 +32,7 @@ from qpid_ha_broker.ha.effects import ClusterRecord, PeersAnswered, ReadRecord, 
 from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.ha.verdict import shown_record
+from qpid_ha_broker.ha.verdict import PLACES_OF_RECORDS, shown_record
 
 _PAUSE_S = 0.2
 """Between two attempts."""
@@ -228,8 +228,8 @@ class EpochRecorder:
         elif record.cluster not in ("", confirmed.cluster):
             self._blocked = None
             self._complain(
-                f"the coordinator is of the cluster {record.cluster}: correct ha.coordinator; if no such cluster is"
-                " there any more, delete its record (record.json, or the property in the CIB)"
+                f"the coordinator is of the cluster {record.cluster}, this broker of {confirmed.cluster}: correct"
+                f" ha.coordinator; if no such cluster is there any more, delete its record ({PLACES_OF_RECORDS})"
             )
         elif record.generation > generation or (record.generation == generation and not is_own):
             return Deposed(f"the coordinator names {record.primary} primary of generation {record.generation}")

@@ -123,6 +123,7 @@ class _View(NamedTuple):
     source: str
 
 
+PLACES_OF_RECORDS = "record.json, the node or key `record` of the namespace, or the property in the CIB"
 LOOK_AROUND = "`qpid-ha activation list` shows what each one has"
 """What to do first where whoever is here may not be enough."""
 
@@ -188,7 +189,7 @@ def _stranger(evidence: PromotionEvidence) -> str:
     if record is not None and record.cluster and own.cluster and record.cluster != own.cluster:
         return (
             f"the coordinator is of the cluster {record.cluster}, this broker of {own.cluster}: correct ha.coordinator;"
-            " if no such cluster is there any more, delete its record (record.json, or the property in the CIB), and"
+            f" if no such cluster is there any more, delete its record ({PLACES_OF_RECORDS}), and"
             " use `qpid-ha promote --force` on the broker that is furthest"
         )
     return ""
