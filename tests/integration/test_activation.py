@@ -98,6 +98,8 @@ def test_in_a_pause_nobody_is_promoted_or_restarted_and_afterwards_everything_go
             assert "new disks" in asked.stderr
             assert json.loads(qpid_ha(other, "status", "--format", "json").stdout)["paused"]["reason"] == "new disks"
             assert "new disks" in qpid_ha(other, "status", "--all").stderr
+            of_dead = qpid_ha(first, "status")
+            assert (of_dead.returncode, of_dead.stdout, "new disks" in of_dead.stderr) == (3, "", True)
             assert "new disks" in qpid_ha(other, "watch", "--once").stdout
 
             resumed_s = time.monotonic()

@@ -61,7 +61,12 @@ def status(context: click.Context, expect: str | None, is_primary: bool, wait_s:
             raise click.UsageError("--wait for what? Give --expect STATE or --is-primary with it")
         _await_state(invocation, wanted, wait_s)
         return
-    facts = facts_of(invocation.call("status"))
+    try:
+        facts = facts_of(invocation.call("status"))
+    except CliFailure as failure:
+        if failure.exit_code == UNREACHABLE and wanted is None and invocation.broker is None:
+            _print_pause_noted_here()
+        raise
     if wanted is not None:
         context.exit(0 if facts.get("state") == wanted else NO)
     if invocation.format == "table":
@@ -91,6 +96,15 @@ def pause_text(row: Mapping[str, Any]) -> str:
         f"paused by {paused.get('by')} since {paused.get('since')} until {until}{reason}; "
         "meanwhile no agent promotes, restarts or kills a broker"
     )
+
+
+def _print_pause_noted_here() -> None:
+    """Why nobody starts the broker of this machine, which is dead; on stderr."""
+    from qpid_ha_agent.cli.pause_note import pause_noted_here
+
+    pause = pause_noted_here()
+    if pause is not None:
+        click.echo(cell(pause_text({"paused": pause.as_mapping()})), err=True)
 
 
 def _state_text(facts: Mapping[str, Any]) -> str:

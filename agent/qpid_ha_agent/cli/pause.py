@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -16,11 +15,11 @@ from qpid_ha_agent.cli.cluster import operator_text, pause_text
 from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, CliFailure, Invocation, common_options
 from qpid_ha_agent.cli.output import cell, print_document
 from qpid_ha_agent.cli.parameters import duration
+from qpid_ha_agent.cli.pause_note import find_coordinator
 
 if TYPE_CHECKING:
     from qpid_ha_broker.coordination.coordinator import Coordinator
     from qpid_ha_broker.coordination.pause import Pause
-    from qpid_ha_config.settings import CoordinatorSettings
 
 HEEDED_AFTER_S = 1.0
 """Agents that work have heard of it by then, so whoever waits for this command may pull a plug."""
@@ -125,7 +124,7 @@ def _replace(invocation: Invocation, config: Path | None, note: str) -> Pause | 
     if invocation.broker is not None:
         raise click.UsageError("the coordinator keeps a pause, no broker does: leave -b out, see --config")
     try:
-        with closing(open_coordinator(_find_coordinator(config))) as coordinator:
+        with closing(open_coordinator(find_coordinator(config))) as coordinator:
             return _replace_note(coordinator, note)
     except SettingsError as error:
         raise CliFailure(str(error), USAGE) from None
@@ -142,30 +141,3 @@ def _replace_note(coordinator: Coordinator, note: str) -> Pause | None:
         if before == note or coordinator.replace_note(PAUSE_NOTE, before, note):
             return decode_pause(before)
     raise CliFailure("somebody else changes the pause at the same time: look at `qpid-ha status`, and try again", NO)
-
-
-def _find_coordinator(config: Path | None) -> CoordinatorSettings:
-    """Of a cluster whose agents heed a pause. Raises CliFailure, ConfigError."""
-    from qpid_ha_broker.coordination.pause import is_heeded_with
-    from qpid_ha_config.configuration import WrittenSettings
-    from qpid_ha_config.defaults import find_file
-
-    path = config or find_file(None, os.environ)
-    if path is None:
-        raise CliFailure(
-            "this machine has no configuration of a broker: do it on a machine of the cluster, or give --config", USAGE
-        )
-    settings = WrittenSettings.read(path).coordinator_settings()
-    if is_heeded_with(settings.url):
-        return settings
-    if settings.url.property_set is not None:
-        raise CliFailure(
-            "Pacemaker promotes and restarts brokers here, and has a maintenance mode: "
-            "crm_attribute --name maintenance-mode --update true (then false); docs/pacemaker.md, Maintenance",
-            NO,
-        )
-    raise CliFailure(
-        "ha.coordinator is none: no agent promotes or restarts brokers here, so there is nothing to pause; whatever "
-        "else starts brokers (systemd, a script) has to be told itself",
-        NO,
-    )
