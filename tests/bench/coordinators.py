@@ -26,8 +26,8 @@ from qpid_ha_config.settings import CoordinatorSettings
 from running_cluster import RunningCluster
 
 FLEET_PROCESSES = 4
-_SETTLED_S = 15.0
-"""After a start, agents look around more often."""
+_CLUSTERS_FOR_ONE: Final = {"zookeeper": 4, "etcd": 1}
+"""The seven sessions of a cluster with ZooKeeper take many threads where the clients are, and little of the servers."""
 
 
 @contextmanager
@@ -96,15 +96,14 @@ def _idle(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measure
     """A cluster of three brokers and agents that nobody uses, seen by the servers."""
     with _cluster_on(ensemble) as cluster:
         calm_primary(cluster)
-        time.sleep(_SETTLED_S)
-        rate = _rate(ensemble, scenario.idle_s)
-        note = "counted by the servers"
+        time.sleep(scenario.settled_s)
+        rate, note = _rate(ensemble, scenario.idle_s)
         yield Measurement(f"{name}_idle", f"{name}: requests of a cluster that is idle", rate, "/s", note)
 
 
 def _fleet(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
     """The coordinator's clients of many clusters, in a few processes."""
-    count = scenario.idle_clusters
+    count = max(1, scenario.idle_clusters // _CLUSTERS_FOR_ONE[name])
     with ExitStack() as stack:
         share = -(-count // FLEET_PROCESSES)
         fleets = []
@@ -118,17 +117,20 @@ def _fleet(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measur
         for fleet in fleets:
             if fleet.stdout is None or fleet.stdout.readline() != "ready\n":
                 raise BenchError("not every cluster has a holder of its lock")
-        time.sleep(_SETTLED_S)
-        rate = _rate(ensemble, scenario.idle_s) / count
+        time.sleep(scenario.settled_s)
+        rate, note = _rate(ensemble, scenario.idle_s, count)
         holders = sum(int(fleet.communicate("", timeout=60)[0]) for fleet in fleets)
-    note = f"{count} clusters; in the end {holders} have a holder of the lock"
+    note = f"{note}; in the end {holders} have a holder of the lock"
     yield Measurement(f"{name}_fleet", f"{name}: requests of each of {count} idle clusters", rate, "/s", note)
 
 
-def _rate(ensemble: Ensemble, for_s: float) -> float:
-    before, began_s = ensemble.requests(), time.monotonic()
+def _rate(ensemble: Ensemble, for_s: float, clusters: int = 1) -> tuple[float, str]:
+    """Requests a second of each cluster, and what else there is to say."""
+    requests, packets, began_s = ensemble.requests(), ensemble.packets(), time.monotonic()
     time.sleep(for_s)
-    return (ensemble.requests() - before) / (time.monotonic() - began_s)
+    elapsed_s = (time.monotonic() - began_s) * clusters
+    rate, all_of_it = (ensemble.requests() - requests) / elapsed_s, (ensemble.packets() - packets) / elapsed_s
+    return rate, f"with pings {all_of_it:.2f}/s"
 
 
 def _on(name: str, measure: Callable[[str, Ensemble, Scenario], Iterator[Measurement]]) -> Measure:

@@ -64,6 +64,8 @@ class Scenario:
     coordinator_pauses: int = 5
     coordinator_changes: int = 500
     idle_clusters: int = 200
+    settled_s: float = 15.0
+    """After a start, agents look around more often."""
     idle_s: float = 60.0
     stream_rate: int = 20_000
     stream_s: float = 15.0
@@ -111,6 +113,7 @@ class Scenario:
             coordinator_pauses=1,
             coordinator_changes=2,
             idle_clusters=2,
+            settled_s=0.1,
             idle_s=1.0,
             stream_rate=500,
             stream_s=1.0,

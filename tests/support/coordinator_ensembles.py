@@ -20,31 +20,28 @@ class Ensemble:
     url: Callable[[str], str]
     """Of a namespace."""
     requests: Callable[[], int]
-    """That all servers have received from clients so far; pings of sessions count, asking for this does not."""
+    """That all servers have carried out for clients so far, as far as clusters that are idle make any."""
+    packets: Callable[[], int]
+    """The same, with the pings by which sessions are kept."""
 
 
 @contextmanager
 def zookeeper() -> Iterator[Ensemble]:
-    """Asking takes one packet for each server."""
+    """Idle clusters only have things agreed on. Asking for packets takes one for each server."""
     with (
         TemporaryDirectory(prefix="zookeeper-", dir="/dev/shm") as directory,
-        ZookeeperEnsemble(Path(directory)) as servers,
+        ZookeeperEnsemble(Path(directory)) as ensemble,
     ):
-        asked = 0
-
-        def requests() -> int:
-            nonlocal asked
-            asked += len(servers.servers)
-            return servers.packets_received() - asked
-
-        yield Ensemble(servers.url, requests)
+        yield Ensemble(
+            ensemble.url, lambda: sum(server.updates() for server in ensemble.servers), ensemble.packets_received
+        )
 
 
 @contextmanager
 def etcd() -> Iterator[Ensemble]:
-    """What comes as JSON is a call of gRPC inside the server."""
-    with EtcdEnsemble() as servers:
-        yield Ensemble(servers.url, servers.requests)
+    """What comes as JSON is a call of gRPC inside the server. There are no pings: a keep-alive is a request."""
+    with EtcdEnsemble() as ensemble:
+        yield Ensemble(ensemble.url, ensemble.requests, ensemble.requests)
 
 
 ENSEMBLES: Final[Mapping[str, Callable[[], AbstractContextManager[Ensemble]]]] = {"zookeeper": zookeeper, "etcd": etcd}

@@ -155,17 +155,18 @@ class EtcdEnsemble:
         """For `ha.coordinator`."""
         return f"etcd://{','.join(self.addresses)}/{namespace}"
 
-    def etcdctl(self, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
-        """What the program prints. Raises EtcdFailed."""
+    def etcdctl(self, *arguments: str, text: str = "") -> str:
+        """What the program prints when it is given `text`. Raises EtcdFailed."""
         scheme = "https" if self._tls else "http"
         command = ["etcdctl", "--endpoints", ",".join(f"{scheme}://{address}" for address in self.addresses)]
         if self._tls is not None:
             command += ["--cacert", str(self._tls.ca)]
         if self._tls is not None and self._tls.client_ca is not None:
             command += ["--cert", str(self._tls.certificate), "--key", str(self._tls.key)]
-        settings = {**os.environ, "ETCDCTL_API": "3", **(environment or {})}
+        command += [*self._root, *arguments]
+        settings = {**os.environ, "ETCDCTL_API": "3"}
         done = subprocess.run(
-            [*command, *self._root, *arguments], capture_output=True, text=True, timeout=30, check=False, env=settings
+            command, input=text, capture_output=True, text=True, timeout=30, check=False, env=settings
         )
         if done.returncode:
             raise EtcdFailed(f"etcdctl {' '.join(arguments)}: {done.stderr.strip()}")

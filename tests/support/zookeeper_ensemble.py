@@ -146,10 +146,18 @@ class ZookeeperServer:
 
     def packets_received(self) -> int:
         """From clients since its start, those that ask for this included. Raises EnsembleFailed."""
+        return self._counted("zk_packets_received")
+
+    def updates(self) -> int:
+        """Requests of its clients that a majority agreed on, since its start: changes, and transactions that only
+        compare. Raises EnsembleFailed."""
+        return self._counted("zk_cnt_updatelatency")
+
+    def _counted(self, name: str) -> int:
         for line in self.ask("mntr").splitlines():
-            if line.startswith("zk_packets_received\t"):
+            if line.startswith(f"{name}\t"):
                 return int(line.split("\t")[1])
-        raise EnsembleFailed(f"server {self.number} does not say how much it received")
+        raise EnsembleFailed(f"server {self.number} does not say its {name}")
 
     def log(self) -> str:
         """What it said; empty before its first start."""
