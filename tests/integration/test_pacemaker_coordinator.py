@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from qpid_ha_agent.run_settings import read_run_settings
 from qpid_ha_broker.coordination import cib_record, pacemaker
 from qpid_ha_broker.coordination.cib_record import CibAnswer, DamagedRecord, decode, encode, read_answer
-from qpid_ha_broker.coordination.coordinator import CoordinatorError
+from qpid_ha_broker.coordination.coordinator import LONGEST_NOTE_BYTES, CoordinatorError
 from qpid_ha_broker.coordination.pacemaker import PacemakerCoordinator
 from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_broker.ha.effects import ClusterRecord
@@ -80,6 +80,27 @@ def test_every_record_comes_back_and_fits_into_xml_and_xpath(record: ClusterReco
     assert decode(value) == record
     assert value.isascii()
     assert not set(value) & set("\"'<>& \n\t")
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=40))
+def test_every_note_comes_back_and_fits_into_xml(text: str) -> None:
+    value = cib_record.encode_note(text)
+
+    assert cib_record.decode_note(value) == text
+    assert value.isascii()
+    assert not set(value) & set("\"'<>&\n\t")
+
+
+def test_a_note_that_was_not_written_by_us_is_damaged() -> None:
+    value = cib_record.encode_note("paused")
+    for damaged in ("", "paused", f"{value}x", value.replace("paused", "%ff"), value.upper()):
+        with pytest.raises(DamagedRecord):
+            cib_record.decode_note(damaged)
+
+
+def test_the_longest_note_is_asked_for_in_an_argument_of_a_program() -> None:
+    """Linux takes 128 KiB."""
+    assert len(cib_record.note_condition_path("qpid-ha", "pause", "日" * (LONGEST_NOTE_BYTES // 3))) < 1000
 
 
 def test_a_record_without_members_is_not_one_with_a_nameless_member() -> None:

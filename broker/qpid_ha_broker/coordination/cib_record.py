@@ -2,12 +2,13 @@
 
 <cluster_property_set id="qpid-ha">
   <nvpair id="qpid-ha-record" name="record" value="1;cluster=c1;generation=3;primary=a;epoch=5;members=a,b"/>
-  <nvpair id="qpid-ha-note-pause" name="note-pause" value="..."/>
+  <nvpair id="qpid-ha-note-pause" name="note-pause" value="DIGEST:..."/>
 </cluster_property_set>
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -91,8 +92,23 @@ def note_attribute(name: str) -> str:
 
 
 def encode_note(text: str) -> str:
-    """Without quotes, line ends or XML's own characters. Its inverse is `urllib.parse.unquote`."""
-    return quote(text, safe="@:+,; {}()[]")
+    """A digest, and the text without quotes, line ends or XML's own characters."""
+    return f"{_digest(text)}:{quote(text, safe='@:+,; {}()[]')}"
+
+
+def decode_note(value: str) -> str:
+    """The inverse. Raises DamagedRecord."""
+    try:
+        text = unquote(value.partition(":")[2], errors="strict")
+        if encode_note(text) == value:
+            return text
+    except ValueError:
+        pass
+    raise DamagedRecord(f"a note is not written as it should be: {value!r:.200}")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def query_path(name: str) -> str:
@@ -108,6 +124,15 @@ def condition_path(name: str, value: str | None, attribute: str = RECORD) -> str
     if '"' in value:
         raise ValueError(f"{value!r:.80} has a quote in it, which XPath cannot write")
     return f'/cib[@have-quorum="1" and {record}[@value="{value}"]]'
+
+
+def note_condition_path(name: str, note: str, text: str | None) -> str:
+    """The same of a note; by its digest, because a whole one is too long for an argument of a program."""
+    attribute = note_attribute(note)
+    if text is None:
+        return condition_path(name, None, attribute)
+    path = f'{_set_path(name)}/nvpair[@name="{attribute}"]'
+    return f'/cib[@have-quorum="1" and {path}[starts-with(@value,"{_digest(text)}:")]]'
 
 
 def update_xml(name: str, value: str, *, outranks: bool, attribute: str = RECORD) -> str:

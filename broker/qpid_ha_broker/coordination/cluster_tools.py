@@ -39,22 +39,22 @@ def modify(path: str, xml: str, deadline: Deadline) -> bool:
 
     Raises CoordinatorError, and then nobody knows whether it was done.
     """
-    code, _output = _run_cibadmin(["cibadmin", "--modify", "--xpath", path, "--xml-text", xml], deadline)
+    code, _output = _run_cibadmin(["cibadmin", "--modify", "--xpath", path, "--xml-pipe"], deadline, xml)
     if code not in (0, _NO_MATCH):
         raise CoordinatorError(f"cibadmin cannot change the cluster's configuration (exit code {code})")
     return code == 0
 
 
-def _run_cibadmin(command: list[str], deadline: Deadline) -> tuple[int, str]:
+def _run_cibadmin(command: list[str], deadline: Deadline, text: str = "") -> tuple[int, str]:
     """Exit codes that mean the same for every request are raised."""
     wait_s = max(1, math.ceil(deadline.left_s()))  # the end is ours; this one is for a tool that is left behind
-    code, output = _run([*command, "--timeout", str(wait_s)], deadline)
+    code, output = _run([*command, "--timeout", str(wait_s)], deadline, text)
     if code in (_MAY_NOT, _DISCONNECTED, _TIMED_OUT):
         raise CoordinatorError(_why_not(code, "cibadmin"))
     return code, output
 
 
-def _run(command: list[str], deadline: Deadline) -> tuple[int, str]:
+def _run(command: list[str], deadline: Deadline, text: str) -> tuple[int, str]:
     path = f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_DIRECTORIES}"
     program = shutil.which(command[0], path=path)
     if program is None:
@@ -62,7 +62,7 @@ def _run(command: list[str], deadline: Deadline) -> tuple[int, str]:
     try:
         done = subprocess.run(
             [program, *command[1:]],
-            stdin=subprocess.DEVNULL,
+            input=text,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=deadline.left_s(),

@@ -13,7 +13,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from urllib.parse import unquote
 
 from qpid_ha_broker.coordination import cib_record, cluster_tools
 from qpid_ha_broker.coordination.cib_record import CibAnswer, DamagedRecord
@@ -76,15 +75,23 @@ class PacemakerCoordinator:
 
     def read_note(self, name: str) -> str:
         """What this node's copy says. Raises CoordinatorError."""
-        return unquote(self._look_with_quorum(Deadline.after(LIMIT_S)).notes.get(name, ""))
+        value = self._look_with_quorum(Deadline.after(LIMIT_S)).notes.get(name)
+        try:
+            return "" if value is None else cib_record.decode_note(value)
+        except DamagedRecord as error:
+            attribute = cib_record.note_attribute(name)
+            raise CoordinatorError(
+                f"{error}; in the property set {self.name}: "
+                f"`crm_attribute --set-name {self.name} --name {attribute} --delete`"
+            ) from None
 
     def replace_note(self, name: str, expected: str, wanted: str) -> bool:
         """Replaced on all nodes of the partition; unlike the record, nobody has shown to have it. Raises
         CoordinatorError."""
         deadline, attribute = Deadline.after(LIMIT_S), cib_record.note_attribute(name)
         change = cib_record.update_xml(self.name, cib_record.encode_note(wanted), outranks=False, attribute=attribute)
-        held: list[str | None] = [cib_record.encode_note(expected)] if expected else [None, ""]
-        conditions = [cib_record.condition_path(self.name, value, attribute) for value in held]
+        held = [expected] if expected else [None, ""]
+        conditions = [cib_record.note_condition_path(self.name, name, text) for text in held]
         return any(cluster_tools.modify(condition, change, deadline) for condition in conditions)
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
