@@ -8,6 +8,7 @@ from pathlib import Path
 from qpid_ha_agent.decision import Limits
 from qpid_ha_agent.runner import RunSettings
 from qpid_ha_agent.service import read_configured
+from qpid_ha_agent.vip_keeper import in_words_of_settings
 from qpid_ha_agent.virtual_address import read_address
 from qpid_ha_config.configuration import WrittenSettings
 from qpid_ha_config.coordinator import CoordinatorUrl
@@ -31,7 +32,7 @@ def read_run_settings(config: Path, changes: Sequence[str], qpidd: Sequence[str]
         try:
             read_address(*activation.virtual_ip)
         except ValueError as error:
-            raise ConfigError(config, "ha.virtual-ip", str(error)) from None
+            raise ConfigError(config, "ha.virtual-ip", in_words_of_settings(str(error))) from None
     settings = broker.name, tuple(command), broker.control_socket, broker.coordinator, activation
     return RunSettings(*settings, _hook_environment(written), limits=limits)
 

@@ -22,6 +22,11 @@ QUIET_TIMES: Final = 60
 """So often, the same problem is not said again."""
 
 
+def in_words_of_settings(problem: str) -> str:
+    """What is wrong with an address, for those who have written it into a configuration file."""
+    return problem.replace("virtual_ip_nic", INTERFACE_SETTING)
+
+
 class VirtualIpKeeper:
     """The promise: it is brought up only after `want(True)`, and never while another machine answers for it.
 
@@ -101,5 +106,5 @@ class VirtualIpKeeper:
         """One that lasts is said now and then."""
         self._problem_times = self._problem_times + 1 if problem == self._problem else 0
         if self._problem_times % QUIET_TIMES == 0:
-            log.error("%s", problem.replace("virtual_ip_nic", INTERFACE_SETTING))
+            log.error("%s", in_words_of_settings(problem))
         self._problem = problem

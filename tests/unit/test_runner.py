@@ -378,6 +378,8 @@ def test_what_is_said_on_the_command_line_beats_the_file_for_agent_and_broker(tm
         ("name: n\n", "ha.cluster"),
         ("ha.cluster: true\n", "file:DIRECTORY"),
         ("ha: {cluster: true, coordinator: none}\n", "file:DIRECTORY"),
+        ("ha: {cluster: true, coordinator: 'file:/tmp', virtual-ip: 127.0.0.1/8}\n", "no network can reach"),
+        ("ha: {cluster: true, coordinator: 'file:/tmp', virtual-ip: 'fe80::1/64'}\n", "ha.virtual-ip.*@INTERFACE"),
         ("ha: {cluster: true, coordinator: zoo}\n", "'zoo' is not none, or file:"),
     ],
 )
