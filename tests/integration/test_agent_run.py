@@ -181,6 +181,14 @@ def test_without_a_coordinator_it_says_what_to_set(tmp_path: Path) -> None:
     assert "file:DIRECTORY" in line
 
 
+def test_a_coordinators_password_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    login = f"coordinator-username: me, coordinator-password-file: '{tmp_path / 'none'}'"
+    line = complaint(tmp_path, f"ha: {{cluster: true, coordinator: 'zookeeper://127.0.0.1:1/c1', {login}}}\n")
+
+    assert "ha.coordinator-password-file" in line
+    assert str(tmp_path / "none") in line
+
+
 def test_without_a_cluster_it_says_that_there_is_nothing_to_do(tmp_path: Path) -> None:
     assert "ha.cluster" in complaint(tmp_path, "name: a\n")
 

@@ -36,7 +36,7 @@ def run(config: Path, changes: tuple[str, ...], qpidd: str | None) -> None:
     from qpid_ha_agent.run_settings import read_run_settings
     from qpid_ha_agent.runner import Runner
     from qpid_ha_broker.coordination.coordinator import CoordinatorError
-    from qpid_ha_config.errors import ConfigError
+    from qpid_ha_config.errors import SettingsError
 
     for change in changes:
         if "=" not in change:
@@ -46,7 +46,7 @@ def run(config: Path, changes: tuple[str, ...], qpidd: str | None) -> None:
         settings = read_run_settings(config, changes, program)
         _configure_logging(settings.name)
         asyncio.run(Runner(settings).run())
-    except (ConfigError, BrokerProcessError, CoordinatorError) as error:
+    except (SettingsError, BrokerProcessError, CoordinatorError) as error:
         click.echo(f"qpid-ha-agent: {error}", err=True)
         sys.exit(1)
 
