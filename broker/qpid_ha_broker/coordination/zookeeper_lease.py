@@ -182,7 +182,7 @@ class ZooKeeperLease:
         tenancy, self._tenancy = self._tenancy, None
         if tenancy is not None:
             tenancy.is_over.set()
-            self._leave()
+            self._leave(tenancy.path)
 
     # --- the queue
 
@@ -281,18 +281,21 @@ class ZooKeeperLease:
     def _pause_s(self, term: LeaseTerm, timeout_s: float) -> float:
         return max(0.0, min(term.next_s, self._renewed_at_s + timeout_s) - boot_time_s())
 
-    def _leave(self) -> None:
-        """Remove what is ours in the queue; if the servers do not answer soon, in the background."""
-        if not self._has_left(_RELEASE_S):
+    def _leave(self, path: str = "") -> None:
+        """Remove what is ours in the queue; if the servers do not answer soon, in the background. `path` before we look
+        for more: another one waits for it."""
+        if not self._has_left(_RELEASE_S, path):
             threading.Thread(target=self._leave_at_last, name="zookeeper-leave", daemon=True).start()
 
     def _leave_at_last(self) -> None:
         while not self._has_left(deadline() - time.monotonic()):
             time.sleep(_RETRY_S)
 
-    def _has_left(self, limit_s: float) -> bool:
+    def _has_left(self, limit_s: float, path: str = "") -> bool:
         until_s = time.monotonic() + limit_s
         try:
+            if path:
+                self._session.ask_again(until_s, delete_of(path))
             for name in self._own(self._queue(until_s)):
                 self._session.ask_again(until_s, delete_of(f"{self._path}/{name}"))
         except CoordinatorError:
