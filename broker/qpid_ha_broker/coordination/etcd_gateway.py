@@ -60,6 +60,7 @@ class GrpcCode(IntEnum):
     UNAVAILABLE = 14
 
 
+_ENDED_TLS: Final = "it ended the connection: see its log, ha.coordinator-tls and ha.coordinator-certificate"
 _TRY_ANOTHER: Final = frozenset({GrpcCode.DEADLINE_EXCEEDED, GrpcCode.UNAVAILABLE})
 """No leader, leader changed, request timed out: another server, or this one a moment later, may do it."""
 _TOKEN_IS_OLD: Final = ("invalid auth token", "revision of auth store is old")
@@ -566,11 +567,14 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _connection_problem(reason: BaseException, settings: CoordinatorSettings) -> str:
+    """With TLS 1.3 a server that does not accept our certificate may end the connection after the handshake."""
     if isinstance(reason, TimeoutError):
         return f"no answer within {ATTEMPT_S:g} s"
-    if isinstance(reason, OSError) and reason.strerror:
-        return reason.strerror
-    return f"it ended the connection{'' if settings.tls else ' (if it wants TLS: set ha.coordinator-tls)'}"
+    if isinstance(reason, OSError) and not isinstance(reason, (ConnectionResetError, BrokenPipeError)):
+        return reason.strerror or str(reason)
+    if settings.tls:
+        return _ENDED_TLS
+    return "it ended the connection (if it wants TLS: set ha.coordinator-tls)"
 
 
 def _tls_problem(error: BaseException) -> str:
@@ -581,7 +585,7 @@ def _tls_problem(error: BaseException) -> str:
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
         return "it speaks no TLS: take ha.coordinator-tls out of the settings"
     if isinstance(reason, (ssl.SSLEOFError, ConnectionError)):
-        return "it ended the connection: see its log; ha.coordinator-tls or ha.coordinator-certificate may be wrong"
+        return _ENDED_TLS
     if "ALERT" in text.upper():
         return f"it does not accept our certificate ({text}): correct ha.coordinator-certificate and -key"
     return f"TLS: {text}"
