@@ -148,12 +148,13 @@ def test_a_running_cluster_moves_and_loses_nothing(etcd: EtcdEnsemble) -> None:
         source, target = f"file:{directory}/coordinator", etcd.url("moved")
         with FailoverLoad(cluster.urls) as load:
             load.wait_confirmed(100)
+            before = promotions(cluster)
             done = run("migrate", source, target)
             assert done.returncode == 0, done.stderr
             cluster.wait_until(lambda: primary.name in lock(target), "the lock follows")
             load.wait_confirmed(100)
             assert cluster.is_whole()
-            assert cluster.primary() is primary
+            assert (cluster.primary(), promotions(cluster)) == (primary, before)
 
             primary.kill()
             cluster.wait_until(lambda: cluster.primary() not in (None, primary), "another primary")
@@ -166,8 +167,11 @@ def test_a_running_cluster_moves_and_loses_nothing(etcd: EtcdEnsemble) -> None:
         assert (facts["primary"], facts["generation"]) == (leader.name, 2)
         for broker in cluster.brokers:
             assert broker.log().count("the coordinator has moved to") >= 1
-        promotions = [line for broker in cluster.brokers for line in broker.log().splitlines() if "promote: " in line]
-        assert len(promotions) == 2, promotions
+
+
+def promotions(cluster: LocalCluster) -> int:
+    """How many were tried."""
+    return sum(broker.log().count("promote: ") for broker in cluster.brokers)
 
 
 def shown(url: str) -> dict[str, object]:
