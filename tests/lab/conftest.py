@@ -26,7 +26,7 @@ _SKIPPED: Final = pytest.StashKey[str]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--lab", choices=["netns", "vagrant"], default="netns", help="what the lab's machines are made of")
-    parser.addoption("--coordinator", default=Plan.coordinator, help="ha.coordinator of the lab's brokers")
+    parser.addoption("--lab-coordinator", default=Plan.coordinator, help="ha.coordinator of the lab's brokers")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,7 +69,7 @@ def keeper(request: pytest.FixtureRequest) -> Iterator[Stage | VagrantStage]:
         request.config.stash[_SKIPPED] = problem
         pytest.skip(problem)
     keeper = (
-        Stage.set_up(Plan(coordinator=request.config.getoption("--coordinator"))) if in_namespaces else VagrantStage()
+        Stage.set_up(Plan(coordinator=request.config.getoption("--lab-coordinator"))) if in_namespaces else VagrantStage()
     )
     yield keeper
     keeper.close()
