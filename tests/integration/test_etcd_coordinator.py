@@ -30,7 +30,7 @@ Open = Callable[..., Coordinator]
 
 RECORD = ClusterRecord("c1", 3, "broker1", 5, ("broker1", "broker2"))
 NEXT = RECORD._replace(epoch=6, members=("broker1",))
-CALL_LIMIT_S = 3.2
+CALL_LIMIT_S = 2.5
 SESSION_S = 2.0
 
 

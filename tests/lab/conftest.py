@@ -69,7 +69,9 @@ def keeper(request: pytest.FixtureRequest) -> Iterator[Stage | VagrantStage]:
         request.config.stash[_SKIPPED] = problem
         pytest.skip(problem)
     keeper = (
-        Stage.set_up(Plan(coordinator=request.config.getoption("--lab-coordinator"))) if in_namespaces else VagrantStage()
+        Stage.set_up(Plan(coordinator=request.config.getoption("--lab-coordinator")))
+        if in_namespaces
+        else VagrantStage()
     )
     yield keeper
     keeper.close()

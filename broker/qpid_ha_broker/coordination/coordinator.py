@@ -19,6 +19,8 @@ from qpid_ha_broker.ha.effects import ClusterRecord
 PRIMARY_LEASE: Final = "primary"
 """The lease of whose agent may promote its broker."""
 LONGEST_NOTE_BYTES: Final = 64 * 1024
+CALL_LIMIT_S: Final = 1.9
+"""Of one call to an ensemble, whatever its servers do: an agent takes one of 2 s for a coordinator that is lost."""
 
 
 class CoordinatorError(Exception):

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, CoordinatorError
+from qpid_ha_broker.coordination.coordinator import CALL_LIMIT_S, PRIMARY_LEASE, CoordinatorError
 from qpid_ha_broker.coordination.deadline import Deadline
-from qpid_ha_broker.coordination.etcd_gateway import LIMIT_S, Change, EtcdGateway, KeyValue
+from qpid_ha_broker.coordination.etcd_gateway import Change, EtcdGateway, KeyValue
 from qpid_ha_broker.coordination.etcd_watch import PrefixView, PrefixWatch
 from qpid_ha_broker.coordination.record import decode_record, encode_record
 from qpid_ha_broker.ha.effects import ClusterRecord
@@ -62,11 +62,11 @@ class EtcdCoordinator:
 
     def read(self) -> ClusterRecord:
         """What a majority has; an empty record when there is none yet. Raises CoordinatorError."""
-        return self._noted(self._gateway.read(self._record_key, Deadline.after(LIMIT_S)))
+        return self._noted(self._gateway.read(self._record_key, Deadline.after(CALL_LIMIT_S)))
 
     def compare_and_set(self, expected: ClusterRecord, wanted: ClusterRecord) -> tuple[bool, ClusterRecord]:
         """Write `wanted` by a transaction if `expected` is there. Raises CoordinatorError, and then nobody knows."""
-        deadline, known = Deadline.after(LIMIT_S), self._known
+        deadline, known = Deadline.after(CALL_LIMIT_S), self._known
         if self._decoded(known) != expected:
             known = self._gateway.read(self._record_key, deadline)
         while (found := self._noted(known)) == expected:
@@ -83,11 +83,11 @@ class EtcdCoordinator:
 
     def read_note(self, name: str) -> str:
         """The text at NAMESPACE/notes/NAME. Raises CoordinatorError."""
-        return self._text(self._gateway.read(self._note_key(name), Deadline.after(LIMIT_S)))
+        return self._text(self._gateway.read(self._note_key(name), Deadline.after(CALL_LIMIT_S)))
 
     def replace_note(self, name: str, expected: str, wanted: str) -> bool:
         """Write `wanted` by a transaction if `expected` is there. Raises CoordinatorError."""
-        deadline, key = Deadline.after(LIMIT_S), self._note_key(name)
+        deadline, key = Deadline.after(CALL_LIMIT_S), self._note_key(name)
         known = self._gateway.read(key, deadline)
         if self._text(known) != expected:
             return False
@@ -210,7 +210,7 @@ class EtcdLease:
 
     def try_lock(self) -> bool:
         """Take it if it is free. Raises CoordinatorError."""
-        deadline = Deadline.after(LIMIT_S)
+        deadline = Deadline.after(CALL_LIMIT_S)
         return self.is_held() or (self._gateway.read(self._key, deadline) is None and self._take(deadline))
 
     def acquire(self, cancel: threading.Event) -> bool:
@@ -227,7 +227,7 @@ class EtcdLease:
             while not is_ours and not cancel.is_set():
                 if may_be_free.wait(_CANCEL_S):
                     may_be_free.clear()
-                    is_ours = self._take(Deadline.after(LIMIT_S))
+                    is_ours = self._take(Deadline.after(CALL_LIMIT_S))
         finally:
             stop_listening()
         if cancel.is_set():
@@ -248,7 +248,7 @@ class EtcdLease:
         asked_s = _boot_s()
         if grant is None or not self.is_held() or asked_s < grant.renewed_s + RENEWED_AFTER * grant.ttl_s:
             return
-        ttl_s = self._gateway.keep_alive(grant.lease, Deadline.after(min(LIMIT_S, grant.until_s - asked_s)))
+        ttl_s = self._gateway.keep_alive(grant.lease, Deadline.after(min(CALL_LIMIT_S, grant.until_s - asked_s)))
         with self._mutex:
             if self._grant is grant and not ttl_s:
                 self._is_lost = True
@@ -261,7 +261,7 @@ class EtcdLease:
 
     def holder(self) -> str:
         """Who signed the key. Raises CoordinatorError."""
-        found = self._gateway.read(self._key, Deadline.after(LIMIT_S))
+        found = self._gateway.read(self._key, Deadline.after(CALL_LIMIT_S))
         return "" if found is None else _signed_by(found.value)
 
     def release(self) -> None:

@@ -30,8 +30,6 @@ from qpid_ha_broker.coordination.deadline import Deadline
 from qpid_ha_config.coordinator import Server
 from qpid_ha_config.settings import CoordinatorSettings, read_password_file
 
-LIMIT_S: Final = 2.8
-"""Of what one caller waits for, whatever the servers do."""
 ATTEMPT_S: Final = 0.7
 """Of one server; then the next one is asked."""
 STREAM_SILENCE_S: Final = 300.0

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from qpid_ha_broker.coordination.coordinator import CoordinatorError
+from qpid_ha_broker.coordination.coordinator import CALL_LIMIT_S, CoordinatorError
 from qpid_ha_broker.coordination.deadline import Deadline
-from qpid_ha_broker.coordination.etcd_gateway import LIMIT_S, EtcdGateway, KeyValue, WatchStream
+from qpid_ha_broker.coordination.etcd_gateway import EtcdGateway, KeyValue, WatchStream
 
 log = logging.getLogger("coordinator")
 
@@ -123,7 +123,7 @@ class _Follower(threading.Thread):
 
     def _follow(self) -> None:
         """Until the stream ends. Raises CoordinatorError."""
-        read = self._gateway.read_prefix(self._prefix, Deadline.after(LIMIT_S))
+        read = self._gateway.read_prefix(self._prefix, Deadline.after(CALL_LIMIT_S))
         stream = self._gateway.open_watch(read.server, self._prefix, read.revision + 1)
         with self._mutex:
             self._stream = stream

@@ -40,14 +40,12 @@ from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL
 
-from qpid_ha_broker.coordination.coordinator import CoordinatorError
+from qpid_ha_broker.coordination.coordinator import CALL_LIMIT_S, CoordinatorError
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.settings import CoordinatorSettings, read_password_file
 
 log = logging.getLogger("coordinator")
 
-LIMIT_S = 1.9
-"""Of one call. An agent gives a coordinator up for that moment after 2 s."""
 ATTEMPT_S = 0.8
 """So long one server may take for an answer, or for letting us in."""
 AVOID_S = 5.0
@@ -128,7 +126,7 @@ def check_of(path: str, version: int = ANY_VERSION) -> Request:
 
 def deadline() -> float:
     """Of a call that begins now, by `time.monotonic`."""
-    return time.monotonic() + LIMIT_S
+    return time.monotonic() + CALL_LIMIT_S
 
 
 class Credentials:
