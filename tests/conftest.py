@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from zookeeper_ensemble import ZookeeperEnsemble
+    from qpid_ha_demo.zookeeper_ensemble import ZookeeperEnsemble
 
 # A busy machine is no failure: how long an example takes says nothing about whether it is right.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -55,7 +55,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 def zookeeper_ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperEnsemble]:
     """Three servers for all tests of this process, each of which takes a namespace of its own, and mends what it
     breaks."""
-    import zookeeper_ensemble as module
+    import qpid_ha_demo.zookeeper_ensemble as module
 
     problem = module.why_not_here()
     if problem:

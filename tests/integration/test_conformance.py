@@ -17,7 +17,7 @@ from broken_coordinators import BROKEN, DirectoryFaults, ServerFaults
 from etcd_ensemble import EtcdEnsemble
 from qpid_ha_broker.coordination.file import FileCoordinator
 from qpid_ha_broker.ha.effects import ClusterRecord
-from zookeeper_ensemble import ZookeeperEnsemble
+from qpid_ha_demo.zookeeper_ensemble import ZookeeperEnsemble
 
 SUITE = "qpid_ha_broker.coordination.conformance"
 TIMEOUT_S = 150

@@ -25,7 +25,7 @@ from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.settings import CoordinatorSettings
 from qpid_ha_demo.cluster import LocalBroker
-from zookeeper_ensemble import why_not_here as why_no_ensemble
+from qpid_ha_demo.zookeeper_ensemble import why_not_here as why_no_ensemble
 
 pytestmark = pytest.mark.skipif(bool(why_not_here()), reason=why_not_here() or "-")
 

@@ -30,9 +30,9 @@ from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.settings import CoordinatorSettings
+from qpid_ha_demo.zookeeper_ensemble import ZookeeperEnsemble, ZookeeperServer
 from running_agent import wait_until
 from running_cluster import RunningCluster
-from zookeeper_ensemble import ZookeeperEnsemble, ZookeeperServer
 
 Open = Callable[..., Coordinator]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from network_namespaces import Machine
 from qpid_ha_demo.cluster import LocalBroker
+from qpid_ha_demo.zookeeper_ensemble import ZookeeperEnsemble
 from running_cluster import RunningCluster
-from zookeeper_ensemble import ZookeeperEnsemble
 
 _BROKER, _SERVER, _CLIENTS = "10.77.0.1{}", "10.77.0.20{}", "10.77.0.100"
 _PORT = 5672

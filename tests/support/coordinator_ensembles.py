@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from etcd_ensemble import EtcdEnsemble
-from zookeeper_ensemble import ZookeeperEnsemble
+from qpid_ha_demo.zookeeper_ensemble import ZookeeperEnsemble
 
 
 @dataclass(frozen=True)

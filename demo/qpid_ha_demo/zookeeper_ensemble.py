@@ -1,7 +1,7 @@
-"""A real ZooKeeper ensemble on loopback: Debian's jars, servers that a test kills, stops, continues and wipes.
+"""A real ZooKeeper ensemble on loopback: Debian's jars, servers that are killed, stopped, continued and wiped.
 
-`with ZookeeperEnsemble(directory) as ensemble:` has three servers that serve; `servers=1` starts a single one. In
-conftest.py, `zookeeper_ensemble` is one for all tests of a session: who breaks it mends it, which `mended` does.
+`with ZookeeperEnsemble(directory) as ensemble:` has three servers that serve; `servers=1` starts a single one. Where
+many tests share one, who breaks it mends it, which `mended` does.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
-
-from network_namespaces import Machine
+from typing import Protocol, Self
 
 _JAR_NAMES = ("zookeeper", "slf4j-simple", "netty-codec", "netty-resolver")
 JARS = tuple(Path("/usr/share/java", f"{name}.jar") for name in _JAR_NAMES)
@@ -36,13 +34,26 @@ _PROPERTIES = {
     "zookeeper.admin.enableServer": "false",
     "zookeeper.4lw.commands.whitelist": "*",
     "zookeeper.preAllocSize": "64",
-    "zookeeper.forceSync": "no",  # no test cuts the power, and others need the disk
+    "zookeeper.forceSync": "no",  # nobody cuts the power, and others need the disk
     "org.slf4j.simpleLogger.defaultLogLevel": "warn",
     "org.slf4j.simpleLogger.showDateTime": "true",
     "org.slf4j.simpleLogger.dateTimeFormat": "HH:mm:ss.SSS",
 }
 _PORTS = range(18_000, 30_000)
 """Below those that the kernel gives to clients: a server that comes back finds its port free."""
+
+
+class Network(Protocol):
+    """Where servers may run instead of here: a network namespace."""
+
+    @property
+    def namespace(self) -> Path:
+        """For nsenter."""
+        ...
+
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        """This thread is there meanwhile."""
+        ...
 
 
 class EnsembleFailed(Exception):
@@ -57,7 +68,7 @@ def why_not_here() -> str:
     if not missing:
         return ""
     return (
-        f"ZOOKEEPER IS MISSING ({', '.join(missing)}), and these tests need a real one: run ./dev setup, or "
+        f"ZOOKEEPER IS MISSING ({', '.join(missing)}), and a real one is needed here: run ./dev setup, or "
         "apt-get install zookeeper libslf4j-java openjdk-17-jre-headless"
     )
 
@@ -65,7 +76,7 @@ def why_not_here() -> str:
 class ZookeeperServer:
     """One server: its files, its ports, its process."""
 
-    def __init__(self, number: int, directory: Path, host: str, machine: Machine | None) -> None:
+    def __init__(self, number: int, directory: Path, host: str, machine: Network | None) -> None:
         self.number = number
         self.host = host
         self.port, self.quorum_port, self.election_port, self.tls_port = _free_ports(4, host, machine)
@@ -104,7 +115,10 @@ class ZookeeperServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it if it does not run; `ZookeeperEnsemble.wait` waits until it serves."""
+        """Start it if it does not run; `ZookeeperEnsemble.wait` waits until it serves.
+
+        In a session of its own: Ctrl-C is for us.
+        """
         if self.is_running:
             return
         options = [f"-D{name}={value}" for name, value in _PROPERTIES.items()]
@@ -112,7 +126,9 @@ class ZookeeperServer:
         command += ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self._config)]
         inside = ["nsenter", f"--net={self._machine.namespace}"] if self._machine is not None else []
         with (self._directory / "log").open("ab") as output:
-            self._process = subprocess.Popen([*inside, *command], stdout=output, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                [*inside, *command], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
 
     def kill(self) -> None:
         """SIGKILL, and wait for its end; nothing if it does not run."""
@@ -183,7 +199,7 @@ class ZookeeperEnsemble:
         servers: int = 3,
         *,
         hosts: Sequence[str] = (),
-        machine: Machine | None = None,
+        machine: Network | None = None,
         tls: tuple[Path, Path, Path] | None = None,
         wants_clients_certificate: bool = False,
     ) -> None:
@@ -304,7 +320,7 @@ class ZookeeperEnsemble:
         ]  # fmt: skip
 
 
-def _free_ports(count: int, host: str, machine: Machine | None) -> list[int]:
+def _free_ports(count: int, host: str, machine: Network | None) -> list[int]:
     """Ports that nobody uses now."""
     found: list[int] = []
     with machine.inside() if machine is not None else contextlib.nullcontext(), contextlib.ExitStack() as stack:
