@@ -163,6 +163,7 @@ class _Activation:
             complete=True,
             promised=store.promised,
             promised_to=store.promised_to,
+            claims=store.claims,
             granted=True,
             text="",
             min_in_sync=self.facts.min_in_sync,
@@ -203,7 +204,6 @@ class _Activation:
             min_in_sync=facts.min_in_sync,
             is_chosen=store.is_chosen and name not in self.brokers,
             auto_recover=facts.auto_recover,
-            own_claim=store.promised if store.promised_to == name else 0,
         )
 
     # --- where each stands

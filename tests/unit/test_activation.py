@@ -92,7 +92,7 @@ def test_a_store_that_is_on_another_machine_is_promoted_there() -> None:
 
 def test_who_claimed_a_generation_that_never_began_stops_nobody_while_its_store_is_here() -> None:
     record = ClusterRecord("ours", 4, "b", 8, ("b", "c"), claimed=True)
-    stores = store("a"), store("b", promised=4, promised_to="b"), store("c")
+    stores = store("a"), store("b", promised=4, promised_to="b", claims=(4,)), store("c")
 
     assert assess(found(*stores, record=record)).leaders == ("b", "c")
     away = assess(found(stores[0], stores[2], record=record))

@@ -65,7 +65,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
         fr.Answer,
         *(U64, TEXT, TEXT, TEXT, st.sampled_from([state.value for state in State]), U64, U64, NAMES, NAMES, U64),
         *(st.booleans(), U64, TEXT, st.booleans(), TEXT, st.integers(0, 2**32 - 1), st.sampled_from(fr.StoreOrigin)),
-        *(U64, U64),
+        *(U64, U64, st.lists(U64, max_size=5).map(tuple)),
     ),
     st.builds(fr.Follow, st.integers(0, 2**32 - 1), TEXT, TEXT, TEXT, HISTORY, U64),
     st.builds(fr.Followed, TEXT, TEXT, U64, HISTORY, U64, U64, ARGUMENTS, st.floats(0, 1e6, allow_nan=False)),
@@ -102,12 +102,12 @@ def test_the_agreed_bytes_are_read_and_written(vector: dict[str, Any]) -> None:
     assert encode(frame_of(vector)).hex() == vector["hex"]
 
 
-@pytest.mark.parametrize("name", ["set", "committed_generation", "committed_lsn"])
+@pytest.mark.parametrize("name", ["set", "committed_generation", "committed_lsn", "claims"])
 def test_a_field_that_an_older_release_does_not_send_says_nothing(name: str) -> None:
     vector = next(each for each in vectors() if each["type"] in ("Hello", "Answer") and name in each["fields"])
     older = {field: value for field, value in vector["fields"].items() if field != name}
     frame = decode(sealed(bytes.fromhex(vector["hex"])[0], json.dumps(older).encode()))
-    assert getattr(frame, name) == {"set": "default"}.get(name, 0)
+    assert getattr(frame, name) == {"set": "default", "claims": ()}.get(name, 0)
     assert f'"{name}"'.encode() not in encode(frame)
 
 

@@ -189,7 +189,10 @@ def test_stores_that_are_older_than_the_coordinators_record_are_no_winners() -> 
 def test_a_recorded_primary_that_died_before_its_first_event_is_no_reason_to_doubt_the_stores() -> None:
     stores = named("All members")
     record = recorded(stores[0].generation + 1, stores[0].epoch + 1, primary="b")
-    claimed = [replace(each, promised=record.generation) if each.broker == "b" else each for each in stores]
+    claimed = [
+        replace(each, claims=(record.generation - 1, record.generation)) if each.broker == "b" else each
+        for each in stores
+    ]
     assert isinstance(best(claimed, record._replace(claimed=True)), Winner)
     assert isinstance(best(stores, record._replace(claimed=True)), Admin)
     assert isinstance(best(claimed, record), Admin)

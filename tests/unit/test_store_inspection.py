@@ -115,7 +115,7 @@ def test_a_shutdown_counts_only_when_nothing_came_after_it(disk: LocalDisk) -> N
 def test_promises_and_the_role_are_those_of_status(disk: LocalDisk) -> None:
     StoreWriter(disk).write(opening()).status(role="ready", promised=4, promised_to="node3").kill()
     facts = examine(disk, "here")
-    assert (facts.role, facts.promised, facts.promised_to) == ("ready", 4, "node3")
+    assert (facts.role, facts.promised, facts.promised_to, facts.claims) == ("ready", 4, "node3", ())
 
 
 def test_a_damaged_store_still_tells_of_a_set_that_only_its_status_knows(disk: LocalDisk, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ STATUS = Status(
     store="77ab",
     revision=12,
     journal_synced=(9, 512),
+    claims=(1, 3),
 )
 
 
@@ -73,15 +74,30 @@ def test_the_checksum_is_made_as_the_protocol_page_says() -> None:
 
 def test_status_of_a_newer_release_is_refused_as_such() -> None:
     with pytest.raises(NewerFormat, match="upgrade this one"):
-        Status.decode(sealed(format=3, weather="fine"))
+        Status.decode(sealed(format=4, weather="fine"))
 
 
 def test_status_of_format_1_is_read_and_says_nothing_of_what_came_later() -> None:
-    later = {"store": ..., "revision": ..., "journal_synced": ...}
-    assert Status.decode(sealed(format=1, **later)) == replace(STATUS, store="", revision=0, journal_synced=None)
-    for version, mixed in ((1, {}), (2, later), (1, {**later, "revision": 5})):
+    later = {"store": ..., "revision": ..., "journal_synced": ..., "claims": ...}
+    first = replace(STATUS, store="", revision=0, journal_synced=None, claims=())
+    assert Status.decode(sealed(format=1, **later)) == first
+    for version, mixed in ((1, {}), (2, later), (1, {**later, "revision": 5}), (1, {**later, "claims": [3]})):
         with pytest.raises(StatusError):
             Status.decode(sealed(format=version, **mixed))
+
+
+def test_a_status_without_a_claim_is_one_that_the_release_before_reads() -> None:
+    unclaimed = replace(STATUS, claims=())
+    assert unclaimed.encode() == sealed(format=2, claims=...)
+    assert Status.decode(unclaimed.encode()) == unclaimed
+    with pytest.raises(StatusError):
+        Status.decode(sealed(format=2))
+
+
+def test_of_a_format_without_claims_the_promise_to_itself_is_one() -> None:
+    before = replace(STATUS, claims=())
+    assert replace(before, promised_to=before.broker).known_claims == (3,)
+    assert (before.known_claims, STATUS.known_claims) == ((), (1, 3))
 
 
 @pytest.mark.parametrize(
@@ -99,6 +115,7 @@ def test_status_of_format_1_is_read_and_says_nothing_of_what_came_later() -> Non
         {"members": ["alpha", 2]},
         {"journal_end": [1]},
         {"clean": None},
+        {"claims": [-1]},
         {"weather": "fine"},
     ],
 )

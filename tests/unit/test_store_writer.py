@@ -407,7 +407,7 @@ def test_status_is_dirty_while_it_runs_and_clean_after_a_close(tmp_path: Path) -
         owner.publish(owner.queue("q"), b"passing", durable=False)
         owner.turn()
         assert Status.decode(owner.disk.peek(STATUS_FILE)).clean == ""
-        owner.store.persist_vote(7, "node2")
+        owner.store.persist_vote(7, "node2", ())
         assert Status.decode(owner.disk.peek(STATUS_FILE)).promised == 7
         assert await owner.store.close("uuid") is True
 

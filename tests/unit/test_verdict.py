@@ -323,13 +323,14 @@ def test_the_first_primary_of_a_cluster_that_died_before_it_wrote_anything_may_t
         "has_coordinator": True,
         "unreachable": (),
     }
-    assert isinstance(verdict(fresh("b"), fresh("a"), fresh("c"), own_claim=1, **given), Accept)
+    claimant = fresh("b")._replace(promised=1, claims=(1,))
+    assert isinstance(verdict(claimant, fresh("a"), fresh("c"), **given), Accept)
     assert "generation 1 was confirmed by b" in refusal(verdict(fresh("b"), fresh("a"), fresh("c"), **given))
-    assert "generation 1 was confirmed by b" in refusal(verdict(fresh("a"), fresh("b"), own_claim=1, **given))
+    assert "generation 1 was confirmed by b" in refusal(verdict(fresh("a"), claimant, **given))
     begun = {**given, "record": ClusterRecord("uuid", 1, "b", 1, ("b",))}
-    assert "generation 1 was confirmed by b" in refusal(verdict(fresh("b"), fresh("a"), own_claim=1, **begun))
+    assert "generation 1 was confirmed by b" in refusal(verdict(claimant, fresh("a"), **begun))
     given["record"] = ClusterRecord("uuid", 1, "b", 2, ("a", "b"), claimed=True)
-    assert "generation 1 was confirmed by a, b" in refusal(verdict(fresh("b"), fresh("a"), own_claim=1, **given))
+    assert "generation 1 was confirmed by a, b" in refusal(verdict(claimant, fresh("a"), **given))
 
 
 @pytest.mark.parametrize("store", [StoreOrigin.MEMORY, StoreOrigin.DIRTY])
@@ -441,15 +442,35 @@ def test_one_that_is_halfway_through_a_catch_up_does_not_vouch_for_the_others() 
 
 def test_a_candidate_that_died_before_its_first_event_says_so_itself() -> None:
     """Its claim was on its disk before the coordinator was asked."""
-    died = restarted("a", promised=5)
+    died = restarted("a", promised=5, claims=(5,))
     assert isinstance(beside(CLAIMED, restarted("b"), died, restarted("c")), Accept)
     assert isinstance(beside(CLAIMED, died, restarted("b"), restarted("c")), Accept)
-    assert "no store here" in refusal(beside(CLAIMED, restarted("b", promised=5), restarted("a"), restarted("c")))
+    assert "no store here" in refusal(
+        beside(CLAIMED, restarted("b", promised=5, claims=(5,)), restarted("a"), restarted("c"))
+    )
+
+
+def test_a_newer_claim_of_the_recorded_primary_tells_nothing_of_the_recorded_one() -> None:
+    """Its store was put back from before, and an operator's force has made it want to lead again (seed 2401269)."""
+    by_force = restarted("a", promised=6, claims=(6,))
+    assert "no store here" in refusal(beside(CLAIMED, restarted("b"), by_force, restarted("c")))
+    assert "no store here" in refusal(beside(CLAIMED, by_force, restarted("b"), restarted("c")))
+    assert "began anew" in refusal(beside(CLAIMED, refilled("b"), by_force))
+    # Nor does what it promised to somebody else.
+    promised = restarted("a", promised=5, promised_to="b")
+    assert "no store here" in refusal(beside(CLAIMED, restarted("b"), promised, restarted("c")))
+
+
+def test_but_it_does_where_the_recorded_claim_is_on_its_disk_beside_those_that_were_never_recorded() -> None:
+    again = restarted("a", promised=7, claims=(5, 6, 7))
+    assert isinstance(beside(CLAIMED, restarted("b"), again, restarted("c")), Accept)
+    assert isinstance(beside(CLAIMED, again, restarted("b"), restarted("c")), Accept)
+    assert isinstance(beside(CLAIMED, refilled("b"), again), Accept)
 
 
 def test_but_not_where_the_record_says_that_its_generation_has_begun() -> None:
     """All stores are put back from copies of the moment after its claim, and nobody came or went since."""
-    died = restarted("a", promised=5)
+    died = restarted("a", promised=5, claims=(5,))
     assert "no store here" in refusal(beside(LATER, restarted("b"), died, restarted("c")))
     assert "no store here" in refusal(beside(LATER, died, restarted("b"), restarted("c")))
 
@@ -465,7 +486,7 @@ def test_a_record_that_says_claimed_again_after_it_had_begun_went_back() -> None
 def test_but_not_once_its_generation_went_on_which_the_record_s_epoch_tells() -> None:
     """All stores are put back from copies of the moment between its claim and its first event."""
     first, second = CLAIMED._replace(generation=4, epoch=8), CLAIMED._replace(generation=4, epoch=9)
-    copies = restarted("a", promised=4), restarted("b"), restarted("c")
+    copies = restarted("a", promised=4, claims=(4,)), restarted("b"), restarted("c")
     assert isinstance(beside(first, *copies), Accept)
     assert "no store here" in refusal(beside(second, *copies))
     assert "no store here" in refusal(beside(second, *reversed(copies)))
@@ -473,7 +494,7 @@ def test_but_not_once_its_generation_went_on_which_the_record_s_epoch_tells() ->
 
 def test_two_candidates_in_a_row_that_died_before_their_first_events_stop_nobody() -> None:
     first, second = CLAIMED._replace(epoch=9), CLAIMED._replace(epoch=10)
-    stores = restarted("a", promised=5), restarted("b", promised=4), restarted("c")
+    stores = restarted("a", promised=5, claims=(5,)), restarted("b", promised=4, claims=(4,)), restarted("c")
     assert isinstance(beside(first, *stores), Accept)
     assert "no store here" in refusal(beside(second, *stores))
 
@@ -484,7 +505,7 @@ def test_a_claim_adds_to_the_epoch_what_it_adds_to_the_generation() -> None:
     assert isinstance(accept, Accept)
     assert (accept.generation, accept.epoch) == (5, RECORDED.epoch + 2)
     claimed = RECORDED._replace(generation=accept.generation, primary="b", epoch=accept.epoch, claimed=True)
-    copies = restarted("b", promised=5), restarted("a"), restarted("c")
+    copies = restarted("b", promised=5, claims=(5,)), restarted("a"), restarted("c")
     assert isinstance(beside(claimed, *copies), Accept)
     assert "no store here" in refusal(beside(claimed._replace(epoch=claimed.epoch + 1), *copies))
 
@@ -528,7 +549,7 @@ def test_nor_does_it_vouch_for_stores_that_are_older_than_the_record() -> None:
 
 
 def test_it_may_lead_where_the_recorded_primary_says_that_it_never_began() -> None:
-    assert isinstance(beside(CLAIMED._replace(epoch=9), refilled("b"), restarted("a", promised=5)), Accept)
+    assert isinstance(beside(CLAIMED._replace(epoch=9), refilled("b"), restarted("a", promised=5, claims=(5,))), Accept)
 
 
 # --- a broker that lacks what somebody knows to be committed
@@ -572,6 +593,7 @@ def answers(draw: st.DrawFn, name: str) -> Answer:
     return broker(
         name, generation=draw(NUMBERS), epoch=draw(NUMBERS), members=members, newest_members=members, lsn=draw(NUMBERS),
         store=draw(STORES), complete=draw(st.booleans()), promised=draw(NUMBERS), min_in_sync=draw(st.integers(1, 2)),
+        claims=tuple(sorted(draw(st.sets(NUMBERS)))),
     )  # fmt: skip
 
 
@@ -596,7 +618,7 @@ def test_nobody_leads_against_a_log_that_proves_the_record_old_or_from_stores_th
         newest = max(here, key=lambda each: (each.generation, each.epoch))
         may_be_a_copy = own.generation and own.store in (StoreOrigin.DIRTY, StoreOrigin.CLEAN)
         is_unchanged = record.epoch - newest.epoch <= record.generation - newest.generation
-        has_claimed = any(each.name == record.primary and each.promised >= record.generation for each in here)
+        has_claimed = any(each.name == record.primary and record.generation in each.claims for each in here)
         nothing_came_of_it = record.claimed and is_unchanged and has_claimed
         vouch = [
             each for each in here

@@ -10,7 +10,7 @@ from qpid_ha_broker.ha.effects import PersistVote
 from qpid_ha_broker.ha.frames import Question, StoreOrigin, Topic
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.ha.votes import Votes
+from qpid_ha_broker.ha.votes import KEPT_CLAIMS, Votes
 from qpid_ha_broker.model.resources import Resources
 
 SETTINGS = MemberSettings("c", "c-1", ("a:5672", "b:5672", "c:5672"), "c:5672", has_store=True)
@@ -35,7 +35,7 @@ class Voter:
     def restarted(self) -> Voter:
         """It dies, and begins again with what it had on disk."""
         *_, last = [each for each in self._ctx.effects if isinstance(each, PersistVote)]
-        return Voter(Restored(StoreOrigin.DIRTY, promised=last.generation, promised_to=last.to))
+        return Voter(Restored(StoreOrigin.DIRTY, promised=last.generation, promised_to=last.to, claims=last.claims))
 
 
 def question(asker: str, generation: int, topic: Topic) -> Question:
@@ -66,7 +66,7 @@ def test_but_not_of_what_it_or_another_was_promised_before(asker: str) -> None:
 def test_nor_does_a_promotion_of_its_own_that_came_to_nothing() -> None:
     voter = Voter()
     assert not voter.promise("a", 3)
-    voter.votes.claim(4, LOG)
+    voter.votes.claim(4, LOG, recorded=0)
     assert voter.votes.oldest_followable == 3
     assert voter.restarted().votes.oldest_followable >= 3
 
@@ -86,3 +86,25 @@ def test_no_generation_is_promised_to_two() -> None:
     assert voter.promise("b", 3) == "generation 3 was promised to a"
     assert voter.restarted().promise("b", 3) == "generation 3 was promised to a"
     assert voter.promise("b", 2) == "generation 2 has begun already"
+
+
+def test_what_this_broker_wanted_for_itself_is_known_until_it_cannot_be_recorded_any_more() -> None:
+    voter = Voter()
+    for generation in (3, 4, 6):
+        voter.votes.claim(generation, LOG, recorded=3)
+    assert voter.restarted().votes.claims == (3, 4, 6)
+    voter.promise("a", 7)
+    assert voter.restarted().votes.claims == (3, 4, 6), "a promise is no claim"
+    voter.votes.claim(8, LOG, recorded=4)
+    assert voter.restarted().votes.claims == (4, 6, 8)
+    voter.votes.claim(9, 6, recorded=4)
+    assert voter.restarted().votes.claims == (8, 9), "the log has generation 6"
+
+
+def test_a_coordinator_that_can_only_be_read_does_not_fill_the_disk_with_claims() -> None:
+    voter = Voter()
+    for generation in range(3, 300):
+        voter.votes.claim(generation, LOG, recorded=3)
+    claims = voter.restarted().votes.claims
+    assert len(claims) == KEPT_CLAIMS + 2
+    assert (claims[0], claims[-1]) == (3, 299), "the one that is recorded, and the newest"

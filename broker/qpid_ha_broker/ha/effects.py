@@ -318,10 +318,14 @@ class WriteCheckpoint(NamedTuple):
 
 
 class PersistVote(NamedTuple):
-    """Have on disk, before the next effect, that `generation` was promised `to`; 0: nothing is promised any more."""
+    """Have on disk, before the next effect, that `generation` was promised `to`; 0: nothing is promised any more.
+
+    `claims`: the generations that this broker wanted for itself, as in an `Answer`.
+    """
 
     generation: int
     to: str
+    claims: tuple[int, ...] = ()
 
 
 class CleanEnd(NamedTuple):

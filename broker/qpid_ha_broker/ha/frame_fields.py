@@ -27,11 +27,12 @@ MAX_FACTS: Final = 1024 * 1024
 """Characters of an answer's text, which may be a broker's facts and figures."""
 MAX_HISTORY: Final = 100_000
 MAX_MEMBERS: Final = 1000
+MAX_CLAIMS: Final = 100
 MAX_JSON_BYTES: Final = 32 * 1024 * 1024
 """More than the longest history takes."""
 MAX_SECONDS: Final = 1_000_000.0
 
-_LEFT_OUT: Final[dict[str, object]] = {"set": DEFAULT_SET, "committed_generation": 0, "committed_lsn": 0}
+_LEFT_OUT: Final[dict[str, object]] = {"set": DEFAULT_SET, "committed_generation": 0, "committed_lsn": 0, "claims": ()}
 """Fields that came with a later release than their frames, and what each is where it is not sent: a broker understands
 the frames of an older one, and is understood by it as long as it has nothing else to say."""
 
@@ -147,6 +148,10 @@ def _names(field: str, value: Any) -> tuple[str, ...]:
     return tuple(check_name(field, each) for each in _list(field, value, MAX_MEMBERS))
 
 
+def _generations(field: str, value: Any) -> tuple[int, ...]:
+    return tuple(_u64(field, each) for each in _list(field, value, MAX_CLAIMS))
+
+
 def _history(field: str, value: Any) -> tuple[GenerationEntry, ...]:
     return tuple(_entry(field, each) for each in _list(field, value, MAX_HISTORY))
 
@@ -241,6 +246,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "store": _one_of(fr.StoreOrigin),
         "committed_generation": _u64,
         "committed_lsn": _u64,
+        "claims": _generations,
     },
     fr.Follow: {
         "version": _u32,

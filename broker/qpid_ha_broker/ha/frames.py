@@ -284,6 +284,9 @@ class Answer(NamedTuple):
     """Of the furthest event that stores keep of which this process was told that it is committed; 0: of none."""
     committed_lsn: int = 0
     """Its LSN."""
+    claims: tuple[int, ...] = ()
+    """The generations that it has on disk to have wanted for itself, each before the coordinator was asked; ascending.
+    Those that its log has nothing of, as far as they may still be recorded."""
 
 
 # --- a copy of one queue, kept elsewhere

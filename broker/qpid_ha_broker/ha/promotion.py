@@ -50,8 +50,6 @@ class OwnEvidence(NamedTuple):
     primary: str
     """Who wrote the last generation of its log."""
     is_chosen: bool
-    claim: int
-    """The generation that it wanted for itself last."""
     committed: CommittedSet | None
     record: ClusterRecord | None
     """The last one that the coordinator has confirmed to it."""
@@ -79,7 +77,7 @@ class Promotion:
         ctx: MemberContext,
         asked: PromoteAsked,
         own: Callable[[], OwnEvidence],
-        claim: Callable[[int], None],
+        claim: Callable[[int, int], None],
     ) -> None:
         self.request, self.force, self.cause, self.failover = asked
         self.step = AttemptStep.ASKING
@@ -89,7 +87,7 @@ class Promotion:
         self._ctx = ctx
         self._own = own
         self._claim = claim
-        """Keeps a generation from being promised to anybody else."""
+        """Keeps a generation from being promised to anybody else; the second one is that of the record, 0: none."""
         self._asked = 0
         self._answers: PeersAnswered | None = None
         self._record: ClusterRecord | None = None
@@ -163,7 +161,6 @@ class Promotion:
             force=self.force,
             is_chosen=own.is_chosen,
             auto_recover=settings.auto_recover,
-            own_claim=own.claim,
             own_committed=own.committed,
             own_record=own.record,
             told=own.told,
@@ -194,7 +191,7 @@ class Promotion:
             return self._record_generation(verdict)
         self.step = AttemptStep.CLAIMING
         self.claimed = verdict.generation
-        self._claim(verdict.generation)
+        self._claim(verdict.generation, 0)
         self._ask(Topic.CLAIM, verdict.generation)
         return None
 
@@ -263,7 +260,9 @@ class Promotion:
         )  # the first primary names the cluster
         self._wanted = ClusterRecord(cluster, generation, settings.name, accept.epoch, accept.members, claimed=True)
         self._replaced, self._recording_since_s = expected, self._ctx.now_s
-        self._claim(generation)  # on disk: a broker that dies right after this knows that nobody else was named
+        self._claim(
+            generation, expected.generation
+        )  # on disk: a broker that dies right after this knows that nobody else was named
         self._coordinator_number = self._ctx.number()
         self._ctx.effects.append(WriteRecord(self._coordinator_number, expected, self._wanted))
         return None

@@ -51,6 +51,8 @@ class Restored(NamedTuple):
     promised: int = 0
     """The newest generation of a vote."""
     promised_to: str = ""
+    claims: tuple[int, ...] = ()
+    """The generations that this broker wanted for itself, ascending."""
     tail: Tail | None = None
     """The end of the stream as it was written, for those who lack little of it."""
     is_chosen: bool = False

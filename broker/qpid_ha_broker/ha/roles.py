@@ -102,6 +102,7 @@ class MemberParts:
             store=replica.store,
             committed_generation=committed.generation,
             committed_lsn=committed.lsn,
+            claims=self.votes.claims,
         )
 
     def evidence(self) -> OwnEvidence:
@@ -112,7 +113,6 @@ class MemberParts:
             answer=self.answer(),
             primary=newest.primary if newest is not None else "",
             is_chosen=replica.is_chosen,
-            claim=self.votes.own_claim,
             committed=replica.committed_in_sync(),
             record=self.confirmed_record,
             told=self.told,
@@ -672,8 +672,8 @@ class Candidate(ActiveRole):
         self.standby = standby
         self.promotion = Promotion(parts.ctx, asked, parts.evidence, self._claim)
 
-    def _claim(self, generation: int) -> None:
-        self._parts.votes.claim(generation, self._replica.history.generation)
+    def _claim(self, generation: int, recorded: int) -> None:
+        self._parts.votes.claim(generation, self._replica.history.generation, recorded)
 
     def followed_by(self, role: Role) -> Role:
         """Its standby may change; it stays a candidate until that is decided."""

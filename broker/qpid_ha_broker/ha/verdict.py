@@ -84,8 +84,6 @@ class PromotionEvidence:
     is_chosen: bool = False
     """All stores were compared, and this broker's was chosen."""
     auto_recover: bool = True
-    own_claim: int = 0
-    """The generation that this broker wanted to lead last, by what it has on disk."""
     own_committed: CommittedSet | None = None
     """The newest one of this broker's log; None: it was told of none since it was started."""
     own_record: ClusterRecord | None = None
@@ -216,7 +214,7 @@ def _why_not_empty(evidence: PromotionEvidence) -> str:
     is_our_own = (
         record is not None
         and record.claimed
-        and (record.generation, record.primary) == (evidence.own_claim, evidence.own.name)
+        and _has_claimed(evidence.own, record)
         and _is_as_claimed(record, (evidence.own, *evidence.answers))
     )
     if record is not None and record.generation and not is_our_own:  # ours: we died before anything was confirmed
@@ -308,7 +306,7 @@ def _outdated_stores(evidence: PromotionEvidence) -> Refusal | None:
 
     1. Somebody in sync, this broker perhaps, whose log knows what the record says. Its primary had that on disk before
        it was recorded, so it does, unless its store is a copy.
-    2. The primary that the record names, who has on disk that it wanted that generation, but nothing of it: then
+    2. The primary that the record names, who has on disk that it wanted just that generation, but nothing of it: then
        nothing of it was ever confirmed. Unless the record has changed since: then that generation went on, and the
        store is a copy of just that moment.
     3. A member that was not restarted and knows nothing of that generation: nothing was confirmed without it.
@@ -368,12 +366,20 @@ def _why_unverified(evidence: PromotionEvidence) -> str:
 def _is_mere_claim(record: ClusterRecord, here: Sequence[Answer]) -> bool:
     """Whether the recorded primary is here, has on disk that it wanted that generation, and has nothing of it.
 
-    A record which says that the generation has begun is none, whatever is here.
+    1. A record which says that the generation has begun is none, whatever is here.
+    2. The recorded primary has that claim on disk, and perhaps newer ones that nobody recorded, and its log has nothing
+       of it: it never began, because its first event would be on the same disk.
+    3. That one has a newer claim, and not that of the recorded generation: its store was put back from a copy of
+       before, and wants to lead again, by force perhaps. What it confirmed in between it does not know.
+    4. It has neither, or promised something to somebody else: the same.
     """
-    is_claimed = any(
-        each.name == record.primary and each.promised >= record.generation > each.generation for each in here
-    )
+    is_claimed = any(_has_claimed(each, record) for each in here)
     return record.claimed and is_claimed and _is_as_claimed(record, here)
+
+
+def _has_claimed(answer: Answer, record: ClusterRecord) -> bool:
+    """Whether it is the recorded primary, by a claim that it has on disk, and has nothing of that generation."""
+    return answer.name == record.primary and answer.generation < record.generation in answer.claims
 
 
 def _is_as_claimed(record: ClusterRecord, here: Sequence[Answer]) -> bool:

@@ -20,6 +20,8 @@ from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.verdict import Refusal
 
 _PAUSE_S = 0.5
+KEPT_CLAIMS = 16
+"""So many requests to a coordinator may be on their way at once; of older ones only what is recorded counts."""
 
 
 class Votes:
@@ -32,6 +34,8 @@ class Votes:
         """Who has the vote for `_newest`."""
         self._is_binding = restored.promised_to not in ("", ctx.settings.name)
         self._given_s = 0.0
+        self._claims = restored.claims
+        """What this broker wanted for itself, ascending: each was on disk before the coordinator was asked."""
         self._prior = 0, ""
         """The vote before, and for whom, if this log has nothing of that generation and it was not withdrawn."""
 
@@ -66,9 +70,16 @@ class Votes:
         self._persist()
         return None
 
-    def claim(self, generation: int, newest: int) -> None:
-        """This broker wants `generation` for itself: nobody else gets the vote. `newest`: that of its log."""
+    def claim(self, generation: int, newest: int, recorded: int) -> None:
+        """This broker wants `generation` for itself: nobody else gets the vote. `newest`: that of its log.
+
+        The claims before stay known, because `recorded`, the generation of the record, may be one of them, and so may
+        be what a request to the coordinator that is still on its way makes of it. This one may come to nothing.
+        """
         self._set_aside(newest)
+        may_count = [each for each in self._claims if each > newest and each >= recorded]
+        oldest = tuple(each for each in may_count[:-KEPT_CLAIMS] if each == recorded)
+        self._claims = (*oldest, *may_count[-KEPT_CLAIMS:], generation)
         self._newest, self._candidate, self._is_binding = generation, self._ctx.settings.name, False
         self._persist()
 
@@ -87,6 +98,11 @@ class Votes:
     def own_claim(self) -> int:
         """The generation that this broker wanted for itself last, before its restart too; 0: none."""
         return self._newest if self._candidate == self._ctx.settings.name else 0
+
+    @property
+    def claims(self) -> tuple[int, ...]:
+        """All that it wanted for itself and has nothing of; ascending."""
+        return self._claims
 
     def end_wait(self) -> None:
         """Somebody leads. The vote holds on: the log may not have anything of that generation yet."""
@@ -118,7 +134,7 @@ class Votes:
             to = self._candidate if self._is_binding or self._candidate == self._ctx.settings.name else ""
             if not self._is_binding and self._prior[0]:
                 to = self._prior[1]
-            self._ctx.effects.append(PersistVote(self._newest, to))
+            self._ctx.effects.append(PersistVote(self._newest, to, self._claims))
 
 
 class UnresolvedRecordWrite:

@@ -23,6 +23,7 @@ def restored_from(disk: Disk, found: Recovered, tail_bytes: int) -> Restored:
         found.lost_transient,
         status.promised if status is not None else 0,
         status.promised_to if status is not None else "",
+        status.known_claims if status is not None else (),
         _end_of_stream(disk, found, tail_bytes),
         status is not None and _is_chosen(status, found),
     )

@@ -160,9 +160,9 @@ class Store:
             self.writer.run(self.files.status.write)
         self._identity.update()
 
-    def persist_vote(self, generation: int, to: str) -> None:
+    def persist_vote(self, generation: int, to: str, claims: tuple[int, ...]) -> None:
         """Have on disk, when this returns, what was promised. Raises StoreError."""
-        if self.files.status.change(promised=generation, promised_to=to):
+        if self.files.status.change(promised=generation, promised_to=to, claims=claims):
             try:
                 self.files.status.write()
             except OSError as error:

@@ -146,7 +146,7 @@ def _beside(record: ClusterRecord, verdict: Verdict, stores: Sequence[StoreFacts
     knows = (chosen.generation, chosen.epoch) >= (record.generation, record.epoch)
     # Whoever is recorded and died before its first event has on disk that it wanted that generation.
     wanted = [each for each in stores if each.broker == record.primary and each.generation < record.generation]
-    if knows or (record.claimed and any(each.promised >= record.generation for each in wanted)):
+    if knows or (record.claimed and any(record.generation in each.claims for each in wanted)):
         return verdict
     question = (
         f"The coordinator's record says generation {record.generation}, epoch {record.epoch}, led by {record.primary},"

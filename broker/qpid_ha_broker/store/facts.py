@@ -63,6 +63,8 @@ class StoreFacts:
     promised: int = 0
     """The newest generation that the broker has promised to a candidate."""
     promised_to: str = ""
+    claims: tuple[int, ...] = ()
+    """The generations that the broker wanted for itself."""
     is_chosen: bool = False
     """`store recover` has marked it, as it is now, as the one to begin with."""
     modified_ms: int = 0
@@ -114,7 +116,8 @@ class StoreFacts:
         """The shape that `from_json` takes."""
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**facts, "integrity": str(self.integrity), "history": [list(each) for each in self.history],
-                "members": list(self.members), "members_before": list(self.members_before)}  # fmt: skip
+                "members": list(self.members), "members_before": list(self.members_before),
+                "claims": list(self.claims)}  # fmt: skip
 
     @classmethod
     def from_json(cls, document: object) -> StoreFacts:
@@ -127,13 +130,14 @@ class StoreFacts:
             history = tuple(GenerationEntry(int(g), str(p), int(lsn)) for g, p, lsn in given.pop("history", ()))
             members = tuple(str(member) for member in given.pop("members", ()))
             before = tuple(str(member) for member in given.pop("members_before", ()))
+            claims = tuple(int(generation) for generation in given.pop("claims", ()))
             integrity = Integrity(given.pop("integrity", Integrity.OK))
         except (ValueError, TypeError) as error:
             raise FactsError(f"these are no facts of a store: {error}") from None
         for name, value in given.items():
             if type(value) is not type(_DEFAULTS[name]):
                 raise FactsError(f"{name}: expected {type(_DEFAULTS[name]).__name__}, found {value!r}")
-        return cls(**given, history=history, members=members, members_before=before, integrity=integrity)
+        return cls(**given, history=history, members=members, members_before=before, claims=claims, integrity=integrity)
 
 
 _DEFAULTS = {field.name: ("" if field.name == "where" else field.default) for field in fields(StoreFacts)}

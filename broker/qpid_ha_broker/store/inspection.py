@@ -244,7 +244,14 @@ class _Examination:
 def _with_status(facts: StoreFacts, status: Status, end: tuple[int, int]) -> StoreFacts:
     """STATUS knows what no log tells: the role, promises, the shutdown. Of a damaged log it may know more."""
     clean = status.clean if status.journal_end in (None, end) else ""
-    facts = replace(facts, role=status.role, clean=clean, promised=status.promised, promised_to=status.promised_to)
+    facts = replace(
+        facts,
+        role=status.role,
+        clean=clean,
+        promised=status.promised,
+        promised_to=status.promised_to,
+        claims=status.known_claims,
+    )
     facts = replace(facts, is_chosen=status.chosen is not None and status.chosen[:2] == facts.position)
     if (status.generation, status.epoch) <= (facts.generation, facts.epoch):
         return facts

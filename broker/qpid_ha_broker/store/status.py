@@ -16,7 +16,7 @@ from zlib import crc32
 from .errors import NewerFormat, StatusError
 from .files import Disk
 
-STATUS_FORMAT: Final = 2
+STATUS_FORMAT: Final = 3
 """Written by this release. It reads format 1, too, which lacks `store`, `revision` and `journal_synced`."""
 STATUS_FILE: Final = "STATUS"
 
@@ -54,15 +54,23 @@ class Status:
     journal_synced: tuple[int, int] | None = None
     """How far the journal was on disk when this was written: a segment, and bytes of it. A recovery must find that
     much. What follows a copy of the primary's state is counted once the copy is whole."""
+    claims: tuple[int, ...] = ()
+    """The generations that the broker wanted for itself, with a coordinator to record them; empty before format 3."""
 
     @property
     def generation(self) -> int:
         """The newest generation that the history tells of; 0: none."""
         return self.history[-1][0] if self.history else 0
 
+    @property
+    def known_claims(self) -> tuple[int, ...]:
+        """The generations that the broker wanted for itself; of an older format the newest one alone."""
+        is_own = self.promised > 0 and self.promised_to == self.broker
+        return self.claims or ((self.promised,) if is_own else ())
+
     def encode(self) -> bytes:
-        """As JSON for people and programs."""
-        return _encoded(self, STATUS_FORMAT)
+        """As JSON for people and programs; in the oldest format that has room for all of it."""
+        return _encoded(self, STATUS_FORMAT if self.claims else 2)
 
     @classmethod
     def decode(cls, data: bytes) -> Status:
@@ -81,6 +89,9 @@ def _encoded(status: Status, version: int) -> bytes:
     fields = {"format": version, **asdict(status)}
     if version == 1:
         for name in _SINCE_2:
+            del fields[name]
+    if version < 3:
+        for name in _SINCE_3:
             del fields[name]
     return json.dumps({**fields, "crc32": _checksum(fields)}, indent=2, ensure_ascii=False).encode() + b"\n"
 
@@ -161,8 +172,10 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "store": _text,
     "revision": _number,
     "journal_synced": _end,
+    "claims": lambda value: tuple(_number(each) for each in value),
 }
 _SINCE_2: Final = ("store", "revision", "journal_synced")
+_SINCE_3: Final = ("claims",)
 
 
 def read_status(disk: Disk) -> Status | None:
