@@ -37,8 +37,8 @@ class Talk:
 
     def set(self, wanted: list[Any]) -> dict[str, Any]:
         """Compare and set."""
-        cluster, generation, primary, epoch, members = wanted
-        record = ClusterRecord(cluster, generation, primary, epoch, tuple(members))
+        cluster, generation, primary, epoch, members, claimed = wanted
+        record = ClusterRecord(cluster, generation, primary, epoch, tuple(members), claimed)
         return self._timed(lambda: self._coordinator.compare_and_set(self._known, record))
 
     def insist(self, wanted: list[Any], seconds: float) -> dict[str, Any]:
@@ -56,16 +56,17 @@ class Talk:
         """At that moment of the wall clock, begin the next generation on what was read last."""
         expected = self._known
         time.sleep(max(0.0, at_s - time.time()))
-        return {"expected": expected.generation, **self.set(["race", expected.generation + 1, name, 1, [name]])}
+        return {"expected": expected.generation, **self.set(["race", expected.generation + 1, name, 1, [name], False])}
 
     def costs(self, rounds: int) -> dict[str, Any]:
         """Alternately, on what was read last."""
         spent: dict[str, list[float]] = {"read": [], "in-sync set": [], "generation": []}
         for _round in range(rounds):
             spent["read"].append(self.read()["ms"])
-            cluster, generation, primary, epoch, members, _ = self._known
-            spent["generation"].append(self.set([cluster, generation + 1, primary, epoch, members])["ms"])
-            spent["in-sync set"].append(self.set([cluster, generation + 1, primary, epoch + 1, members])["ms"])
+            cluster, generation, primary, epoch, members, claimed = self._known
+            spent["generation"].append(self.set([cluster, generation + 1, primary, epoch, members, claimed])["ms"])
+            later = [cluster, generation + 1, primary, epoch + 1, members, claimed]
+            spent["in-sync set"].append(self.set(later)["ms"])
         return spent
 
     def _timed(self, call: Callable[[], tuple[bool, ClusterRecord]]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def whole(nodes: Cluster) -> None:
 
 
 def record(generation: int, primary: str, epoch: int, members: list[str]) -> list[object]:
-    return ["c1", generation, primary, epoch, members]
+    return ["c1", generation, primary, epoch, members, False]
 
 
 def copies(cluster: Cluster) -> set[str]:
@@ -94,7 +94,7 @@ def copies(cluster: Cluster) -> set[str]:
 
 def test_the_broker_s_user_reads_and_writes(nodes: Cluster) -> None:
     with Talker(nodes.lab, "n1") as one, Talker(nodes.lab, "n2") as other:
-        assert one.tell("read")["record"] == ["", 0, "", 0, []]
+        assert one.tell("read")["record"] == ["", 0, "", 0, [], False]
         assert one.tell("set", record(1, "n1", 1, EVERYBODY))["done"] is True
         assert other.tell("read")["record"] == record(1, "n1", 1, EVERYBODY)
         assert other.tell("set", record(2, "n2", 2, ["n2", "n3"]))["done"] is True
