@@ -467,6 +467,8 @@ def test_without_quorum_nothing_is_read_or_written(cib: Path) -> None:
         PacemakerCoordinator().read()
     with pytest.raises(CoordinatorError, match="no quorum"):
         PacemakerCoordinator().compare_and_set(EMPTY, FIRST)
+    with pytest.raises(CoordinatorError, match="no quorum"):
+        PacemakerCoordinator().replace_note("pause", "", "until noon")
     assert held(cib) == []
 
 

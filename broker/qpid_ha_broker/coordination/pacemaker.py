@@ -92,7 +92,10 @@ class PacemakerCoordinator:
         change = cib_record.update_xml(self.name, cib_record.encode_note(wanted), outranks=False, attribute=attribute)
         held = [expected] if expected else [None, ""]
         conditions = [cib_record.note_condition_path(self.name, name, text) for text in held]
-        return any(cluster_tools.modify(condition, change, deadline) for condition in conditions)
+        if any(cluster_tools.modify(condition, change, deadline) for condition in conditions):
+            return True
+        self._look_with_quorum(deadline)  # without quorum nothing fits, whatever the note is
+        return False
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Look every `WATCH_INTERVAL_S`."""
