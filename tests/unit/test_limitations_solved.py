@@ -39,6 +39,7 @@ def test_lm1_a_new_primary_that_is_behind_a_backup_has_it_take_back_what_was_nev
         assert cluster[name].bodies("q") == ["confirmed", "after"]
     assert cluster["c"].is_in(State.READY)
     assert any("taken back" in text for text in cluster["c"].notices)
+    assert [(each.queue, each.payloads) for each in cluster["c"].discarded] == [("q", (message("only at c").payload,))]
 
 
 def test_lm1_a_backup_that_has_applied_what_the_new_primary_lacks_discards_it_and_says_so() -> None:

@@ -6,16 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from member_harness import MemberHarness
+from member_harness import MemberHarness, StoreRequest
 from model_support import NOW_MS, TextReader
 from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.types import (
     Dequeued,
     DequeueReason,
+    Enqueued,
     Event,
     GenerationStarted,
     InSyncChanged,
     QueueDeclared,
+    QueueDeleted,
+    TransactionCommitted,
     TransientsLost,
 )
 from qpid_ha_broker.ha import effects as fx
@@ -142,6 +145,43 @@ def test_messages_that_were_lost_later_than_others_were_given_up_are_still_misse
     assert waking.says_of_itself() == (is_complete, lost_transient > 0)
 
 
+def durable_message(body: bytes, *queues: int) -> Enqueued:
+    return Enqueued(queues, body, durable=True, priority=4, expires_at_ms=0, key="")
+
+
+def test_what_may_have_been_confirmed_is_kept_before_it_is_taken_back_for_a_primary_that_lacks_it() -> None:
+    """Its store does not tell; if it was confirmed, that primary was promoted by force."""
+    held = [
+        LogRecord(QUEUE, QueueDeclared("q", {}), False),
+        LogRecord(4, durable_message(b"the primary has it", QUEUE), False),
+        LogRecord(5, durable_message(b"half of a transaction", QUEUE), True),
+        LogRecord(6, durable_message(b"the other half", QUEUE), True),
+        LogRecord(7, TransactionCommitted(2), False),
+        LogRecord(8, QueueDeclared("new", {}), False),
+        LogRecord(9, durable_message(b"in two queues", QUEUE, 8), False),
+        LogRecord(10, durable_message(b"consumed", QUEUE), False),
+        LogRecord(11, Dequeued(QUEUE, (10, 4), DequeueReason.CONSUMED), False),
+        LogRecord(12, QueueDeclared("gone", {}), False),
+        LogRecord(13, durable_message(b"deleted with its queue", 12), False),
+        LogRecord(14, QueueDeleted(12), False),
+        LogRecord(15, durable_message(b"of a transaction that never ended", QUEUE), True),
+    ]
+    waking = Waking(with_held(held, 0))
+    assert waking.is_welcome(5)
+    assert waking.done == [
+        fx.Discarded("q", (5, 6, 9), (b"half of a transaction", b"the other half", b"in two queues")),
+        fx.Discarded("new", (9,), (b"in two queues",)),
+        fx.TruncateLog(5),
+    ]
+
+
+def test_what_the_primary_has_too_is_no_reason_to_keep_anything() -> None:
+    queue = LogRecord(QUEUE, QueueDeclared("q", {}), False)
+    waking = Waking(with_held([queue, LogRecord(4, durable_message(b"both have it", QUEUE), False)], 0))
+    assert waking.is_welcome(4)
+    assert waking.done == []
+
+
 @pytest.mark.parametrize(
     ("store", "limit_s"), [(StoreOrigin.DIRTY, 1.0), (StoreOrigin.CLEAN, 0.2), (StoreOrigin.MEMORY, 0.2)]
 )
@@ -170,6 +210,8 @@ class Waking(MemberHarness):
         """Number of the last question for the record."""
         self._link = self._asked_peers = 0
         self._hello: fr.Hello | None = None
+        self.done: list[fx.Discarded | StoreRequest] = []
+        """What was to be kept, and what the store was asked for."""
         self.apply(fx.Started())
 
     def monotonic_s(self) -> float:
@@ -180,6 +222,12 @@ class Waking(MemberHarness):
 
     def read_record(self, number: int) -> None:
         self.asked = number
+
+    def note_discarded(self, discarded: fx.Discarded) -> None:
+        self.done.append(discarded)
+
+    def give_to_store(self, request: StoreRequest) -> None:
+        self.done.append(request)
 
     def open_link(self, link: int, address: str) -> None:
         self._link = link

@@ -9,15 +9,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple, TypeVar
 
 from qpid_ha_broker.events.codec import LogRecord, decode
-from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued, Event, GenerationStarted, InSyncChanged, Released
+from qpid_ha_broker.events.types import (
+    Acquired,
+    Dequeued,
+    Enqueued,
+    Event,
+    GenerationStarted,
+    InSyncChanged,
+    QueueDeclared,
+    QueueDeleted,
+    Released,
+)
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.catchup import CatchUp, CatchUpError
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.durability import DurableProgress
+from qpid_ha_broker.ha.effects import Discarded
 from qpid_ha_broker.ha.tail import Tail
 from qpid_ha_broker.ha.verdict import CommittedSet
 from qpid_ha_broker.model.state import ReplayError, SetState
@@ -312,10 +323,14 @@ class Replica:
         return []
 
     def _truncate(self, lsn: int, primary: str) -> None:
-        """Drop what lies after `lsn` and was not applied: the primary never had it, so nobody was told of it.
+        """Drop what lies after `lsn` and was not applied: the primary never had it.
 
+        So nobody was told of it, unless that one was promoted by force; then this broker may be the only one that has
+        it, and not know that it was committed. The messages are kept for an operator before the store forgets them.
         What is applied goes by comparison. The store has it until then: a checkpoint made of it cannot do without.
         """
+        if self.held_lsn > lsn:
+            self._ctx.effects += self._messages_after(lsn)
         taken_back, stored_lsn = self.held_lsn - lsn, max(lsn, self._set.log.last_lsn)
         if self.held_lsn > stored_lsn:
             self.durable.truncate(stored_lsn)
@@ -332,6 +347,33 @@ class Replica:
             self.committed_lsn = min(self.committed_lsn, lsn)  # more than that was, if this one was promoted by force
             self.tail.truncate_after(lsn)
             self._ctx.note("info", f"{taken_back} events after LSN {lsn} are taken back: {primary} lacks them")
+
+    def _messages_after(self, lsn: int) -> list[Discarded]:
+        """What the events that are held after `lsn` bring into queues, and leave there.
+
+        1. A message of a transaction: once that is whole, and with the part of it that lies before `lsn`; the primary
+           has only that part, and drops it.
+        2. One that is consumed after `lsn`, or whose queue is deleted: not, as if all of it had been applied.
+        3. One for a queue that is declared here: under that name.
+        """
+        names = {queue.id: queue.name for queue in self._set.state.queues()}
+        payloads: dict[int, dict[int, bytes]] = {}
+        unit = list(self._set.state.open_unit)
+        for record in chain.from_iterable(batch.records for batch in self._held):
+            unit.append(record)
+            if record.part:
+                continue
+            for event_lsn, event, _ in unit:
+                if isinstance(event, QueueDeclared):
+                    names[event_lsn] = event.name
+                elif record.lsn > lsn:
+                    _follow_messages(payloads, event_lsn, event)
+            unit.clear()
+        return [
+            Discarded(names.get(queue, str(queue)), tuple(kept), tuple(kept.values()))
+            for queue, kept in payloads.items()
+            if kept
+        ]
 
     # --- catching up by comparison
 
@@ -436,6 +478,18 @@ def transient_count(records: list[LogRecord]) -> int:
 def _is_stored(event: Event, part: bool) -> bool:
     """Whether a store keeps it: all but what is a message alone, and not durable."""
     return part or type(event) is not Enqueued or event.durable
+
+
+def _follow_messages(payloads: dict[int, dict[int, bytes]], lsn: int, event: Event) -> None:
+    """Let `event` change what is in queues: by queue's and message's id."""
+    if isinstance(event, Enqueued):
+        for queue in event.queues:
+            payloads.setdefault(queue, {})[lsn] = event.payload
+    elif isinstance(event, Dequeued):
+        for message_id in event.ids:
+            payloads.get(event.queue, {}).pop(message_id, None)
+    elif isinstance(event, QueueDeleted):
+        payloads.pop(event.queue, None)
 
 
 def _marks(records: list[LogRecord]) -> list[LogRecord]:

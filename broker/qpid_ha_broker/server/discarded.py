@@ -1,8 +1,9 @@
 """Messages that this broker held and the cluster does not: kept in files, because nothing may vanish silently.
 
-A broker that was cut off while it was primary may hold messages that nobody else has. When it follows the next primary
-it has to drop them: they were never confirmed, or an operator chose to go on without this broker. Each file is a small
-log of its own, in the one format of events: a `QueueDeclared` with LSN 0, then the messages under their old ids.
+A broker that was cut off while it was primary, or that was ahead of the one that is promoted, may hold messages that
+nobody else has. When it follows the next primary it has to drop them: they were never confirmed, or an operator chose
+to go on without this broker, which often cannot tell the one from the other. Each file is a small log of its own, in
+the one format of events: a `QueueDeclared` with LSN 0, then the messages under their old ids.
 """
 
 from __future__ import annotations
@@ -52,18 +53,15 @@ class DiscardedMessages:
             log.warning("%d messages of queue %s are not in the cluster's log: kept in %s", len(ids), queue, path)
 
     def _append(self, directory: Path, queue: str, ids: tuple[int, ...], payloads: tuple[bytes, ...]) -> Path:
-        records = [
-            encode(message_id, Enqueued((0,), payload, durable=False, priority=4, expires_at_ms=0, key=""))
-            for message_id, payload in zip(ids, payloads, strict=True)
-        ]
         path = self._paths.get(queue)
         if path is None:
             directory.mkdir(mode=0o700, exist_ok=True)
             path = self._paths[queue] = directory / _file_name(queue, time.gmtime())
-            if not path.exists():
-                records.insert(0, encode(0, QueueDeclared(queue, {})))
         with open(path, "ab", opener=_open_private) as file:
-            file.write(b"".join(records))
+            if not file.tell():
+                file.write(encode(0, QueueDeclared(queue, {})))
+            for message_id, payload in zip(ids, payloads, strict=True):  # one by one: there may be gigabytes of them
+                file.write(encode(message_id, Enqueued((0,), payload, False, 4, 0, "")))
         return path
 
 
