@@ -1,7 +1,8 @@
 """`./dev demo`: three brokers, a producer and a consumer, and a primary that is killed again and again.
 
 Everything shown is measured in this run. `--once` ends after one failover, with exit code 0 if nothing that was
-confirmed was lost, nothing came twice without its mark and all came in order, else 1.
+confirmed was lost, nothing came twice without its mark and all came in order, else 1. With `--zookeeper` a round breaks
+more (outages.py), and all of it has to come back, too.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from qpid_ha_demo.failover import Failover, fail_over
 from qpid_ha_demo.history import write_history
 from qpid_ha_demo.ledger import Ledger, LedgerAudit
 from qpid_ha_demo.load import DemoConsumer, DemoPublisher
+from qpid_ha_demo.outages import FAULTS, NAMESPACE, SESSION_S, Outage, Scene, inject
 from qpid_ha_demo.stage import LiveTable, Stage
+from qpid_ha_demo.zookeeper_ensemble import EnsembleFailed, ZookeeperEnsemble, why_not_here
 
 QUEUE = "orders"
 CALM_S = 2.0
 """Between two failovers, so that one can see the cluster work."""
 DRAIN_S = 15.0
+"""So long after the last sign of progress, what has not come is lost."""
 REFRESH_S = 0.1
 
 
@@ -79,6 +83,23 @@ class Demo:
             self._settle()
         return failovers
 
+    def play_outages(self, rounds: int, ensemble: ZookeeperEnsemble) -> list[Outage]:
+        """That many rounds in which everything is broken that outages.py names."""
+        outages: list[Outage] = []
+        with self._live() as live:
+            scene = Scene(self._cluster, ensemble, self.ledger, lambda: self._refresh(live))
+            for number in range(1, rounds + 1):
+                for name, fault in FAULTS:
+                    before = self._settle()
+                    self._publisher.resume()
+                    self._table.headline = f" round {number} of {rounds}: all is well"
+                    self._watch(live, CALM_S)
+                    scene.wait_confirmed()
+                    self._table.headline = f" round {number} of {rounds}: {name}"
+                    outages.append(inject(fault, scene, before, self._settle))
+                    self._stage.show_outage(name, outages[-1])
+        return outages
+
     def audit(self) -> LedgerAudit:
         """The account of all that was sent so far."""
         return self.ledger.audit()
@@ -95,12 +116,18 @@ class Demo:
             self._stage.step("stopping")
         self._settle()
 
-    def _settle(self) -> None:
-        """Publish no more, and let what is under way arrive; what does not is lost, and the account will say so."""
+    def _settle(self) -> LedgerAudit:
+        """Publish no more, and let what is under way arrive; what does not is lost, and the account says so."""
         self._publisher.pause()
-        deadline = time.monotonic() + DRAIN_S
-        while not (self._publisher.is_settled and self.ledger.missing == 0) and time.monotonic() < deadline:
+        progress, deadline = -1, 0.0
+        while not (self._publisher.is_settled and self.ledger.missing == 0):
+            done = len(self.ledger.confirmed_at_s) + len(self.ledger.arrivals)
+            if done != progress:
+                progress, deadline = done, time.monotonic() + DRAIN_S
+            if time.monotonic() > deadline:
+                break
             time.sleep(REFRESH_S / 10)
+        return self.audit()
 
     # --- the live table
 
@@ -131,44 +158,62 @@ def _end(number: int, frame: FrameType | None) -> None:
     raise _Ended(signal.Signals(number).name)
 
 
-def _show(stage: Stage, rounds: int, rate: int, *, ends: bool, keep: Path | None) -> bool:
+def _show(stage: Stage, rounds: int, rate: int, *, ends: bool, zookeeper: bool, keep: Path | None) -> bool:
     """The whole story; whether all went well."""
     with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="qpid-ha-demo-"))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qpid-ha-demo-")))
         stores = keep / "stores" if keep is not None else None
-        cluster = stack.enter_context(LocalCluster(Path(directory), stores=stores))
+        ensemble = stack.enter_context(ZookeeperEnsemble(directory)) if zookeeper else None
+        if ensemble is not None:
+            stage.step("three ZooKeeper servers", ensemble.hosts)
+        cluster = stack.enter_context(LocalCluster(directory, stores=stores, settings=_settings(ensemble)))
         demo = Demo(stage, cluster, rate, durable=stores is not None)
         if keep is not None:
             stack.callback(lambda: write_history(demo.ledger, QUEUE, keep / "history.json"))
         stack.callback(demo.stop)
         demo.start()
-        failovers = demo.play(rounds)
-        stage.show_report(failovers, demo.audit())
+        if ensemble is not None:
+            stage.show_outages(demo.play_outages(rounds, ensemble))
+        else:
+            stage.show_failovers(demo.play(rounds))
+        stage.show_account(demo.audit())
         if not ends:
             stage.show_next(cluster)
             demo.stay()
         return demo.audit().is_flawless
 
 
+def _settings(ensemble: ZookeeperEnsemble | None) -> dict[str, object]:
+    """Of the brokers; without an ensemble they share a directory."""
+    if ensemble is None:
+        return {}
+    return {"ha": {"coordinator": ensemble.url(NAMESPACE), "coordinator-timeout": f"{SESSION_S:g}s"}}
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--once", is_flag=True, help="One failover, then end: exit code 0 if all went well, else 1.")
 @click.option("--leave", is_flag=True, help="End after the last failover, as --once does after the first.")
+@click.option(
+    "--zookeeper", is_flag=True, help="With three ZooKeeper servers. Each round also kills one, and cuts a broker off."
+)
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How often to kill.")
 @click.option("--rate", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Messages a second.")
 @click.option(
     "--keep", type=click.Path(file_okay=False, path_type=Path),
     help="Give the brokers stores below this directory, and leave them there with what the clients saw.",
 )  # fmt: skip
-def main(once: bool, leave: bool, rounds: int, rate: int, keep: Path | None) -> None:
+def main(once: bool, leave: bool, zookeeper: bool, rounds: int, rate: int, keep: Path | None) -> None:
     """Run three brokers, kill the primary under load, and show what became of every message."""
+    if zookeeper and (problem := why_not_here()):
+        sys.exit(f"demo: {problem}")
     stage = Stage()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
-    title = "qpid-ha: three brokers, one primary, kill -9"
+    title = f"qpid-ha: three brokers, one primary, {'three ZooKeeper servers, ' if zookeeper else ''}kill -9"
     stage.console.print(Panel(Text(title, justify="center"), style="bold"))
     try:
-        good = _show(stage, 1 if once else rounds, rate, ends=once or leave, keep=keep)
-    except (ClusterFailed, ControlFailure) as error:
+        good = _show(stage, 1 if once else rounds, rate, ends=once or leave, zookeeper=zookeeper, keep=keep)
+    except (ClusterFailed, ControlFailure, EnsembleFailed) as error:
         sys.exit("\n".join([f"demo: {error}", *getattr(error, "__notes__", [])]))
     except (KeyboardInterrupt, _Ended):
         sys.exit(130)

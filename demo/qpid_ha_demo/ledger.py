@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -48,6 +49,11 @@ class Ledger:
         # A snapshot, because the publisher's thread goes on writing; `list` of a dict is one step of the interpreter.
         return sum(number not in self.arrived for number in list(self.confirmed_at_s))
 
+    def longest_gap_s(self, began_s: float, ended_s: float) -> float:
+        """The longest time between these two in which nothing was confirmed."""
+        within = sorted(at_s for at_s in list(self.confirmed_at_s.values()) if began_s <= at_s <= ended_s)
+        return max(later_s - earlier_s for earlier_s, later_s in pairwise([began_s, *within, ended_s]))
+
     def audit(self) -> LedgerAudit:
         """The account, to be drawn up when both sides are done."""
         copies = _copies(self.arrivals)
@@ -80,6 +86,11 @@ class LedgerAudit:
     duplicates_unmarked: tuple[int, ...]
     """Copies of which nobody warned the consumer: a broken promise."""
     out_of_order: tuple[int, ...]
+
+    @property
+    def duplicates_announced(self) -> int:
+        """Copies of which the broker or the publisher warned the consumer."""
+        return self.duplicates_marked + self.duplicates_sent_again
 
     @property
     def is_flawless(self) -> bool:

@@ -15,6 +15,7 @@ from qpid_ha_agent.control import ControlFailure
 from qpid_ha_demo.cluster import Facts, LocalCluster
 from qpid_ha_demo.failover import Failover
 from qpid_ha_demo.ledger import Ledger, LedgerAudit
+from qpid_ha_demo.outages import OUTAGE_S, SESSION_S, Outage
 
 WIDTH_IN_A_FILE = 100
 _STYLES = {"primary": "bold green", "ready": "green", "catchup": "yellow", "connecting": "yellow", "down": "bold red"}
@@ -116,9 +117,26 @@ class Stage:
             f"generation {failover.generation}, all ready again after {failover.whole_again_s:.1f} s",
         )
 
-    def show_report(self, failovers: Sequence[Failover], audit: LedgerAudit) -> None:
-        """The times of each failover, and the account."""
+    def show_outage(self, fault: str, outage: Outage) -> None:
+        """What was done, and one line of what came of it."""
+        is_same = outage.led_before == outage.led_after
+        leads = f"{outage.led_after} {'goes on' if is_same else 'took over'}"
+        self.step(fault)
+        self.step(
+            f"{outage.event}: {leads}",
+            f"longest gap {outage.longest_gap_s:.3f} s, all back after {outage.back_after_s:.1f} s",
+        )
+
+    def show_failovers(self, failovers: Sequence[Failover]) -> None:
+        """The times of each."""
         self.console.print(_times(failovers))
+
+    def show_outages(self, outages: Sequence[Outage]) -> None:
+        """What clients saw of each."""
+        self.console.print(_outages(outages))
+
+    def show_account(self, audit: LedgerAudit) -> None:
+        """What became of all messages."""
         self.console.print(_account(audit))
         text, style = "Nothing that was confirmed was lost, no copy came without its mark, all came in order.", "green"
         if not audit.is_flawless:
@@ -136,6 +154,7 @@ class Stage:
             (f"{at_primary} watch", "the same, kept up to date"),
             (f"{at_primary} backups", "asked of the primary: how far behind are they"),
             (f"{at_primary} history", "who was primary, and why"),
+            (f".venv/bin/qpid-ha coordinator show --config {now.config}", "the record, and who has the lock"),
             (f"kill -9 {now.pid}", "what the demo does: the primary is dead, and its agent starts it again"),
             (f"{at_backup} promote", "make this one the primary"),
             (f"{at_backup} switchover", "asked of the new primary: let it hand over"),
@@ -152,6 +171,25 @@ def _times(failovers: Sequence[Failover]) -> Table:
     for failover in failovers:
         parts = (failover.detection_s, failover.promotion_s, failover.client_recovery_s, failover.total_s)
         table.add_row(failover.killed, failover.promoted, *(f"{part * 1000:,.0f} ms" for part in parts))
+    return table
+
+
+def _outages(outages: Sequence[Outage]) -> Table:
+    caption = (
+        f"cut off: agent and broker are stopped (SIGSTOP) for {OUTAGE_S:g} s or longer, and a session ends after "
+        f"{SESSION_S:g} s; no network is cut. gap: without a confirmation. duplicates: the consumer was warned."
+    )
+    table = Table(title="What was broken, and what clients saw of it", title_style="bold", caption=caption)
+    for name in ("event", "led before", "led after"):
+        table.add_column(name)
+    for name in ("longest gap", "all back", "lost", "duplicates", "without mark"):
+        table.add_column(name, justify="right")
+    for outage in outages:
+        table.add_row(
+            outage.event, outage.led_before, outage.led_after,
+            f"{outage.longest_gap_s * 1000:,.0f} ms", f"{outage.back_after_s:.1f} s",
+            _alarming(outage.lost), f"{outage.duplicates:,}", _alarming(outage.unmarked),
+        )  # fmt: skip
     return table
 
 

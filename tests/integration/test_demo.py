@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,8 @@ import pytest
 
 from failover_load import FailoverLoad
 from qpid_ha_demo.ledger import Arrival, Ledger, LedgerAudit
+from qpid_ha_demo.zookeeper_ensemble import why_not_here
+from running_agent import wait_until
 from running_broker import RunningBroker
 
 
@@ -23,12 +26,13 @@ def play_demo(*words: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
-def processes_with(word: str) -> list[str]:
-    """Command lines that have `word` in them."""
+def processes_with(word: str, status: str = "") -> list[str]:
+    """Command lines that have `word` in them, of processes with that status, if one is given."""
     lines = []
     for process in psutil.process_iter():
         try:
-            lines.append(" ".join(process.cmdline()))
+            if status in ("", process.status()):
+                lines.append(" ".join(process.cmdline()))
         except psutil.Error:
             continue
     return [line for line in lines if word in line]
@@ -48,7 +52,61 @@ def test_one_round_tells_its_story_into_a_pipe_and_leaves_nothing_behind() -> No
     assert "\x1b[" not in shown.stdout
 
 
+def rows_of(shown: str) -> list[list[str]]:
+    """The cells of each row of the table of outages."""
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in shown.splitlines()]
+    return [row for row in rows if len(row) == 8 and row[0].endswith((" killed", " cut off"))]
+
+
+def test_a_round_with_zookeeper_breaks_three_things_and_ends_with_a_table_of_what_clients_saw() -> None:
+    if problem := why_not_here():
+        pytest.fail(problem)
+    with tempfile.TemporaryDirectory(prefix="demo-") as directory:
+        shown = play_demo("--zookeeper", "--once", "--rate", "200", PYTHONIOENCODING="ascii", TMPDIR=directory)
+        assert list(Path(directory).iterdir()) == []
+        assert processes_with(directory) == []
+    assert (shown.returncode, shown.stderr) == (0, ""), shown.stdout
+    first, second, third = rows_of(shown.stdout)
+    assert first[1] != first[2] == second[1] == second[2] == third[1] != third[2]
+    assert [row[5:6] + row[7:] for row in (first, second, third)] == [["0", "0"]] * 3
+    assert "Nothing that was" in shown.stdout
+
+
+def test_without_java_the_demo_with_zookeeper_says_what_to_install() -> None:
+    shown = play_demo("--zookeeper", "--once", PATH="/nowhere")
+    assert (shown.returncode, shown.stdout, shown.stderr.count("\n")) == (1, "", 1)
+    assert "java" in shown.stderr
+    assert "./dev setup, or apt-get install" in shown.stderr
+
+
+def test_the_demo_with_zookeeper_ends_at_ctrl_c_and_leaves_nothing_behind_though_a_broker_is_stopped() -> None:
+    if problem := why_not_here():
+        pytest.fail(problem)
+    with tempfile.TemporaryDirectory(prefix="demo-") as directory:
+        command = [sys.executable, "-m", "qpid_ha_demo", "--zookeeper", "--once", "--rate", "200"]
+        environment = {**os.environ, "TMPDIR": directory}
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as demo:
+            wait_until(
+                lambda: bool(processes_with(directory, psutil.STATUS_STOPPED)), lambda: "nobody is stopped", 60.0
+            )
+            demo.send_signal(signal.SIGINT)
+            assert demo.communicate(timeout=30.0) == (None, b"")
+            assert demo.returncode == 130
+        assert list(Path(directory).iterdir()) == []
+        assert processes_with(directory) == []
+
+
 # --- the account
+
+
+def test_the_longest_gap_is_between_confirmations_or_before_the_first_or_after_the_last() -> None:
+    ledger = Ledger(sent=4)
+    for number, at_s in enumerate([9.0, 10.5, 12.0, 13.0]):
+        ledger.confirm(number, at_s)
+    assert ledger.longest_gap_s(10.0, 12.5) == 1.5
+    assert ledger.longest_gap_s(10.0, 20.0) == 7.0
+    assert ledger.longest_gap_s(1.0, 10.0) == 8.0
+    assert ledger.longest_gap_s(14.0, 17.0) == 3.0
 
 
 def arrivals(*copies: tuple[int, str]) -> list[Arrival]:

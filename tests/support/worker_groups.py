@@ -30,6 +30,7 @@ EXPECTED_S: Final[Mapping[str, float]] = {
     "tests/pipeline/test_random_histories.py": 60,
     "tests/pipeline/test_pipeline_demo.py": 105,
     "tests/pipeline/test_standalone_cluster.py": 90,
+    "tests/integration/test_demo.py": 90,
     "tests/integration/test_failover.py": 90,
     "tests/integration/test_bench.py": 125,
     "tests/integration/test_etcd_coordinator.py": 60,
