@@ -177,12 +177,13 @@ def _times(failovers: Sequence[Failover]) -> Table:
 def _outages(outages: Sequence[Outage]) -> Table:
     caption = (
         f"cut off: agent and broker are stopped (SIGSTOP) for {OUTAGE_S:g} s or longer, and a session ends after "
-        f"{SESSION_S:g} s; no network is cut. gap: without a confirmation. duplicates: the consumer was warned."
+        f"{SESSION_S:g} s; no network is cut. gap: without a confirmation. unmarked: the consumer was not warned."
     )
     table = Table(title="What was broken, and what clients saw of it", title_style="bold", caption=caption)
-    for name in ("event", "led before", "led after"):
+    table.add_column("event", no_wrap=True)
+    for name in ("led before", "led after"):
         table.add_column(name)
-    for name in ("longest gap", "all back", "lost", "duplicates", "without mark"):
+    for name in ("longest gap", "back", "lost", "duplicates", "unmarked"):
         table.add_column(name, justify="right")
     for outage in outages:
         table.add_row(
