@@ -180,11 +180,10 @@ def _outages(outages: Sequence[Outage]) -> Table:
         f"{SESSION_S:g} s; no network is cut. gap: without a confirmation. unmarked: the consumer was not warned."
     )
     table = Table(title="What was broken, and what clients saw of it", title_style="bold", caption=caption)
-    table.add_column("event", no_wrap=True)
-    for name in ("led before", "led after"):
-        table.add_column(name)
+    for name in ("event", "led before", "led after"):
+        table.add_column(name, overflow="fold")  # an ellipsis is not in every encoding
     for name in ("longest gap", "back", "lost", "duplicates", "unmarked"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for outage in outages:
         table.add_row(
             outage.event, outage.led_before, outage.led_after,
