@@ -96,8 +96,9 @@ class Demo:
                     self._watch(live, CALM_S)
                     scene.wait_confirmed()
                     self._table.headline = f" round {number} of {rounds}: {name}"
+                    self._stage.announce(name)
                     outages.append(inject(fault, scene, before, self._settle))
-                    self._stage.show_outage(name, outages[-1])
+                    self._stage.show_outage(outages[-1])
         return outages
 
     def audit(self) -> LedgerAudit:

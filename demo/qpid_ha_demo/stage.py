@@ -117,11 +117,14 @@ class Stage:
             f"generation {failover.generation}, all ready again after {failover.whole_again_s:.1f} s",
         )
 
-    def show_outage(self, fault: str, outage: Outage) -> None:
-        """What was done, and one line of what came of it."""
+    def announce(self, what: str) -> None:
+        """What is about to be done."""
+        self.console.print(f"   {what}", style="bold", highlight=False)
+
+    def show_outage(self, outage: Outage) -> None:
+        """One line of what came of it."""
         is_same = outage.led_before == outage.led_after
         leads = f"{outage.led_after} {'goes on' if is_same else 'took over'}"
-        self.step(fault)
         self.step(
             f"{outage.event}: {leads}",
             f"longest gap {outage.longest_gap_s:.3f} s, all back after {outage.back_after_s:.1f} s",
