@@ -313,18 +313,21 @@ def test_what_was_seen_is_told_when_the_time_ends_in_the_middle_of_another_look(
         PacemakerCoordinator().compare_and_set(EMPTY, FIRST)
 
 
-def test_a_record_that_was_replaced_while_it_was_being_confirmed_is_refused(fake_tool: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [SECOND, FIRST._replace(primary="b", epoch=3)], ids=["generation", "primary"])
+def test_a_record_that_was_replaced_while_it_was_being_confirmed_is_refused(
+    other: ClusterRecord, fake_tool: Path, tmp_path: Path
+) -> None:
     """Each look at this node's own copy but the first finds it replaced."""
     alone = FIRST._replace(epoch=2, members=("a",))
-    begun = copies_of_three({"a": alone, "b": SECOND, "c": SECOND})
-    over = copies_of_three({"a": SECOND, "b": SECOND, "c": SECOND})
+    begun = copies_of_three({"a": alone, "b": other, "c": other})
+    over = copies_of_three({"a": other, "b": other, "c": other})
     write_tool(
         fake_tool,
         f"""if [ -e {tmp_path}/looked ]; then {over}\nelse {begun}\nfi
         case "$*" in *--query*) case "$*" in *"--node "*) ;; *) : > {tmp_path}/looked;; esac;; esac""",
     )
 
-    assert PacemakerCoordinator().compare_and_set(FIRST, alone) == (False, SECOND)
+    assert PacemakerCoordinator().compare_and_set(FIRST, alone) == (False, other)
 
 
 def test_what_the_same_primary_wrote_later_confirms_what_it_wrote_before(fake_tool: Path) -> None:

@@ -235,7 +235,7 @@ class _Confirmation:
             if not seen.has_quorum:
                 raise CoordinatorError("this node was cut off from the cluster: whether the record holds is not known")
             found = self._coordinator.record_in(seen)
-            if found.generation > self._wanted.generation:
+            if found.position > self._wanted.position and not _holds(found, self._wanted):
                 return found
             if is_everywhere and self._is_everywhere(seen):
                 break
