@@ -15,8 +15,9 @@ USAGE, UNREACHABLE = 4, 3
 
 
 @pytest.fixture(scope="session")
-def flags(request: pytest.FixtureRequest) -> dict[str, str]:
-    """The coordinator's settings by dotted key. Ends the run when they are no use, or the coordinator is not empty."""
+def flags(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """The coordinator's settings by dotted key. Ends the run when they are no use, or the coordinator is not empty; in
+    the end it is empty again."""
     url = request.config.getoption("--coordinator")
     if not isinstance(url, str):
         pytest.exit("which coordinator? Name it: --coordinator URL", USAGE)
@@ -33,7 +34,8 @@ def flags(request: pytest.FixtureRequest) -> dict[str, str]:
             "give the suite a namespace of its own",
             USAGE,
         )
-    return found
+    yield found
+    UnderTest(found, None).clean()
 
 
 @pytest.fixture(scope="session")
@@ -52,12 +54,11 @@ def faults(request: pytest.FixtureRequest) -> Faults | None:
 
 @pytest.fixture
 def under_test(flags: dict[str, str], faults: Faults | None) -> Iterator[UnderTest]:
-    """The coordinator, with an empty record and without notes; and so it is left."""
+    """The coordinator, with an empty record and without notes."""
     subject = UnderTest(flags, faults)
     subject.clean()
     yield subject
     subject.close()
-    subject.clean()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +22,8 @@ FIRST: Final = ClusterRecord(CLUSTER, 1, "a", 1, ("a", "b", "c"))
 SECOND: Final = ClusterRecord(CLUSTER, 2, "b", 2, ("b", "c"))
 RACERS, ROUNDS = 4, 15
 STEPS: Final = 15
+WRITING_S: Final = 5.0
+"""Then a slow one has shown enough."""
 LARGEST: Final = 2**63 - 1
 
 UNUSUAL: Final = {
@@ -187,8 +190,11 @@ def test_no_reader_goes_back_behind_what_was_confirmed_while_others_write(
     def write() -> None:
         nonlocal confirmed
         record = ClusterRecord()
+        end_s = time.monotonic() + WRITING_S
         try:
             for epoch in range(1, 4 * STEPS):
+                if time.monotonic() > end_s:
+                    break
                 wanted = ClusterRecord(CLUSTER, 1, "a", epoch)
                 assert writer.compare_and_set(record, wanted) == (True, wanted)
                 confirmed, record = epoch, wanted
@@ -206,6 +212,7 @@ def test_no_reader_goes_back_behind_what_was_confirmed_while_others_write(
     calls: list[Callable[[], None]] = [write, *(partial(read, call) for call in readers)]
     at_once(calls)
 
+    assert confirmed > 1
     assert stale == [], "epochs that were confirmed before the read, and what was read"
 
 

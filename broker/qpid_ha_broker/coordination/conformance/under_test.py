@@ -101,5 +101,6 @@ def _empty_record(coordinator: Coordinator) -> ClusterRecord:
 def _empty_notes(coordinator: Coordinator) -> None:
     for name in NOTES:
         for _ in range(CLEANING_ATTEMPTS):
-            if coordinator.replace_note(name, coordinator.read_note(name), ""):
+            text = coordinator.read_note(name)
+            if text == "" or coordinator.replace_note(name, text, ""):
                 break
