@@ -20,14 +20,16 @@ PREFERENCE = 450
 """Enough for a broker that lost its primary to be chosen before a `ready` one, not enough to leave the primary."""
 MISTAKE = "540"
 """With the preference, more than any broker but the primary has."""
+EQUALS, FAILBACK = 20, 510
+"""The scores of docs/pacemaker.md, "A preferred node"."""
 BEHIND = 20
 BACKLOG, BACKLOG_BYTES, KBYTES_PER_S = 4000, 2000, 300
 
 
 @contextmanager
-def preferred(cluster: Cluster, node: str) -> Iterator[None]:
+def preferred(cluster: Cluster, node: str, score: int = PREFERENCE) -> Iterator[None]:
     """An administrator would like the primary on that node, if all else is equal."""
-    rule = f'<rsc_location id="lab-preference" rsc="{CLONE}" role="Promoted" node="{node}" score="{PREFERENCE}"/>'
+    rule = f'<rsc_location id="lab-preference" rsc="{CLONE}" role="Promoted" node="{node}" score="{score}"/>'
     change = ("--scope", "constraints", "--xml-text", rule)
     cluster.lab.output(node, "cibadmin", "--create", *change)
     try:
@@ -157,6 +159,21 @@ def test_a_node_that_is_catching_up_refuses_when_the_primary_dies_and_the_next_o
         account = backlog.finish()
     assert account.complaints() == []
     assert account.facts["received"] >= BACKLOG
+
+
+def test_a_preferred_node_gets_the_primary_when_the_score_says_so(cluster: Cluster, load: Load) -> None:
+    primary, wanted = cluster.primary(), cluster.backups()[0]
+    load.wait_confirmed(100)
+    with preferred(cluster, wanted, EQUALS):
+        cluster.administer("crm_resource", "--wait", "--timeout", "30")
+        assert cluster.primary() == primary
+    with preferred(cluster, wanted, FAILBACK):
+        moved_at_s = time.monotonic()
+        cluster.wait_promoted(wanted)
+        load.recovered_after(moved_at_s)
+        cluster.wait_well()
+    cluster.administer("crm_resource", "--wait", "--timeout", "30")
+    assert cluster.primary() == wanted
 
 
 def _is_overrated(cluster: Cluster, node: str) -> bool:

@@ -31,22 +31,27 @@ class NoWheels(Exception):
 
 
 def build(target: Path) -> None:
-    """Fill the directory: the project as it lies in the checkout, built anew, and its dependencies, kept in `.lab/`
-    until setup.cfg names others. Raises NoWheels."""
-    with one_at_a_time("lock"):
-        dependencies = CACHE / f"wheels-{_fingerprint()}"
-        if not (dependencies / "complete").exists():
-            shutil.rmtree(dependencies, ignore_errors=True)
-            _pip_wheel(dependencies, *_requirements())
-            _ensure_proton_has_sasl(dependencies)
-            (dependencies / "complete").touch()
+    """Fill the directory: the project as it lies in the checkout, built anew, and its dependencies. Raises NoWheels."""
     target.mkdir(parents=True, exist_ok=True)
-    for wheel in dependencies.glob("*.whl"):
+    for wheel in dependencies().glob("*.whl"):
         shutil.copy(wheel, target)
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory, "qpid-ha")  # setuptools leaves its work in the tree that it builds
         shutil.copytree(ROOT, copy, ignore=_NOT_SHIPPED)
         _pip_wheel(target, "--no-deps", str(copy))
+
+
+def dependencies() -> Path:
+    """A directory in `.lab/` with what the project needs, and its extra `conformance`; kept until setup.cfg names
+    others. Raises NoWheels."""
+    with one_at_a_time("lock"):
+        directory = CACHE / f"wheels-{_fingerprint()}"
+        if not (directory / "complete").exists():
+            shutil.rmtree(directory, ignore_errors=True)
+            _pip_wheel(directory, *_requirements())
+            _ensure_proton_has_sasl(directory)
+            (directory / "complete").touch()
+    return directory
 
 
 def _ensure_proton_has_sasl(directory: Path) -> None:
@@ -87,7 +92,8 @@ def _pip_wheel(target: Path, *what: str) -> None:
 def _requirements() -> list[str]:
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg", encoding="utf-8")
-    return config["options"]["install_requires"].split("\n")[1:]
+    needed = config["options"]["install_requires"], config["options.extras_require"]["conformance"]
+    return [line for lines in needed for line in lines.split("\n")[1:]]
 
 
 def _fingerprint() -> str:

@@ -49,6 +49,7 @@ EXPECTED_S: Final[Mapping[str, float]] = {
     "tests/lab/test_rgmanager.py": 140,
     "tests/lab/test_partitions.py": 110,
     "tests/lab/test_choice.py": 100,
+    "tests/lab/test_conformance.py": 90,
     "tests/lab/test_disks.py": 60,
     "tests/lab/test_configurations.py": 50,
     "tests/lab/test_lab_itself.py": 60,
