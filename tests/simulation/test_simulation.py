@@ -70,6 +70,7 @@ RARE = {
     "who was promoted by force was recorded, and overtaken by another one before it knew": 753398,
     "without a coordinator the last one in sync is fenced, and one that was dropped knows what was settled": 753826,
     "the one in sync lost its disk and was filled by a primary that had slept": 725552,
+    "without a coordinator a store was put back, and began the same generation again": 2201661,
     "all disks were put back, and one is promoted by force while another one is not": 2401269,
 }
 """Seeds of what a few hundred clusters do not come across."""

@@ -42,7 +42,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
     st.builds(
         fr.Hello,
         *(st.integers(0, 2**32 - 1), TEXT, TEXT, TEXT, HISTORY, U64, U64),
-        *(st.booleans(), st.booleans(), U64, st.booleans(), TEXT),
+        *(st.booleans(), st.booleans(), U64, st.booleans(), TEXT, st.lists(U64, max_size=5).map(tuple)),
     ),
     st.builds(
         fr.Welcome, TEXT, TEXT, U64, HISTORY, U64, st.sampled_from(fr.Resync), TEXT, st.floats(0, 1e6, allow_nan=False)
@@ -102,12 +102,12 @@ def test_the_agreed_bytes_are_read_and_written(vector: dict[str, Any]) -> None:
     assert encode(frame_of(vector)).hex() == vector["hex"]
 
 
-@pytest.mark.parametrize("name", ["set", "committed_generation", "committed_lsn", "claims"])
+@pytest.mark.parametrize("name", ["set", "committed_generation", "committed_lsn", "claims", "started"])
 def test_a_field_that_an_older_release_does_not_send_says_nothing(name: str) -> None:
     vector = next(each for each in vectors() if each["type"] in ("Hello", "Answer") and name in each["fields"])
     older = {field: value for field, value in vector["fields"].items() if field != name}
     frame = decode(sealed(bytes.fromhex(vector["hex"])[0], json.dumps(older).encode()))
-    assert getattr(frame, name) == {"set": "default", "claims": ()}.get(name, 0)
+    assert getattr(frame, name) == {"set": "default", "claims": (), "started": ()}.get(name, 0)
     assert f'"{name}"'.encode() not in encode(frame)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qpid_ha_broker.ha.frames import GenerationEntry
-from qpid_ha_broker.ha.history import common_lsn, newest, problem
+from qpid_ha_broker.ha.history import began_apart, common_lsn, newest, problem
 
 
 def entries(*lines: tuple[int, str, int]) -> list[GenerationEntry]:
@@ -40,6 +40,19 @@ def test_two_logs_agree_as_far_as_their_authors_do(
 ) -> None:
     assert common_lsn(entries(*mine), my_last, entries(*theirs), their_last) == common
     assert common_lsn(entries(*theirs), their_last, entries(*mine), my_last) == common
+
+
+def test_a_generation_that_began_twice_is_not_the_same() -> None:
+    """Its primary's store was put back to before it, and no coordinator knew of it (simulation seed 2201661)."""
+    log = entries(FIRST, (2, "b", 8), (3, "b", 15))
+    assert began_apart((5, 70, 90), (5, 71, 91)) == 1
+    assert common_lsn(log, 20, log, 19, apart=1) == 7
+    assert common_lsn(log, 20, log, 19, apart=0) == 0
+
+
+@pytest.mark.parametrize("theirs", [(), (5, 70), (0, 0, 0), (5, 0, 90), (5, 70, 90, 100)])
+def test_but_what_is_not_known_to_have_begun_twice_is(theirs: tuple[int, ...]) -> None:
+    assert began_apart((5, 70, 90), theirs) is None
 
 
 @pytest.mark.parametrize(

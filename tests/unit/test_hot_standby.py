@@ -7,6 +7,7 @@ from collections import deque
 
 import pytest
 
+from model_support import NOW_MS
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.states import TRANSITIONS, Cause, Phase, State, StateMachine, UnknownTransition
@@ -607,6 +608,18 @@ def test_a_hello_that_makes_no_sense_is_refused_with_a_reason(wrong: dict[str, o
     assert refused.code == code
     assert any(isinstance(effect, fx.Close) and effect.link == 999 for effect in effects)
     assert (a.member.position, a.member.status.members) == before
+
+
+def test_a_backup_of_the_same_generation_that_began_at_another_time_has_nothing_in_common_with_it() -> None:
+    """The primary's store was put back to before it, and it began that generation again."""
+    for started, common in (((NOW_MS,), 3), ((0,), 3), ((), 3), ((NOW_MS - 4000,), 0)):
+        a = three()["a"]
+        a.declare("q")
+        a.cluster.settle()
+        greeting = hello(history=(fr.GenerationEntry(1, "a", 1),), last_lsn=3, applied_lsn=3, started=started)
+        (frame,) = [effect.frame for effect in said_to(a, 999, greeting) if isinstance(effect, fx.Send)][:1]
+        assert isinstance(frame, fr.Welcome)
+        assert frame.common_lsn == common
 
 
 def test_a_question_about_a_set_that_is_not_here_is_answered_with_no_and_changes_nothing() -> None:

@@ -268,6 +268,12 @@ class Waking(MemberHarness):
         assert self._hello is not None
         return self._hello.complete, self._hello.lacks_transient
 
+    def greeting_after_loss(self) -> fr.Hello:
+        """Its next Hello, after the channel was lost."""
+        self.says_of_itself()
+        assert self._hello is not None
+        return self._hello
+
     def read(self, record: fx.ClusterRecord | None) -> None:
         """The coordinator answers; None: it cannot be reached."""
         assert self.asked
@@ -298,3 +304,11 @@ def test_whoever_has_nothing_to_ask_the_coordinator_follows_at_once(settings: Me
     """Its log has begun what it wanted, or it never wanted to lead, or there is no record."""
     waking = Waking(member(settings=settings, promised=promised, to="a" if promised else ""))
     assert waking.is_welcome()
+
+
+def test_who_ends_the_channel_at_the_greeting_is_an_older_release_perhaps_and_greeted_as_such() -> None:
+    waking = Waking(member())
+    assert waking.is_welcome()
+    assert waking.greeting_after_loss().started == (0,), "it had answered"
+    assert waking.greeting_after_loss().started == ()
+    assert waking.greeting_after_loss().started == (0,)

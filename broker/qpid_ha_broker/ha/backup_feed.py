@@ -13,7 +13,7 @@ from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.backup_link import BackupLink, BackupProgress
 from qpid_ha_broker.ha.browser import Browsers, objects_frame
 from qpid_ha_broker.ha.context import MemberContext
-from qpid_ha_broker.ha.history import common_lsn
+from qpid_ha_broker.ha.history import began_apart, common_lsn
 from qpid_ha_broker.ha.in_sync import InSyncSet
 from qpid_ha_broker.ha.pace import CatchUpPace
 from qpid_ha_broker.ha.replica import Replica
@@ -43,7 +43,8 @@ class BackupFeed:
     def welcome(self, backup: BackupLink, hello: fr.Hello) -> bool:
         """Tell it how it becomes level; whether the end of the stream is enough for that."""
         settings, history = self._ctx.settings, self._replica.history.entries()
-        common = common_lsn(history, self._tail.last_lsn, hello.history, hello.last_lsn)
+        own, theirs = self._replica.history.started(), hello.started
+        common = common_lsn(history, self._tail.last_lsn, hello.history, hello.last_lsn, began_apart(own, theirs))
         lacks = hello.lacks_transient and common >= self._ctx.resource_set.state.transients_lost_lsn
         holds_what_is_common = hello.complete and not lacks and common >= self._forced_lsn
         by_tail = holds_what_is_common and hello.applied_lsn <= common and self._tail.holds_after(common)

@@ -32,7 +32,13 @@ MAX_JSON_BYTES: Final = 32 * 1024 * 1024
 """More than the longest history takes."""
 MAX_SECONDS: Final = 1_000_000.0
 
-_LEFT_OUT: Final[dict[str, object]] = {"set": DEFAULT_SET, "committed_generation": 0, "committed_lsn": 0, "claims": ()}
+_LEFT_OUT: Final[dict[str, object]] = {
+    "set": DEFAULT_SET,
+    "committed_generation": 0,
+    "committed_lsn": 0,
+    "claims": (),
+    "started": (),
+}
 """Fields that came with a later release than their frames, and what each is where it is not sent: a broker understands
 the frames of an older one, and is understood by it as long as it has nothing else to say."""
 
@@ -152,6 +158,10 @@ def _generations(field: str, value: Any) -> tuple[int, ...]:
     return tuple(_u64(field, each) for each in _list(field, value, MAX_CLAIMS))
 
 
+def _times(field: str, value: Any) -> tuple[int, ...]:
+    return tuple(_u64(field, each) for each in _list(field, value, MAX_HISTORY))
+
+
 def _history(field: str, value: Any) -> tuple[GenerationEntry, ...]:
     return tuple(_entry(field, each) for each in _list(field, value, MAX_HISTORY))
 
@@ -200,6 +210,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "promised": _u64,
         "remembers": _truth,
         "set": check_name,
+        "started": _times,
     },
     fr.Welcome: {
         "name": check_name,

@@ -62,6 +62,8 @@ class Hello(NamedTuple):
     """Whatever it has confirmed or promised to anybody, it knows: it was not restarted, or has it from its store."""
     set: str = DEFAULT_SET
     """The resource set that the channel is about."""
+    started: tuple[int, ...] = ()
+    """When each generation of `history` began, in ms since 1970; 0: not known. Empty: for a broker that is older."""
 
 
 class Resync(StrEnum):

@@ -1,8 +1,9 @@
 """Generation histories: which primary wrote which stretch of a log, and how far two logs are the same.
 
-Two logs are the same as long as their generations, primaries and first LSNs are; within the last common generation up
-to where the shorter log ends. LSNs are compared only within one generation of one primary, which is why neither a
-number that is used twice nor 64 bits can ever run over into something wrong.
+Two logs are the same as long as their generations, primaries and first LSNs are, and none of those generations is known
+to have begun twice; within the last common generation up to where the shorter log ends. A generation begins twice if
+its primary's store is put back to before it, and no coordinator remembers. LSNs are compared only within one generation
+of one primary, which is why neither a number that is used twice nor 64 bits can ever run over into something wrong.
 
 Source: KIP-101 (leader epochs); seed 000, LM1 and LM2.
 """
@@ -17,10 +18,22 @@ from qpid_ha_broker.ha.frames import GenerationEntry, LogPosition
 History = Sequence[GenerationEntry]
 
 
-def common_lsn(mine: History, my_last: int, theirs: History, their_last: int) -> int:
-    """The last LSN up to which both logs hold the same; 0 when they share nothing."""
+def began_apart(mine: Sequence[int], theirs: Sequence[int]) -> int | None:
+    """Index of the first generation of two logs that began at two different times; None: of no one is that known.
+
+    A time is in ms; 0: it is not known when that generation began.
+    """
+    times = enumerate(zip(mine, theirs, strict=False))
+    return next((at for at, (ours, others) in times if ours and others and ours != others), None)
+
+
+def common_lsn(mine: History, my_last: int, theirs: History, their_last: int, apart: int | None = None) -> int:
+    """The last LSN up to which both logs hold the same; 0 when they share nothing.
+
+    `apart`: the first generation that cannot be the same, though it may look so.
+    """
     shared = 0
-    for ours, others in zip(mine, theirs, strict=False):
+    for ours, others in zip(mine[:apart], theirs, strict=False):
         if ours != others:
             break
         shared += 1

@@ -24,6 +24,10 @@ class PrimaryChannel:
         self._next_try_s = 0.0
         self._pause_s = ctx.settings.reconnect_s
         self._tries = 0
+        self.reads_all = True
+        """Whether the next broker is greeted with what came with a later release than the protocol. An older one ends
+        the channel at once, and does not say why."""
+        self._is_answered = False
 
     # --- searching
 
@@ -67,11 +71,12 @@ class PrimaryChannel:
 
     def opened(self) -> None:
         """It is there."""
-        self.is_open = True
+        self.is_open, self._is_answered = True, False
         self._heard_s = self._ctx.clock_s
 
     def heard(self) -> None:
         """Something came."""
+        self._is_answered = True
         self._heard_s = self._ctx.clock_s
 
     def welcomed(self) -> None:
@@ -86,6 +91,11 @@ class PrimaryChannel:
         """Why the channel must be given up, if nothing came for longer than `limit_s`."""
         silent_s = self._ctx.clock_s - self._heard_s
         return f"nothing came for {silent_s:.1f} s" if silent_s > limit_s else None
+
+    def note_end(self) -> None:
+        """The other side is gone: before its first word perhaps, and then the next greeting is the other one."""
+        if self.is_open:
+            self.reads_all = self._is_answered or not self.reads_all
 
     def note_login(self, refusal: str) -> None:
         """A channel came to its end: `refusal` is why the broker there does not let us in, empty if it was not that.

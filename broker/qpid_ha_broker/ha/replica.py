@@ -106,6 +106,10 @@ class LogHistory:
         """The same as frames carry it."""
         return tuple(fr.GenerationEntry(event.generation, event.primary, lsn) for lsn, event in self.generations())
 
+    def started(self) -> tuple[int, ...]:
+        """When each of them began, in ms since 1970; 0: that was not told."""
+        return tuple(event.started_at_ms for _, event in self.generations())
+
     def newest_in_sync(self) -> InSyncChanged:
         """The last in-sync set in this broker's log."""
         held = self._held_events(InSyncChanged)

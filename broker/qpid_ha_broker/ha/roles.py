@@ -349,6 +349,7 @@ class Standby(ActiveRole):
         channel = self._parts.channel
         if lost.link == channel.link:
             channel.note_login(lost.reason if lost.is_login else "")
+            channel.note_end()
             self.lose_primary(lost.reason)
 
     def refused(self, link: int, frame: fr.Refused) -> None:
@@ -452,6 +453,7 @@ class Connecting(Standby):
                 promised=parts.votes.oldest_followable,
                 remembers=settings.has_store or replica.complete,
                 set=ctx.resource_set.name,
+                started=replica.history.started() if parts.channel.reads_all else (),
             ),
         )
 
