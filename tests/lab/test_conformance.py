@@ -23,7 +23,7 @@ AS_BROKER: Final = (
 )  # fmt: skip
 """The capability is for what the faults do to the network."""
 LIMIT_S: Final = 600.0
-"""On a machine that has much else to do; its work is half a minute of processor time."""
+"""On a machine that has much else to do."""
 
 
 @pytest.fixture
