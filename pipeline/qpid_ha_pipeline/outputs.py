@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryFile
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from .errors import PipelineError
-from .executors import on_an_executor
 from .journal.remote import as_path, is_remote
+
+if TYPE_CHECKING:  # options are looked at before PySpark is: a user without it is told so
+    from pyspark.sql import SparkSession
 
 
 def check_file(path: Path) -> None:
@@ -31,6 +32,8 @@ def check_directory(spark: SparkSession, path: str) -> None:
     Only of mounted filesystems: what an object store allows, it says when it is written to.
     """
     if not is_remote(as_path(path)):
+        from .executors import on_an_executor
+
         on_an_executor(spark, lambda: _check_directory(path))
 
 
