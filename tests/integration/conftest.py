@@ -11,9 +11,14 @@ import pytest
 
 from blocking_client import BlockingClient, Management
 from etcd_ensemble import EtcdEnsemble
+from qpid_ha_broker.coordination.coordinator import Coordinator
+from qpid_ha_broker.coordination.registry import open_coordinator
+from qpid_ha_config.coordinator import CoordinatorUrl
+from qpid_ha_config.settings import CoordinatorSettings
 from running_broker import RunningBroker
 
 Connect = Callable[..., BlockingClient]
+Open = Callable[..., Coordinator]
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +65,16 @@ def etcd() -> Iterator[EtcdEnsemble]:
     namespace of its own."""
     with EtcdEnsemble() as ensemble:
         yield ensemble
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """Opens coordinators by their URL and settings, and closes them."""
+    with ExitStack() as stack:
+
+        def open_one(url: str, **settings: Any) -> Coordinator:
+            coordinator = open_coordinator(CoordinatorSettings(url=CoordinatorUrl.parse(url), **settings))
+            stack.callback(coordinator.close)
+            return coordinator
+
+        yield open_one

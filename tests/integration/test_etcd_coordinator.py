@@ -19,10 +19,8 @@ from coordinator_process import CoordinatorProcess
 from etcd_ensemble import EtcdEnsemble, ServerTls
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
 from qpid_ha_broker.coordination.etcd_gateway import EtcdGateway
-from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
-from qpid_ha_config.settings import CoordinatorSettings
 from running_agent import wait_until
 from running_cluster import RunningCluster
 
@@ -32,19 +30,6 @@ RECORD = ClusterRecord("c1", 3, "broker1", 5, ("broker1", "broker2"))
 NEXT = RECORD._replace(epoch=6, members=("broker1",))
 CALL_LIMIT_S = 2.5
 SESSION_S = 2.0
-
-
-@pytest.fixture
-def opened() -> Iterator[Open]:
-    """Opens coordinators by their URL and settings, and closes them."""
-    with ExitStack() as stack:
-
-        def open_one(url: str, **settings: Any) -> Coordinator:
-            coordinator = open_coordinator(CoordinatorSettings(url=CoordinatorUrl.parse(url), **settings))
-            stack.callback(coordinator.close)
-            return coordinator
-
-        yield open_one
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -25,11 +24,8 @@ from coordinator_process import CoordinatorProcess
 from lossy_proxy import LossyProxy
 from qpid_ha_broker.coordination.conformance.watcher import Watcher
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError, Lease
-from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_broker.ha.effects import ClusterRecord
-from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.errors import SettingsError
-from qpid_ha_config.settings import CoordinatorSettings
 from qpid_ha_demo.zookeeper_ensemble import ZookeeperEnsemble, ZookeeperServer
 from running_agent import wait_until
 from running_cluster import RunningCluster
@@ -43,19 +39,6 @@ CALL_LIMIT_S = 3.0
 SESSION_S = 1.5
 PROMPT_S = 3.0
 """Of what takes milliseconds on a machine that has nothing else to do."""
-
-
-@pytest.fixture
-def opened() -> Iterator[Open]:
-    """Opens coordinators by their URL and settings, and closes them."""
-    with ExitStack() as stack:
-
-        def open_one(url: str, **settings: Any) -> Coordinator:
-            coordinator = open_coordinator(CoordinatorSettings(url=CoordinatorUrl.parse(url), **settings))
-            stack.callback(coordinator.close)
-            return coordinator
-
-        yield open_one
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, CoordinatorError
+from qpid_ha_broker.coordination.polling import watch_by_polling
 from qpid_ha_broker.coordination.record import decode_record, encode_record
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.settings import CoordinatorSettings
@@ -108,20 +109,9 @@ class FileCoordinator:
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Look at the files every `WATCH_INTERVAL_S`."""
-        ended = threading.Event()
-        known = self._versions()
-
-        def look() -> None:
-            nonlocal known
-            while not ended.wait(WATCH_INTERVAL_S):
-                versions = self._versions()
-                if versions != known:
-                    known = versions
-                    changed()
-
-        self._ends.append(ended.set)
-        threading.Thread(target=look, name="record-watch", daemon=True).start()
-        return ended.set
+        end = watch_by_polling(self._versions, WATCH_INTERVAL_S, changed)
+        self._ends.append(end)
+        return end
 
     def lease(self, holder: str, name: str = PRIMARY_LEASE) -> Lock:
         """The lock of `NAME.lock`."""

@@ -18,6 +18,7 @@ from qpid_ha_broker.coordination import cib_record, cluster_tools
 from qpid_ha_broker.coordination.cib_record import CibAnswer, DamagedRecord
 from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, CoordinatorError, Lease
 from qpid_ha_broker.coordination.deadline import Deadline
+from qpid_ha_broker.coordination.polling import watch_by_polling
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import DEFAULT_PROPERTY_SET, check_property_set
 from qpid_ha_config.settings import CoordinatorSettings
@@ -99,19 +100,7 @@ class PacemakerCoordinator:
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Look every `WATCH_INTERVAL_S`."""
-        ended = threading.Event()
-        known = self._seen()
-
-        def look() -> None:
-            nonlocal known
-            while not ended.wait(WATCH_INTERVAL_S):
-                seen = self._seen()
-                if seen != known:
-                    known = seen
-                    changed()
-
-        threading.Thread(target=look, name="record-watch", daemon=True).start()
-        return ended.set
+        return watch_by_polling(self._seen, WATCH_INTERVAL_S, changed)
 
     def lease(self, holder: str, name: str = PRIMARY_LEASE) -> Lease:
         """Raises CoordinatorError: it is Pacemaker that chooses who is promoted."""

@@ -35,7 +35,7 @@ BUILT_IN: Final = MappingProxyType(
         "etcd": Implementation("qpid_ha_broker.coordination.etcd:open_etcd", "etcd"),
     }
 )
-"""The same as the entry points in setup.cfg; they are not asked, because looking them up costs every start 20 ms."""
+"""The same as the entry points in setup.cfg; they are not asked, because each start would wait for the lookup."""
 
 
 def open_coordinator(settings: CoordinatorSettings) -> Coordinator:

@@ -260,9 +260,8 @@ class Promotion:
         )  # the first primary names the cluster
         self._wanted = ClusterRecord(cluster, generation, settings.name, accept.epoch, accept.members, claimed=True)
         self._replaced, self._recording_since_s = expected, self._ctx.now_s
-        self._claim(
-            generation, expected.generation
-        )  # on disk: a broker that dies right after this knows that nobody else was named
+        # On disk: a broker that dies right after this knows that nobody else was named.
+        self._claim(generation, expected.generation)
         self._coordinator_number = self._ctx.number()
         self._ctx.effects.append(WriteRecord(self._coordinator_number, expected, self._wanted))
         return None
