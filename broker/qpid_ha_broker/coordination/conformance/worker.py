@@ -135,7 +135,7 @@ def from_text(text: str) -> ClusterRecord:
 
 
 def contest(lease: Lease, rounds: int) -> list[Interval]:
-    """Acquire it until we held it as often; when it was ours. On a busy machine it may be lost meanwhile, which it says."""
+    """Acquire it until we held it as often; when it was ours. A busy machine may let a lease run out meanwhile."""
     held: list[Interval] = []
     for _ in range(CONTEST_ATTEMPTS * rounds):
         if len(held) == rounds:
