@@ -39,6 +39,15 @@ PLAIN_EVENTS: dict[type, str] = {
     ev.ProducerAdvanced: "producer advanced",
     ev.TransactionCommitted: "transaction committed",
     ev.TransientsLost: "transient messages lost",
+    ev.BrokerRegistered: "broker registered",
+    ev.BrokerChanged: "broker changed",
+    ev.BrokerRemoved: "broker removed",
+    ev.SetPlaced: "set placed",
+    ev.SetDeleted: "set deleted",
+    ev.SetRecorded: "set recorded",
+    ev.QueuePlaced: "queue placed",
+    ev.QueueRemoved: "queue removed",
+    ev.ReplicaPoliciesChanged: "replica policies changed",
 }
 
 

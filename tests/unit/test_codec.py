@@ -22,6 +22,9 @@ from qpid_ha_broker.events.layout import HEADER_BYTES, RecordKind
 from qpid_ha_broker.events.types import (
     Acquired,
     Bound,
+    BrokerChanged,
+    BrokerRegistered,
+    BrokerRemoved,
     Dequeued,
     DequeueReason,
     Enqueued,
@@ -31,8 +34,14 @@ from qpid_ha_broker.events.types import (
     ProducerAdvanced,
     QueueDeclared,
     QueueDeleted,
+    QueuePlaced,
+    QueueRemoved,
     QueueUpdated,
     Released,
+    ReplicaPoliciesChanged,
+    SetDeleted,
+    SetPlaced,
+    SetRecorded,
     TransactionCommitted,
     TransientsLost,
     Unbound,
@@ -55,7 +64,7 @@ VECTORS = [pytest.param(vector, id=vector["name"]) for vector in vectors()]
 
 def record_of(vector: dict[str, Any]) -> LogRecord:
     fields = dict(vector["fields"])
-    for name in {"ids", "queues", "members"} & fields.keys():
+    for name in {"ids", "queues", "members", "replicas", "leaving", "patterns", "counts"} & fields.keys():
         fields[name] = tuple(fields[name])
     for name in {"payload", "producer"} & fields.keys():
         fields[name] = bytes.fromhex(fields[name])
@@ -96,10 +105,12 @@ def test_each_event_type_reason_and_both_values_of_part_have_a_vector() -> None:
 # --- whatever goes in comes out --------------------------------------------------------------------------------------
 
 U8 = st.integers(0, 2**8 - 1)
+U16 = st.integers(0, 2**16 - 1)
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
 IDS = st.lists(U64, max_size=5).map(tuple)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+TEXTS = st.lists(TEXT, max_size=4).map(tuple)
 SCALAR = TEXT | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 ARGUMENTS = st.dictionaries(TEXT, SCALAR | st.booleans() | st.none(), max_size=5)
 EVENTS = st.one_of(
@@ -117,6 +128,15 @@ EVENTS = st.one_of(
     st.builds(ProducerAdvanced, st.binary(max_size=20), U64, U32),
     st.builds(TransactionCommitted, U32),
     st.builds(TransientsLost, U64),
+    st.builds(BrokerRegistered, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT),
+    st.builds(BrokerChanged, TEXT, st.booleans(), st.booleans(), U64),
+    st.builds(BrokerRemoved, TEXT),
+    st.builds(SetPlaced, TEXT, TEXTS, TEXTS, TEXT, U16, U16),
+    st.builds(SetDeleted, TEXT),
+    st.builds(SetRecorded, TEXT, TEXT, U64, TEXT, U64, TEXTS, st.booleans()),
+    st.builds(QueuePlaced, TEXT, TEXT, ARGUMENTS, st.booleans()),
+    st.builds(QueueRemoved, U64),
+    st.builds(ReplicaPoliciesChanged, TEXTS, st.lists(U16, max_size=4).map(tuple)),
 )
 RECORDS = st.builds(LogRecord, U64, EVENTS, st.booleans()).filter(
     lambda record: not (record.part and isinstance(record.event, TransactionCommitted))

@@ -13,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 EVENTS, MODEL = "qpid_ha_broker.events", "qpid_ha_broker.model"
+CLUSTER = "qpid_ha_broker.cluster"
+MAP = "qpid_ha_broker.cluster.map"  # state of the set `default`
 HA, COORDINATION = "qpid_ha_broker.ha", "qpid_ha_broker.coordination"
 STORE = "qpid_ha_broker.store"
 HISTORY = ("qpid_ha_broker.ha.history", "qpid_ha_broker.ha.frames")  # where two logs part, and of what that is said
@@ -32,7 +34,8 @@ ARGUMENTS = ("qpid_ha_broker.model.queue_arguments", "qpid_ha_broker.model.error
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "qpid_ha_broker": (),
     EVENTS: (),
-    MODEL: (EVENTS,),
+    CLUSTER: (EVENTS,),
+    MODEL: (EVENTS, MAP),
     AMQP: (EVENTS, MODEL),
     HA: (EVENTS, MODEL),
     CONFIG: ARGUMENTS,
@@ -43,7 +46,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *WIRE, CONFIG, VERSION),
 }
 
-PURE = (EVENTS, MODEL, HA, AMQP)
+PURE = (EVENTS, CLUSTER, MODEL, HA, AMQP)
 # fmt: off
 IMPURE = frozenset({
     "argparse", "asyncio", "click", "configparser", "logging", "os", "pathlib", "random", "secrets", "selectors",

@@ -9,11 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from .fields import expect_end, read_arguments, read_ids, read_text, write_arguments, write_ids, write_text
+from .fields import (
+    expect_end,
+    read_arguments,
+    read_counts,
+    read_ids,
+    read_text,
+    read_texts,
+    write_arguments,
+    write_counts,
+    write_ids,
+    write_text,
+    write_texts,
+)
 from .layout import BODIES, ENQUEUED, IDS, RecordKind
 from .types import (
     Acquired,
     Bound,
+    BrokerChanged,
+    BrokerRegistered,
+    BrokerRemoved,
     Dequeued,
     DequeueReason,
     Enqueued,
@@ -25,10 +40,16 @@ from .types import (
     ProducerAdvanced,
     QueueDeclared,
     QueueDeleted,
+    QueuePlaced,
+    QueueRemoved,
     QueueUpdated,
     QueueUsed,
     Released,
+    ReplicaPoliciesChanged,
     ReplicationChanged,
+    SetDeleted,
+    SetPlaced,
+    SetRecorded,
     TransactionCommitted,
     TransientsLost,
     Unbound,
@@ -143,6 +164,8 @@ class _Row(NamedTuple):
 
 _Spelling = tuple[Callable[[Any], bytes], Callable[[memoryview, int], tuple[Any, int]]]
 _TEXT: Final[_Spelling] = (write_text, read_text)
+_TEXTS: Final[_Spelling] = (write_texts, read_texts)
+_COUNTS: Final[_Spelling] = (write_counts, read_counts)
 _ARGUMENTS: Final[_Spelling] = (write_arguments, read_arguments)
 
 
@@ -185,6 +208,7 @@ def _row(kind: RecordKind, event: type[Event], /, **rest: _Spelling) -> _Row:
     return _Row(kind, event, write, read) if rest else _Row(kind, event, write_numbers, read_numbers)
 
 
+# fmt: off
 _TABLE: Final = (
     _row(RecordKind.QUEUE_DECLARED, QueueDeclared, name=_TEXT, arguments=_ARGUMENTS),
     _row(RecordKind.QUEUE_UPDATED, QueueUpdated, arguments=_ARGUMENTS),
@@ -204,7 +228,20 @@ _TABLE: Final = (
     _row(RecordKind.GENERATION_STARTED, GenerationStarted, primary=_TEXT, cluster=_TEXT, cause=_TEXT),
     _Row(RecordKind.IN_SYNC_CHANGED, InSyncChanged, _write_in_sync_changed, _read_in_sync_changed),
     _row(RecordKind.TRANSIENTS_LOST, TransientsLost),
+    _row(
+        RecordKind.BROKER_REGISTERED, BrokerRegistered,
+        name=_TEXT, uuid=_TEXT, address=_TEXT, clients_url=_TEXT, zone=_TEXT, version=_TEXT,
+    ),
+    _row(RecordKind.BROKER_CHANGED, BrokerChanged, name=_TEXT),
+    _row(RecordKind.BROKER_REMOVED, BrokerRemoved, name=_TEXT),
+    _row(RecordKind.SET_PLACED, SetPlaced, name=_TEXT, replicas=_TEXTS, leaving=_TEXTS, preferred=_TEXT),
+    _row(RecordKind.SET_DELETED, SetDeleted, name=_TEXT),
+    _row(RecordKind.SET_RECORDED, SetRecorded, name=_TEXT, cluster=_TEXT, primary=_TEXT, members=_TEXTS),
+    _row(RecordKind.QUEUE_PLACED, QueuePlaced, name=_TEXT, set=_TEXT, arguments=_ARGUMENTS),
+    _row(RecordKind.QUEUE_REMOVED, QueueRemoved),
+    _row(RecordKind.REPLICA_POLICIES_CHANGED, ReplicaPoliciesChanged, patterns=_TEXTS, counts=_COUNTS),
 )
+# fmt: on
 
 WRITERS: Final[Mapping[type[Event], tuple[int, Writer]]] = {row.event: (int(row.kind), row.write) for row in _TABLE}
 READERS: Final[Mapping[int, Reader]] = {int(row.kind): row.read for row in _TABLE}

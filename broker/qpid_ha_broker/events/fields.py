@@ -76,6 +76,33 @@ def read_text(body: memoryview, at: int) -> tuple[str, int]:
     return str(body[start:stop], "utf-8"), stop
 
 
+def write_texts(values: tuple[str, ...]) -> bytes:
+    """How many there are, and each."""
+    return _U16.pack(len(values)) + b"".join([write_text(value) for value in values])
+
+
+def read_texts(body: memoryview, at: int) -> tuple[tuple[str, ...], int]:
+    """The values, and where the next field begins."""
+    (count,) = _U16.unpack_from(body, at)
+    at, values = at + _U16.size, []
+    for _ in range(count):
+        value, at = read_text(body, at)
+        values.append(value)
+    return tuple(values), at
+
+
+def write_counts(values: tuple[int, ...]) -> bytes:
+    """How many numbers of 16 bits there are, and each."""
+    return _U16.pack(len(values)) + struct.pack(f"<{len(values)}H", *values)
+
+
+def read_counts(body: memoryview, at: int) -> tuple[tuple[int, ...], int]:
+    """The values, and where the next field begins."""
+    (count,) = _U16.unpack_from(body, at)
+    at += _U16.size
+    return struct.unpack_from(f"<{count}H", body, at), at + 2 * count
+
+
 def write_arguments(arguments: Arguments) -> bytes:
     """Canonical JSON. Raises ValueError for what is no scalar, not finite, or too much."""
     wrong = _wrong_arguments(arguments)
@@ -155,12 +182,16 @@ def _wrong(name: str, value: object) -> str | None:
             return None if is_short else f"expected at most {MAX_TEXT_BYTES} bytes, found {value!r:.80}"
         case "reason":
             return None if type(value) is DequeueReason else f"expected a DequeueReason, found {value!r:.80}"
-        case "durable" | "failed" | "forced" | "messages":
+        case "durable" | "failed" | "forced" | "messages" | "up" | "draining" | "claimed" | "deleting":
             return None if type(value) is bool else f"expected a truth value, found {type(value).__name__}"
         case "name" | "kind" | "key" | "owner" | "primary" | "cluster" | "cause":
             return _wrong_text(value)
-        case "members":
+        case "uuid" | "address" | "clients_url" | "zone" | "version" | "preferred" | "set":
+            return _wrong_text(value)
+        case "members" | "replicas" | "leaving" | "patterns":
             return next((wrong for each in _as_tuple(value) if (wrong := _wrong_text(each))), None)
+        case "counts":
+            return next((wrong for each in _as_tuple(value) if (wrong := _wrong_integer(each, 2**16 - 1))), None)
         case "arguments":
             return _refusal(value)
     return _wrong_integer(value, 256 ** _BYTES.get(name, 8) - 1)

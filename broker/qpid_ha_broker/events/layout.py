@@ -38,6 +38,16 @@ class RecordKind(IntEnum):
     IN_SYNC_CHANGED = 0x41
     TRANSIENTS_LOST = 0x42
 
+    BROKER_REGISTERED = 0x50
+    BROKER_CHANGED = 0x51
+    BROKER_REMOVED = 0x52
+    SET_PLACED = 0x53
+    SET_DELETED = 0x54
+    SET_RECORDED = 0x55
+    QUEUE_PLACED = 0x56
+    QUEUE_REMOVED = 0x57
+    REPLICA_POLICIES_CHANGED = 0x58
+
 
 VERSION: Final = 1
 
@@ -134,6 +144,15 @@ BODIES: Final[Mapping[RecordKind, Layout]] = {
         RecordKind.GENERATION_STARTED: {"generation": "Q", "started_at_ms": "Q", "forced": "?"},
         RecordKind.IN_SYNC_CHANGED: {"epoch": "Q", "members": "H"},
         RecordKind.TRANSIENTS_LOST: {"before": "Q"},
+        RecordKind.BROKER_REGISTERED: {},
+        RecordKind.BROKER_CHANGED: {"up": "?", "draining": "?", "since_ms": "Q"},
+        RecordKind.BROKER_REMOVED: {},
+        RecordKind.SET_PLACED: {"min_replicas": "H", "min_in_sync": "H"},
+        RecordKind.SET_DELETED: {},
+        RecordKind.SET_RECORDED: {"generation": "Q", "epoch": "Q", "claimed": "?"},
+        RecordKind.QUEUE_PLACED: {"deleting": "?"},
+        RecordKind.QUEUE_REMOVED: {"queue": "Q"},
+        RecordKind.REPLICA_POLICIES_CHANGED: {},
     }.items()
 }
 """The fields of a fixed length with which the body of each kind begins; `events.bodies` knows what follows them."""

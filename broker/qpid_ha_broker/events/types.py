@@ -183,6 +183,113 @@ class TransientsLost(NamedTuple):
     before: int
 
 
+class BrokerRegistered(NamedTuple):
+    """A broker of the cluster is there, or says something else of itself than before. In the log of `default` only."""
+
+    name: str
+    uuid: str
+    """Of what it holds: another one once its data directory is another one."""
+    address: str
+    """Where other brokers reach it."""
+    clients_url: str
+    """Where clients do; empty: at `address`."""
+    zone: str
+    version: str
+    """Of the release that it runs."""
+
+
+class BrokerChanged(NamedTuple):
+    """A broker went away or came back, or is to be emptied. In the log of `default` only."""
+
+    name: str
+    up: bool
+    draining: bool
+    since_ms: int
+    """When it went away or came back."""
+
+
+class BrokerRemoved(NamedTuple):
+    """A broker is of the cluster no more. In the log of `default` only."""
+
+    name: str
+
+
+class SetPlaced(NamedTuple):
+    """Which brokers are to have replicas of a resource set, and what else is wanted of it; the first one makes the set.
+
+    In the log of `default` only.
+    """
+
+    name: str
+    replicas: tuple[str, ...]
+    leaving: tuple[str, ...]
+    """Of these, those that go once the others are enough."""
+    preferred: str
+    """Who should be primary; empty: nobody in particular."""
+    min_replicas: int
+    """0: as the policies say."""
+    min_in_sync: int
+    """0: as the brokers' settings say."""
+
+
+class SetDeleted(NamedTuple):
+    """A resource set is gone, with its log. In the log of `default` only."""
+
+    name: str
+
+
+class SetRecorded(NamedTuple):
+    """The record of a resource set: what a coordinator remembers of a cluster. In the log of `default` only."""
+
+    name: str
+    cluster: str
+    generation: int
+    primary: str
+    epoch: int
+    members: tuple[str, ...]
+    claimed: bool
+    """The primary was named, and has not had it written yet that its generation has begun."""
+
+
+class QueuePlaced(NamedTuple):
+    """A queue belongs to a resource set other than `default`; its id in `default` is the LSN of the first such event.
+
+    `arguments`: with which the set's primary declares it. `deleting`: that one is to delete it, and then it goes.
+    """
+
+    name: str
+    set: str
+    arguments: Arguments
+    deleting: bool
+
+
+class QueueRemoved(NamedTuple):
+    """A queue of a resource set other than `default` is gone, with its bindings; its name is free."""
+
+    queue: int
+
+
+class ReplicaPoliciesChanged(NamedTuple):
+    """How many replicas sets want that do not say so themselves: by patterns of their names, the first one counts."""
+
+    patterns: tuple[str, ...]
+    counts: tuple[int, ...]
+    """One for each pattern."""
+
+
+MapEvent = (
+    BrokerRegistered
+    | BrokerChanged
+    | BrokerRemoved
+    | SetPlaced
+    | SetDeleted
+    | SetRecorded
+    | QueuePlaced
+    | QueueRemoved
+    | ReplicaPoliciesChanged
+)
+"""What the cluster map is made of."""
+
 Event = (
     QueueDeclared
     | QueueUpdated
@@ -202,4 +309,5 @@ Event = (
     | GenerationStarted
     | InSyncChanged
     | TransientsLost
+    | MapEvent
 )

@@ -65,11 +65,15 @@ class Catalog:
         del self.queues[queue.name]
         queue.mark_deleted()
         self.memory_bytes -= queue.messages.resident + MESSAGE_OVERHEAD * queue.messages.count
-        for exchange in self.exchanges.values():
-            self.unbind_queue(exchange, queue.id)
+        self.unbind_everywhere(queue.id)
         self.deleted_queues.append(queue)
         if queue.messages.count:
             self.garbage.add(queue.messages.dismantle())
+
+    def unbind_everywhere(self, queue_id: int) -> None:
+        """No binding leads to what had that id."""
+        for exchange in self.exchanges.values():
+            self.unbind_queue(exchange, queue_id)
 
     def unbind_queue(self, exchange: Exchange, queue_id: int) -> list[Binding]:
         """Remove and return the bindings of what is no queue, or under that id no longer one."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
+from qpid_ha_broker.cluster.map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD, Catalog
@@ -46,6 +47,8 @@ class SetState:
         """How far those have come that number their messages."""
         self.transients_lost_lsn = 0
         """The last LSN with which messages that are not durable were given up."""
+        self.map = ClusterMap()
+        """Of `default` alone; any other set says nothing about it."""
         self.open_unit: list[LogRecord] = []
         """Parts that wait for the rest of their unit."""
         self._apply: dict[type, Callable[[int, Any], object]] = {
@@ -66,6 +69,7 @@ class SetState:
             ev.Acquired: self._acquired,
             ev.Released: self._released,
             ev.ProducerAdvanced: self._producer_advanced,
+            **dict.fromkeys(get_args(ev.MapEvent), self._map_changed),
         }
 
     def queues(self) -> list[Queue]:
@@ -125,6 +129,8 @@ class SetState:
     def _claim_name(self, kind: str, name: str) -> None:
         """A replicated object takes its name from a local one: the cluster's word counts for more than one broker's."""
         catalog = self.catalog
+        if name in self.map.queues:
+            raise ValueError(f"cannot make {kind} {name}: a queue of set {self.map.queues[name].set} has that name")
         queue, exchange = catalog.queues.get(name), catalog.exchanges.get(name)
         for there in (queue, exchange):
             if there is not None and (self._is_local or not is_local(there)):
@@ -182,6 +188,13 @@ class SetState:
 
     def _unbound(self, lsn: int, event: ev.Unbound) -> None:
         self.catalog.exchanges_by_id[event.exchange].unbind(event.queue, event.key)
+
+    def _map_changed(self, lsn: int, event: ev.MapEvent) -> None:
+        if isinstance(event, ev.QueuePlaced) and event.name not in self.map.queues:
+            self._claim_name("queue", event.name)
+        if isinstance(event, ev.QueueRemoved):
+            self.catalog.unbind_everywhere(event.queue)
+        self.map.apply(lsn, event)
 
     def _producer_advanced(self, lsn: int, event: ev.ProducerAdvanced) -> None:
         self.producers.advanced(lsn, event)

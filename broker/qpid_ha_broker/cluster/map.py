@@ -1,0 +1,195 @@
+"""The cluster map: which brokers there are, which resource sets and where their replicas, and which queue is in which.
+
+It is state of the set `default`: events in its log, applied here like all others to all else. Whoever has a replica of
+`default` has it from there; everybody else gets it from the controller, as events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from qpid_ha_broker.events import types as ev
+
+
+class BrokerEntry(NamedTuple):
+    """A broker of the cluster; the fields are those of BrokerRegistered and BrokerChanged."""
+
+    name: str
+    uuid: str = ""
+    address: str = ""
+    clients_url: str = ""
+    zone: str = ""
+    version: str = ""
+    up: bool = True
+    draining: bool = False
+    since_ms: int = 0
+
+
+class SetEntry(NamedTuple):
+    """A resource set other than `default`; the fields are those of SetPlaced, and its record."""
+
+    name: str
+    replicas: tuple[str, ...]
+    leaving: tuple[str, ...] = ()
+    preferred: str = ""
+    min_replicas: int = 0
+    min_in_sync: int = 0
+    record: ev.SetRecorded = ev.SetRecorded("", "", 0, "", 0, (), False)
+
+    @property
+    def staying(self) -> tuple[str, ...]:
+        """The replicas that are not leaving."""
+        return tuple([name for name in self.replicas if name not in self.leaving])
+
+
+class PlacedQueue(NamedTuple):
+    """A queue of a set other than `default`, as the directory has it; the fields are those of QueuePlaced."""
+
+    id: int
+    name: str
+    set: str
+    arguments: ev.Arguments
+    deleting: bool = False
+
+
+class Changes(NamedTuple):
+    """What the map has changed, by name; of a queue its id. Something that is gone is among them, too."""
+
+    brokers: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
+    queues: tuple[int, ...] = ()
+    policies: bool = False
+
+
+Listener = Callable[[Changes], None]
+
+
+class ClusterMap:
+    """The promise: two maps to which the same events were applied are equal, and `events` makes an equal one.
+
+    `apply` raises LookupError or ValueError for an event that does not fit.
+    """
+
+    def __init__(self) -> None:
+        self.brokers: dict[str, BrokerEntry] = {}
+        self.sets: dict[str, SetEntry] = {}
+        self.queues: dict[str, PlacedQueue] = {}
+        self.queues_by_id: dict[int, PlacedQueue] = {}
+        self.policies: tuple[tuple[str, int], ...] = ()
+        """Patterns of names of sets, and how many replicas those want that do not say so themselves."""
+        self.listeners: list[Listener] = []
+        """Called after each change; after `replace` with all that was there before, or is now."""
+        self._queues_of: dict[str, dict[str, PlacedQueue]] = {}
+        self._apply: Final[dict[type, Callable[[int, Any], Changes]]] = {
+            ev.BrokerRegistered: self._broker_registered,
+            ev.BrokerChanged: self._broker_changed,
+            ev.BrokerRemoved: self._broker_removed,
+            ev.SetPlaced: self._set_placed,
+            ev.SetDeleted: self._set_deleted,
+            ev.SetRecorded: self._set_recorded,
+            ev.QueuePlaced: self._queue_placed,
+            ev.QueueRemoved: self._queue_removed,
+            ev.ReplicaPoliciesChanged: self._policies_changed,
+        }
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the cluster has one set, and nobody has said anything about others."""
+        return not (self.brokers or self.sets or self.queues or self.policies)
+
+    def queues_of(self, set_name: str) -> Mapping[str, PlacedQueue]:
+        """Those of one set, by name."""
+        return self._queues_of.get(set_name, {})
+
+    def apply(self, lsn: int, event: ev.MapEvent) -> None:
+        """Let `event`, which has that LSN in the log of `default`, count."""
+        self._tell(self._apply[type(event)](lsn, event))
+
+    def events(self, lsn: int) -> Iterator[tuple[int, ev.MapEvent]]:
+        """What makes this map of an empty one, as of `lsn`, in an order in which it can be applied; with the LSNs."""
+        if self.policies:
+            patterns, counts = zip(*self.policies, strict=True)
+            yield lsn, ev.ReplicaPoliciesChanged(patterns, counts)
+        for broker in self.brokers.values():
+            name, uuid, address, clients_url, zone, version, up, draining, since_ms = broker
+            yield lsn, ev.BrokerRegistered(name, uuid, address, clients_url, zone, version)
+            yield lsn, ev.BrokerChanged(name, up, draining, since_ms)
+        for entry in self.sets.values():
+            yield lsn, ev.SetPlaced(*entry[:6])
+            if entry.record.name:
+                yield lsn, entry.record
+        for queue_id in sorted(self.queues_by_id):
+            queue = self.queues_by_id[queue_id]
+            yield queue_id, ev.QueuePlaced(queue.name, queue.set, queue.arguments, queue.deleting)
+
+    def replace(self, other: ClusterMap) -> None:
+        """Be equal to `other`: what no single events tell."""
+        changes = Changes(
+            tuple(self.brokers | other.brokers),
+            tuple(self.sets | other.sets),
+            tuple(self.queues_by_id | other.queues_by_id),
+            policies=True,
+        )
+        self.brokers, self.sets, self.policies = dict(other.brokers), dict(other.sets), other.policies
+        self.queues, self.queues_by_id = dict(other.queues), dict(other.queues_by_id)
+        self._queues_of = {name: dict(queues) for name, queues in other._queues_of.items()}
+        self._tell(changes)
+
+    def _tell(self, changes: Changes) -> None:
+        for listener in self.listeners:
+            listener(changes)
+
+    # --- what each event comes to
+
+    def _broker_registered(self, _: int, event: ev.BrokerRegistered) -> Changes:
+        before = self.brokers.get(event.name, BrokerEntry(event.name))
+        self.brokers[event.name] = BrokerEntry(*event, before.up, before.draining, before.since_ms)
+        return Changes(brokers=(event.name,))
+
+    def _broker_changed(self, _: int, event: ev.BrokerChanged) -> Changes:
+        name, up, draining, since_ms = event
+        self.brokers[name] = self.brokers[name]._replace(up=up, draining=draining, since_ms=since_ms)
+        return Changes(brokers=(name,))
+
+    def _broker_removed(self, _: int, event: ev.BrokerRemoved) -> Changes:
+        del self.brokers[event.name]
+        return Changes(brokers=(event.name,))
+
+    def _set_placed(self, _: int, event: ev.SetPlaced) -> Changes:
+        there = self.sets.get(event.name)
+        placed = SetEntry(*event)
+        self.sets[event.name] = placed if there is None else placed._replace(record=there.record)
+        return Changes(sets=(event.name,))
+
+    def _set_deleted(self, _: int, event: ev.SetDeleted) -> Changes:
+        if self._queues_of.get(event.name):
+            raise ValueError(f"set {event.name} has queues")
+        del self.sets[event.name]
+        return Changes(sets=(event.name,))
+
+    def _set_recorded(self, _: int, event: ev.SetRecorded) -> Changes:
+        self.sets[event.name] = self.sets[event.name]._replace(record=event)
+        return Changes(sets=(event.name,))
+
+    def _queue_placed(self, lsn: int, event: ev.QueuePlaced) -> Changes:
+        name, set_name, arguments, deleting = event
+        if set_name not in self.sets:
+            raise LookupError(f"there is no set {set_name}")
+        there = self.queues.get(name)
+        if there is not None and there.set != set_name:
+            raise ValueError(f"queue {name} is in set {there.set}")
+        queue = PlacedQueue(lsn if there is None else there.id, name, set_name, arguments, deleting)
+        self.queues[name] = self.queues_by_id[queue.id] = queue
+        self._queues_of.setdefault(set_name, {})[name] = queue
+        return Changes(queues=(queue.id,))
+
+    def _queue_removed(self, _: int, event: ev.QueueRemoved) -> Changes:
+        queue = self.queues_by_id.pop(event.queue)
+        del self.queues[queue.name]
+        del self._queues_of[queue.set][queue.name]
+        return Changes(queues=(queue.id,))
+
+    def _policies_changed(self, _: int, event: ev.ReplicaPoliciesChanged) -> Changes:
+        self.policies = tuple(zip(event.patterns, event.counts, strict=True))
+        return Changes(policies=True)
