@@ -1,8 +1,7 @@
-"""The driver of a broker's `Member`: feeds it its inputs in their order, and carries its effects out in theirs.
+"""Drives the member of `default`, the set that clients come for, with what belongs to that one alone.
 
-It decides nothing. Each kind of effect has its place: channels (`PeerLinks`), questions to other brokers
-(`PeerQuestions`), the coordinator's record (`RecordRequests`), the store (`MemberStore`), clients (`ClientAccess`),
-operators (`OperatorRequests`). A standalone broker has one, too: a cluster of one.
+That is the coordinator's record (`RecordRequests`), clients' connections (`ClientAccess`), who listens to the cluster's
+events, and the questions that keep channels open (`PeerQuestions`). A standalone broker has one, too: a cluster of one.
 """
 
 from __future__ import annotations
@@ -10,24 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from qpid_ha_broker.coordination.coordinator import Coordinator
 from qpid_ha_broker.coordination.pause import is_heeded_with
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import LEADING, State
-from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue_arguments import StoreErrorPolicy as Policy
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.cluster_clients import ClientAccess, ClientsHost
 from qpid_ha_broker.server.cluster_events import ClusterEvents
 from qpid_ha_broker.server.cluster_facts import facts, summary
 from qpid_ha_broker.server.discarded import DiscardedMessages
+from qpid_ha_broker.server.member_driver import Action, MemberDriver
 from qpid_ha_broker.server.member_settings import member_settings
 from qpid_ha_broker.server.member_store import MemberStore
-from qpid_ha_broker.server.operator_requests import OperatorRequests
 from qpid_ha_broker.server.pause_watch import PauseWatch
 from qpid_ha_broker.server.peer_channels import Dialler
 from qpid_ha_broker.server.peer_links import LinksHost, PeerLinks
@@ -41,8 +38,6 @@ log = logging.getLogger("cluster")
 
 _LEVELS: Final = logging.getLevelNamesMapping()
 TICK_S = 0.1
-WATCHED_BYTES = 32 * 1024
-"""Written in one turn: for less, it is enough to look at each tick whether channels keep up."""
 
 
 class MemberHost(ClientsHost, LinksHost, Protocol):
@@ -52,11 +47,10 @@ class MemberHost(ClientsHost, LinksHost, Protocol):
         """Stop as soon as possible; `clean`: the UUID under which the store is closed as one that is whole."""
 
 
-class Membership:
-    """The promise: inputs reach the core in the order in which they happen, and effects are carried out in theirs.
+class Membership(MemberDriver):
+    """The promise: clients are served while this broker leads `default`, and by nobody else."""
 
-    The core is never entered twice: what happens while its effects are carried out waits for its turn.
-    """
+    _broker: MemberHost
 
     def __init__(
         self,
@@ -67,55 +61,36 @@ class Membership:
         discarded: DiscardedMessages,
         store: Store | None,
     ) -> None:
-        self.member = member
+        resources = broker.container.resources
+        super().__init__(broker, member, resources.default.log)
         self.is_standalone = member.is_standalone
         """The broker is in no cluster."""
-        self._has_witness = member.settings.has_witness
         self.discarded = discarded
         self.events = ClusterEvents()
-        self._broker = broker
-        self._store = None if store is None else MemberStore(store, broker.container.resources.catalog, self.feed)
-        has_room = (lambda: True) if self._store is None else self._store.has_room
-        self.links = PeerLinks(broker, member, dialler, self.feed, has_room)
+        kept = None if store is None else MemberStore(store, resources.catalog, self.feed)
         self.questions = PeerQuestions(member, dialler, self.feed)
-        self.requests = OperatorRequests(member, self.feed)
         self.clients = ClientAccess(broker, member, self.feed, lambda: self._publish("primary"))
         self._records = RecordRequests(coordinator, self.feed)
         has_agents = not self.is_standalone and is_heeded_with(broker.current().coordinator.url)
         self._pause = PauseWatch(coordinator) if has_agents else None
         self._tasks = BackgroundTasks()
-        self._inputs: list[fx.Input] = []
-        self._is_feeding = False
         self._phase = member.status.phase
         """As the core told it last."""
-        self._is_stopped = False
         self._is_shut_down = False
         """This broker ends because its cluster does, which its manager must not undo."""
-        self._actions: dict[type, Callable[[Any], None]] = {
-            fx.Connect: self.links.connect,
-            fx.Send: self.links.send,
-            fx.Close: self.links.close,
-            fx.Ask: self.questions.ask_for_core,
-            fx.ReadRecord: self._records.read,
-            fx.WriteRecord: self._records.write,
+        has_room = (lambda: True) if kept is None else kept.has_room
+        links = PeerLinks(broker, member, dialler, self.feed, has_room)
+        own: dict[type, Action] = {
             fx.StateChanged: self._state_changed,
             fx.StatusChanged: self._status_changed,
             fx.EndClients: self.clients.end_soon,
             fx.TurnDue: lambda _effect: self._broker.want_turn(),
-            fx.Answered: self.requests.answered,
             fx.Discarded: lambda effect: self.discarded.keep(*effect),
             fx.Notice: lambda effect: log.log(_LEVELS[effect.level.upper()], "%s", effect.text),
             fx.Stop: lambda effect: self._broker.fail(effect.reason),
             fx.CleanEnd: self._end,
         }
-        if self._store is not None:
-            self._actions |= {
-                fx.Persist: self._store.persist,
-                fx.TruncateLog: self._store.truncate,
-                fx.BeginCheckpoint: self._store.begin_checkpoint,
-                fx.WriteCheckpoint: self._store.write_checkpoint,
-                fx.PersistVote: self._store.persist_vote,
-            }
+        self._carry_out(links, self.questions, self._records, kept, own)
 
     # --- start and stop
 
@@ -154,47 +129,6 @@ class Membership:
             self.links.heartbeat(int(now_s * 1000))
             self.links.watch()
 
-    # --- the core
-
-    def feed(self, happened: fx.Input) -> None:
-        """Put it before the core, and do what it wants."""
-        if self._is_stopped:
-            return
-        self._inputs.append(happened)
-        if self._is_feeding:
-            return
-        self._is_feeding = True
-        try:
-            for input_ in self._inputs:  # grows meanwhile
-                for effect in self.member.handle(input_, time.monotonic()):
-                    self._actions[type(effect)](effect)
-        except StoreError as error:
-            self._broker.fail(str(error))
-        except Exception as error:  # whatever state the core is in now, it must not speak for this broker any more
-            log.exception("a bug: %s", error)
-            self._broker.fail(f"a bug in the cluster's logic ({type(error).__name__}); the log has it")
-        finally:
-            self._inputs.clear()
-            self._is_feeding = False
-        self.links.flush()
-
-    def turn_ended(self, batch: LogBatch | None) -> None:
-        """The broker had a turn, and the log has nothing pending."""
-        if not self._has_witness:
-            return
-        rest = self._broker.container.resources.default.log.take_batch()  # what the turn's last steps have written
-        if rest is not None:
-            batch = rest if batch is None else _joined(batch, rest)
-        primary = self.member.primary
-        behind = primary if primary is not None and primary.has_somebody_behind else None
-        if batch is None and behind is None:
-            return
-        if behind is not None or self.links.is_any_full or (batch is not None and len(batch.data) > WATCHED_BYTES):
-            self.links.watch()
-        self.feed(fx.TurnEnded(batch))
-        if behind is not None and behind.has_work:
-            self._broker.schedule_turn()
-
     # --- what the core tells
 
     def _state_changed(self, effect: fx.StateChanged) -> None:
@@ -228,11 +162,6 @@ class Membership:
 
     # --- what the store tells
 
-    def persisted(self, number: int) -> None:
-        """The store holds what was asked for under that number."""
-        if self._store is not None:
-            self._store.persisted(number)
-
     def store_failed(self, text: str) -> None:
         """Nothing more can be stored: who leads ends; a backup does as it was told. Raises StoreError."""
         policy = Policy(self._broker.current().ha.store_error)
@@ -257,7 +186,3 @@ class Membership:
         """What `status` tells."""
         paused = None if self._pause is None else self._pause.now()
         return summary(self.member, shut_down=self._is_shut_down, paused=paused)
-
-
-def _joined(batch: LogBatch, rest: LogBatch) -> LogBatch:
-    return LogBatch(batch.first_lsn, rest.last_lsn, batch.data + rest.data, batch.transient + rest.transient)

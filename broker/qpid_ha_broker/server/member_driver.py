@@ -1,0 +1,149 @@
+"""What drives a `Member`, of whichever set: feeds it its inputs in their order, and carries its effects out in theirs.
+
+It decides nothing. Each kind of effect has its place: channels (`PeerLinks`), questions to other brokers, the record,
+the store (`MemberStore`), requests (`OperatorRequests`); what else there is, who derives from this says: `Membership`
+drives the member of `default`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.model.log import Log, LogBatch
+from qpid_ha_broker.server.host import Host
+from qpid_ha_broker.server.member_store import MemberStore
+from qpid_ha_broker.server.operator_requests import OperatorRequests
+from qpid_ha_broker.server.peer_links import PeerLinks
+from qpid_ha_broker.store.errors import StoreError
+
+log = logging.getLogger("cluster")
+
+WATCHED_BYTES = 32 * 1024
+"""Written in one turn: for less, it is enough to look at each tick whether channels keep up."""
+
+Action = Callable[[Any], None]
+"""Carries one kind of effect out."""
+
+
+class Questions(Protocol):
+    """Who asks other brokers."""
+
+    def ask_for_core(self, effect: fx.Ask) -> None:
+        """`PeersAnswered` follows."""
+
+
+class RecordAccess(Protocol):
+    """Who reads and writes the set's record."""
+
+    def read(self, effect: fx.ReadRecord) -> None:
+        """`RecordRead` follows."""
+
+    def write(self, effect: fx.WriteRecord) -> None:
+        """`RecordWritten` follows."""
+
+
+class MemberDriver:
+    """The promise: inputs reach the core in the order in which they happen, and effects are carried out in theirs.
+
+    The core is never entered twice: what happens while its effects are carried out waits for its turn.
+    """
+
+    def __init__(self, broker: Host, member: Member, log: Log) -> None:
+        self.member = member
+        self.requests = OperatorRequests(member, self.feed)
+        self.links: PeerLinks
+        """Since `_carry_out`."""
+        self._broker = broker
+        self._log = log
+        self._store: MemberStore | None = None
+        self._has_witness = member.settings.has_witness
+        self._inputs: list[fx.Input] = []
+        self._is_feeding = False
+        self._is_stopped = False
+        self._actions: dict[type, Action] = {}
+
+    def _carry_out(
+        self,
+        links: PeerLinks,
+        questions: Questions,
+        records: RecordAccess,
+        store: MemberStore | None,
+        own: dict[type, Action],
+    ) -> None:
+        """Who has what done; `own`: the effects that the others know nothing of."""
+        self.links, self._store = links, store
+        self._actions = {
+            fx.Connect: links.connect,
+            fx.Send: links.send,
+            fx.Close: links.close,
+            fx.Ask: questions.ask_for_core,
+            fx.ReadRecord: records.read,
+            fx.WriteRecord: records.write,
+            fx.Answered: self.requests.answered,
+            **own,
+        }
+        if store is not None:
+            self._actions |= {
+                fx.Persist: store.persist,
+                fx.TruncateLog: store.truncate,
+                fx.BeginCheckpoint: store.begin_checkpoint,
+                fx.WriteCheckpoint: store.write_checkpoint,
+                fx.PersistVote: store.persist_vote,
+            }
+
+    def feed(self, happened: fx.Input) -> None:
+        """Put it before the core, and do what it wants."""
+        if self._is_stopped:
+            return
+        self._inputs.append(happened)
+        if self._is_feeding:
+            return
+        self._is_feeding = True
+        try:
+            for input_ in self._inputs:  # grows meanwhile
+                for effect in self.member.handle(input_, time.monotonic()):
+                    self._actions[type(effect)](effect)
+        except StoreError as error:
+            self._broker.fail(str(error))
+        except Exception as error:  # whatever state the core is in now, it must not speak for this broker any more
+            log.exception("a bug: %s", error)
+            self._broker.fail(f"a bug in the cluster's logic ({type(error).__name__}); the log has it")
+        finally:
+            self._inputs.clear()
+            self._is_feeding = False
+        self.links.flush()
+
+    def turn_ended(self, batch: LogBatch | None) -> None:
+        """The set had a turn, and its log has nothing pending."""
+        if not self._has_witness:
+            return
+        rest = self._log.take_batch()  # what the turn's last steps have written
+        if rest is not None:
+            batch = rest if batch is None else _joined(batch, rest)
+        primary = self.member.primary
+        behind = primary if primary is not None and primary.has_somebody_behind else None
+        if batch is None and behind is None:
+            return
+        if behind is not None or self.links.is_any_full or (batch is not None and len(batch.data) > WATCHED_BYTES):
+            self.links.watch()
+        self.feed(fx.TurnEnded(batch))
+        if behind is not None and behind.has_work:
+            self._turn_again()
+
+    def _turn_again(self) -> None:
+        """The set has more to do than fits into this turn."""
+        self._broker.schedule_turn()
+
+    def persisted(self, number: int) -> None:
+        """The store holds what was asked for under that number."""
+        if self._store is not None:
+            self._store.persisted(number)
+
+
+def _joined(batch: LogBatch, rest: LogBatch) -> LogBatch:
+    return LogBatch(batch.first_lsn, rest.last_lsn, batch.data + rest.data, batch.transient + rest.transient)
