@@ -1,0 +1,473 @@
+"""What brokers tell the controller, what it is asked for, and what it wants done: the closed lists around its core.
+
+The controller is the primary of `default`; `Controller.handle(input, now_s) -> list[ControllerEffect]`. A driver feeds
+inputs in the order in which they happen, `TimePassed` at least every 0.1 s, and carries effects out in order before it
+feeds the next input. It decides nothing. Orders and reports may be lost: both sides compare what is with what should
+be, again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.events.types import Arguments, MapEvent, SetRecorded
+
+# --- what a broker reports
+
+
+class BrokerIdentity(NamedTuple):
+    """Who reports. All but `instance` is what BrokerRegistered has."""
+
+    name: str
+    uuid: str
+    instance: str
+    """Of the process; another one after each start."""
+    address: str
+    clients_url: str
+    zone: str
+    version: str
+
+
+class BackupReport(NamedTuple):
+    """A backup as the primary of its set sees it."""
+
+    name: str
+    in_sync: bool
+    lag: int
+    """LSNs that it has not acknowledged yet."""
+
+
+class SetLoad(NamedTuple):
+    """What a set has to do at its primary."""
+
+    messages: int = 0
+    """Queued now."""
+    bytes: int = 0
+    """The same."""
+    rate: int = 0
+    """Messages that came or went per second, of late."""
+
+
+class ReplicaReport(NamedTuple):
+    """A replica as its own broker sees it."""
+
+    set: str
+    state: str
+    """Of `ha.states.State`, as text."""
+    phase: str = ""
+    """Of `ha.states.Phase`, as text; empty unless it is primary."""
+    generation: int = 0
+    """The newest in its log; 0: the log is empty."""
+    lsn: int = 0
+    """How far it holds its log."""
+    problem: str = ""
+    """What keeps it from leading or following; empty: nothing that is known."""
+    backups: tuple[BackupReport, ...] = ()
+    """Of a primary."""
+    load: SetLoad = SetLoad()
+    """Of a primary."""
+
+
+class UnplacedQueue(NamedTuple):
+    """A queue that the primary of a set has, and the directory has not."""
+
+    set: str
+    name: str
+    arguments: Arguments
+
+
+class BrokerReport(NamedTuple):
+    """What one broker has to say since its last report, or all of it.
+
+    `default` is among the replicas, with its backups at its primary, so the controller knows of brokers that only have
+    that. A broker reports once a second even if there is nothing: then `replicas` is empty.
+    """
+
+    broker: BrokerIdentity
+    number: int
+    """One more than the last; after a gap the controller asks for a full one. A full one may have any."""
+    full: bool
+    """Replicas that are not listed are not hosted. If False, they are as before."""
+    room_bytes: int
+    """What the broker could still store."""
+    replicas: tuple[ReplicaReport, ...] = ()
+    dropped: tuple[str, ...] = ()
+    """Sets that it hosts no more."""
+    deleted_queues: tuple[int, ...] = ()
+    """Ids in the directory: queues of a set that it leads which are gone there, and that is committed."""
+    unplaced_queues: tuple[UnplacedQueue, ...] = ()
+    """Of sets that it leads."""
+
+
+# --- requests of operators and clients
+
+
+class CreateSet(NamedTuple):
+    """Make a set. Without `replicas` they are chosen: `min_replicas` of them, or as many as the policies say."""
+
+    name: str
+    replicas: tuple[str, ...] = ()
+    preferred: str = ""
+    """Who should be primary; empty: nobody in particular."""
+    min_replicas: int = 0
+    min_in_sync: int = 0
+
+
+class DeleteSet(NamedTuple):
+    """Delete a set that has no queues."""
+
+    name: str
+
+
+class TransferPrimary(NamedTuple):
+    """Have another broker lead a set; answered when it does."""
+
+    set: str
+    to: str = ""
+    """Empty: whoever is best."""
+    prefer: bool = True
+    """It is to be the preferred primary from now on, so that no rebalancing takes it back."""
+
+
+class AddReplica(NamedTuple):
+    """Give a set one more replica; answered once it is decided."""
+
+    set: str
+    broker: str = ""
+    """Empty: where the placement says."""
+
+
+class RemoveReplica(NamedTuple):
+    """Take a replica away once the others are enough; answered once it is decided."""
+
+    set: str
+    broker: str
+    force: bool = False
+    """Although fewer than wanted remain. The last one stays all the same."""
+
+
+class DrainBroker(NamedTuple):
+    """Move everything off a broker; answered with what that takes. `ShowCluster` tells when it is safe to stop."""
+
+    broker: str
+    force: bool = False
+    """Although sets will have fewer replicas than they want."""
+
+
+class UndrainBroker(NamedTuple):
+    """Let a broker have replicas again."""
+
+    broker: str
+
+
+class FailBroker(NamedTuple):
+    """Somebody knows that a broker is gone, because he has fenced it for instance."""
+
+    broker: str
+
+
+class ForgetBroker(NamedTuple):
+    """A broker will not come back: it is of the cluster no more, and its replicas are made up for at once."""
+
+    broker: str
+
+
+class SetPolicies(NamedTuple):
+    """How many replicas sets want: patterns and counts, the first that matches."""
+
+    policies: tuple[tuple[str, int], ...]
+
+
+class Rebalance(NamedTuple):
+    """Bring primaries to where they are preferred, and spread the others evenly, one at a time."""
+
+    plan_only: bool = False
+
+
+class PlanReplicas(NamedTuple):
+    """Say what would be done about replicas, and why."""
+
+    set: str = ""
+    """Empty: all."""
+
+
+class TrimReplicas(NamedTuple):
+    """Remove replicas that a set has beyond what it wants."""
+
+    set: str = ""
+    """Empty: of all sets."""
+
+
+class SettleQueue(NamedTuple):
+    """Say which set a queue belongs to, and make that one if it has to be made; the directory has it then.
+
+    The first of `set`, `primary`, `min_replicas` and `spread` that says something counts. None: `default`, and then the
+    directory does not have it. A name that is there already keeps its set, and is answered as the new one would be.
+    """
+
+    name: str
+    arguments: Arguments
+    set: str = ""
+    primary: str = ""
+    """A broker: the set whose preferred primary it is."""
+    min_replicas: int = 0
+    """A set that has at least so many."""
+    spread: int = 0
+    """One of the sets `shard-1` to `shard-N`."""
+
+
+class DeleteQueue(NamedTuple):
+    """Have the queue's set delete it; its name is free when that is done."""
+
+    name: str
+
+
+class ShowCluster(NamedTuple):
+    """The map, and what brokers say, for people; `result` has it."""
+
+
+ClusterRequest = (
+    CreateSet
+    | DeleteSet
+    | TransferPrimary
+    | AddReplica
+    | RemoveReplica
+    | DrainBroker
+    | UndrainBroker
+    | FailBroker
+    | ForgetBroker
+    | SetPolicies
+    | Rebalance
+    | PlanReplicas
+    | TrimReplicas
+    | SettleQueue
+    | DeleteQueue
+    | ShowCluster
+)
+
+REQUESTS: Final[Mapping[str, type[ClusterRequest]]] = {
+    "set-create": CreateSet,
+    "set-delete": DeleteSet,
+    "set-transfer": TransferPrimary,
+    "set-add-replica": AddReplica,
+    "set-remove-replica": RemoveReplica,
+    "drain": DrainBroker,
+    "undrain": UndrainBroker,
+    "brokers-fail": FailBroker,
+    "brokers-forget": ForgetBroker,
+    "replica-policies": SetPolicies,
+    "rebalance": Rebalance,
+    "replicas-plan": PlanReplicas,
+    "replicas-trim": TrimReplicas,
+    "queue-settle": SettleQueue,
+    "queue-delete": DeleteQueue,
+    "cluster-show": ShowCluster,
+}
+"""By the method's name, as operators and other brokers ask for it."""
+
+
+# --- inputs
+
+
+class ControllerBegan(NamedTuple):
+    """This broker leads `default`. `map` is the one of its state: what `WriteMap` writes is in it at once."""
+
+    map: ClusterMap
+    name: str
+    """Of this broker."""
+    generation: int
+    """Of `default`."""
+    wall_ms: int
+    """The time of day, in ms since 1970."""
+
+
+class ControllerEnded(NamedTuple):
+    """It leads `default` no more. What was not answered never is: who asked asks the next one."""
+
+
+class ReportReceived(NamedTuple):
+    """A broker reports; this one does, too, by the same way."""
+
+    report: BrokerReport
+
+
+class BrokerDisconnected(NamedTuple):
+    """The connection to or from a broker was reset, or is refused. Fed each time that it is."""
+
+    name: str
+    instance: str = ""
+    """Of the process to which it led; empty: not known."""
+
+
+class TimePassed(NamedTuple):
+    """A while went by; fed at least every 0.1 s."""
+
+
+class RecordRequested(NamedTuple):
+    """A broker reads a set's record (`wanted` None), or has it replaced if it is as expected.
+
+    Records are as the map has them: a set that has none yet has `SetRecorded(set, "", 0, "", 0, (), False)`.
+    Answered by `AnswerRecord` with the same two numbers.
+    """
+
+    broker: str
+    number: int
+    set: str
+    expected: SetRecorded | None = None
+    wanted: SetRecorded | None = None
+
+
+class OrderAnswered(NamedTuple):
+    """What a broker's member said to an order, if the answer was not lost."""
+
+    broker: str
+    number: int
+    done: bool
+    text: str
+
+
+class RequestReceived(NamedTuple):
+    """An operator, a client or a broker wants something; answered by `AnswerRequest` with the same number.
+
+    A number is used once as long as this process lives.
+    """
+
+    number: int
+    request: ClusterRequest
+
+
+class MapWritten(NamedTuple):
+    """The last event of `WriteMap(number)` has this LSN in the log of `default`. Fed right after it was written."""
+
+    number: int
+    lsn: int
+
+
+class MapCommitted(NamedTuple):
+    """The log of `default` is committed up to there."""
+
+    lsn: int
+
+
+ControllerInput = (
+    ControllerBegan
+    | ControllerEnded
+    | ReportReceived
+    | BrokerDisconnected
+    | TimePassed
+    | RecordRequested
+    | OrderAnswered
+    | RequestReceived
+    | MapWritten
+    | MapCommitted
+)
+
+
+# --- effects
+
+
+class WriteMap(NamedTuple):
+    """Write these into the log of `default`, as one unit; `MapWritten(number)` follows at once, `MapCommitted` later.
+
+    There is at most one among the effects of an input, and it comes first.
+    """
+
+    number: int
+    events: tuple[MapEvent, ...]
+
+
+class OrderKind(StrEnum):
+    """What the member of a set is told, as an operator would tell it."""
+
+    PROMOTE = "promote"
+    """`PromoteAsked`, as a failover."""
+    SWITCH_OVER = "switch-over"
+    """`SwitchoverAsked(to)`, to the set's primary."""
+    DROP = "drop"
+    """`DropAsked(to)`, to the set's primary: that backup is gone."""
+
+
+class GiveOrder(NamedTuple):
+    """Tell `broker`'s member of `set`. `OrderAnswered(number)` follows, unless something is lost on the way."""
+
+    number: int
+    broker: str
+    set: str
+    kind: OrderKind
+    to: str = ""
+    cause: str = ""
+    """Why, in a sentence, for the logs of both."""
+
+
+class AskReport(NamedTuple):
+    """Have the broker send a full report: something of it was lost."""
+
+    broker: str
+
+
+class RefuseBroker(NamedTuple):
+    """Whoever reports as this process is not of the cluster: end its control channel with this reason."""
+
+    name: str
+    instance: str
+    text: str
+
+
+class AnswerRecord(NamedTuple):
+    """The record of a set; `record` None: nobody knows, `problem` says why. `written` as in `ha.effects.RecordWritten`.
+
+    Of one that was written: it is committed.
+    """
+
+    broker: str
+    number: int
+    written: bool
+    record: SetRecorded | None
+    problem: str = ""
+
+
+class AnswerRequest(NamedTuple):
+    """What came of a request, in a sentence; if it changed the map, that is committed."""
+
+    number: int
+    done: bool
+    text: str
+    result: Mapping[str, object] = {}
+    """For programs: what JSON can carry."""
+
+
+class ControllerNote(NamedTuple):
+    """A line for the operator's log."""
+
+    level: str
+    text: str
+
+
+ControllerEffect = WriteMap | GiveOrder | AskReport | RefuseBroker | AnswerRecord | AnswerRequest | ControllerNote
+
+
+# --- settings
+
+
+class ControllerSettings(NamedTuple):
+    """Those of the primary of `default`; times in seconds."""
+
+    failure_timeout_s: float = 2.0
+    """A broker of which nothing was heard for so long has failed."""
+    gone_after_s: float = 0.2
+    """One whose connection was reset or refused has, when it is not back after so long."""
+    min_replicas: int = 3
+    """Of sets that neither say it themselves nor match a policy; never more than there are brokers."""
+    recovery_interval_s: float = 60.0
+    """So long a broker may be away before its replicas are made up for elsewhere."""
+    check_interval_s: float = 60.0
+    """Between two checks of a set's replicas, with jitter."""
+    additions: int = 2
+    """New replicas that one broker catches up with at a time."""
+    auto_trim: bool = False
+    """Remove replicas that a set has beyond what it wants."""
+    policies: tuple[tuple[str, int], ...] = ()
+    """As in `ReplicaPoliciesChanged`; those of the map come first."""
