@@ -30,7 +30,7 @@ def connection_error(url: str) -> Any:
 
 
 def messages(cluster: InProcessCluster, name: str, queue: str) -> int:
-    found = cluster.brokers[name].container.resources.catalog.queues.get(queue)
+    found = cluster.brokers[name].container.default.resources.catalog.queues.get(queue)
     return -1 if found is None else found.messages.count
 
 
@@ -182,7 +182,7 @@ def test_a_backup_changes_nothing_and_names_the_primary(tmp_path: Path) -> None:
             await cluster.ask("a", "exchanges", action="create", name="x", kind="topic")
             await eventually(lambda: messages(cluster, "b", "q") == 0)
             assert "q" in [queue["name"] for queue in await cluster.ask("b", "queues")]
-            await eventually(lambda: "x" in cluster.brokers["b"].container.resources.catalog.exchanges)
+            await eventually(lambda: "x" in cluster.brokers["b"].container.default.resources.catalog.exchanges)
             assert "x" in [exchange["name"] for exchange in await cluster.ask("b", "exchanges", action="list")]
 
     told(story)

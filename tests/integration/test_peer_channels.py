@@ -261,12 +261,12 @@ def test_a_backup_whose_store_is_far_behind_reads_no_more_and_comes_back_once_it
             await cluster.stop("b")
             await cluster.start("b", data_dir=str(tmp_path / "b"))
             await cluster.form("a")
-            container, backup = cluster.brokers["a"].container, cluster.brokers["b"].container.resources.catalog
-            queue = container.configuration.declare_queue("q", {})
+            container, backup = cluster.brokers["a"].container, cluster.brokers["b"].container.default.resources.catalog
+            queue = container.default.configuration.declare_queue("q", {})
             await eventually(lambda: "q" in backup.queues)
             behind = FarBehind(cluster.brokers["b"])
             for number in range(COUNT):
-                container.resources.publish(queue, Message(b"%d" % number + bytes(10_000), True), 0)
+                container.default.resources.publish(queue, Message(b"%d" % number + bytes(10_000), True), 0)
                 cluster.brokers["a"].schedule_turn()
                 await asyncio.sleep(0)
             await eventually(lambda: cluster.member("a").member.status.members == ("a",))

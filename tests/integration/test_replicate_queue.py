@@ -53,7 +53,7 @@ class Elsewhere:
 
     @property
     def bodies(self) -> list[str]:
-        queue = self.broker.container.resources.catalog.queues.get("orders")
+        queue = self.broker.container.default.resources.catalog.queues.get("orders")
         if queue is None:
             return []
         return [body_of(entry.resident_body()) for entry in queue.messages]
@@ -171,7 +171,7 @@ def test_the_primary_of_a_cluster_keeps_a_copy_that_its_backups_have_too(tmp_pat
             await asyncio.to_thread(receive, here.url("a"), 1)
 
             def copied(name: str) -> int:
-                queue = there.brokers[name].container.resources.catalog.queues.get("orders")
+                queue = there.brokers[name].container.default.resources.catalog.queues.get("orders")
                 return -1 if queue is None else queue.messages.count
 
             await eventually(lambda: (copied("x"), copied("y")) == (2, 2))

@@ -158,7 +158,7 @@ def test_what_is_commanded_while_the_broker_stops_is_in_the_store(tmp_path: Path
         assert facts.clean
         assert facts.committed_lsn == facts.last_lsn
         async with standalone(tmp_path, data) as node1:
-            assert "late" in node1.broker.container.resources.catalog.queues
+            assert "late" in node1.broker.container.default.resources.catalog.queues
 
     told(story)
 
@@ -200,7 +200,7 @@ def test_it_becomes_a_members_with_all_that_is_in_it(tmp_path: Path, coordinator
             await cluster.start("node2", data_dir=str(tmp_path / "data2"), **shared)
             await cluster.form("node1")
             assert await asyncio.to_thread(browsed, cluster.url("node1"), "orders") == [*KEPT, "new"]
-            held = cluster.brokers["node2"].container.resources.catalog.queues["orders"]
+            held = cluster.brokers["node2"].container.default.resources.catalog.queues["orders"]
             assert held.messages.count == len(KEPT) + 1
         finally:
             for name in list(cluster.brokers):

@@ -32,7 +32,7 @@ class PairedBroker:
         self.container = Container(
             settings or ContainerSettings("test", "0"), lambda: str(next(numbers)), log_acquisitions=log_acquisitions
         )
-        self.container.resources.default.declare_standard_exchanges()
+        self.container.default.resources.default.declare_standard_exchanges()
         self.container.now_ms = START_MS
         self.connections = Connections(self.container, attach)
         self.batches: list[LogBatch] = []
@@ -52,8 +52,8 @@ class PairedBroker:
 
     def turn(self) -> None:
         """The broker's move; what it wrote to the replicated log is kept in `batches`."""
-        batch = self.container.turn()
-        self.container.resources.sets.local_log.take_parts()
+        (_, batch), *_ = self.container.turn()
+        self.container.default.resources.sets.local_log.take_parts()
         if batch is not None:
             self.batches.append(batch)
         self.connections.take_touched()
@@ -70,11 +70,11 @@ class PairedBroker:
 
     def queue(self, name: str) -> Queue:
         """A queue, by name."""
-        return self.container.resources.catalog.queues[name]
+        return self.container.default.resources.catalog.queues[name]
 
     def check_invariants(self) -> None:
         """Raise AssertionError where a queue's counters and its messages disagree."""
-        for queue in self.container.resources.catalog.queues.values():
+        for queue in self.container.default.resources.catalog.queues.values():
             queue.messages.check_invariants()
 
 

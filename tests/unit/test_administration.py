@@ -160,6 +160,7 @@ def test_a_queue_is_described_with_what_it_holds_and_who_uses_it(desk: Desk) -> 
         "dequeued": 1,
         "id": 5,
         "newest_message": 8,
+        "set": "default",
         "log_position": 9,
         "arguments": {"qpid.max_count": 10, "colour": "red"},
     }

@@ -22,7 +22,7 @@ HEADERS = "apache.org:legacy-amqp-headers-binding:map"
 @pytest.fixture
 def broker() -> PairedBroker:
     broker = PairedBroker()
-    broker.container.configuration.declare_queue("q", {"qpid.max_count": 5})
+    broker.container.default.configuration.declare_queue("q", {"qpid.max_count": 5})
     return broker
 
 
@@ -105,8 +105,8 @@ def test_a_shared_subscription_is_refused_and_nothing_is_made_for_it(
     for name, address in enumerate(("amq.topic", "a.new.one")):
         link = subscribe(client, address, str(name), capabilities=("topic", "shared", "global"))
         assert condition(link) == "amqp:not-implemented"
-    assert list(broker.container.resources.catalog.queues) == ["q"]
-    assert "a.new.one" not in broker.container.resources.catalog.exchanges
+    assert list(broker.container.default.resources.catalog.queues) == ["q"]
+    assert "a.new.one" not in broker.container.default.resources.catalog.exchanges
 
 
 def test_a_subscriber_that_counts_on_not_hearing_itself_is_refused(client: PairedClient) -> None:
@@ -145,7 +145,7 @@ def test_a_temporary_topic_is_refused_and_a_temporary_queue_made(client: PairedC
 def test_names_that_are_the_brokers_own_are_never_made(
     broker: PairedBroker, client: PairedClient, address: str
 ) -> None:
-    before = broker.container.resources.default.log.last_lsn
+    before = broker.container.default.resources.default.log.last_lsn
     assert condition(subscribe(client, address)) == "amqp:not-found"
     assert condition(subscribe(client, address, "t", capabilities=("topic",))) == "amqp:not-found"
     assert condition(client.sender(address)) == "amqp:not-found"
@@ -164,7 +164,7 @@ def test_names_that_are_the_brokers_own_are_never_made(
             )
             == 400
         )
-    assert broker.container.resources.default.log.last_lsn == before
+    assert broker.container.default.resources.default.log.last_lsn == before
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_names_that_are_the_brokers_own_are_never_made(
 def test_a_message_that_is_to_come_later_is_not_delivered_now(
     broker: PairedBroker, client: PairedClient, annotations: dict[str, Any], outcome: int, producers: int
 ) -> None:
-    broker.container.resources.deduplication.producers = producers
+    broker.container.default.resources.deduplication.producers = producers
     sender = client.sender("q")
     named = {proton.symbol(name): each for name, each in annotations.items()}
     delivery = client.send(sender, proton.Message(body="x", annotations=named))
@@ -224,8 +224,8 @@ def test_a_reader_that_does_not_read_ends_itself_and_neither_publishers_nor_othe
     kept.flow(100)
     broker.settle_down()
     assert read == [message.body for _, message in client.received(kept)] == [*range(10)]
-    assert len(broker.container.resources.catalog.queues) == 2
-    assert broker.container.overrun_queues_total == 20
+    assert len(broker.container.default.resources.catalog.queues) == 2
+    assert broker.container.default.overrun_queues_total == 20
     broker.check_invariants()
 
 
@@ -258,7 +258,7 @@ def test_a_reader_may_choose_its_own_limit() -> None:
 def test_a_binding_that_is_refused_leaves_no_queue_behind(broker: PairedBroker, client: PairedClient) -> None:
     link = subscribe(client, "amq.match", filters={"h": (HEADERS, {"x-match": "perhaps"})})
     assert condition(link) == "amqp:invalid-field"
-    assert list(broker.container.resources.catalog.queues) == ["q"]
+    assert list(broker.container.default.resources.catalog.queues) == ["q"]
 
 
 def test_the_limits_that_a_broker_gives_are_good_arguments() -> None:
@@ -279,9 +279,9 @@ def test_a_relay_accepts_in_order_what_waits_for_two_logs(
     broker: PairedBroker, client: PairedClient, first: str
 ) -> None:
     """Each message waits for the log that it was written to, and for those before it on the same link."""
-    resources = broker.container.resources
-    broker.container.configuration.declare_queue("local", {"qpid.replicate": "none"})
-    broker.container.configuration.declare_queue("replicated", {})
+    resources = broker.container.default.resources
+    broker.container.default.configuration.declare_queue("local", {"qpid.replicate": "none"})
+    broker.container.default.configuration.declare_queue("replicated", {})
     logs = {"local": resources.sets.local_log, "replicated": resources.default.log}
     for log in logs.values():
         log.add_witness("store")

@@ -11,8 +11,9 @@ from proton import Delivery
 
 from model_support import NOW_MS, Core, bodies, body, message
 from paired_engines import PairedBroker, PairedClient
-from qpid_ha_broker.amqp.container import HANDOUT_LIMIT, ContainerSettings
+from qpid_ha_broker.amqp.container import ContainerSettings
 from qpid_ha_broker.amqp.engine import EVENTS_LENGTH
+from qpid_ha_broker.amqp.hosted_set import HANDOUT_LIMIT
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.queue import Queue
@@ -215,7 +216,7 @@ def test_a_connection_that_breaks_with_much_unsettled_gives_it_back_over_several
         acquired.append(queue.messages.acquired)
     assert acquired[0] == count - RELEASED_LENGTH
     assert acquired[-1] == 0
-    assert not broker.container.garbage
+    assert not broker.container.default.garbage
     broker.container.clock = lambda: 0.0
     receiver = other.receiver("q", credit=count)
     assert [each.body for _, each in other.received(receiver)] == list(range(count))
@@ -253,9 +254,9 @@ def test_a_transaction_takes_as_many_messages_as_one_unit_may_have_and_refuses_t
 
 def consumer_of(broker: PairedBroker, count: int) -> tuple[PairedClient, list[Delivery]]:
     """A client that has so many messages of the queue `q`, all there are, and has answered none."""
-    queue = broker.container.configuration.declare_queue("q", {})
+    queue = broker.container.default.configuration.declare_queue("q", {})
     for number in range(count):
-        broker.container.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
+        broker.container.default.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
     client = broker.connect()
     receiver = client.receiver("q", credit=count)
     return client, [delivery for delivery, _ in client.received(receiver)]
@@ -305,7 +306,7 @@ def test_requests_are_carried_out_one_by_one_as_there_is_time() -> None:
         request = {"operation": "CREATE", "type": "queue", "name": f"made {number}"}
         client.send(sender, proton.Message(properties=request, reply_to="nobody"))
     client.peer.receive(client.transport.peek(client.transport.pending()) or b"", budget_of(1))
-    queues = broker.container.resources.catalog.queues
+    queues = broker.container.default.resources.catalog.queues
     made = [len(queues)]
     while client.peer.is_behind:
         client.peer.receive(b"", budget_of(1))
@@ -331,9 +332,9 @@ def test_links_are_attached_one_by_one_as_there_is_time() -> None:
 def crowded(count: int = 2000) -> tuple[PairedBroker, PairedClient, Any, list[Delivery]]:
     """A client that has as much unanswered as it may, a link with more credit than that, and what came on it."""
     broker = PairedBroker(ContainerSettings("test", "0", max_unsettled_per_connection=600))
-    queue = broker.container.configuration.declare_queue("q", {})
+    queue = broker.container.default.configuration.declare_queue("q", {})
     for number in range(count):
-        broker.container.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
+        broker.container.default.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
     client = broker.connect()
     receiver = client.receiver("q", credit=count)
     return broker, client, receiver, [delivery for delivery, _ in client.received(receiver)]
@@ -362,9 +363,9 @@ def test_who_has_much_unanswered_gets_no_more_before_it_answers() -> None:
 @pytest.mark.parametrize("how", ["at once", "answers second", "browser", "rejected"])
 def test_what_is_answered_in_any_way_makes_room(how: str) -> None:
     broker = PairedBroker(ContainerSettings("test", "0", max_unsettled_per_connection=10))
-    queue = broker.container.configuration.declare_queue("q", {})
+    queue = broker.container.default.configuration.declare_queue("q", {})
     for number in range(1000):
-        broker.container.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
+        broker.container.default.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
     client = broker.connect()
     link = client.session.receiver("in")
     link.source.address = "q"
@@ -408,7 +409,7 @@ def many_links(count: int) -> tuple[PairedBroker, PairedClient]:
     """A client with so many consumers of one queue, each of which holds a message, and a broker that has time for one
     link a turn."""
     broker = PairedBroker()
-    queue = broker.container.configuration.declare_queue("q", {})
+    queue = broker.container.default.configuration.declare_queue("q", {})
     client = broker.connect()
     for number in range(count):
         link = client.session.receiver(f"l{number}")
@@ -417,7 +418,7 @@ def many_links(count: int) -> tuple[PairedBroker, PairedClient]:
         link.flow(2)
     broker.settle_down()
     for number in range(count):
-        broker.container.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
+        broker.container.default.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
     broker.settle_down()
     assert (len(client.peer.links), queue.messages.acquired) == (count, count)
     clock = itertools.count(step=1.0)
@@ -430,7 +431,7 @@ def test_links_end_one_by_one_as_there_is_time_and_the_client_is_answered_when_a
     broker, client = many_links(30)
     queue = broker.queue("q")
     if what == "queue":
-        broker.container.configuration.delete_queue("q")
+        broker.container.default.configuration.delete_queue("q")
     else:
         (client.session if what == "session" else client.connection).close()
     client.exchange()
@@ -456,7 +457,7 @@ def test_a_client_that_has_gone_gets_no_more_while_its_links_end() -> None:
     queue = broker.queue("q")
     client.vanish()
     for number in range(100):
-        broker.container.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
+        broker.container.default.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
     while broker.container.has_work:
         broker.turn()
         assert queue.messages.acquired <= 30
@@ -484,23 +485,24 @@ def test_a_connection_that_is_lost_while_the_links_of_its_session_end_gives_all_
 def test_a_broker_that_may_write_no_more_ends_all_links_at_once() -> None:
     broker, client = many_links(30)
     client.vanish()
-    broker.container.resources.default.read_only = "this broker is joining, not primary"
+    broker.container.default.resources.default.read_only = "this broker is joining, not primary"
     assert broker.queue("q").dispatcher.consumers == []
     broker.check_invariants()
 
 
 def test_very_many_transactions_are_rolled_back_one_by_one_as_there_is_time() -> None:
     broker = PairedBroker()
-    queue = broker.container.configuration.declare_queue("q", {})
+    queue = broker.container.default.configuration.declare_queue("q", {})
     client = broker.connect()
     consumer = Consumer()
-    broker.container.resources.subscribe(queue, consumer, "somebody")
+    broker.container.default.resources.subscribe(queue, consumer, "somebody")
     for number in range(20):
-        broker.container.resources.publish(queue, Message(b"%d" % number), 0)
+        broker.container.default.resources.publish(queue, Message(b"%d" % number), 0)
         transaction_id = client.peer.transactions.declare()
         consumer.credit, consumer.window_bytes = 1, 1000
-        (handout,) = broker.container.resources.hand_out(0, 1)
+        (handout,) = broker.container.default.resources.hand_out(0, 1)
         transaction = client.peer.transactions._open[transaction_id]
+        client.peer.transactions.join(transaction, broker.container.default)
         transaction.accept(queue, handout.entries[0], None)
     clock = itertools.count(step=1.0)
     broker.container.clock = lambda: next(clock)

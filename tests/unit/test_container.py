@@ -28,12 +28,12 @@ def client(broker: PairedBroker) -> PairedClient:
 
 
 def witness(broker: PairedBroker, name: str = STORE) -> None:
-    broker.container.resources.default.log.add_witness(name)
+    broker.container.default.resources.default.log.add_witness(name)
 
 
 def acknowledge(broker: PairedBroker, name: str = STORE, lsn: int | None = None) -> None:
     """The witness has everything up to `lsn`, by default all."""
-    log = broker.container.resources.default.log
+    log = broker.container.default.resources.default.log
     log.acknowledge(name, log.last_lsn if lsn is None else lsn)
     broker.settle_down()
 
@@ -80,7 +80,7 @@ def test_publishes_are_settled_as_far_as_the_witness_has_come(broker: PairedBrok
     deliveries = [client.send(sender, proton.Message(body=number)) for number in range(3)]
     broker.settle_down()
 
-    acknowledge(broker, lsn=broker.container.resources.default.log.last_lsn - 1)
+    acknowledge(broker, lsn=broker.container.default.resources.default.log.last_lsn - 1)
 
     assert [delivery.settled for delivery in deliveries] == [True, True, False]
 
@@ -156,7 +156,7 @@ def test_a_discharge_is_accepted_only_when_the_whole_unit_is_committed(
     discharged = client.send(coordinator, proton.Message(body=discharge))
     broker.settle_down()
     assert not discharged.settled
-    log = broker.container.resources.default.log
+    log = broker.container.default.resources.default.log
     acknowledge(broker, lsn=log.last_lsn - 1)
     assert not discharged.settled
 
@@ -208,7 +208,7 @@ def test_a_rollback_does_not_let_an_earlier_commit_be_accepted_too_early(
 def test_an_outcome_other_than_accepted_means_in_a_transaction_what_it_means_outside(
     broker: PairedBroker, client: PairedClient, outcome: object, queued: int, failures: int | None, dead: int
 ) -> None:
-    configuration = broker.container.configuration
+    configuration = broker.container.default.configuration
     configuration.declare_queue("dead", {})
     configuration.declare_exchange("dlx", "fanout", {})
     configuration.bind("dlx", "dead", "", {})
@@ -296,7 +296,7 @@ def test_what_was_not_confirmed_is_never_confirmed_to_somebody_else(broker: Pair
     client.vanish()
     acknowledge(broker)
 
-    assert broker.container.unconfirmed == {}
+    assert broker.container.default.unconfirmed == {}
     assert broker.queue("q").messages.count == 1
 
 
@@ -306,7 +306,7 @@ def test_when_a_witness_is_dropped_what_it_held_up_goes_on(broker: PairedBroker,
     delivery = client.send(sender, proton.Message(body="x"))
     broker.settle_down()
 
-    broker.container.resources.default.log.remove_witness(STORE)
+    broker.container.default.resources.default.log.remove_witness(STORE)
     broker.settle_down()
 
     assert delivery.settled
@@ -351,11 +351,11 @@ def test_a_temporary_queue_goes_with_its_client(broker: PairedBroker, client: Pa
     link.open()
     broker.settle_down()
     name = link.remote_source.address
-    assert name in broker.container.resources.catalog.queues
+    assert name in broker.container.default.resources.catalog.queues
 
     client.vanish()
 
-    assert name not in broker.container.resources.catalog.queues
+    assert name not in broker.container.default.resources.catalog.queues
 
 
 @pytest.mark.parametrize("role", ["receiver", "sender"])
@@ -367,12 +367,12 @@ def test_a_temporary_queue_goes_with_its_session(broker: PairedBroker, client: P
     link.open()
     broker.settle_down()
     name = (link.remote_source if role == "receiver" else link.remote_target).address
-    assert name in broker.container.resources.catalog.queues
+    assert name in broker.container.default.resources.catalog.queues
 
     session.close()
     broker.settle_down()
 
-    assert name not in broker.container.resources.catalog.queues
+    assert name not in broker.container.default.resources.catalog.queues
 
 
 # --- limits
@@ -380,7 +380,7 @@ def test_a_temporary_queue_goes_with_its_session(broker: PairedBroker, client: P
 
 def test_a_message_that_nobody_can_read_goes_to_the_dead_letters(broker: PairedBroker, client: PairedClient) -> None:
     """A map with a list for a key: well formed, and nothing that Python could hold."""
-    configuration = broker.container.configuration
+    configuration = broker.container.default.configuration
     configuration.declare_queue("dead", {})
     configuration.bind("amq.fanout", "dead", "", {})
     configuration.declare_queue("q", {"qpid.alternate_exchange": "amq.fanout"})
@@ -399,7 +399,7 @@ def test_a_message_that_nobody_can_read_goes_to_the_dead_letters(broker: PairedB
 
 
 def test_an_unreadable_message_for_a_headers_exchange_is_rejected(broker: PairedBroker, client: PairedClient) -> None:
-    configuration = broker.container.configuration
+    configuration = broker.container.default.configuration
     configuration.declare_queue("q", {})
     configuration.bind("amq.match", "q", "all", {"x-match": "all", "colour": "red"})
 

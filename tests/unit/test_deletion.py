@@ -138,7 +138,7 @@ def test_a_broker_that_may_write_no_more_leaves_the_queue_with_the_rest() -> Non
 
 def test_its_consumers_lose_it_at_once_and_who_asked_is_answered_at_the_end() -> None:
     broker = PairedBroker()
-    configuration, resources = broker.container.configuration, broker.container.resources
+    configuration, resources = broker.container.default.configuration, broker.container.default.resources
     dead = configuration.declare_queue("dead", {})
     configuration.declare_exchange("dlx", "fanout", {})
     configuration.bind("dlx", "dead", "", {})

@@ -30,7 +30,7 @@ RANDOM_ROUNDS = int(os.environ.get("QPID_HA_FUZZ_ROUNDS", "300"))
 def stocked_broker() -> PairedBroker:
     """A broker with messages that a client could take, a dead-letter exchange and a topic subscription."""
     broker = PairedBroker(LIMITS)
-    configuration = broker.container.configuration
+    configuration = broker.container.default.configuration
     configuration.declare_queue("dead", {})
     configuration.bind("amq.fanout", "dead", "", {})
     configuration.declare_queue("stock", {"qpid.alternate_exchange": "amq.fanout"})
@@ -171,11 +171,11 @@ def check_nothing_is_held(broker: PairedBroker) -> None:
     container = broker.container
     broker.check_invariants()
     assert not container.starved
-    assert not container.draining
-    assert not container.unconfirmed
-    for queue in container.resources.catalog.queues.values():
+    assert not container.default.draining
+    assert not container.default.unconfirmed
+    for queue in container.default.resources.catalog.queues.values():
         assert (queue.name, queue.messages.acquired, queue.dispatcher.consumers) == (queue.name, 0, [])
-    if "stock" in container.resources.catalog.queues:
+    if "stock" in container.default.resources.catalog.queues:
         client = broker.connect()
         receiver = client.receiver("stock", 1000)
         stock = broker.queue("stock")

@@ -119,7 +119,7 @@ def test_what_only_deleted_queues_would_have_had_goes_to_the_alternate_exchange(
 def test_the_broker_lets_go_of_a_deleted_queue_over_several_turns() -> None:
     others = entries_in_memory()
     broker = PairedBroker()
-    resources, configuration = broker.container.resources, broker.container.configuration
+    resources, configuration = broker.container.default.resources, broker.container.default.configuration
     queue = configuration.declare_queue("q", {})
     for _ in range(5 * BLOCK_LENGTH):
         resources.publish(queue, Message(b"x"), 0)

@@ -91,6 +91,7 @@ def test_a_queue_lives_from_create_to_delete(node: Node) -> None:
         "name": "orders",
         "identity": "orders",
         "type": QUEUE,
+        "set": "default",
         "messages": 0,
         "bytes": 0,
         "acquired": 0,

@@ -106,7 +106,7 @@ def test_annotations_in_a_short_map_are_found_too(broker: PairedBroker, client: 
     for _ in range(2):
         client.send(link, b"\x00\x53\x72\xc1" + bytes((len(names) + 1, 4)) + names + b"\x00\x53\x77\xa1\x01x")
         broker.settle_down()
-    assert (broker.queue("q").messages.count, broker.container.resources.deduplication.dropped_total) == (1, 1)
+    assert (broker.queue("q").messages.count, broker.container.default.resources.deduplication.dropped_total) == (1, 1)
 
 
 @pytest.mark.parametrize("annotations", [None, {symbol("x-opt-qpid-other"): 1}, {symbol("x-opt-jms-dest"): "q"}])
@@ -155,14 +155,14 @@ def test_what_is_sent_twice_is_accepted_twice_and_queued_once(broker: PairedBrok
     )
     assert [each.remote_state for each in (first, again, plain)] == [Delivery.ACCEPTED] * 3
     assert broker.queue("q").messages.count == 2
-    assert broker.container.resources.deduplication.dropped_total == 1
+    assert broker.container.default.resources.deduplication.dropped_total == 1
 
 
 def test_a_duplicate_is_accepted_only_when_the_original_is_committed(
     broker: PairedBroker, client: PairedClient
 ) -> None:
     link, other = client.sender("q"), broker.connect()
-    log = broker.container.resources.default.log
+    log = broker.container.default.resources.default.log
     log.add_witness("store")
     first = offer(client, link, annotated(producer="p", sequence=1))
     again = offer(other, other.sender("q"), annotated(producer="p", sequence=1))
@@ -175,7 +175,7 @@ def test_a_duplicate_is_accepted_only_when_the_original_is_committed(
 
 
 def test_a_full_queue_rejects_the_new_and_accepts_the_known(broker: PairedBroker, client: PairedClient) -> None:
-    broker.container.configuration.declare_queue("small", {"qpid.max_count": 1})
+    broker.container.default.configuration.declare_queue("small", {"qpid.max_count": 1})
     link = client.sender("small")
     states = [offer(client, link, annotated(producer="p", sequence=number)).remote_state for number in (1, 2, 1)]
     assert states == [Delivery.ACCEPTED, Delivery.REJECTED, Delivery.ACCEPTED]
@@ -184,7 +184,7 @@ def test_a_full_queue_rejects_the_new_and_accepts_the_known(broker: PairedBroker
 def test_with_de_duplication_off_even_senseless_annotations_mean_nothing(
     broker: PairedBroker, client: PairedClient
 ) -> None:
-    broker.container.resources.deduplication.producers = 0
+    broker.container.default.resources.deduplication.producers = 0
     link = client.sender("q")
     for message in (annotated(producer="p", sequence=1), annotated(producer="p", sequence=1), annotated(sequence="?")):
         assert offer(client, link, message).remote_state == Delivery.ACCEPTED

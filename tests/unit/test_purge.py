@@ -164,8 +164,8 @@ class Site:
 
     def __init__(self) -> None:
         self.broker = PairedBroker()
-        self.resources = self.broker.container.resources
-        self.queue = self.broker.container.configuration.declare_queue("q", {})
+        self.resources = self.broker.container.default.resources
+        self.queue = self.broker.container.default.configuration.declare_queue("q", {})
         for number in range(3 * PURGED_LENGTH + 1):
             self.resources.publish(self.queue, Message(b"%d" % number), 0)
         self.client = self.broker.connect()
@@ -227,7 +227,7 @@ def test_purges_that_go_on_keep_the_credit_for_their_requests() -> None:
 def test_a_purge_that_fails_is_answered_with_the_reason() -> None:
     site = Site()
     site.ask("PURGE")
-    site.broker.container.configuration.delete_queue("q")
+    site.broker.container.default.configuration.delete_queue("q")
     site.commit()
     (answer,) = site.answers()
     assert answer == (404, {})
@@ -240,4 +240,4 @@ def test_a_purge_goes_on_when_its_client_has_gone() -> None:
     assert site.resources.work
     site.broker.settle_down()
     assert site.queue.messages.count == 0
-    assert site.broker.container.unconfirmed == {}
+    assert site.broker.container.default.unconfirmed == {}

@@ -49,12 +49,12 @@ def close(client: PairedClient, link: Any) -> None:
 
 
 def queues(broker: PairedBroker) -> list[str]:
-    return list(broker.container.resources.catalog.queues)
+    return list(broker.container.default.resources.catalog.queues)
 
 
 def leave_as_release_0_1_0_did(broker: PairedBroker, name: str, exchange: str = "amq.topic", key: str = "#") -> None:
     """The queue of a durable subscription whose subscriber has gone, holding one message."""
-    configuration = broker.container.configuration
+    configuration = broker.container.default.configuration
     configuration.declare_queue(name, {"qpid.exclusive": True})
     configuration.bind(exchange, name, key, {})
     client = broker.connect()
@@ -71,7 +71,7 @@ def leave_as_release_0_1_0_did(broker: PairedBroker, name: str, exchange: str = 
 def test_a_queue_that_has_the_old_name_of_a_subscription_is_not_taken_for_one(
     broker: PairedBroker, arguments: dict[str, Any]
 ) -> None:
-    broker.container.configuration.declare_queue("shop.orders", arguments)
+    broker.container.default.configuration.declare_queue("shop.orders", arguments)
     publish(broker, "shop.orders", "order")
     client = client_of(broker, "shop")
 
@@ -111,7 +111,7 @@ def test_a_queue_that_was_made_anew_under_the_name_of_a_temporary_one_is_not_del
 ) -> None:
     client = client_of(broker, "shop")
     link = subscribe(client, "amq.topic", "orders", durable=True)
-    configuration = broker.container.configuration
+    configuration = broker.container.default.configuration
     configuration.delete_queue(OWN_NAME)
     configuration.declare_queue(OWN_NAME, {})
     close(client, link)
@@ -199,7 +199,7 @@ def test_a_queue_that_is_bound_otherwise_is_no_subscription_of_the_release_befor
 
 
 def test_a_backup_and_a_restart_know_the_mark(broker: PairedBroker) -> None:
-    log = broker.container.resources.default.log
+    log = broker.container.default.resources.default.log
     log.add_witness("store")
     leave_as_release_0_1_0_did(broker, "a.old")
     subscribe(client_of(broker, "a"), "amq.topic", "old", durable=True)
@@ -207,7 +207,7 @@ def test_a_backup_and_a_restart_know_the_mark(broker: PairedBroker) -> None:
     log.acknowledge("store", log.last_lsn)
     backup = Resources(TextReader())
     for name in ("amq.direct", "amq.topic", "amq.fanout", "amq.match"):
-        there = broker.container.resources.catalog.exchanges[name]
+        there = broker.container.default.resources.catalog.exchanges[name]
         backup.catalog.exchanges[name] = backup.catalog.exchanges_by_id[there.id] = type(there)(there.id, name, {})
     backup.default.log.last_lsn = log.last_lsn
     for batch in broker.batches:
@@ -215,7 +215,7 @@ def test_a_backup_and_a_restart_know_the_mark(broker: PairedBroker) -> None:
             backup.default.state.replay(record)
     marks = {name: queue.arguments.subscription for name, queue in backup.catalog.queues.items()}
     assert marks == {"a.old": "a:old", "subscription:a:new": "a:new"}
-    assert picture(backup.sets)["queues"] == picture(broker.container.resources.sets)["queues"]
+    assert picture(backup.sets)["queues"] == picture(broker.container.default.resources.sets)["queues"]
 
 
 # --- JMS unsubscribes by a receiver without a source
@@ -238,7 +238,7 @@ def test_a_subscriber_unsubscribes_by_closing_a_receiver_without_a_source(broker
 
 
 def test_who_has_nothing_to_unsubscribe_from_is_told_so(broker: PairedBroker) -> None:
-    broker.container.configuration.declare_queue("shop.orders", {})
+    broker.container.default.configuration.declare_queue("shop.orders", {})
     link = subscribe(client_of(broker, "shop"), None, "orders")
     assert link.remote_source.type == proton.Terminus.UNSPECIFIED
     assert condition(link) == "amqp:not-found"

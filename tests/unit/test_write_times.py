@@ -96,13 +96,13 @@ def test_a_broker_that_is_started_again_knows_the_times_from_its_journal() -> No
 def test_a_turn_ends_with_the_time_at_which_all_of_it_was_written(is_marked: bool) -> None:
     """Whatever came in between two turns came before the end of the second."""
     container = PairedBroker().container
-    configuration = container.configuration
+    configuration = container.default.configuration
     container.now_ms = 1_000
     configuration.declare_queue("q", {"qpid.replicate": "none"} if is_marked else {})
     container.turn()
-    declared = container.resources.sets.log_ends
+    declared = container.default.resources.sets.log_ends
     container.now_ms = 2_000
     container.turn()
-    logs = [each.log for each in container.resources.sets]
+    logs = [each.log for each in container.default.resources.sets]
     assert [log.write_times.last_before(1_001) for log in logs] == list(declared)
     assert [log.write_times.last_before(1_000) for log in logs] == [0, 0]

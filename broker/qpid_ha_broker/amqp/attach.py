@@ -7,6 +7,7 @@ import proton
 from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.coordinator import CoordinatorLink
+from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.incoming import IncomingLink, ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.management_link import MANAGEMENT, ManagementLink, ReplyLink
@@ -51,7 +52,7 @@ def _attach_publisher(connection: Connection, link: proton.Link) -> ReceivingLin
     terminus = read_terminus(link.remote_target)
     if terminus.address == PEERS:
         return peer_receiver(connection, link)
-    if connection.container.read_only and (terminus.coordinator or terminus.address != MANAGEMENT):
+    if connection.container.default.read_only and (terminus.coordinator or terminus.address != MANAGEMENT):
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: publish and have transactions there")
     link.rcv_settle_mode = proton.Link.RCV_FIRST  # what we do, whatever the publisher would like (section 2.7.3)
     handler: ReceivingLink
@@ -71,7 +72,7 @@ def _publisher(connection: Connection, link: proton.Link, terminus: Terminus) ->
     nodes = connection.container.nodes
     target: Target | None = None
     if terminus.dynamic:
-        target = Target(nodes.temporary_queue(terminus))
+        target = Target(connection.container.default, nodes.temporary_queue(terminus))
     elif terminus.address:
         target = nodes.find(terminus.address, terminus)
     node = target.node if target is not None else None
@@ -94,13 +95,14 @@ def _attach_consumer(connection: Connection, link: proton.Link) -> OutgoingLink 
         return reply_link
     if filters.after is not None and not terminus.browse:
         raise AmqpError(INVALID_FIELD, f"{AFTER} is for browsing: ask for the distribution-mode copy")
-    if connection.container.read_only and terminus.dynamic and not terminus.browse:
+    if connection.container.default.read_only and terminus.dynamic and not terminus.browse:
         return _reply_link_of_replica(connection, link, terminus)
-    if connection.container.read_only:
+    if connection.container.default.read_only:
         handler = _browser_of_replica(connection, link, terminus, filters)
     elif terminus.dynamic:
         queue = connection.container.nodes.temporary_queue(terminus)
-        handler = _consumer_of_queue(connection, link, queue, terminus, filters)
+        default = connection.container.default
+        handler = _consumer_of_queue(connection, link, default, queue, terminus, filters)
         handler.owned_queue = queue
         link.source.address = queue.name
     elif terminus.address:
@@ -114,26 +116,26 @@ def _attach_consumer(connection: Connection, link: proton.Link) -> OutgoingLink 
 
 
 def _consumer_of_queue(
-    connection: Connection, link: proton.Link, queue: Queue, terminus: Terminus, filters: Filters
+    connection: Connection, link: proton.Link, hosted: HostedSet, queue: Queue, terminus: Terminus, filters: Filters
 ) -> OutgoingLink:
     answer_terminus(link.source, link.remote_source, terminus, queue, durable=False)
     applied = filters.for_queue()
     answer_source(link.source, link.remote_source, applied)
-    return OutgoingLink(connection, link, queue, browsing=terminus.browse, filters=applied)
+    return OutgoingLink(connection, link, hosted, queue, browsing=terminus.browse, filters=applied)
 
 
 def _consumer_of_node(
     connection: Connection, link: proton.Link, address: str, terminus: Terminus, filters: Filters
 ) -> OutgoingLink:
     nodes = connection.container.nodes
-    if SHARED in terminus.capabilities and address not in connection.container.resources.catalog.queues:
+    if SHARED in terminus.capabilities and address not in connection.container.default.resources.catalog.queues:
         raise AmqpError(
             NOT_IMPLEMENTED,
             "there are no shared subscriptions: bind a queue to the exchange, from which several may consume",
         )
     target = nodes.find(address, terminus)
     if isinstance(target.node, Queue):
-        return _consumer_of_queue(connection, link, target.node, terminus, filters)
+        return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters)
     route = nodes.route(target, filters)
     if terminus.durable:
         subscriber = _subscriber(connection, link)
@@ -143,7 +145,7 @@ def _consumer_of_node(
     applied = filters.for_exchange(route.exchange.kind)
     answer_terminus(link.source, link.remote_source, terminus, route.exchange, durable=terminus.durable)
     answer_source(link.source, link.remote_source, applied)
-    handler = OutgoingLink(connection, link, queue, browsing=terminus.browse, filters=applied)
+    handler = OutgoingLink(connection, link, target.hosted, queue, browsing=terminus.browse, filters=applied)
     handler.owned_queue, handler.keep_on_detach = queue, terminus.durable
     return handler
 
@@ -162,7 +164,8 @@ def _subscriber_without_source(connection: Connection, link: proton.Link) -> Out
     source.type = proton.Terminus.SOURCE
     source.address = f"{exchange.name}/{binding.key}" if binding.key else exchange.name
     source.durability, source.expiry_policy = proton.Terminus.CONFIGURATION, proton.Terminus.EXPIRE_NEVER
-    handler = OutgoingLink(connection, link, queue, browsing=False, filters=Filters(None, None, None, None, {}))
+    default, filters = connection.container.default, Filters(None, None, None, None, {})
+    handler = OutgoingLink(connection, link, default, queue, browsing=False, filters=filters)
     handler.owned_queue, handler.keep_on_detach = queue, True
     return handler
 
@@ -173,10 +176,11 @@ def _browser_of_replica(
     """Raises AmqpError for whatever would change something: a replica may be looked at."""
     if not terminus.browse or terminus.dynamic:
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: consume there, or browse here (distribution-mode copy)")
-    queue = connection.container.resources.catalog.queues.get(terminus.address or "")
+    default = connection.container.default
+    queue = default.resources.catalog.queues.get(terminus.address or "")
     if queue is None:
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: {terminus.address} is no queue here, and none is made")
-    return _consumer_of_queue(connection, link, queue, terminus, filters)
+    return _consumer_of_queue(connection, link, default, queue, terminus, filters)
 
 
 def _reply_link_of_replica(connection: Connection, link: proton.Link, terminus: Terminus) -> ReplyLink:

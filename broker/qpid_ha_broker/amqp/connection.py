@@ -93,7 +93,7 @@ class Connection:
         self.peer = peer
         settings = container.settings
         limits = settings.max_transaction_bytes, settings.max_transaction_messages
-        self.transactions = Transactions(container.resources, *limits)
+        self.transactions = Transactions(container.default, *limits)
         self.log = ConnectionLog(container, peer)
         self.links = LinkTable(container, engine, self.log)
         self.window = SendWindow(container, self.links)
@@ -286,7 +286,8 @@ class Connection:
         endpoints = self.links.of_session(session)
         for endpoint in endpoints:
             endpoint.stop()
-        self.container.resources.begin(self._end_session(session, endpoints), self.budget())
+        at_once = any(endpoint.must_end_at_once for endpoint in endpoints)
+        self.container.begin(self._end_session(session, endpoints), self.budget(), at_once=at_once)
 
     def _end_session(self, session: proton.Session, endpoints: list[LinkEndpoint]) -> Task:
         """The peer is answered when all of its links have ended."""
@@ -335,7 +336,8 @@ class Connection:
         self.transactions.closed(self.budget())
         for endpoint in self.links:
             endpoint.stop()
-        self.container.resources.begin(self._end_links(lost=lost), self.budget())
+        at_once = any(endpoint.must_end_at_once for endpoint in self.links)
+        self.container.begin(self._end_links(lost=lost), self.budget(), at_once=at_once)
 
     def _end_links(self, *, lost: bool) -> Task:
         for endpoint in used_up(list(self.links)):

@@ -1,42 +1,35 @@
 """The AMQP container: the nodes that clients attach to, and the turn that joins their links with the model.
 
 While sockets are read, messages and answers come in. At the end of that round of the event loop there is one turn: it
-hands out messages, takes what was written to the log for the witnesses, and confirms what was committed. So the cost of
-a confirmation is shared by all that happened in the round.
+hands out messages, takes what was written to the logs for their witnesses, and confirms what was committed. So the cost
+of a confirmation is shared by all that happened in the round. What belongs to one resource set is in its `HostedSet`;
+what all of them share is here.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from qpid_ha_broker.amqp.conditions import RESOURCE_DELETED, RESOURCE_LIMIT, AmqpError
+from qpid_ha_broker.amqp.conditions import AmqpError
+from qpid_ha_broker.amqp.directory import OneSet, SetDirectory
+from qpid_ha_broker.amqp.hosted_set import PORTIONS_S, HostedSet
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.management import Management
 from qpid_ha_broker.amqp.nodes import Nodes, NodeSettings
 from qpid_ha_broker.amqp.peer_frames import PeerListener
 from qpid_ha_broker.amqp.sections import MessageSections
-from qpid_ha_broker.model.administration import Administration
+from qpid_ha_broker.amqp.sets_administration import SetsAdministration
 from qpid_ha_broker.model.budget import Budget, Clock
-from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.dispatcher import Consumer, Handout
-from qpid_ha_broker.model.exchanges import Exchange
-from qpid_ha_broker.model.log import LogBatch
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
+from qpid_ha_broker.model.producers import DEFAULT_PRODUCERS
 from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.work import Task, used_up
+from qpid_ha_broker.model.work import Task, WorkQueue
 
-HANDOUT_LIMIT = 256
-"""Messages for one consumer in one turn: enough to fill frames, few enough that nobody waits for long."""
-
-HANDOUT_S = 0.004
-"""For looking for them, in one turn, whatever selectors ask of how many messages."""
-EXPIRY_S = 0.004
-"""For dropping what has expired, in one turn, however much it is."""
-PORTIONS_S = 0.004
-"""For all work that is done in portions, in one turn."""
+OTHER_SETS_S = 0.008
+"""For the turns of all sets but `default`, in one turn of the container: those that are left out come first the next
+time."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +50,8 @@ class ContainerSettings:
     """Messages that a client may have and not have answered: credit beyond it waits until some are."""
     publisher_credit: int = 1000
     memory_limit_bytes: int = 1 << 40
+    producers: int = DEFAULT_PRODUCERS
+    """How many producers that number their messages are remembered, in each set; 0: none."""
     confirm_dequeue: bool = True
     """Settle a consumer's answer only when what it led to is committed."""
     peer_user: str = ""
@@ -80,7 +75,7 @@ class LogNotice(NamedTuple):
 
 
 class Container:
-    """The promise: nobody hears of an event, and no message goes out on its acquisition, before that is committed."""
+    """The promise: a set in which nothing happened costs a turn nothing, and no set waits for another one's disk."""
 
     def __init__(
         self,
@@ -91,113 +86,172 @@ class Container:
     ) -> None:
         self.settings = settings
         self.sections = MessageSections()
-        self.resources = Resources(self.sections, log_acquisitions=log_acquisitions)
-        self.configuration = Configuration(self.resources)
-        self.administration = Administration(self.resources, self.configuration)
-        self.management = Management(self.administration, settings.name)
-        self.nodes = Nodes(self.resources.catalog, self.configuration, settings.nodes, unique_name)
-        self.peers: PeerListener | None = None
-        """Who talks to the other brokers of a cluster; None: this broker is in none."""
-        self.client_refusal: AmqpError | None = None
-        """Why ordinary clients are not served, which each is told once it has opened."""
-        self.read_only = False
-        """What is here belongs to another broker, the primary: it may be browsed, and nothing else."""
-        self.failover_servers: list[dict[str, object]] = []
-        """Where clients find the cluster: network-host, port, scheme of each broker."""
+        self._log_acquisitions = log_acquisitions
         self.clock: Clock = lambda: 0.0
         """What a turn's work is measured by; the driver sets it. Without, a turn does all that there is to do."""
         self.now_ms = 0
         """The time of the current turn, milliseconds since the epoch; the driver sets it."""
+        self.work = WorkQueue()
+        """Links that end because their session or connection has, of whichever sets."""
+        self._touched: dict[HostedSet, None] = {}
+        """Sets other than `default` that are to have a turn."""
+        self._visited: list[HostedSet] = []
+        """Those that had one in the last turn."""
+        self.sets: dict[str, HostedSet] = {}
+        """The sets that this broker has a replica of, by name."""
+        self.default = self.host(DEFAULT_SET)
+        """The set that is always there, and has all exchanges and bindings."""
+        self.default.is_touched = True  # always: it is in every turn, and nobody has to say so
+        self.directory: SetDirectory = OneSet()
+        """What is known of the sets of the cluster."""
+        self.administration = SetsAdministration(self)
+        self.management = Management(self.administration, settings.name)
+        self.nodes = Nodes(self, settings.nodes, unique_name)
+        self.peers: PeerListener | None = None
+        """Who talks to the other brokers of a cluster; None: this broker is in none."""
+        self.client_refusal: AmqpError | None = None
+        """Why ordinary clients are not served, which each is told once it has opened."""
+        self.failover_servers: list[dict[str, object]] = []
+        """Where clients find the cluster: network-host, port, scheme of each broker."""
         self.partial_bytes = 0
         """In unfinished messages, of all connections."""
-        self.overrun_queues_total = 0
-        """Queues that were deleted because they were full, as their policy says."""
         self.unsettled_bytes = 0
         """Sent and not settled: Proton keeps a copy of each message for its link."""
-        # Dictionaries, not sets: who is served first must follow from who asked first, so that a run can be repeated.
-        self.unconfirmed: dict[LinkEndpoint, None] = {}
-        """Links with something to tell once the log has committed it."""
-        self.accepting: dict[LinkEndpoint, None] = {}
-        """Links whose peer has answered messages in this turn."""
-        self.draining: dict[LinkEndpoint, None] = {}
-        """Links whose peer wants its credit used or given up now."""
+        self._other_bytes = 0
+        """Of the messages of all sets but `default`, when they had their last turn."""
         self.starved: dict[LinkEndpoint, None] = {}
         """Publishers that wait for memory."""
         self.notices: list[LogNotice] = []
-        self.garbage = self.resources.catalog.garbage
-        self._withheld: deque[Handout] = deque()
+
+    # --- the sets
+
+    def host(self, name: str) -> HostedSet:
+        """Have a replica of the set `name`, which is empty so far. Raises ValueError when there is one."""
+        if name in self.sets:
+            raise ValueError(f"the resource set {name} is hosted already")
+        resources = Resources(self.sections, name, log_acquisitions=self._log_acquisitions)
+        resources.deduplication.producers = self.settings.producers
+        hosted = self.sets[name] = HostedSet(self, resources)
+        return hosted
+
+    def unhost(self, name: str, error: AmqpError) -> None:
+        """Have no replica of the set `name` any more: its links end with `error`, and its messages are forgotten.
+
+        Raises ValueError for `default`, and KeyError for a set that is not hosted.
+        """
+        if name == DEFAULT_SET:
+            raise ValueError(f"the resource set {name} is always hosted")
+        hosted = self.sets.pop(name)
+        hosted.read_only = True
+        hosted.resources.default.read_only = error.description  # so all that goes on there comes to its end
+        hosted.end_links(error, browsers=True)
+        self._touched.pop(hosted, None)
+        self._other_bytes -= hosted.counted_bytes
+        for queue in hosted.resources.catalog.queues.values():
+            self.default.garbage.add(queue.messages.dismantle())
+
+    def change_settings(self, settings: ContainerSettings) -> None:
+        """Put other settings in force; what is open keeps the sizes it was opened with."""
+        self.settings = settings
+        self.nodes.settings = settings.nodes
+        for hosted in self.sets.values():
+            hosted.resources.deduplication.producers = settings.producers
+
+    def touched(self, hosted: HostedSet) -> None:
+        """See `HostedSet.touch`."""
+        self._touched[hosted] = None
+
+    # --- turns
 
     def take_notices(self) -> list[LogNotice]:
         """What there is to log."""
-        for text, transient in self.configuration.take_changes():
-            self.notices.append(LogNotice("debug" if transient else "info", "configuration", text))
+        for hosted in (self.default, *self._visited):
+            of_set = "" if hosted is self.default else f"set {hosted.name}: "
+            for text, transient in hosted.configuration.take_changes():
+                self.notices.append(LogNotice("debug" if transient else "info", "configuration", of_set + text))
         notices, self.notices = self.notices, []
         return notices
 
     @property
     def capabilities(self) -> tuple[str, ...]:
         """What every connection is offered."""
-        deduplicates = self.resources.deduplication.producers > 0
+        deduplicates = self.default.resources.deduplication.producers > 0
         return ("ANONYMOUS-RELAY", "qpid.producer-deduplication") if deduplicates else ("ANONYMOUS-RELAY",)
 
     @property
     def has_work(self) -> bool:
         """Whether another turn is due at once."""
-        resources = self.resources
-        has_pending = any(each.log.has_pending for each in resources.sets)
-        goes_on = bool(resources.timers.is_behind or resources.work or self.garbage)
-        return resources.has_work or has_pending or goes_on or bool(resources.catalog.deleted_queues)
+        return bool(self._touched or self.work) or self.default.has_work
 
-    def turn(self) -> LogBatch | None:
-        """End a round; returns what witnesses must see. Call again when one has acknowledged."""
-        if self.resources.timers.is_behind:
-            self.tick()
-        self.flush_accepted()
-        self._delete_overrun_queues()
-        self._end_links_of_deleted_queues()
-        budget = Budget(self.clock, PORTIONS_S)
-        self.resources.work.run(budget)
-        self.garbage.run(budget)
-        # On a replica no time passes: what has expired there, the primary decides.
-        budget = Budget(self.clock, HANDOUT_S)
-        self._withheld += self.resources.hand_out(0 if self.read_only else self.now_ms, HANDOUT_LIMIT, budget)
-        while self._withheld and self._withheld[0].written.is_committed:
-            consumer, entries, _ = self._withheld.popleft()
-            consumer.deliver(entries)
-        for each in self.resources.sets:
-            each.log.note_time(self.now_ms)
-        batch = self.resources.default.log.take_batch()
-        self.tell_what_is_committed()
-        return batch
+    def turn(self) -> list[tuple[HostedSet, LogBatch | None]]:
+        """End a round; returns what the witnesses of each set that had a turn must see. `default` is the first.
+
+        Call again when a witness has acknowledged.
+        """
+        self.work.run(Budget(self.clock, PORTIONS_S))
+        turns = [(self.default, self.default.turn())]
+        self._visited = []
+        if self._touched:
+            turns += self._turn_of_others()
+        self._tell_starved()
+        return turns
+
+    def _turn_of_others(self) -> list[tuple[HostedSet, LogBatch | None]]:
+        touched, self._touched = self._touched, {}
+        budget, pending, turns = Budget(self.clock, OTHER_SETS_S), iter(touched), []
+        for hosted in pending:
+            hosted.is_touched = False
+            turns.append((hosted, hosted.turn()))
+            self._count(hosted)
+            if hosted.has_work:
+                hosted.touch()
+            if budget.is_spent:
+                self._touched = dict.fromkeys(pending) | self._touched
+        self._visited = [hosted for hosted, _ in turns]
+        return turns
 
     def tell_what_is_committed(self) -> None:
-        """Tell those who wait; at the end of a turn, and after it when its last steps have committed something."""
-        unconfirmed, self.unconfirmed = self.unconfirmed, {}
-        self.unconfirmed |= {link: None for link in unconfirmed if link.confirm()}
-        if self.draining and not (self.resources.has_work or self._withheld):
-            self.draining = {link: None for link in self.draining if not link.finish_drain()}
-        if self.starved and self._is_roomy():
-            starved, self.starved = self.starved, {}
-            for link in starved:
-                link.replenish()
+        """Tell those who wait in `default` and in what was touched since its turn, after the last steps of a turn."""
+        self.default.tell_what_is_committed()
+        for hosted in list(self._touched):
+            hosted.tell_what_is_committed()
+            if not hosted.awaits_turn:
+                hosted.is_touched = False
+                del self._touched[hosted]
+        self._tell_starved()
 
     def flush_accepted(self) -> None:
-        """Carry out what consumers have accepted in this turn: due before anything that asks how full a queue is."""
-        accepting, self.accepting = self.accepting, {}
-        for link in accepting:
-            link.flush_accepted()
+        """Carry out what consumers have accepted in this turn, in all sets."""
+        self.default.flush_accepted()
+        for hosted in self._touched:  # whoever has accepted has touched
+            hosted.flush_accepted()
 
     def tick(self) -> None:
-        """Expire messages and delete queues whose time has come; that is the primary's to do."""
-        if self.read_only:
-            return
-        for queue in self.resources.timers.tick(self.now_ms, Budget(self.clock, EXPIRY_S)):
-            self.configuration.delete_queue(queue.name)
+        """Expire messages and delete queues whose time has come, where this broker leads: now, or in the next turn."""
+        self.default.tick()
+        if len(self.sets) > 1:
+            for hosted in self.sets.values():
+                if hosted is not self.default:
+                    hosted.tick_in_turn()
+                    self._count(hosted)
 
-    def is_there(self, node: Queue | Exchange) -> bool:
-        """Whether a node still exists."""
-        catalog = self.resources.catalog
-        return (catalog.queues_by_id if isinstance(node, Queue) else catalog.exchanges_by_id).get(node.id) is node
+    # --- links that end
+
+    def begin(self, task: Task, budget: Budget, *, at_once: bool) -> None:
+        """End links: as many now as there is time for, and the rest in the turns to come.
+
+        `at_once`: all of them now, for they hold what others write, and it must be back before they do.
+        """
+        for _ in task:
+            if budget.is_spent and not at_once:
+                self.work.add(task)
+                break
+
+    def end_links_now(self) -> None:
+        """Do all that `begin` has left for later."""
+        self.work.run()
+
+    # --- memory
 
     def has_room(self, link: LinkEndpoint) -> bool:
         """Whether `link` may have more credit; if not, it gets some when there is room again."""
@@ -209,40 +263,23 @@ class Container:
         self.starved[link] = None
         return False
 
-    def _is_roomy(self) -> bool:
-        return self._used_bytes < self.settings.memory_limit_bytes * 0.9
+    def _tell_starved(self) -> None:
+        if self.starved and self._used_bytes < self.settings.memory_limit_bytes * 0.9:
+            starved, self.starved = self.starved, {}
+            for link in starved:
+                link.replenish()
+
+    def _count(self, hosted: HostedSet) -> None:
+        """Of a set other than `default`: bring up to date what it adds to the memory of all."""
+        memory_bytes = hosted.resources.catalog.memory_bytes
+        self._other_bytes += memory_bytes - hosted.counted_bytes
+        hosted.counted_bytes = memory_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the messages of all sets take; of those that are not `default` when they last had a turn, or a tick."""
+        return self.default.resources.catalog.memory_bytes + self._other_bytes
 
     @property
     def _used_bytes(self) -> int:
-        return self.resources.catalog.memory_bytes + self.partial_bytes + self.unsettled_bytes
-
-    def _delete_overrun_queues(self) -> None:
-        """Who did not read what came is told so; publishers and other readers go on."""
-        for queue, error in self.resources.take_overrun().items():
-            if self.is_there(queue):
-                self.configuration.delete_queue(queue.name)
-                self._end_links(queue, AmqpError(RESOURCE_LIMIT, f"{error}; it is deleted: read faster"))
-                self.overrun_queues_total += 1
-
-    def _end_links_of_deleted_queues(self) -> None:
-        while self.resources.catalog.deleted_queues:
-            queue = self.resources.catalog.deleted_queues.pop()
-            self._end_links(queue, AmqpError(RESOURCE_DELETED, f"queue {queue.name} was deleted"))
-
-    def _end_links(self, queue: Queue, error: AmqpError) -> None:
-        links = [_endpoint(consumer) for consumer in queue.dispatcher.consumers]
-        for link in links:
-            link.stop()
-        self.resources.begin(_ending(links, error), Budget(self.clock, PORTIONS_S))
-
-
-def _ending(links: list[LinkEndpoint], error: AmqpError) -> Task:
-    for link in used_up(links):
-        link.end(error)
-        yield
-
-
-def _endpoint(consumer: Consumer) -> LinkEndpoint:
-    if not isinstance(consumer, LinkEndpoint):
-        raise TypeError(f"{consumer} is no link: it cannot be detached")
-    return consumer
+        return self.memory_bytes + self.partial_bytes + self.unsettled_bytes

@@ -45,15 +45,16 @@ class CoordinatorLink(ReceivingLink):
             engine.set_local_data(delivery, engine.DECLARED, [transactions.declare()], settle_now=True)
             self.answered()
         elif descriptor in _DISCHARGE and fields and isinstance(fields[0], bytes | memoryview):
-            self.connection.container.flush_accepted()
             transaction = transactions.take(bytes(fields[0]))
+            if transaction.hosted is not None:
+                transaction.hosted.flush_accepted()
             if len(fields) > 1 and fields[1]:
                 token = transactions.roll_back(transaction)
             else:
                 token = transactions.commit(transaction, now_ms)
                 _settle_accepted(transaction, token)
             self._unconfirmed.append((*token, delivery))
-            self.connection.container.unconfirmed[self] = None
+            self.hosted.unconfirmed[self] = None
         else:
             raise AmqpError(NOT_IMPLEMENTED, f"a coordinator takes declare and discharge, not {descriptor}")
 

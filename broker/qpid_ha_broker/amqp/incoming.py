@@ -17,6 +17,7 @@ from qpid_ha_broker.amqp.conditions import (
 )
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.engine import Delivery
+from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes import Target
 from qpid_ha_broker.amqp.sections import NO_ANNOTATIONS
@@ -39,9 +40,11 @@ class ReceivingLink(LinkEndpoint):
     request_bytes: int | None = None
     """Where messages are requests, which are read whole: no longer than that, for nobody else is served meanwhile."""
 
-    def __init__(self, connection: Connection, link: proton.Link, credit: int) -> None:
+    def __init__(self, connection: Connection, link: proton.Link, credit: int, hosted: HostedSet | None = None) -> None:
         self.connection = connection
         self.link = link
+        self.hosted = hosted or connection.container.default
+        """The set in whose turns it is asked; what may wait for any set's log is asked in each turn."""
         self._parts = bytearray()
         self._unconfirmed: list[Unconfirmed] = []
         self._credit = credit
@@ -51,6 +54,10 @@ class ReceivingLink(LinkEndpoint):
     @property
     def is_writer(self) -> bool:
         return True
+
+    @property
+    def must_end_at_once(self) -> bool:
+        return bool(self.hosted.resources.default.read_only)
 
     def partial(self, delivery: Delivery, data: bytes) -> None:
         """Collect, up to the limits of the message and of the connection."""
@@ -93,7 +100,8 @@ class ReceivingLink(LinkEndpoint):
     def answered(self) -> None:
         """A message was dealt with at once: its credit is due, and there is something to write."""
         self._credit_due += 1
-        self.connection.container.unconfirmed[self] = None
+        self.hosted.unconfirmed[self] = None
+        self.hosted.touch()
         self.connection.touch()
 
     def end(self, error: AmqpError) -> None:
@@ -104,7 +112,7 @@ class ReceivingLink(LinkEndpoint):
         self._take_parts()
         self._unconfirmed.clear()
         self.connection.container.starved.pop(self, None)
-        self.connection.container.unconfirmed.pop(self, None)
+        self.hosted.forget(self)
 
     def whole(self, payload: bytes) -> bytes | None:
         """The message with its earlier parts; None when it is too large, and then the link has been ended."""
@@ -159,21 +167,23 @@ class IncomingLink(ReceivingLink):
 
     def __init__(self, connection: Connection, link: proton.Link, target: Target | None) -> None:
         container = connection.container
-        super().__init__(connection, link, container.settings.publisher_credit)
+        hosted = container.default if target is None else target.hosted
+        super().__init__(connection, link, container.settings.publisher_credit, hosted)
         self._target = target
         self._queue = target.node if target is not None and isinstance(target.node, Queue) else None
         self._container = container
-        self._publish = container.resources.publish
-        self._enqueue_plain = container.resources.enqueue_plain
-        self._deduplication = container.resources.deduplication
+        self._publish = hosted.resources.publish
+        self._enqueue_plain = hosted.resources.enqueue_plain
+        self._deduplication = hosted.resources.deduplication
         self._read_header = container.sections.header
+        hosted.links[self] = None
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """Publish one message."""
         whole = self.whole(payload)
         if whole is None:
             return
-        container = self._container
+        container, hosted = self._container, self.hosted
         try:
             header = self._read_header(whole)
             expires_at_ms = container.now_ms + header.ttl_ms if header.ttl_ms else 0
@@ -203,7 +213,9 @@ class IncomingLink(ReceivingLink):
                 self._credit_due += 1
             else:
                 self._unconfirmed.append(waits)
-            container.unconfirmed[self] = None
+            hosted.unconfirmed[self] = None
+            if not hosted.is_touched:
+                hosted.touch()
 
     def _refuse(self, delivery: Delivery, settled: bool, error: AmqpError) -> None:
         self.answered()
@@ -217,14 +229,17 @@ class IncomingLink(ReceivingLink):
 
     def _publish_anywhere(self, message: Message) -> CommitToken:
         """To queues with limits, too: whoever accepted a message before sending this one has made room for it."""
-        self._container.flush_accepted()
-        target, key = self._destination(message.payload)
-        resources, now_ms = self._container.resources, self._container.now_ms
+        hosted, target, key = self._destination(message.payload)
+        hosted.flush_accepted()
+        resources, now_ms = hosted.resources, self._container.now_ms
         if isinstance(target, Queue):
-            return resources.publish(target, message, now_ms)
-        return resources.publish_to_exchange(target, message, key, now_ms)
+            token = resources.publish(target, message, now_ms)
+        else:
+            token = resources.publish_to_exchange(target, message, key, now_ms)
+        hosted.touch()
+        return token
 
-    def _destination(self, payload: bytes) -> tuple[Queue | Exchange, str]:
+    def _destination(self, payload: bytes) -> tuple[HostedSet, Queue | Exchange, str]:
         sections = self._container.sections
         target = self._target
         if target is None:
@@ -232,16 +247,17 @@ class IncomingLink(ReceivingLink):
             if not address:
                 raise AmqpError(NOT_FOUND, "a message for the anonymous relay needs an address in `to`")
             target = self._container.nodes.find(address)
-        elif not self._container.is_there(target.node):
+        elif not target.hosted.is_there(target.node):
             raise AmqpError(RESOURCE_DELETED, f"{target.node.name} was deleted")
         if isinstance(target.node, Queue):
-            return target.node, ""
-        return target.node, sections.routing_key(payload) if target.key is None else target.key
+            return target.hosted, target.node, ""
+        return target.hosted, target.node, sections.routing_key(payload) if target.key is None else target.key
 
     def _publish_in_transaction(self, delivery: Delivery, message: Message) -> None:
         """Accepted at once: whether it counts, the discharge will tell (AMQP 1.0 section 4.4.1)."""
         transaction_id, transaction = self.connection.transactions.of(delivery)
-        target, key = self._destination(message.payload)
+        hosted, target, key = self._destination(message.payload)
+        self.connection.transactions.join(transaction, hosted)
         transaction.publish(Publish(target, message, key))
         self.connection.transactions.check_size(transaction)
         engine.set_local_data(delivery, engine.TRANSACTIONAL, [transaction_id, ACCEPTED_OUTCOME], settle_now=True)

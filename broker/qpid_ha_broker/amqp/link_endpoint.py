@@ -26,6 +26,11 @@ class LinkEndpoint:
         """Whether it does more than a replica allows."""
         return False
 
+    @property
+    def must_end_at_once(self) -> bool:
+        """Whether it may hold what others write: then it must not be told `closed` some turns later."""
+        return False
+
     # --- its connection's calls
 
     def update_window(self) -> None:

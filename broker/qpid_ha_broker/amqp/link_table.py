@@ -71,10 +71,11 @@ class LinkTable:
         queue = endpoint.owned_queue
         if queue is None or (endpoint.keep_on_detach and not closed):
             return
-        if not self._container.is_there(queue):
+        default = self._container.default  # such queues are in no other set
+        if not default.is_there(queue):
             return  # it was deleted by hand, or by its auto-delete; another one may have its name by now
         try:
-            self._container.configuration.delete_queue(queue.name)
+            default.configuration.delete_queue(queue.name)
         except NotPrimary:
             return  # it has become the new primary's to delete
 

@@ -98,7 +98,7 @@ class QueueType(EntityType):
     short_name = "queue"
     attributes = (
         *("name", "identity", "type", "messages", "bytes", "acquired", "consumers", "enqueued", "dequeued"),
-        *("id", "newest_message", "log_position", "arguments"),
+        *("id", "newest_message", "log_position", "arguments", "set"),
     )
     settable = ("arguments",)
     parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -111,7 +111,6 @@ class QueueType(EntityType):
 
     def __init__(self, administration: Administration) -> None:
         super().__init__(administration)
-        self._browsing = BrowsingRequests(administration)
         self.operations |= {
             "UPDATE": self._update, "PURGE": self._purge, "ACCEPT": self._accept, "MEASURE": self._measure,
             "LOCATE": self._locate, "TIMES": self._times,
@@ -139,28 +138,32 @@ class QueueType(EntityType):
         done = self._administration.update_queue(target_of(request), body.get("arguments"), MOVED_MOST)
         return ManagementAnswer(OK, "Updated", self._entity(done.result), written=done.written)
 
+    def _browsing(self, name: str) -> BrowsingRequests:
+        return BrowsingRequests(self._administration.of_queue(name))
+
     def _purge(self, request: Request) -> Pending[ManagementAnswer]:
         pending = self._administration.purge_queue(target_of(request))
         return pending.then(lambda count: ManagementAnswer(OK, "Purged", {"purged": count}))
 
     def _accept(self, request: Request) -> Pending[ManagementAnswer]:
-        given = request.properties
-        pending = self._browsing.accept(target_of(request), given.get("id"), given.get("up_to"))
+        given, name = request.properties, target_of(request)
+        pending = self._browsing(name).accept(name, given.get("id"), given.get("up_to"))
         return pending.then(lambda count: ManagementAnswer(OK, "Accepted", {"accepted": count}))
 
     def _measure(self, request: Request) -> ManagementAnswer:
-        given, most = request.properties, NO_LIMIT - 1
+        given, name, most = request.properties, target_of(request), NO_LIMIT - 1
         limits = given.get("messages", most), given.get("bytes", most)
-        found = self._browsing.measure(target_of(request), given.get("after"), *limits)
+        found = self._browsing(name).measure(name, given.get("after"), *limits)
         return ManagementAnswer(OK, "OK", found)
 
     def _locate(self, request: Request) -> ManagementAnswer:
-        given = request.properties
-        return ManagementAnswer(OK, "OK", self._browsing.position_before(target_of(request), given.get("timestamp")))
+        name = target_of(request)
+        found = self._browsing(name).position_before(name, request.properties.get("timestamp"))
+        return ManagementAnswer(OK, "OK", found)
 
     def _times(self, request: Request) -> ManagementAnswer:
-        given = request.properties
-        found = self._browsing.write_times(target_of(request), given.get("after"), given.get("up_to"))
+        given, name = request.properties, target_of(request)
+        found = self._browsing(name).write_times(name, given.get("after"), given.get("up_to"))
         return ManagementAnswer(OK, "OK", found)
 
 

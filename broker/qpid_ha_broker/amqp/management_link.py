@@ -47,7 +47,7 @@ class ManagementLink(ReceivingLink):
         self.connection.container.flush_accepted()
         reply = self.connection.container.management.handle(whole)
         if isinstance(reply, LaterReply):  # the credit comes with the reply, so that what is under way has a bound
-            self.connection.container.unconfirmed[self] = None
+            self.hosted.unconfirmed[self] = None
             self.connection.touch()
         else:
             self.answered()
@@ -104,8 +104,9 @@ class ManagementLink(ReceivingLink):
                 return
         container = self.connection.container
         try:
-            queue = container.configuration.queue(reply.reply_to or "")
-            container.resources.publish(queue, Message(reply.payload), container.now_ms)
+            default = container.default
+            queue = default.configuration.queue(reply.reply_to or "")
+            default.resources.publish(queue, Message(reply.payload), container.now_ms)
         except (ModelError, AmqpError) as error:
             self.connection.log.note("warning", f"a management reply could not be delivered: {NOT_FOUND}: {error}")
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from qpid_ha_broker.amqp.conditions import NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
+from qpid_ha_broker.amqp.directory import SetDirectory
+from qpid_ha_broker.amqp.hosted_set import HostedSet
+from qpid_ha_broker.amqp.sets_administration import HostedSets
 from qpid_ha_broker.amqp.subscriptions import Route, Subscriptions
 from qpid_ha_broker.amqp.terminus import Filters, Terminus
 from qpid_ha_broker.events.types import Scalar
-from qpid_ha_broker.model.catalog import Catalog
-from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
 from qpid_ha_broker.model.queue import Queue
 
@@ -34,21 +36,31 @@ class NodeSettings:
 class Target:
     """Where a publisher's messages go. `key` None: each message's subject is its routing key."""
 
+    hosted: HostedSet
+    """The set of the node."""
     node: Queue | Exchange
     key: str | None = None
 
 
-class Nodes:
-    """Finds nodes by address: a queue, an exchange, or `exchange/key`."""
+class NodesHost(HostedSets, Protocol):
+    """What is needed of the container to find nodes."""
 
-    def __init__(
-        self, catalog: Catalog, configuration: Configuration, settings: NodeSettings, unique_name: Callable[[], str]
-    ) -> None:
-        self._catalog = catalog
-        self._configuration = configuration
+    @property
+    def directory(self) -> SetDirectory:
+        """Where queues of other sets are."""
+
+
+class Nodes:
+    """Finds nodes by address: a queue, an exchange, or `exchange/key`. What is made on demand is of `default`."""
+
+    def __init__(self, host: NodesHost, settings: NodeSettings, unique_name: Callable[[], str]) -> None:
+        default = host.default
+        self._host = host
+        self._catalog = default.resources.catalog
+        self._configuration = default.configuration
         self.settings = settings
         self._unique_name = unique_name
-        self.subscriptions = Subscriptions(catalog, configuration, unique_name)
+        self.subscriptions = Subscriptions(self._catalog, self._configuration, unique_name)
 
     def find(self, address: str, terminus: Terminus | None = None) -> Target:
         """What is there under `address`, or is made for it. Raises AmqpError or ModelError.
@@ -56,7 +68,7 @@ class Nodes:
         Refused is also what is there and is not what the link asks for: on an exchange several consumers each get
         everything, on a queue they share it.
         """
-        found = self._existing(address) or Target(self._create(address, terminus))
+        found = self._existing(address) or Target(self._host.default, self._create(address, terminus))
         is_queue = isinstance(found.node, Queue)
         is_contradicted = (
             terminus is not None and terminus.queue is not terminus.topic and terminus.queue is not is_queue
@@ -89,14 +101,18 @@ class Nodes:
         return Route(exchange, key, filters.headers or {})
 
     def _existing(self, address: str) -> Target | None:
+        default = self._host.default
         if address in self._catalog.queues:
-            return Target(self._catalog.queues[address])
+            return Target(default, self._catalog.queues[address])
         if address in self._catalog.exchanges:
-            return Target(self._catalog.exchanges[address])
+            return Target(default, self._catalog.exchanges[address])
         name, slash, key = address.partition("/")
         if slash and name in self._catalog.exchanges:
-            return Target(self._catalog.exchanges[name], key)
-        return None
+            return Target(default, self._catalog.exchanges[name], key)
+        set_name = self._host.directory.set_of(address)
+        hosted = None if set_name is None else self._host.sets.get(set_name)
+        queue = None if hosted is None else hosted.resources.catalog.queues.get(address)
+        return None if hosted is None or queue is None else Target(hosted, queue)
 
     def _create(self, address: str, terminus: Terminus | None) -> Queue | Exchange:
         if address.startswith("$"):

@@ -12,6 +12,7 @@ from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import UNKNOWN_TRANSACTION, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome, Sender
+from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.terminus import Filters
 from qpid_ha_broker.model.dispatcher import Consumer
@@ -34,13 +35,22 @@ class OutgoingLink(Consumer, LinkEndpoint):
     """The promise: a message is forgotten only when the consumer says so, which is confirmed only when committed."""
 
     def __init__(
-        self, connection: Connection, link: proton.Link, queue: Queue, *, browsing: bool, filters: Filters
+        self,
+        connection: Connection,
+        link: proton.Link,
+        hosted: HostedSet,
+        queue: Queue,
+        *,
+        browsing: bool,
+        filters: Filters,
     ) -> None:
         selector = filters.selector
         super().__init__(browsing=browsing, accepts=self._matches if selector else None, after=filters.after)
         self.connection = connection
         self.link = link
         self.queue = queue
+        self.hosted = hosted
+        """The set of the queue."""
         self._container = connection.container
         self._window = connection.window
         self._sender = Sender(link)
@@ -56,7 +66,9 @@ class OutgoingLink(Consumer, LinkEndpoint):
         """Answered, but not settled by the consumer: it waits for our word."""
         self._unconfirmed: deque[tuple[CommitToken, Delivery, Any]] = deque()
         name = connection.engine.connection.remote_container or ""
-        self._container.resources.subscribe(queue, self, connection, name)
+        hosted.touch()
+        hosted.resources.subscribe(queue, self, connection, name)
+        hosted.links[self] = None
 
     @property
     def is_writer(self) -> bool:
@@ -78,7 +90,8 @@ class OutgoingLink(Consumer, LinkEndpoint):
             return
         self.credit = self._sender.credit
         if self._sender.draining:
-            self._container.draining[self] = None
+            self.hosted.draining[self] = None
+            self.hosted.touch()
         self.update_window()
 
     def update_window(self) -> None:
@@ -94,7 +107,8 @@ class OutgoingLink(Consumer, LinkEndpoint):
         if self.window_bytes <= 0:
             self._window.congested[self] = None
         elif self.credit > 0:
-            self._container.resources.catalog.wake(self.queue)
+            self.hosted.resources.catalog.wake(self.queue)
+            self.hosted.touch()
 
     def _wait_for_answers(self) -> None:
         self.window_bytes = 0
@@ -118,7 +132,7 @@ class OutgoingLink(Consumer, LinkEndpoint):
     def deliver(self, entries: list[Entry]) -> None:
         """Send `entries`, which the queue has handed to us; back they go if the link has ended since."""
         if self._ended:
-            self._container.resources.release(self.queue, entries, failed=False)
+            self.hosted.resources.release(self.queue, entries, failed=False)
             return
         sections, shows_ids = self._container.sections, self.after is not None
         for entry in entries:
@@ -136,7 +150,7 @@ class OutgoingLink(Consumer, LinkEndpoint):
                 self._unsettled[delivery] = (entry, tag, size)
                 self._container.unsettled_bytes += size
         if self._presettled and not self.browsing:
-            self._container.resources.accept(self.queue, entries)
+            self.hosted.resources.accept(self.queue, entries)
         self.connection.touch()
         self._count_unsettled()
         if self._window.has_enough_unsettled:
@@ -165,35 +179,34 @@ class OutgoingLink(Consumer, LinkEndpoint):
             return  # `received`: it is still on its way
         del self._unsettled[delivery]
         self._container.unsettled_bytes -= size
-        if self.browsing:
-            self._container.accepting[self] = None
-        else:
+        hosted = self.hosted
+        hosted.accepting[self] = None
+        if not hosted.is_touched:
+            hosted.touch()
+        if not self.browsing:
             if state == engine.ACCEPTED:
                 self._accepted.append(entry)
-                self._container.accepting[self] = None
             else:
                 outcome = RemoteOutcome(delivery)
                 self._return(entry, state, outcome.failed, outcome.undeliverable)
-                self._container.accepting[self] = None
         if settled:
             engine.forget(delivery)
             self._sender.free(tag)
         else:
             self._answered.append((delivery, tag))
-            self._container.accepting[self] = None
 
     def _return(self, entry: Entry, state: int, failed: bool, undeliverable: bool) -> None:
         """What an outcome other than accepted comes to (AMQP 1.0 section 3.4); the flags are those of modified."""
         if state == engine.REJECTED or (state == engine.MODIFIED and undeliverable):
-            self._container.resources.reject(self.queue, [entry])
+            self.hosted.resources.reject(self.queue, [entry])
         else:
             counts = state != engine.RELEASED and (state != engine.MODIFIED or failed)
-            self._container.resources.release(self.queue, [entry], counts)
+            self.hosted.resources.release(self.queue, [entry], counts)
 
     def flush_accepted(self) -> None:
         """Dequeue all that was accepted in this turn, with one event, and count what is still unanswered."""
         self._count_unsettled()
-        resources = self._container.resources
+        resources = self.hosted.resources
         if self._accepted:
             resources.accept(self.queue, self._accepted)
             self._accepted = []
@@ -201,7 +214,7 @@ class OutgoingLink(Consumer, LinkEndpoint):
             token = resources.written if self._container.settings.confirm_dequeue else COMMITTED
             self._unconfirmed += [(token, delivery, tag) for delivery, tag in self._answered]
             self._answered = []
-            self._container.unconfirmed[self] = None
+            self.hosted.unconfirmed[self] = None
 
     def confirm(self) -> bool:
         """Settle answers that are committed, with the outcome we carried out; whether some still wait."""
@@ -230,6 +243,7 @@ class OutgoingLink(Consumer, LinkEndpoint):
             self.end(AmqpError(UNKNOWN_TRANSACTION, str(error)))
             return
         try:
+            self.connection.transactions.join(transaction, self.hosted)
             self.connection.transactions.check_accept(transaction)
         except AmqpError as error:
             self.end(error)
@@ -250,17 +264,23 @@ class OutgoingLink(Consumer, LinkEndpoint):
                 del self._unsettled[delivery]
                 self._container.unsettled_bytes -= size
                 self._unconfirmed.append((token, delivery, tag))
-        self._container.unconfirmed[self] = None
-        self._container.accepting[self] = None
+        self.hosted.unconfirmed[self] = None
+        self.hosted.accepting[self] = None
+        self.hosted.touch()
 
     def _settled(self, delivery: Delivery) -> None:
         _, tag, size = self._unsettled.pop(delivery)
         self._container.unsettled_bytes -= size
-        self._container.accepting[self] = None
+        self.hosted.accepting[self] = None
+        self.hosted.touch()
         engine.forget(delivery)
         self._sender.free(tag)
 
     # --- the end
+
+    @property
+    def must_end_at_once(self) -> bool:
+        return bool(self.hosted.resources.default.read_only)
 
     def end(self, error: AmqpError) -> None:
         self.connection.end_link(self, error)
@@ -274,7 +294,8 @@ class OutgoingLink(Consumer, LinkEndpoint):
         """Give back what was not answered; `lost`: the connection broke, so each may have been seen."""
         self.flush_accepted()
         self.stop()
-        container, now_ms = self._container, self._container.now_ms
+        container, resources = self._container, self.hosted.resources
+        self.hosted.touch()
         unsettled, self._unsettled = self._unsettled, {}
         self._count_unsettled()
         # In passes over lists: there may be a hundred thousand.
@@ -286,14 +307,13 @@ class OutgoingLink(Consumer, LinkEndpoint):
                 _abandon([entry for entry, _, _ in unsettled.values() if entry.holder is not self])
         for collection in (unsettled, self._sender.take_tags()):
             if collection:
-                container.garbage.add(emptied(collection))
+                self.hosted.garbage.add(emptied(collection))
         self.accepts = None
         if entries:
-            container.resources.release_in_portions(self.queue, self, entries, failed=lost)
-        container.resources.unsubscribe(self.queue, self, now_ms)
+            resources.release_in_portions(self.queue, self, entries, failed=lost)
+        resources.unsubscribe(self.queue, self, container.now_ms)
         self._window.forget(self)
-        for links in (container.unconfirmed, container.accepting, container.draining):
-            links.pop(self, None)
+        self.hosted.forget(self)
 
 
 def _abandon(entries: list[Entry]) -> None:

@@ -4,31 +4,47 @@ from __future__ import annotations
 
 from qpid_ha_broker.amqp.conditions import (
     INVALID_FIELD,
+    NOT_IMPLEMENTED,
     RESOURCE_LIMIT,
     TRANSACTION_ROLLBACK,
     UNKNOWN_TRANSACTION,
     AmqpError,
 )
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome
+from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.log import CommitToken
-from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Transaction
 from qpid_ha_broker.model.work import Task
 
 MAX_OPEN_TRANSACTIONS = 1024
 
 
+class SetTransaction(Transaction):
+    """A transaction, which stays within one resource set."""
+
+    __slots__ = ("failure", "hosted")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hosted: HostedSet | None = None
+        """The set of all that is in it; None: nothing is yet."""
+        self.failure: AmqpError | None = None
+        """Why it was rolled back before its client could discharge it."""
+
+
 class Transactions:
     """The transactions that one connection has open, by id."""
 
-    def __init__(self, resources: Resources, max_bytes: int, max_messages: int) -> None:
-        self._resources = resources
+    def __init__(self, default: HostedSet, max_bytes: int, max_messages: int) -> None:
+        self._default = default
         self._max_bytes = max_bytes
         self._max_messages = max_messages
         """Published and accepted: all of it is written in one unit, in which nobody else is served."""
-        self._open: dict[bytes, Transaction] = {}
+        self._open: dict[bytes, SetTransaction] = {}
+        self._joined: dict[HostedSet, None] = {}
+        """Sets that something was published to, or accepted from, in any of them."""
         self._last_id = 0
 
     def declare(self) -> bytes:
@@ -37,10 +53,10 @@ class Transactions:
             raise AmqpError(RESOURCE_LIMIT, f"{MAX_OPEN_TRANSACTIONS} transactions are open: discharge some first")
         self._last_id += 1
         transaction_id = self._last_id.to_bytes(8, "big")
-        self._open[transaction_id] = Transaction()
+        self._open[transaction_id] = SetTransaction()
         return transaction_id
 
-    def of(self, delivery: Delivery) -> tuple[bytes, Transaction]:
+    def of(self, delivery: Delivery) -> tuple[bytes, SetTransaction]:
         """The transaction that a delivery's state names. Raises AmqpError for one that is not open."""
         try:
             transaction_id = RemoteOutcome(delivery).transaction()[0]
@@ -50,7 +66,21 @@ class Transactions:
             raise AmqpError(UNKNOWN_TRANSACTION, f"transaction {transaction_id.hex()} is not open on this connection")
         return transaction_id, self._open[transaction_id]
 
-    def check_size(self, transaction: Transaction) -> None:
+    def join(self, transaction: SetTransaction, hosted: HostedSet) -> None:
+        """Something of `hosted` comes into it. Raises AmqpError when that is not the set of what is in it already."""
+        if transaction.failure is not None:
+            raise transaction.failure
+        if transaction.hosted is None:
+            transaction.hosted = hosted
+            self._joined[hosted] = hosted.transactions[self] = None
+        elif transaction.hosted is not hosted:
+            text = (
+                f"a transaction stays within one resource set: this one has messages of {transaction.hosted.name}, and"
+                f" the queue belongs to {hosted.name}; discharge it first, or declare another one"
+            )
+            raise AmqpError(NOT_IMPLEMENTED, text)
+
+    def check_size(self, transaction: SetTransaction) -> None:
         """Raises AmqpError when more waits than the broker holds for one, and takes back the last publish."""
         if transaction.size > self._max_bytes:
             transaction.withdraw()
@@ -59,7 +89,7 @@ class Transactions:
             transaction.withdraw()
             raise self._too_long()
 
-    def check_accept(self, transaction: Transaction) -> None:
+    def check_accept(self, transaction: SetTransaction) -> None:
         """Raises AmqpError when no more may be accepted in it."""
         if transaction.length >= self._max_messages:
             raise self._too_long()
@@ -70,32 +100,52 @@ class Transactions:
         )
         return AmqpError(RESOURCE_LIMIT, text)
 
-    def take(self, transaction_id: bytes) -> Transaction:
+    def take(self, transaction_id: bytes) -> SetTransaction:
         """One that is open, and is no longer: to be committed or rolled back. Raises AmqpError."""
         transaction = self._open.pop(transaction_id, None)
         if transaction is None:
             raise AmqpError(UNKNOWN_TRANSACTION, f"transaction {transaction_id.hex()} is not open on this connection")
         return transaction
 
-    def commit(self, transaction: Transaction, now_ms: int) -> CommitToken:
+    def commit(self, transaction: SetTransaction, now_ms: int) -> CommitToken:
         """Carry it out; returns what to wait for. Raises AmqpError when that cannot be: it is rolled back."""
+        if transaction.failure is not None:
+            raise transaction.failure
+        hosted = transaction.hosted or self._default
+        hosted.touch()
+        resources = hosted.resources
         try:
-            return self._resources.commit(transaction, now_ms)
+            return resources.commit(transaction, now_ms)
         except ModelError as error:
-            self._resources.roll_back(transaction)
+            resources.roll_back(transaction)
             raise AmqpError(TRANSACTION_ROLLBACK, str(error)) from error
 
-    def roll_back(self, transaction: Transaction) -> CommitToken:
+    def roll_back(self, transaction: SetTransaction) -> CommitToken:
         """Undo it; returns what to wait for."""
-        self._resources.roll_back(transaction)
-        return self._resources.written
+        hosted = transaction.hosted or self._default
+        hosted.touch()
+        hosted.resources.roll_back(transaction)
+        return hosted.resources.written
+
+    def set_ended(self, hosted: HostedSet, error: AmqpError) -> None:
+        """Roll back those in `hosted`; who discharges one of them later gets `error` as the reason."""
+        for transaction in self._open.values():
+            if transaction.hosted is hosted and transaction.failure is None:
+                hosted.resources.roll_back(transaction)
+                transaction.failure = AmqpError(TRANSACTION_ROLLBACK, error.description)
 
     def closed(self, budget: Budget) -> None:
         """The connection is gone: roll everything back, what there is no time for in the turns to come."""
         transactions, self._open = list(self._open.values()), {}
-        self._resources.begin(self._roll_back(transactions), budget)
+        joined, self._joined = self._joined, {}
+        for hosted in joined:
+            hosted.transactions.pop(self, None)
+            hosted.touch()
+            hosted.resources.begin(_rolling_back(hosted, transactions), budget)
 
-    def _roll_back(self, transactions: list[Transaction]) -> Task:
-        for transaction in transactions:
-            self._resources.roll_back(transaction)
+
+def _rolling_back(hosted: HostedSet, transactions: list[SetTransaction]) -> Task:
+    for transaction in transactions:
+        if transaction.hosted is hosted:
+            hosted.resources.roll_back(transaction)
             yield

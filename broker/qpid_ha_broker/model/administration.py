@@ -88,6 +88,10 @@ class Administration:
 
     # --- queues
 
+    def of_queue(self, name: object) -> Administration:
+        """The administration of the set that has a queue of that name, if any has."""
+        return self
+
     def queues(self, start: int = 0) -> Iterator[Facts]:
         """The queues from number `start` on, in the order in which they were made; each is made when it is asked for.
 
@@ -222,6 +226,7 @@ class Administration:
         readable_lsn = committed_lsn(self.resources, queue)
         return {
             "name": queue.name,
+            "set": self.resources.name,
             "messages": queue.messages.count,
             "bytes": queue.messages.size,
             "acquired": queue.messages.acquired,

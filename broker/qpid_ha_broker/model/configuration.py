@@ -11,6 +11,7 @@ from qpid_ha_broker.model.deletion import MOVED_LENGTH, Deletion
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound, NotPrimary
 from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
 from qpid_ha_broker.model.level_change import LevelChange
+from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.replication import (
@@ -116,6 +117,7 @@ class Configuration:
                 raise AlreadyExists(f"queue {name} exists with other arguments: {dict(there.arguments.given)}")
             return there
         self._check_new_name(name)
+        self._check_set(parsed)
         if parsed.alternate_exchange:
             self.exchange(parsed.alternate_exchange)
         level = queue_level(parsed, self.replication_for(name))
@@ -134,6 +136,7 @@ class Configuration:
         merged = {**queue.arguments.given, **changes}
         arguments = {key: value for key, value in merged.items() if value is not None}
         after = QueueArguments.parse(arguments)
+        self._check_set(after)
         before = queue.arguments
         if (after.priorities, after.fairshare, after.last_value_queue_key) != (
             before.priorities,
@@ -276,6 +279,18 @@ class Configuration:
         local = is_local_binding(source, target, there.arguments)
         self._write(ev.Unbound(source.id, target.id, key), local=local)
         self._note(target, f"queue {queue} unbound from {exchange} with the key {key!r}")
+
+    def _check_set(self, arguments: QueueArguments) -> None:
+        """Refuse what only queues of `default` can have: exchanges are there, and others are replicated whole."""
+        set_name = self._resources.name
+        if set_name == DEFAULT_SET:
+            return
+        if arguments.replicate not in (None, Replicate.MESSAGES):
+            text = f"qpid.replicate={arguments.replicate} is for queues of the set {DEFAULT_SET}"
+            raise InvalidArgument(f"{text}: those of {set_name} are replicated with their messages, leave it out")
+        if arguments.alternate_exchange:
+            text = f"qpid.alternate_exchange is for queues of the set {DEFAULT_SET}, which has the exchanges"
+            raise InvalidArgument(f"{text}: declare the queue there, not in {set_name}, or leave it out")
 
     def _check_new_name(self, name: str) -> None:
         if not name or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES or not name.isprintable():

@@ -1,8 +1,8 @@
 """A resource set: a log, and the state that follows from it. It knows nothing of other sets but what they share.
 
-`default` is what the brokers of a cluster share: one of them writes its log, the others follow. `local` is what a
-broker keeps for itself: queues and bindings that are not replicated, and the messages of queues of which only the
-configuration is.
+`default` is what the brokers of a cluster share: one of them writes its log, the others follow; and so is any other set
+that has a name of its own. `local` is what a broker keeps for itself beside it: queues and bindings that are not
+replicated, and the messages of queues of which only the configuration is.
 """
 
 from __future__ import annotations
@@ -155,14 +155,14 @@ class ResourceSet(WriteAdmission):
 
 
 class ResourceSets:
-    """The sets of a broker, by name, and what they share."""
+    """A replicated set and what a broker keeps for itself beside it, and what the two share."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = DEFAULT_SET) -> None:
         self.catalog = Catalog()
         log = Log()
         self.local_log = LocalLog(log)
         """That of `local`, which a store keeps in its order beside the other."""
-        self.default = ResourceSet(DEFAULT_SET, log, SetState(log, self.catalog, unreplicated=self.local_log))
+        self.default = ResourceSet(name, log, SetState(log, self.catalog, unreplicated=self.local_log))
         self.local = ResourceSet(LOCAL_SET, self.local_log, SetState(self.local_log, self.catalog))
 
     def __iter__(self) -> Iterator[ResourceSet]:

@@ -17,7 +17,7 @@ from qpid_ha_broker.model.errors import ModelError, QueueFull
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.following import check_owner, safe_name
 from qpid_ha_broker.model.limits import DISPLACED_LENGTH
-from qpid_ha_broker.model.log import COMMITTED, CommitToken
+from qpid_ha_broker.model.log import COMMITTED, DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader
 from qpid_ha_broker.model.producers import Deduplication
 from qpid_ha_broker.model.purge import Purges
@@ -40,8 +40,10 @@ _entry_id = attrgetter("id")
 class Resources:
     """The promise: whatever a set holds was written to its log first, and units are written whole."""
 
-    def __init__(self, reader: MessageReader, *, log_acquisitions: bool = False) -> None:
-        self.sets = ResourceSets()
+    def __init__(self, reader: MessageReader, name: str = DEFAULT_SET, *, log_acquisitions: bool = False) -> None:
+        self.name = name
+        """Of the replicated set."""
+        self.sets = ResourceSets(name)
         self.default, self.local = self.sets.default, self.sets.local
         self.catalog = self.sets.catalog
         self.default.became_read_only = self._finish_work

@@ -64,7 +64,6 @@ class Broker:
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
         self.connections = Connections(self.container, attach)
-        self.container.resources.deduplication.producers = settings.deduplication.producers
         self.is_stopping = False
         self.failure = ""
         """Why it cannot go on; empty: it can."""
@@ -118,9 +117,7 @@ class Broker:
             log.info("setting %s changed from %s to %s", key, before[key], after[key])
         self._settings = settings
         self.admission.limits = _admission_limits(settings, self._listeners.descriptors)
-        self.container.settings = container_settings(settings)
-        self.container.nodes.settings = self.container.settings.nodes
-        self.container.resources.deduplication.producers = settings.deduplication.producers
+        self.container.change_settings(container_settings(settings))
         self.membership.change_settings(settings)
         rules = ("replication-rules", "ha.replicate")
         return self._set_replication() if any(before[key] != after[key] for key in rules) else []
@@ -131,7 +128,7 @@ class Broker:
         if not ha.cluster:
             return []
         rules = tuple((rule.pattern, rule.replicate) for rule in ha.replication_rules)
-        return self.container.configuration.set_replication(rules, ha.replicate)
+        return self.container.default.configuration.set_replication(rules, ha.replicate)
 
     def reload_tls(self, params: dict[str, object]) -> object:
         """`Engines.reload_tls` for an operator. Raises ControlError when the files cannot be used."""
@@ -213,7 +210,9 @@ class Broker:
         self.turn()
         if has_served and not self.failure:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.waiters.wait_committed(self.container.resources.written), LAST_ANSWERS_S)
+                await asyncio.wait_for(
+                    self.waiters.wait_committed(self.container.default.resources.written), LAST_ANSWERS_S
+                )
         goodbye = AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} is stopping")
         self.end_clients(goodbye)
         self.turn()
@@ -316,7 +315,7 @@ class Broker:
             notices, self.container.notices = self.container.notices, []
             self.notices.log(notices)
             return
-        batch = self.container.turn()
+        (_, batch), *_ = self.container.turn()  # `default` is the first, and so far the only one
         self.is_in_turn = True
         if self.broker_store is not None:
             self.broker_store.turn_ended()
@@ -358,8 +357,9 @@ class Broker:
 
     def facts(self) -> dict[str, object]:
         """What `qpid-ha query` shows."""
-        catalog, log_ = self.container.resources.catalog, self.container.resources.default.log
-        queues = catalog.queues.values()
+        catalog, log_ = self.container.default.resources.catalog, self.container.default.resources.default.log
+        sets = [hosted.resources for hosted in self.container.sets.values()]
+        queues = [queue for each in sets for queue in each.catalog.queues.values()]
         return {
             "name": self._settings.name,
             "version": self.container.settings.version,
@@ -370,20 +370,20 @@ class Broker:
             "uptime_s": round(time.monotonic() - self._started, 1),
             "connections": len(self._protocols),
             "unopened_connections": len(self.admission.unopened),
-            "queues": len(catalog.queues),
+            "queues": len(queues),
             "exchanges": len(catalog.exchanges),
             "messages": sum(queue.messages.count for queue in queues),
             "message_bytes": sum(queue.messages.size for queue in queues),
             "enqueued": sum(queue.messages.enqueued_total for queue in queues),
             "dequeued": sum(queue.messages.dequeued_total for queue in queues),
-            "unroutable": self.container.resources.unroutable_total,
-            "duplicates_dropped": self.container.resources.deduplication.dropped_total,
-            "overrun_queues": self.container.overrun_queues_total,
-            "outranked_in_rings": self.container.resources.outranked_total,
-            "dead_letters_dropped": self.container.resources.dead_letters_dropped_total,
+            "unroutable": sum(each.unroutable_total for each in sets),
+            "duplicates_dropped": sum(each.deduplication.dropped_total for each in sets),
+            "overrun_queues": sum(hosted.overrun_queues_total for hosted in self.container.sets.values()),
+            "outranked_in_rings": sum(each.outranked_total for each in sets),
+            "dead_letters_dropped": sum(each.dead_letters_dropped_total for each in sets),
             "last_lsn": log_.last_lsn,
             "committed_lsn": log_.committed_lsn,
-            "memory_bytes": catalog.memory_bytes,
+            "memory_bytes": self.container.memory_bytes,
             "peak_resident_bytes": _peak_resident_bytes(),
         }
 
@@ -418,6 +418,7 @@ def container_settings(settings: BrokerSettings) -> ContainerSettings:
         max_sessions_per_connection=settings.max_sessions_per_connection,
         max_transaction_messages=settings.max_transaction_messages,
         publisher_credit=settings.publisher_credit,
+        producers=settings.deduplication.producers,
         peer_user=settings.ha.username or "",
         confirm_dequeue=settings.ha.confirm_dequeue,
         memory_limit_bytes=settings.memory_limit_bytes,

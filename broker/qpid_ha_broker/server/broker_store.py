@@ -44,7 +44,7 @@ class BrokerStore:
     def __init__(self, broker: StoreHost, store: Store) -> None:
         self.store = store
         self._broker = broker
-        self._sets = broker.container.resources.sets
+        self._sets = broker.container.default.resources.sets
         self._local_log = self._sets.local_log
         self.pager: Pager
         """Since `begin`."""

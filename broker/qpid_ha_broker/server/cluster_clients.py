@@ -58,7 +58,7 @@ class ClientAccess:
         """Serve clients, or refuse them and name the primary: as it is now."""
         container, member = self._broker.container, self._member
         container.client_refusal = None if self.is_serving else refusal(member)
-        container.read_only = not self.is_serving
+        container.default.read_only = not self.is_serving
         container.failover_servers = failover_servers(self._broker.current().ha, member)
 
     def status_changed(self, status: fx.MemberStatus) -> None:

@@ -61,7 +61,7 @@ class Membership(MemberDriver):
         discarded: DiscardedMessages,
         store: Store | None,
     ) -> None:
-        resources = broker.container.resources
+        resources = broker.container.default.resources
         super().__init__(broker, member, resources.default.log)
         self.is_standalone = member.is_standalone
         """The broker is in no cluster."""

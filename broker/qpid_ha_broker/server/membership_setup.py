@@ -30,7 +30,7 @@ def make_membership(broker: MemberHost, store: Store | None, restored: Restored 
     settings = broker.current()
     if restored is not None:
         _check_dirty(settings, restored.store)
-    resource_set = broker.container.resources.default
+    resource_set = broker.container.default.resources.default
 
     def wall_ms() -> int:
         return int(time.time() * 1000)

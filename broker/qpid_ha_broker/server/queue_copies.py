@@ -212,14 +212,14 @@ class QueueCopies:
             text = f"queue {name} is already replicated from {there.copy.source}"
             raise ControlError(REFUSED, text, {"reason": "already-exists"})
         container, source = self._broker.container, show_addresses(addresses)
-        declare = container.configuration.declare_queue
-        copy = QueueCopy(container.resources, declare, self._broker.current().name, name, source)
+        declare = container.default.configuration.declare_queue
+        copy = QueueCopy(container.default.resources, declare, self._broker.current().name, name, source)
         link = self._links[name] = CopyLink(self._broker, self._dialler, copy, addresses)
         if self._ticker is None:
             self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
         await self._wait_begun(name, link)
         log.info("queue %s is copied from %s", name, source)
-        await self._broker.waiters.wait_committed(container.resources.default.written)
+        await self._broker.waiters.wait_committed(container.default.resources.default.written)
         return {**link.facts(), "text": f"{name} is copied from {source}"}
 
     async def _wait_begun(self, name: str, link: CopyLink) -> None:

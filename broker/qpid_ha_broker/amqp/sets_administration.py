@@ -1,0 +1,75 @@
+"""Reads and commands on all sets that a broker hosts: queues are looked for in all of them, exchanges are in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Protocol
+
+from qpid_ha_broker.amqp.hosted_set import HostedSet
+from qpid_ha_broker.model.administration import Administration, Done, Facts, Pending
+
+
+class HostedSets(Protocol):
+    """The sets of a broker."""
+
+    @property
+    def sets(self) -> Mapping[str, HostedSet]:
+        """By name, `default` first."""
+
+    @property
+    def default(self) -> HostedSet:
+        """The one that has all exchanges and bindings, and the queues that are made without saying where."""
+
+
+class SetsAdministration(Administration):
+    """As `Administration`, of all hosted sets; what is new, and all exchanges and bindings, is of `default`."""
+
+    def __init__(self, hosted: HostedSets) -> None:
+        super().__init__(hosted.default.resources, hosted.default.configuration)
+        self._hosted = hosted
+
+    def of_queue(self, name: object) -> Administration:
+        """That of the set with a queue of that name; that of `default` where there is none."""
+        default = self._hosted.default
+        if not default.administration.has_queue(name):
+            for hosted in self._hosted.sets.values():
+                if hosted.administration.has_queue(name):
+                    hosted.touch()  # what is asked for may change something
+                    return hosted.administration
+        return default.administration
+
+    def queues(self, start: int = 0) -> Iterator[Facts]:
+        """As `Administration.queues`, set by set."""
+        found = []
+        for hosted in self._hosted.sets.values():
+            count = hosted.administration.queue_count
+            if start < count:
+                found.append(hosted.administration.queues(start))
+            start = max(start - count, 0)
+        return chain.from_iterable(found)
+
+    @property
+    def queue_count(self) -> int:
+        """How many queues there are."""
+        return sum(hosted.administration.queue_count for hosted in self._hosted.sets.values())
+
+    def queue(self, name: object) -> Facts:
+        """As `Administration.queue`."""
+        return self.of_queue(name).queue(name)
+
+    def has_queue(self, name: object) -> bool:
+        """As `Administration.has_queue`."""
+        return self.of_queue(name).has_queue(name)
+
+    def update_queue(self, name: object, arguments: object = None, most_moved: int | None = None) -> Done[Facts]:
+        """As `Administration.update_queue`."""
+        return self.of_queue(name).update_queue(name, arguments, most_moved)
+
+    def delete_queue(self, name: object, if_empty: object = False, if_unused: object = False) -> Pending[Facts]:
+        """As `Administration.delete_queue`."""
+        return self.of_queue(name).delete_queue(name, if_empty, if_unused)
+
+    def purge_queue(self, name: object) -> Pending[int]:
+        """As `Administration.purge_queue`."""
+        return self.of_queue(name).purge_queue(name)
