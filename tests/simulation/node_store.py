@@ -27,7 +27,7 @@ from qpid_ha_broker.server.store_appender import JournalAppender
 from qpid_ha_broker.server.store_checkpoint import Checkpoints, CheckpointWriter
 from qpid_ha_broker.server.store_folding import Folding
 from qpid_ha_broker.server.store_recovery import StoreFiles
-from qpid_ha_broker.server.store_writer import Job, JournalPiece, StoreWriter
+from qpid_ha_broker.server.store_writer import Job, JournalPiece, JournalWriter
 from qpid_ha_broker.store.bodies import Bodies
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import FULL
@@ -107,7 +107,7 @@ class Process(NamedTuple):
 
 
 class SimulatedWriter:
-    """The same promise as `StoreWriter`: `synced` names only pieces that are on disk, and with each all before it."""
+    """The same promise as `JournalWriter`: `synced` names only pieces that are on disk, and with each all before it."""
 
     def __init__(self, journal: Journal, listener: SimulatedStore, machine: Machine, process: Process) -> None:
         self._journal = journal
@@ -195,7 +195,7 @@ class SimulatedStore(Store):
     """The broker's store, but for threads, processes and the loop."""
 
     def __init__(self, machine: Machine, process: Process, name: str) -> None:
-        super().__init__(Path(name), StoreSettings(segment_bytes=machine.segment_bytes), name, machine.disk)
+        super().__init__(Path(name), SET, StoreSettings(segment_bytes=machine.segment_bytes), name, disk=machine.disk)
         self._machine = machine
         self._process = process
 
@@ -210,7 +210,7 @@ class SimulatedStore(Store):
     def start(self, listener: StoreListener, pager: Pager | None = None) -> None:
         journal = self.files.journal
         self.simulated_writer = SimulatedWriter(journal, self, self._machine, self._process)
-        writer: StoreWriter = self.simulated_writer  # type: ignore[assignment]
+        writer: JournalWriter = self.simulated_writer  # type: ignore[assignment]
         appender = JournalAppender(journal, writer, self._progress, self.files.begins_after)
         checkpoints = SimulatedCheckpoints(
             self.files, appender, self._sets, self._drop_before, self._soon, self._process.note

@@ -8,7 +8,7 @@ from pathlib import Path
 from model_support import TextReader
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
-from qpid_ha_broker.model.log import LogBatch
+from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.store.files import LocalDisk
@@ -28,7 +28,7 @@ class Listener:
 
 async def life(directory: Path, cluster: str, *events: ev.Event) -> None:
     """A process of a broker that belongs to `cluster`, which writes these; it does not end in order."""
-    store, resources = Store(directory, StoreSettings(), "alpha"), Resources(TextReader())
+    store, resources = Store(directory, DEFAULT_SET, StoreSettings(), "alpha"), Resources(TextReader())
     found = store.recover(resources.sets, apply_all=False)
     store.start(Listener())
     store.describe(cluster=cluster)

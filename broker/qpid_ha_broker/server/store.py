@@ -1,6 +1,6 @@
-"""A broker's store, as the loop sees it: what is given to it, and up to where it is on disk.
+"""The store of one resource set, as the loop sees it: what is given to it, and up to where it is on disk.
 
-The loop hands over what each turn wrote and goes on; `StoreWriter` does the rest on its thread. Both logs go into one
+The loop hands over what each turn wrote and goes on; `StoreWriter` does the rest on its threads. Both logs go into one
 journal (`JournalAppender`), and who waits is told once a sync covers it (`SyncProgress`). What nobody asked to keep is
 left out, and waits only for what came before it.
 """
@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.model.local_log import LocalPart
 from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.model.resource_set import ResourceSets
@@ -24,7 +25,7 @@ from qpid_ha_broker.server.store_folding import Folding
 from qpid_ha_broker.server.store_progress import SyncProgress
 from qpid_ha_broker.server.store_recovery import StoreFiles, StoreRecovery
 from qpid_ha_broker.server.store_status import JournalIdentity
-from qpid_ha_broker.server.store_writer import StoreWriter
+from qpid_ha_broker.server.store_writer import JournalWriter, StoreWriter
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.recovery import Progress, Recovered
@@ -49,13 +50,27 @@ class StoreListener(Protocol):
 class Store:
     """The promise: `persisted` names only what survives a power cut, or never has to; in order, with all before it."""
 
-    def __init__(self, directory: Path, settings: StoreSettings, name: str, disk: Disk | None = None) -> None:
-        self.directory = directory / DEFAULT_SET
+    def __init__(
+        self,
+        directory: Path,
+        set_name: str,
+        settings: StoreSettings,
+        name: str,
+        writer: StoreWriter | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        """`directory`: the broker's data directory; `name`: the broker's. `writer`: of all its sets; None: one of its
+        own. `disk`: instead of the set's directory, for tests. Raises ValueError for what cannot be a set's name."""
+        problem = set_name_problem(set_name)
+        if problem is not None:
+            raise ValueError(problem)
+        self.directory = directory / set_name
         self.settings = settings
         self.health = "ok"
         """`ok`, `full` while the disk has no room or the process no descriptor, `failed` once nothing can be kept."""
         self.is_started = False
-        self._recovery = StoreRecovery(self.directory, settings, name, disk)
+        self._threads = StoreWriter() if writer is None else writer
+        self._recovery = StoreRecovery(self.directory, set_name, settings, name, disk)
         self._progress = SyncProgress()
         self._journal_end = (0, 0)
         """Of a journal that has ended: number of the last segment, and its bytes."""
@@ -63,7 +78,7 @@ class Store:
         """Since `recover`."""
         self._sets: ResourceSets
         # Since `start`:
-        self.writer: StoreWriter
+        self.writer: JournalWriter
         self.appender: JournalAppender
         self.checkpoints: Checkpoints
         self._identity: JournalIdentity
@@ -86,12 +101,11 @@ class Store:
     def start(self, listener: StoreListener, pager: Pager | None = None) -> None:
         """Begin to write; the loop runs. `pager`: has to know of each file that comes or goes."""
         loop, journal = asyncio.get_running_loop(), self.files.journal
-        writer = StoreWriter(journal, self, loop)
+        writer = self._threads.open(journal, self, loop)
         appender = JournalAppender(journal, writer, self._progress, self.files.begins_after)
         folding = Folding(writer, journal, self.directory, loop, pager)
         checkpoints = Checkpoints(self.files, appender, self._sets, folding.drop_before, loop.call_soon)
         self._begin(listener, appender, checkpoints, folding)
-        writer.start()
 
     def _begin(
         self, listener: StoreListener, appender: JournalAppender, checkpoints: Checkpoints, folding: Folding
@@ -213,4 +227,4 @@ def make_store(settings: BrokerSettings) -> Store | None:
     """The store that these settings ask for."""
     if settings.data_dir is None or not settings.has_store:
         return None
-    return Store(settings.data_dir, settings.store, settings.name)
+    return Store(settings.data_dir, DEFAULT_SET, settings.store, settings.name)

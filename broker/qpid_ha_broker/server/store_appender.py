@@ -11,7 +11,7 @@ from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.model.local_log import LocalPart
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.server.store_progress import SyncProgress
-from qpid_ha_broker.server.store_writer import JournalPiece, StoreWriter
+from qpid_ha_broker.server.store_writer import JournalPiece, JournalWriter
 from qpid_ha_broker.store.blocks import BlockKind
 from qpid_ha_broker.store.journal import Journal
 from qpid_ha_broker.store.segment import SegmentEnd
@@ -39,7 +39,9 @@ class JournalAppender:
     All on the loop's thread. `begins_after`: how far both logs, and what is committed, went when it was opened.
     """
 
-    def __init__(self, journal: Journal, writer: StoreWriter, progress: SyncProgress, begins_after: SegmentEnd) -> None:
+    def __init__(
+        self, journal: Journal, writer: JournalWriter, progress: SyncProgress, begins_after: SegmentEnd
+    ) -> None:
         self.writer = writer
         """Where work with files is done in order, when all pieces before it are on disk."""
         self.replicated = AppendedLog(begins_after.last_lsn)

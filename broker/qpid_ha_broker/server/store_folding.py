@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from qpid_ha_broker.server.pager import Pager
-from qpid_ha_broker.server.store_writer import StoreWriter
+from qpid_ha_broker.server.store_writer import JournalWriter
 from qpid_ha_broker.store.journal import ClosedSegment, Journal
 from qpid_ha_broker.store.layout import segment_path, snapshot_path
 
@@ -30,7 +30,7 @@ class Folding:
 
     def __init__(
         self,
-        writer: StoreWriter,
+        writer: JournalWriter,
         journal: Journal,
         directory: Path,
         loop: asyncio.AbstractEventLoop,

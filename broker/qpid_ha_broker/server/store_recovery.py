@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.resource_set import ResourceSets
@@ -16,6 +16,7 @@ from qpid_ha_broker.store.bodies import Bodies
 from qpid_ha_broker.store.errors import StoreDamaged, StoreError
 from qpid_ha_broker.store.files import Disk, LocalDisk
 from qpid_ha_broker.store.journal import ClosedSegment, Journal, tied
+from qpid_ha_broker.store.layout import SEGMENTS
 from qpid_ha_broker.store.recovery import Progress, Recovered, recover
 from qpid_ha_broker.store.segment import SegmentEnd
 from qpid_ha_broker.store.status import Status
@@ -24,6 +25,10 @@ from qpid_ha_broker.store.unloading import Unloading
 from qpid_ha_config.settings import StoreSettings
 
 log = logging.getLogger("store")
+
+
+FIRST_SEGMENT_BYTES: Final = 256 * 1024
+"""Of a set other than `default`: it grows with what is written, and a thousand idle ones take 256 MiB."""
 
 
 class StoreFiles(NamedTuple):
@@ -45,11 +50,17 @@ class StoreRecovery:
     Blocks. `disk`: instead of the directory, for tests.
     """
 
-    def __init__(self, directory: Path, settings: StoreSettings, name: str, disk: Disk | None) -> None:
+    def __init__(self, directory: Path, set_name: str, settings: StoreSettings, name: str, disk: Disk | None) -> None:
         self._directory = directory
+        self._set_name = set_name
         self._settings = settings
         self._name = name
         self._disk = disk
+
+    @property
+    def _is_first(self) -> bool:
+        """There is one of these in a broker, and there may be a thousand others, most of them idle."""
+        return self._set_name == DEFAULT_SET
 
     def run(self, sets: ResourceSets, apply_all: bool, show: Progress) -> tuple[Recovered, StoreFiles]:
         """Fill `sets`, which are new, and begin. Raises StoreError or OSError with a text for an operator.
@@ -59,7 +70,7 @@ class StoreRecovery:
         directory = self._directory
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            disk = self._disk or LocalDisk(directory)
+            disk = self._disk or LocalDisk(directory, None if self._is_first else (SEGMENTS,))
             bodies = Bodies(disk)
             found = self._read(disk, sets, apply_all, show, bodies)
             return found, self.begin(disk, bodies, found)
@@ -94,7 +105,9 @@ class StoreRecovery:
 
     def begin(self, disk: Disk, bodies: Bodies, found: Recovered) -> StoreFiles:
         """From here on the store is in use: STATUS says so, and a new segment takes what comes. Raises OSError."""
-        before = found.status or Status("", self._name, DEFAULT_SET)
+        before = found.status or Status("", self._name, self._set_name)
+        if before.set != self._set_name:
+            raise StoreError(f"it is the store of the resource set {before.set}: give its directory that name again")
         status = StoreStatus(disk, before)
         status.change(broker=self._name, clean="", journal_end=None, last_lsn=0, local_lsn=0)
         status.write()
@@ -108,6 +121,7 @@ class StoreRecovery:
             previous_bytes=found.previous_bytes,
             clock=_now_ms,
             segment_bytes=self._settings.segment_bytes,
+            first_segment_bytes=None if self._is_first else FIRST_SEGMENT_BYTES,
             closed=_closed(found),
             status=status,
         )

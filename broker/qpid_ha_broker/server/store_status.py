@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.server.store_appender import JournalAppender
 from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.journal import Identity, Journal
@@ -58,7 +57,7 @@ def journal_identity(status: Status, last_lsn: int) -> Identity:
 
     Who has written nothing yet may still become part of another cluster.
     """
-    return Identity(status.cluster if last_lsn else "", status.broker, DEFAULT_SET)
+    return Identity(status.cluster if last_lsn else "", status.broker, status.set)
 
 
 class JournalIdentity:

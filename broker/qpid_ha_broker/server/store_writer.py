@@ -1,9 +1,19 @@
-"""The thread that writes: the loop never waits for a disk, and a disk never waits for the loop.
+"""The threads that write: the loop never waits for a disk, a disk never waits for the loop, and no set for another.
 
 What was appended while a write and its sync were under way goes with the next ones, however much it is, and after each
 sync the loop is told up to where everything is on disk. So the fewer syncs the disk allows, the more each covers.
 
-The loop lets go of the interpreter whenever it looks for input, so this thread gets it often enough: with Python's
+One thread, the writer's, serves the journals of all sets of a broker. Who does what:
+
+1. One journal is open: that thread does everything itself, as if there were no others.
+2. Several have something to write: their groups are shared out among that thread and a few more, so that their syncs
+   run at the same time and all together take little longer than one.
+3. Work that takes longer than a sync (a job, the next segment, a spare one) never runs on the writer's thread while
+   other journals are open, and never on all of the others: there is always somebody for a short write.
+4. A journal has one thread at a time. What comes for it meanwhile waits for that one to come back.
+5. Where there is no room, that journal waits, and is tried again; the others go on.
+
+The loop lets go of the interpreter whenever it looks for input, so these threads get it often enough: with Python's
 switch interval of 5 ms confirmations come neither later nor fewer than with a tenth or a fiftieth of it.
 """
 
@@ -12,8 +22,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, Protocol
 
@@ -30,6 +43,10 @@ RETRY_S: Final = 0.5
 """Between two attempts to write to a full disk."""
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """What one sync carries at most, so that confirmations come in portions that clients can follow."""
+HELPERS_MAX: Final = 15
+"""Threads beside the writer's own, which come when they are first needed."""
+LONG_WORK_MAX: Final = 11
+"""So many of them do what takes longer than a sync."""
 
 
 class JournalPiece(NamedTuple):
@@ -64,29 +81,53 @@ class WriterListener(Protocol):
         """Nothing is written any more, and what of the last pieces is on disk nobody knows."""
 
 
-class StoreWriter:
-    """The promise: `synced` names only pieces that are on disk, and with each all before it."""
+class Outcome(Enum):
+    """What came of a thread's work on a journal."""
 
-    def __init__(self, journal: Journal, listener: WriterListener, loop: asyncio.AbstractEventLoop) -> None:
+    DONE = "done"
+    SHORTAGE = "shortage"
+    """There is no room, or no descriptor: the same again later."""
+    ENDED = "ended"
+    """It was the last, in order or not."""
+
+
+class JournalWriter:
+    """The promise: `synced` names only pieces that are on disk, and with each all before it of this journal.
+
+    Made by `StoreWriter.open`.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        listener: WriterListener,
+        loop: asyncio.AbstractEventLoop,
+        schedule: Callable[[JournalWriter], None],
+    ) -> None:
         self._journal = journal
         self._listener = listener
         self._loop = loop
-        self._items: SimpleQueue[JournalPiece | Job | None] = SimpleQueue()
+        self._schedule = schedule
+        self._given: deque[JournalPiece | Job | None] = deque()
+        self.is_scheduled = False
+        """The writer's thread will look at what was given. Set on the loop, cleared before that look."""
+        self.is_busy = self.is_due = False
+        """For the writer's thread: another one works on it; and more has come since that began."""
         self._staged_ticket = 0
         self._given_bytes = self._written_bytes = 0
-        """Each is changed by one thread only."""
+        """Each is changed by one thread only, as are these."""
+        self._jobs_given = self._jobs_done = 0
         self._is_full = False
-        self._give_up = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="store writer", daemon=True)
+        self.is_given_up = False
+        """The broker ends, and does not wait any longer."""
+        self.ended = threading.Event()
 
-    def start(self) -> None:
-        """Begin to write."""
-        self._thread.start()
+    # --- on the loop
 
     def append(self, piece: JournalPiece) -> None:
-        """Have `piece` written. From the loop only."""
+        """Have `piece` written."""
         self._given_bytes += BLOCK_HEADER_BYTES + len(piece.data)
-        self._items.put(piece)
+        self._give(piece)
 
     @property
     def waiting_bytes(self) -> int:
@@ -94,88 +135,101 @@ class StoreWriter:
         return self._given_bytes - self._written_bytes
 
     def run(self, action: Callable[[], object], done: Callable[[], None] = lambda: None) -> None:
-        """Have `action` done on the thread once all before is on disk, and `done` on the loop after it."""
-        self._items.put(Job(action, done))
+        """Have `action` done on a thread once all before is on disk, and `done` on the loop after it."""
+        self._jobs_given += 1
+        self._give(Job(action, done))
+
+    def _give(self, item: JournalPiece | Job | None) -> None:
+        self._given.append(item)
+        if not self.is_scheduled:
+            self.is_scheduled = True
+            self._schedule(self)
 
     def finish(self, timeout_s: float) -> bool:
         """Do all that was asked, and end; blocks. Whether that was possible in time: a full disk may last."""
-        self._items.put(None)
-        self._thread.join(timeout_s)
-        ended = not self._thread.is_alive()
-        self._give_up.set()
-        self._thread.join(RETRY_S * 4)
-        return ended
+        self._jobs_given += 1
+        self._give(None)
+        in_time = self.ended.wait(timeout_s)
+        if not in_time:
+            self.is_given_up = True
+            self._schedule(self)
+            self.ended.wait(RETRY_S * 4)
+        return in_time
 
-    # --- on the thread
+    # --- on the thread that has it
 
-    def _run(self) -> None:
+    @property
+    def is_long(self) -> bool:
+        """Whether what waits may take longer than a write and a sync."""
+        return self._jobs_given != self._jobs_done or self.waiting_bytes > self._journal.room_bytes
+
+    def write_given(self) -> Outcome:
+        """Do all that was given up to now. What a full disk left undone is done by the next call."""
+        return self._outcome_of(lambda: self._write_given(with_jobs=True))
+
+    def write_pieces(self) -> Outcome:
+        """The same up to the first job."""
+        return self._outcome_of(lambda: self._write_given(with_jobs=False))
+
+    def rest(self) -> Outcome:
+        """Nothing came for a while: do what can be done beside."""
+        return self._outcome_of(self._rest)
+
+    def fail(self, text: str) -> None:
+        """Tell that nothing is written any more."""
+        self._tell(self._listener.failed, text)
+
+    def _outcome_of(self, work: Callable[[], Outcome]) -> Outcome:
         try:
-            while self._write_next():
-                pass
-        except _GivenUpError:
-            pass
+            return work()
         except (OSError, StoreError) as error:
-            self._tell(self._listener.failed, str(error))
+            if isinstance(error, OSError) and error.errno in FULL:
+                self._show_full(error)
+                return Outcome.SHORTAGE
+            self.fail(str(error))
         except Exception as error:
             log.exception("a bug: %s", error)
-            self._tell(self._listener.failed, f"a bug in the store ({type(error).__name__}); the log has it")
+            self.fail(f"a bug in the store ({type(error).__name__}); the log has it")
+        return Outcome.ENDED
 
-    def _write_next(self) -> bool:
-        """One group. False: that was the last."""
-        items = self._take()
-        goes_on = True
-        for item in items:
+    def _write_given(self, with_jobs: bool) -> Outcome:
+        given = self._given
+        for _ in range(len(given)):
+            item = given[0]
             if isinstance(item, JournalPiece):
                 self._journal.stage(*item[1:])
                 self._staged_ticket = item.ticket
+                given.popleft()
                 if self._journal.staged_bytes > GROUP_BYTES:
                     self._sync()
                 continue
             self._sync()
+            if not with_jobs:
+                break  # it came since somebody looked, and whoever gave it has said so
             if item is None:
-                goes_on = False
-            else:
-                self._insist(item.action)
-                self._tell(item.done)
+                return Outcome.ENDED
+            item.action()
+            self._show_full(None)
+            given.popleft()
+            self._jobs_done += 1
+            self._tell(item.done)
         self._sync()
-        return goes_on
+        return Outcome.DONE
 
-    def _take(self) -> list[JournalPiece | Job | None]:
-        """All that waits; while there is nothing, what can be done beside."""
-        try:
-            items = [self._items.get(timeout=IDLE_S)]
-        except Empty:
-            if not self._journal.is_dead:
-                self._journal.mark()
-                self._journal.prepare_spare()
-            items = [self._items.get()]
-        with suppress(Empty):
-            for _ in range(self._items.qsize()):
-                items.append(self._items.get_nowait())
-        return items
+    def _rest(self) -> Outcome:
+        if not self._journal.is_dead:
+            self._journal.mark()
+            self._journal.prepare_spare()
+        return Outcome.DONE
 
     def _sync(self) -> None:
         if self._journal.is_dead or not self._journal.staged_bytes:
             return
         ticket, length = self._staged_ticket, self._journal.staged_bytes
-        self._insist(self._journal.flush)
+        self._journal.flush()
+        self._show_full(None)
         self._written_bytes += length
         self._tell(self._listener.synced, ticket)
-
-    def _insist(self, action: Callable[[], object]) -> None:
-        """Do it, again and again while there is no room or no descriptor: what waits is neither lost nor confirmed."""
-        while True:
-            try:
-                action()
-            except OSError as error:
-                if error.errno not in FULL:
-                    raise
-                self._show_full(error)
-                if self._give_up.wait(RETRY_S):
-                    raise _GivenUpError from None
-            else:
-                self._show_full(None)
-                return
 
     def _show_full(self, shortage: OSError | None) -> None:
         if self._is_full is not (shortage is not None):
@@ -187,5 +241,233 @@ class StoreWriter:
             self._loop.call_soon_threadsafe(what, *arguments)
 
 
-class _GivenUpError(Exception):
-    """The broker ends, and the disk is still full."""
+class _Work(Enum):
+    """What a thread is to do with a journal."""
+
+    PIECES = "pieces"
+    """A write and a sync."""
+    ALL = "all"
+    REST = "rest"
+
+
+class _Batch(NamedTuple):
+    """The same work on some journals, one after the other."""
+
+    writers: Sequence[JournalWriter]
+    work: _Work
+
+    @property
+    def is_long(self) -> bool:
+        """It may take longer than a sync."""
+        return self.work is not _Work.PIECES
+
+    def do(self) -> list[Outcome]:
+        """What came of each."""
+        match self.work:
+            case _Work.PIECES:
+                return [writer.write_pieces() for writer in self.writers]
+            case _Work.ALL:
+                return [writer.write_given() for writer in self.writers]
+            case _Work.REST:
+                return [writer.rest() for writer in self.writers]
+
+
+class _BatchDone(NamedTuple):
+    """A helper has come back."""
+
+    batch: _Batch
+    outcomes: list[Outcome]
+
+
+class StoreWriter:
+    """The promise: each journal that is open is written by one thread at a time, and none waits for another's room.
+
+    The threads begin with the first journal that is opened, and end with the last.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[JournalWriter, None] = {}
+        self._thread: threading.Thread | None = None
+        """These two change with the lock held."""
+        self._news: SimpleQueue[JournalWriter | _BatchDone] = SimpleQueue()
+        self._batches: SimpleQueue[_Batch | None] = SimpleQueue()
+        # For the writer's thread alone:
+        self._unmarked: dict[JournalWriter, float] = {}
+        """Journals whose last group has no mark behind it, and since when they are idle; the longest first."""
+        self._retry_at: dict[JournalWriter, float] = {}
+        """Those that lack room."""
+        self._long_waiting: deque[_Batch] = deque()
+        self._helpers = self._helpers_busy = self._long_running = 0
+
+    def open(self, journal: Journal, listener: WriterListener, loop: asyncio.AbstractEventLoop) -> JournalWriter:
+        """Serve `journal` until its `finish`; `listener` hears of it on `loop`."""
+        writer = JournalWriter(journal, listener, loop, self._news.put)
+        with self._lock:
+            self._open[writer] = None
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="store writer", daemon=True)
+                self._thread.start()
+        return writer
+
+    # --- the writer's thread
+
+    def _run(self) -> None:
+        try:
+            while not self._has_ended():
+                self._turn()
+        except Exception as error:
+            log.exception("a bug: %s", error)
+            with self._lock:
+                writers, self._open, self._thread = list(self._open), {}, None
+            for writer in writers:
+                writer.fail(f"a bug in the store ({type(error).__name__}); the log has it")
+                writer.ended.set()
+
+    def _has_ended(self) -> bool:
+        """Whether no journal is open any more; the helpers are dismissed then."""
+        with self._lock:
+            if self._open:
+                return False
+            self._thread = None
+        for _ in range(self._helpers):
+            self._batches.put(None)
+        self._helpers = 0
+        return True
+
+    def _turn(self) -> None:
+        """Wait for news, and do or hand out what they ask for."""
+        ready = self._receive()
+        if ready:
+            self._hand_out(ready)
+        if not self._retry_at and not self._unmarked:
+            return
+        now = time.monotonic()
+        for writer in [writer for writer, at in self._retry_at.items() if at <= now]:
+            del self._retry_at[writer]
+            self._hand_out([writer])
+        while self._unmarked:
+            writer, since = next(iter(self._unmarked.items()))
+            if since + IDLE_S > now:
+                break
+            del self._unmarked[writer]
+            self._do_long(_Batch((writer,), _Work.REST))
+
+    def _receive(self) -> list[JournalWriter]:
+        """The journals that have something to do and no thread; waits until there may be one, or it is time."""
+        ready: dict[JournalWriter, None] = {}
+        try:
+            news = self._news.get(timeout=self._patience_s())
+            while True:
+                if isinstance(news, JournalWriter):
+                    news.is_scheduled = False
+                    self._look_at(news, ready)
+                else:
+                    self._come_back(news, ready)
+                news = self._news.get_nowait()
+        except Empty:
+            return list(ready)
+
+    def _patience_s(self) -> float | None:
+        """How long news are waited for; None: for ever."""
+        times = list(self._retry_at.values())
+        if self._unmarked:
+            times.append(next(iter(self._unmarked.values())) + IDLE_S)
+        return max(min(times) - time.monotonic(), 0.0) if times else None
+
+    def _look_at(self, writer: JournalWriter, ready: dict[JournalWriter, None]) -> None:
+        """Something was given to it, or it is given up."""
+        if writer.is_busy:
+            writer.is_due = True
+        elif writer not in self._retry_at:
+            ready[writer] = None
+        elif writer.is_given_up:
+            self._settle(writer, Outcome.ENDED)
+
+    def _come_back(self, done: _BatchDone, ready: dict[JournalWriter, None]) -> None:
+        """A helper has: what came for its journals meanwhile has its turn."""
+        batch, outcomes = done
+        self._helpers_busy -= 1
+        self._long_running -= batch.is_long
+        self._settle_all(batch, outcomes)
+        for writer, outcome in zip(batch.writers, outcomes, strict=True):
+            if writer.is_due and outcome is Outcome.DONE:
+                ready[writer] = None
+            writer.is_busy = writer.is_due = False
+        while self._long_waiting and self._may_send_long:
+            self._send(self._long_waiting.popleft())
+
+    def _settle_all(self, batch: _Batch, outcomes: Sequence[Outcome]) -> None:
+        for writer, outcome in zip(batch.writers, outcomes, strict=True):
+            if outcome is not Outcome.DONE or batch.work is not _Work.REST:
+                self._settle(writer, outcome)
+
+    def _settle(self, writer: JournalWriter, outcome: Outcome) -> None:
+        """A thread has worked on it."""
+        self._unmarked.pop(writer, None)
+        if outcome is Outcome.DONE:
+            self._unmarked[writer] = time.monotonic()
+        elif outcome is Outcome.SHORTAGE and not writer.is_given_up:
+            self._retry_at[writer] = time.monotonic() + RETRY_S
+        else:
+            self._retry_at.pop(writer, None)
+            with self._lock:
+                self._open.pop(writer, None)
+            writer.ended.set()
+
+    def _hand_out(self, ready: Sequence[JournalWriter]) -> None:
+        """Have each of them written."""
+        if len(self._open) == 1:
+            self._do(_Batch(ready, _Work.ALL))
+            return
+        short: list[JournalWriter] = []
+        for writer in ready:
+            if writer.is_long:
+                self._do_long(_Batch((writer,), _Work.ALL))
+            else:
+                short.append(writer)
+        shares = min(len(short), HELPERS_MAX - self._helpers_busy + 1)
+        for share in range(1, shares):
+            self._send(_Batch(short[share::shares], _Work.PIECES))
+        if shares:
+            self._do(_Batch(short[::shares], _Work.PIECES))
+
+    def _do(self, batch: _Batch) -> None:
+        """On this thread."""
+        self._settle_all(batch, batch.do())
+
+    def _do_long(self, batch: _Batch) -> None:
+        """As soon as there is somebody for it."""
+        if len(self._open) == 1:
+            self._do(batch)
+        elif self._may_send_long:
+            self._send(batch)
+        else:
+            _occupy(batch)
+            self._long_waiting.append(batch)
+
+    @property
+    def _may_send_long(self) -> bool:
+        return self._helpers_busy < HELPERS_MAX and self._long_running < LONG_WORK_MAX
+
+    def _send(self, batch: _Batch) -> None:
+        """To a helper."""
+        _occupy(batch)
+        self._helpers_busy += 1
+        self._long_running += batch.is_long
+        if self._helpers < self._helpers_busy:
+            self._helpers += 1
+            threading.Thread(target=self._help, name=f"store writer {self._helpers}", daemon=True).start()
+        self._batches.put(batch)
+
+    # --- a helper's thread
+
+    def _help(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            self._news.put(_BatchDone(batch, batch.do()))
+
+
+def _occupy(batch: _Batch) -> None:
+    """Nobody else may work on these until it is done."""
+    for writer in batch.writers:
+        writer.is_busy = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import weakref
+from collections.abc import Container
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Protocol
@@ -153,8 +154,11 @@ class LocalFile:
 class LocalDisk:
     """A directory of the machine. Files are for its owner alone, and no link is followed out of it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, kept: Container[str] | None = None) -> None:
+        """`kept`: of these directories a descriptor stays open once they were synced; None: of all. Where there are
+        very many stores, it is kept of those alone whose sync must not fail for want of one."""
         self.root = root
+        self._kept = kept
         self._directories: dict[str, int] = {}
         """Descriptors of those that were synced: a sync that finds none left would be one that failed."""
         weakref.finalize(self, _close_all, self._directories)
@@ -207,7 +211,14 @@ class LocalDisk:
         descriptor = self._directories.get(path)
         if descriptor is None:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-            descriptor = self._directories[path] = os.open(self.root / path, flags)
+            descriptor = os.open(self.root / path, flags)
+            if self._kept is not None and path not in self._kept:
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+                return
+            self._directories[path] = descriptor
         os.fsync(descriptor)
 
     def free_bytes(self) -> int:

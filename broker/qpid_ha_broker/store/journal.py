@@ -81,8 +81,8 @@ class Journal:
     """
 
     def __init__(
-        self, disk: Disk, identity: Identity, segment_bytes: int, clock: Callable[[], int], end: SegmentEnd,
-        status: StatusFile | None,
+        self, disk: Disk, identity: Identity, segment_bytes: int, first_segment_bytes: int, clock: Callable[[], int],
+        end: SegmentEnd, status: StatusFile | None,
     ) -> None:  # fmt: skip
         """Use `begin`."""
         self.generation = 0
@@ -100,6 +100,8 @@ class Journal:
         self._base = 0
         """The newest segment that needs a base, until that is kept; 0: there is none."""
         self._segment_bytes = segment_bytes
+        self._next_bytes = first_segment_bytes
+        """Of the next segment. 0 < it <= _segment_bytes."""
         self._clock = clock
         self._staged: list[Staged] = []
         self._end = end
@@ -122,6 +124,7 @@ class Journal:
         previous_bytes: int,
         clock: Callable[[], int],
         segment_bytes: int = SEGMENT_BYTES,
+        first_segment_bytes: int | None = None,
         needs_base: bool = False,
         closed: Sequence[ClosedSegment] = (),
         status: StatusFile | None = None,
@@ -131,6 +134,8 @@ class Journal:
         `previous_bytes`: where the good blocks of segment number - 1 end; 0: there is none. What recovery read of it
         may have been in the system's memory only; it is put on disk first, so that what is built on it stands.
         `closed`: segments of earlier lives, for `closed_segments`; this life may take back some of what they hold.
+        `first_segment_bytes`: the first one may be smaller, and each that follows one that was full is twice as large,
+        up to `segment_bytes`. No spare is kept for one that is hardly used then.
         `status`: is written before the first group of each segment, so that a segment that is lost is missed.
         """
         for directory in (SEGMENTS, SNAPSHOTS):
@@ -141,7 +146,9 @@ class Journal:
             _settle(disk, number - 1, previous_bytes)
         if disk.exists(SPARE):
             disk.remove(SPARE)  # of an earlier life: what is in it is anybody's guess
-        journal = cls(disk, identity, segment_bytes, clock, SegmentEnd(first_lsn - 1, first_local_lsn - 1, 0), status)
+        first_bytes = min(first_segment_bytes or segment_bytes, segment_bytes)
+        end = SegmentEnd(first_lsn - 1, first_local_lsn - 1, 0)
+        journal = cls(disk, identity, segment_bytes, first_bytes, clock, end, status)
         journal.generation = generation
         journal._closed = list(closed)
         try:
@@ -160,6 +167,11 @@ class Journal:
     def position(self) -> int:
         """How many bytes of it are on disk."""
         return self._segment.position
+
+    @property
+    def room_bytes(self) -> int:
+        """How much still fits into that segment, headers included."""
+        return self._segment.room_bytes
 
     @property
     def is_dead(self) -> bool:
@@ -251,8 +263,10 @@ class Journal:
         with self._writing():
             if self._spare is not None:
                 return False
+            if self._next_bytes < self._segment_bytes and self._segment.room_bytes > self._segment.position:
+                return False  # of a small segment the next one costs little, and may never be needed
             try:
-                self._spare = self._disk.create(SPARE, self._segment_bytes)
+                self._spare = self._disk.create(SPARE, min(self._next_bytes * 2, self._segment_bytes))
             except OSError as error:
                 if error.errno not in FULL:
                     raise
@@ -300,14 +314,16 @@ class Journal:
         return file
 
     def _next_segment(self, needs_base: bool, length: int, last_lsn: int | None = None) -> None:
-        """The room first: when there is none, the old segment goes on."""
-        self._take_spare(length)
+        """The room first: when there is none, the old segment goes on. `length`: for which there was no room in it."""
+        size = min(self._next_bytes * 2, self._segment_bytes) if length else self._next_bytes
+        self._take_spare(length, size)
         old = self._segment
         old.write_end(self._end)
         closed = ClosedSegment(old.number, old.position, self._end.last_lsn)
         if last_lsn is not None:
             self._end = self._end._replace(last_lsn=last_lsn, committed_lsn=0)
         self._start_segment(old.number + 1, old.position, needs_base, length)
+        self._next_bytes = size
         old.close()
         self._note_closed(closed)
 
@@ -316,7 +332,7 @@ class Journal:
         path = segment_path(number)
         if self._disk.exists(path):
             raise StoreError(f"{path} is there already, but should be the next segment: run qpid-ha store check")
-        spare, status = self._take_spare(length), self._status
+        spare, status = self._take_spare(length, self._next_bytes), self._status
         header = FileHeader(
             "journal", *self.identity, number, self.generation, self._end.last_lsn + 1, self._end.local_lsn + 1,
             self._clock(), previous_bytes, needs_base, status.store if status is not None else "",
@@ -331,14 +347,15 @@ class Journal:
         self._sync_names()
         self._note_durable()
 
-    def _take_spare(self, length: int) -> File:
-        """The spare, with room for a group of so many bytes. Raises OSError when the disk is full."""
+    def _take_spare(self, length: int, size: int) -> File:
+        """The spare, with room for a group of `length` bytes; a new one has `size` at least. Raises OSError when the
+        disk is full."""
         needed = FILE_HEADER_BYTES + length + END_ROOM_BYTES
         if self._spare is not None and self._spare.size < needed:
             self._drop_spare()
             self._disk.remove(SPARE)
         if self._spare is None:
-            self._spare = self._disk.create(SPARE, max(self._segment_bytes, needed))
+            self._spare = self._disk.create(SPARE, max(size, needed))
         return self._spare
 
     def _drop_spare(self) -> None:

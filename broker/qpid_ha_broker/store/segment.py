@@ -78,7 +78,12 @@ class Segment:
 
     def has_room(self, length: int) -> bool:
         """Whether a group of so many bytes fits, headers included."""
-        return not self.has_ended and self.position + length + END_ROOM_BYTES <= self.size
+        return not self.has_ended and length <= self.room_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """What a group may have, headers included."""
+        return self.size - self.position - END_ROOM_BYTES
 
     def write_group(self, blocks: Sequence[Staged]) -> None:
         """One write, one sync. When the write fails nothing has changed, and the same may be tried again."""
