@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
+from map_events import map_event
 from model_support import NOW_MS, WITNESS, Core, TextReader, event_of, message
 from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
 from qpid_ha_broker.events.layout import LOCAL_BASE
@@ -113,6 +114,7 @@ class AnyCommands:
         self._count = 0
         common = [self.publish] * 6 + [self.take] * 4 + [self.settle] * 4
         rare = [self.declare, self.delete, self.bind, self.unbind, self.level, self.purge, self.tick, self.transaction]
+        rare.append(self.change_map)
         self._commands: list[Callable[[], object]] = [*common, *rare, self.declare, self.bind, self.transaction]
         core.resources.deduplication.producers = random.choice([2, 3, 10_000])
         core.configuration.declare_exchange("x", "fanout", {})
@@ -175,7 +177,7 @@ class AnyCommands:
             self.core.configuration.delete_queue(self._queue().name)
 
     def bind(self) -> None:
-        for name in self.random.sample(sorted(QUEUES), 3):
+        for name in self.random.sample(sorted({*QUEUES, *self.core.state.map.queues}), 3):
             level = self.random.choice([{}, {}, {"qpid.replicate": "none"}])
             self.core.configuration.bind(self.random.choice("xxy"), name, self.random.choice(["red", "#"]), level)
 
@@ -184,6 +186,10 @@ class AnyCommands:
 
     def level(self) -> None:
         self.core.configuration.update_queue(self._queue().name, {"qpid.replicate": self.random.choice(LEVELS)})
+
+    def change_map(self) -> None:
+        there = self.core.catalog
+        self.core.resources.default.write(map_event(self.random, there.map, {*there.queues, *there.exchanges}))
 
     def purge(self) -> None:
         self.core.purge(self._queue())
@@ -240,6 +246,7 @@ def durable_picture(sets: ResourceSets) -> dict[str, object]:
         "generations": state.generations,
         "in sync": state.in_sync,
         "producers": [each.state.producers.items() for each in sets],
+        "map": list(state.map.events(0)),
     }
 
 

@@ -255,7 +255,7 @@ def _picture(sets: ResourceSets, queues: list[Queue], exchanges: list[Exchange],
     catalog, state = sets.catalog, sets.default.state
 
     def shared(exchange: Exchange) -> list[Binding]:
-        ends = [(binding, catalog.queues_by_id[binding.queue]) for binding in exchange.bindings()]
+        ends = [(binding, catalog.bindable(binding.queue)) for binding in exchange.bindings()]
         return [binding for binding, queue in ends if not is_local_binding(exchange, queue, binding.arguments)]
 
     return {
@@ -269,6 +269,7 @@ def _picture(sets: ResourceSets, queues: list[Queue], exchanges: list[Exchange],
         "generations": state.generations,
         "in sync": state.in_sync,
         "producers": state.producers.items(),
+        "map": list(state.map.events(0)),
     }
 
 

@@ -35,10 +35,10 @@ SET_NAMES = "qpid_ha_broker.events.set_names"  # how a resource set may be calle
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "qpid_ha_broker": (),
     EVENTS: (),
-    CLUSTER: (EVENTS,),
+    CLUSTER: (EVENTS, MODEL),
     MODEL: (EVENTS, MAP),
     AMQP: (EVENTS, MODEL),
-    HA: (EVENTS, MODEL),
+    HA: (EVENTS, MODEL, MAP),
     CONFIG: (*ARGUMENTS, SET_NAMES),
     COORDINATION: (EVENTS, HA, CONFIG),
     STORE: (EVENTS, MODEL, *HISTORY, RECORD),

@@ -44,6 +44,7 @@ _OF_MODEL = {
     errors.NotEnoughReplicas: NOT_ENOUGH_REPLICAS,
     errors.NotPrimary: NOT_ALLOWED,
     errors.QueueLocked: NOT_ALLOWED,
+    errors.OtherSet: NOT_IMPLEMENTED,
 }
 
 

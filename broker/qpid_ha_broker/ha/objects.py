@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
+from qpid_ha_broker.cluster.map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode, encode
 from qpid_ha_broker.events.layout import is_local_lsn
@@ -21,6 +22,8 @@ from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate, repl
 from qpid_ha_broker.model.replication import has_replicated_messages, is_local, is_local_binding
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.state import SetState
+
+_MAP_EVENTS = get_args(ev.MapEvent)
 
 
 class ObjectsError(Exception):
@@ -37,6 +40,7 @@ class Configured(NamedTuple):
     """By exchange, the oldest first."""
     producers: list[tuple[int, ev.ProducerAdvanced]]
     """In the order in which they advanced last."""
+    map: ClusterMap
 
 
 def objects_frame(state: SetState, generation: int, lsn: int) -> Objects:
@@ -59,6 +63,8 @@ def _records(state: SetState, queues: list[Queue], lsn: int) -> Iterator[bytes]:
         yield encode(exchange.id, ev.ExchangeDeclared(exchange.name, exchange.kind, exchange.arguments))
     for queue in queues:
         yield encode(queue.id, ev.QueueDeclared(queue.name, queue.arguments.given))
+    for map_lsn, map_event in state.map.events(lsn):
+        yield encode(map_lsn, map_event)
     for exchange in exchanges:
         for binding in _replicated_bindings(state.catalog, exchange):
             yield encode(lsn, ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments))
@@ -68,11 +74,10 @@ def _records(state: SetState, queues: list[Queue], lsn: int) -> Iterator[bytes]:
 
 def _replicated_bindings(catalog: Catalog, exchange: Exchange) -> list[Binding]:
     """Of a replicated exchange: one to a local queue, or one that was asked to be, is nobody else's business."""
-    queues = catalog.queues_by_id
     return [
         binding
         for binding in exchange.bindings()
-        if not is_local_binding(exchange, queues[binding.queue], binding.arguments)
+        if not is_local_binding(exchange, catalog.bindable(binding.queue), binding.arguments)
     ]
 
 
@@ -81,16 +86,16 @@ def read_objects(frame: Objects) -> Configured:
     records, _, problem = decode(frame.data)
     if problem is not None:
         raise ObjectsError(f"damaged at byte {problem.offset}: {problem.text}")
-    objects = Configured(frame, {}, {}, {}, [])
+    objects = Configured(frame, {}, {}, {}, [], ClusterMap())
     for record in records:
         try:
             _read(objects, record)
-        except (ValueError, ModelError) as error:
+        except (LookupError, ValueError, ModelError) as error:
             raise ObjectsError(f"LSN {record.lsn}: {error}") from error
     unknown = {queue_id for queue_id, _ in frame.used}.union(frame.unreplicated) - objects.queues.keys()
     if unknown:
         raise ObjectsError(f"no queue has the ids {sorted(unknown)[:5]}")
-    if len(_names(objects)) < len(objects.queues) + len(objects.exchanges):
+    if len(_names(objects)) < len(objects.queues) + len(objects.exchanges) + len(objects.map.queues):
         raise ObjectsError("two of them have the same name")
     _check_producers(objects.producers)
     return objects
@@ -106,14 +111,16 @@ def _check_producers(producers: list[tuple[int, ev.ProducerAdvanced]]) -> None:
 
 
 def _names(objects: Configured) -> set[str]:
-    return {event.name for kind in (objects.queues, objects.exchanges) for event in kind.values()}
+    declared = {event.name for kind in (objects.queues, objects.exchanges) for event in kind.values()}
+    return declared.union(objects.map.queues)
 
 
 def _read(objects: Configured, record: LogRecord) -> None:
     lsn, event, _ = record
     if not 0 < lsn <= objects.frame.lsn or is_local_lsn(lsn):
         raise ValueError(f"expected nothing after {objects.frame.lsn}, and nothing local")
-    if not isinstance(event, ev.Bound | ev.ProducerAdvanced) and (lsn in objects.queues or lsn in objects.exchanges):
+    makes_object = isinstance(event, ev.QueueDeclared | ev.ExchangeDeclared | ev.QueuePlaced)
+    if makes_object and (lsn in objects.queues or lsn in objects.exchanges or lsn in objects.map.queues_by_id):
         raise ValueError("expected the id of another object")
     if isinstance(event, ev.QueueDeclared):
         QueueArguments.parse(event.arguments)
@@ -122,7 +129,8 @@ def _read(objects: Configured, record: LogRecord) -> None:
         make_exchange(event.kind, 0, event.name, event.arguments)
         objects.exchanges[lsn] = event
     elif isinstance(event, ev.Bound):
-        if event.queue not in objects.queues or event.exchange not in objects.exchanges:
+        is_queue = event.queue in objects.queues or event.queue in objects.map.queues_by_id
+        if not is_queue or event.exchange not in objects.exchanges:
             raise ValueError(f"a binding from {event.exchange} to {event.queue}, one of which is not here")
         if replication_argument(event.arguments) is Replicate.NONE:
             raise ValueError("a binding that is not replicated")
@@ -131,8 +139,10 @@ def _read(objects: Configured, record: LogRecord) -> None:
         objects.bindings.setdefault(event.exchange, []).append(binding)
     elif isinstance(event, ev.ProducerAdvanced):
         objects.producers.append((lsn, event))
+    elif isinstance(event, _MAP_EVENTS):
+        objects.map.apply(lsn, event)
     else:
-        raise ValueError(f"expected a queue, an exchange, a binding or a producer, found {type(event).__name__}")
+        raise ValueError(f"expected what is no message, found {type(event).__name__}")
 
 
 def make_equal(state: SetState, objects: Configured) -> list[tuple[str, list[Entry]]]:
@@ -149,6 +159,7 @@ def make_equal(state: SetState, objects: Configured) -> list[tuple[str, list[Ent
         if exchange.id not in objects.exchanges:
             catalog.forget_exchange(exchange)
     lost = [(queue.name, _messages(queue)) for queue in _displaced(state, objects)]
+    state.replace_map(objects.map)
     for exchange_id, declared in objects.exchanges.items():
         if exchange_id not in catalog.exchanges_by_id:
             state.apply(exchange_id, declared)

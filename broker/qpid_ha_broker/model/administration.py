@@ -201,7 +201,7 @@ class Administration:
     def binding(self, exchange: object, queue: object, key: object) -> Facts | None:
         """One binding; None when there is none with that key. Raises NotFound when queue or exchange are missing."""
         source = self.configuration.exchange(checked_name(exchange, "exchange"))
-        target = self.configuration.queue(checked_name(queue, "queue"))
+        target = self._catalog.bindable_named(checked_name(queue, "queue"))
         wanted = (target.id, _key(key))
         found = source.binding(*wanted)
         return None if found is None else {"exchange": source.name, **self._binding_facts(found)}
@@ -244,7 +244,8 @@ class Administration:
 
     def _bindings_of(self, exchange: Exchange, start: int = 0) -> Iterator[Facts]:
         there = exchange.bindings()[start:]
-        return (self._binding_facts(binding) for binding in there if binding.queue in self._catalog.queues_by_id)
+        ids, placed = self._catalog.queues_by_id, self._catalog.map.queues_by_id
+        return (self._binding_facts(each) for each in there if each.queue in ids or each.queue in placed)
 
     @staticmethod
     def _exchange_outline(exchange: Exchange) -> Facts:
@@ -252,7 +253,7 @@ class Administration:
         return {"name": exchange.name, "kind": exchange.kind.value, "arguments": arguments, "bindings": len(exchange)}
 
     def _binding_facts(self, binding: Binding) -> Facts:
-        queue = self._catalog.queues_by_id[binding.queue]
+        queue = self._catalog.bindable(binding.queue)
         return {"queue": queue.name, "key": binding.key, "arguments": dict(binding.arguments)}
 
 

@@ -7,8 +7,10 @@ of another. Each set changes this by the events of its own log alone: see `state
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from qpid_ha_broker.model.errors import NotFound
+from qpid_ha_broker.cluster.map import ClusterMap, PlacedQueue
+from qpid_ha_broker.model.errors import NotFound, OtherSet
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.headers import MessageHeaders
 from qpid_ha_broker.model.paged import Body
@@ -18,6 +20,14 @@ from qpid_ha_broker.model.work import WorkQueue
 
 MESSAGE_OVERHEAD = 300
 """Bytes that a queued message takes besides its payload: docs/performance.md has the measurement."""
+
+
+class Destinations(NamedTuple):
+    """Where a message goes that came to an exchange."""
+
+    queues: tuple[Queue, ...]
+    placed: tuple[PlacedQueue, ...]
+    """Queues of other sets."""
 
 
 class Catalog:
@@ -31,6 +41,8 @@ class Catalog:
         self.exchanges: dict[str, Exchange] = {}
         self.queues_by_id: dict[int, Queue] = {}
         self.exchanges_by_id: dict[int, Exchange] = {}
+        self.map = ClusterMap()
+        """State of `default`: it has the names of the queues of other sets, to which exchanges may lead."""
         self.headers = MessageHeaders()
         self.memory_bytes = 0
         """What the messages take, roughly: payloads but those on disk alone, and the overhead of each.
@@ -70,6 +82,18 @@ class Catalog:
         if queue.messages.count:
             self.garbage.add(queue.messages.dismantle())
 
+    def bindable(self, queue_id: int) -> Queue | PlacedQueue:
+        """What a binding leads to that names this id. Raises KeyError."""
+        queue = self.queues_by_id.get(queue_id)
+        return self.map.queues_by_id[queue_id] if queue is None else queue
+
+    def bindable_named(self, name: str) -> Queue | PlacedQueue:
+        """The queue of that name, in whichever set. Raises NotFound."""
+        queue = self.queues.get(name) or self.map.queues.get(name)
+        if queue is None:
+            raise NotFound(f"there is no queue {name}")
+        return queue
+
     def unbind_everywhere(self, queue_id: int) -> None:
         """No binding leads to what had that id."""
         for exchange in self.exchanges.values():
@@ -103,7 +127,8 @@ class Catalog:
     def route(self, exchange: Exchange, key: str, properties: Callable[[], Mapping[str, object]]) -> tuple[Queue, ...]:
         """The queues for a message; those of the alternate exchange when the exchange itself has none.
 
-        Raises NotFound for an exchange that was deleted after the caller had found it.
+        Raises NotFound for an exchange that was deleted after the caller had found it, and OtherSet for one that leads
+        to queues of other sets, too: see `destinations`.
         """
         if exchange.id not in self.exchanges_by_id:
             raise NotFound(f"exchange {exchange.name} was deleted")
@@ -119,7 +144,33 @@ class Catalog:
         try:
             return tuple([by_id[queue_id] for queue_id in ids])
         except KeyError:
+            placed = self._placed(ids)
+            if placed:
+                raise OtherSet(
+                    f"the message would go to queue {placed[0].name} of resource set {placed[0].set}, too, and what was"
+                    " asked stays within one set"
+                ) from None
             return tuple([by_id[queue_id] for queue_id in ids if queue_id in by_id])
+
+    def destinations(
+        self, exchange: Exchange, key: str, properties: Callable[[], Mapping[str, object]]
+    ) -> Destinations:
+        """As `route`, with the queues of other sets. Raises NotFound."""
+        if exchange.id not in self.exchanges_by_id:
+            raise NotFound(f"exchange {exchange.name} was deleted")
+        found = self._destinations(exchange.route(key, properties))
+        if not any(found):
+            alternate = self.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
+            found = self._destinations(alternate.route(key, properties)) if alternate is not None else found
+        return found
+
+    def _destinations(self, ids: tuple[int, ...]) -> Destinations:
+        by_id = self.queues_by_id
+        return Destinations(tuple([by_id[queue_id] for queue_id in ids if queue_id in by_id]), self._placed(ids))
+
+    def _placed(self, ids: tuple[int, ...]) -> tuple[PlacedQueue, ...]:
+        placed = self.map.queues_by_id
+        return tuple([placed[queue_id] for queue_id in ids if queue_id in placed])
 
     # --- messages of a queue, and the memory that they take
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from qpid_ha_broker.cluster.map import PlacedQueue
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
@@ -96,7 +97,9 @@ class Configuration:
     def queue(self, name: str) -> Queue:
         """Raises NotFound."""
         if name not in self._catalog.queues:
-            raise NotFound(f"there is no queue {name}")
+            placed = self._catalog.map.queues.get(name)
+            where = "" if placed is None else f" in this resource set: it is in {placed.set}"
+            raise NotFound(f"there is no queue {name}{where}")
         return self._catalog.queues[name]
 
     def exchange(self, name: str) -> Exchange:
@@ -119,7 +122,7 @@ class Configuration:
         self._check_new_name(name)
         self._check_set(parsed)
         if parsed.alternate_exchange:
-            self.exchange(parsed.alternate_exchange)
+            self._check_dead_letters(self.exchange(parsed.alternate_exchange))
         level = queue_level(parsed, self.replication_for(name))
         queue = self._catalog.queues_by_id[self._write_declared(ev.QueueDeclared(name, dict(arguments)), level)]
         self._note(queue, f"queue {name} created{_shown(arguments)}")
@@ -145,7 +148,7 @@ class Configuration:
         ):
             raise InvalidArgument(f"the order of {name} is fixed: delete the queue and create it with other arguments")
         if after.alternate_exchange:
-            self.exchange(after.alternate_exchange)
+            self._check_dead_letters(self.exchange(after.alternate_exchange))
         by_rule = self.replication_for(name)
         level = queue_level(after, by_rule) if "qpid.replicate" in changes else queue.replication
         if obstacle := self._levels.obstacle(queue, level, most_moved):
@@ -222,7 +225,9 @@ class Configuration:
             return there
         self._check_new_name(name)
         if arguments.get("qpid.alternate_exchange"):
-            self.exchange(str(arguments["qpid.alternate_exchange"]))
+            alternate = self.exchange(str(arguments["qpid.alternate_exchange"]))
+            if self._is_for_dead_letters({name}):
+                self._check_dead_letters(alternate)
         try:
             make_exchange(kind, 0, name, arguments)
         except ValueError as error:
@@ -251,9 +256,11 @@ class Configuration:
         self._note(None, f"exchange {name} deleted")
 
     def bind(self, exchange: str, queue: str, key: str, arguments: Arguments) -> None:
-        """Raises NotFound, InvalidArgument, LimitReached."""
+        """Raises NotFound, InvalidArgument, LimitReached, InUse."""
         self._default.check_writable()
-        target, source = self.queue(queue), self.exchange(exchange)
+        target, source = self._catalog.bindable_named(queue), self.exchange(exchange)
+        if isinstance(target, PlacedQueue):
+            self._check_placed(source, target)
         local = is_local_binding(source, target, arguments)
         try:
             make_exchange(source.kind, 0, exchange, {}).bind(Binding(target.id, key, arguments))
@@ -267,18 +274,50 @@ class Configuration:
         if there is not None and is_local_binding(source, target, there.arguments) is not local:
             self._write(ev.Unbound(source.id, target.id, key), local=not local)
         self._write(bound, local=local)
-        self._note(target, f"queue {queue} bound to {exchange} with the key {key!r}{_shown(arguments)}")
+        self._note(_here(target), f"queue {queue} bound to {exchange} with the key {key!r}{_shown(arguments)}")
 
     def unbind(self, exchange: str, queue: str, key: str) -> None:
         """Raises NotFound."""
         self._default.check_writable()
-        source, target = self.exchange(exchange), self.queue(queue)
+        source, target = self.exchange(exchange), self._catalog.bindable_named(queue)
         there = source.binding(target.id, key)
         if there is None:
             raise NotFound(f"{queue} is not bound to {exchange} with the key {key!r}")
         local = is_local_binding(source, target, there.arguments)
         self._write(ev.Unbound(source.id, target.id, key), local=local)
-        self._note(target, f"queue {queue} unbound from {exchange} with the key {key!r}")
+        self._note(_here(target), f"queue {queue} unbound from {exchange} with the key {key!r}")
+
+    def _check_placed(self, source: Exchange, target: PlacedQueue) -> None:
+        """Whether a queue of another set can be bound to `source`."""
+        if target.deleting:
+            raise InUse(f"queue {target.name} is being deleted")
+        names = {source.name}
+        for exchange in self._catalog.exchanges.values():
+            if exchange.arguments.get("qpid.alternate_exchange") == source.name:
+                names.add(exchange.name)
+        if self._is_for_dead_letters(names):
+            raise InvalidArgument(
+                f"dead letters go to exchange {source.name}, and cannot go from one resource set to another: queue"
+                f" {target.name} is in {target.set}; bind a queue of the set default, or use another exchange"
+            )
+
+    def _is_for_dead_letters(self, exchanges: set[str]) -> bool:
+        return any(queue.arguments.alternate_exchange in exchanges for queue in self._catalog.queues.values())
+
+    def _check_dead_letters(self, exchange: Exchange) -> None:
+        """Raises InvalidArgument for an alternate exchange of a queue that leads, itself or by its own, elsewhere."""
+        placed = self._catalog.map.queues_by_id
+        if not placed:
+            return
+        further = self._catalog.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
+        for each in (exchange, further):
+            for binding in each.bindings() if each is not None else ():
+                if binding.queue in placed:
+                    name, set_name = placed[binding.queue].name, placed[binding.queue].set
+                    raise InvalidArgument(
+                        f"dead letters cannot go from one resource set to another, and exchange {exchange.name} leads"
+                        f" to queue {name} of set {set_name}: use another alternate exchange"
+                    )
 
     def _check_set(self, arguments: QueueArguments) -> None:
         """Refuse what only queues of `default` can have: exchanges are there, and others are replicated whole."""
@@ -299,6 +338,9 @@ class Configuration:
             raise InvalidArgument(f"{name}: names with $ belong to the broker")
         if name in self._catalog.queues or name in self._catalog.exchanges:
             raise AlreadyExists(f"the name {name} is taken: queues and exchanges share their names")
+        if name in self._catalog.map.queues:
+            set_name = self._catalog.map.queues[name].set
+            raise AlreadyExists(f"the name {name} is taken: a queue of resource set {set_name} has it")
 
     def _note(self, queue: Queue | None, text: str) -> None:
         self._changes.append(ConfigurationChange(text, transient=queue is not None and queue.arguments.auto_delete))
@@ -320,6 +362,10 @@ class Configuration:
         except ValueError as error:
             # Once it is in the log it is too late: every witness would be sent what cannot be written down.
             raise InvalidArgument(str(error)) from error
+
+
+def _here(target: Queue | PlacedQueue) -> Queue | None:
+    return target if isinstance(target, Queue) else None
 
 
 def _lock(queue: Queue, why: str) -> None:

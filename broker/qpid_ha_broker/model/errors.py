@@ -39,5 +39,9 @@ class QueueLocked(ModelError):
     """The queue is somebody else's to fill and to empty: it may only be browsed."""
 
 
+class OtherSet(ModelError):
+    """It concerns a queue of another resource set, and what was asked stays within one."""
+
+
 class LimitReached(ModelError):
     """It would take so long that all others had to wait, or there is as much of it as there may be."""

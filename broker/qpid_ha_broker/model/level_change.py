@@ -100,7 +100,7 @@ class LevelChange:
         shared = [
             ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments)
             for binding in exchange.bindings()
-            if not is_local_binding(exchange, self._catalog.queues_by_id[binding.queue], binding.arguments)
+            if not is_local_binding(exchange, self._catalog.bindable(binding.queue), binding.arguments)
         ]
         self._log.append_unit([declared, *shared])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from qpid_ha_broker.cluster.map import PlacedQueue
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
 from qpid_ha_broker.model.queue import Queue
@@ -36,10 +37,10 @@ def has_replicated_messages(queue: Queue) -> bool:
     return queue.replication is Replicate.MESSAGES
 
 
-def is_local_binding(exchange: Exchange, queue: Queue, arguments: Arguments) -> bool:
+def is_local_binding(exchange: Exchange, queue: Queue | PlacedQueue, arguments: Arguments) -> bool:
     """Whether a binding is this broker's alone. Raises InvalidArgument for a level that is none."""
     level = replication_argument(arguments)
-    return is_local(exchange) or is_local(queue) or level is Replicate.NONE
+    return is_local(exchange) or (isinstance(queue, Queue) and is_local(queue)) or level is Replicate.NONE
 
 
 def level_by_rule(name: str, rules: Rules, default: Replicate) -> Replicate:

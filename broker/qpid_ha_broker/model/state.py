@@ -47,8 +47,6 @@ class SetState:
         """How far those have come that number their messages."""
         self.transients_lost_lsn = 0
         """The last LSN with which messages that are not durable were given up."""
-        self.map = ClusterMap()
-        """Of `default` alone; any other set says nothing about it."""
         self.open_unit: list[LogRecord] = []
         """Parts that wait for the rest of their unit."""
         self._apply: dict[type, Callable[[int, Any], object]] = {
@@ -71,6 +69,19 @@ class SetState:
             ev.ProducerAdvanced: self._producer_advanced,
             **dict.fromkeys(get_args(ev.MapEvent), self._map_changed),
         }
+
+    @property
+    def map(self) -> ClusterMap:
+        """Of `default` alone; any other set says nothing about it."""
+        return self.catalog.map
+
+    def replace_map(self, other: ClusterMap) -> None:
+        """Let the map be `other`, with what that means for names and bindings. Raises ValueError for a name in use."""
+        for gone in self.map.queues_by_id.keys() - other.queues_by_id.keys():
+            self.catalog.unbind_everywhere(gone)
+        for name in other.queues.keys() - self.map.queues.keys():
+            self._claim_name("queue", name)
+        self.map.replace(other)
 
     def queues(self) -> list[Queue]:
         """Those that this set has declared, the oldest first."""
@@ -183,7 +194,7 @@ class SetState:
         self.catalog.forget_exchange(self.catalog.exchanges_by_id[event.exchange])
 
     def _bound(self, lsn: int, event: ev.Bound) -> None:
-        binding = Binding(self.catalog.queues_by_id[event.queue].id, event.key, event.arguments)
+        binding = Binding(self.catalog.bindable(event.queue).id, event.key, event.arguments)
         self.catalog.exchanges_by_id[event.exchange].bind(binding)
 
     def _unbound(self, lsn: int, event: ev.Unbound) -> None:

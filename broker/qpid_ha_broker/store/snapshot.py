@@ -73,6 +73,7 @@ def configuration_events(sets: ResourceSets, last_lsn: int, local_lsn: int) -> I
             yield now, ev.ReplicationChanged(queue_id, False)
         if queue.used:
             yield now, ev.QueueUsed(queue_id, queue.owner)
+    yield from default.map.events(last_lsn)
     for exchange_id in sorted(catalog.exchanges_by_id):
         for binding in catalog.exchanges_by_id[exchange_id].bindings():
             # Of the broker's own log if one end is; a binding may be so without that, which no state tells.
