@@ -39,9 +39,11 @@ class Peers:
 
 
 class Backup:
-    """A `PeerClient`, and what it was told."""
+    """A `PeerClient`, and what it was told. `capability`: what it demands of the broker."""
 
-    def __init__(self, broker: PairedBroker, peer: Connection, engine: Engine | None = None) -> None:
+    def __init__(
+        self, broker: PairedBroker, peer: Connection, engine: Engine | None = None, capability: str = ""
+    ) -> None:
         self._broker = broker
         self.peer = peer
         self.openings = 0
@@ -49,7 +51,8 @@ class Backup:
         self.reasons: list[str] = []
         engine = engine or Engine(proton.Transport(), proton.Connection())
         self._receive: Callable[[bytes], None] = self.frames.append
-        self.client = PeerClient(engine, "backup", "host", self._opened, self._received, self.reasons.append)
+        told = self._opened, self._received, self.reasons.append
+        self.client = PeerClient(engine, "backup", "host", *told, capability)
 
     def _opened(self) -> None:
         self.openings += 1

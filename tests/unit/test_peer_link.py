@@ -12,7 +12,16 @@ from paired_engines import PairedClient
 from paired_peers import SETTINGS, Backup, Cluster, Peers, condition_of
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED
 from qpid_ha_broker.amqp.engine import Engine
-from qpid_ha_broker.amqp.peer_frames import ADDRESS, ADMIN_PROPERTY, CREDIT, MAX_FRAME_BYTES, Channel, unwrap, wrap
+from qpid_ha_broker.amqp.peer_frames import (
+    ADDRESS,
+    ADMIN_PROPERTY,
+    CREDIT,
+    MAX_FRAME_BYTES,
+    SHARED_CAPABILITY,
+    Channel,
+    unwrap,
+    wrap,
+)
 
 MIB = 1024 * 1024
 
@@ -260,3 +269,45 @@ def test_where_brokers_have_a_user_nobody_else_is_one() -> None:
     assert broker.peers.channels == []
     assert "replicator" not in backup.reasons[0]
     assert any("ha.username" in text for text in broker.warnings())
+
+
+# --- connections that carry sub-channels
+
+
+def test_a_shared_connection_has_a_listener_of_its_own(broker: Cluster) -> None:
+    shared = broker.container.shared_peers = Peers()
+    backup = Backup(broker, broker.accept(), capability=SHARED_CAPABILITY)
+    backup.client.send(b"bundle")
+    backup.settle_down()
+    assert backup.openings == 1
+    assert shared.frames == [b"bundle"]
+    assert broker.peers.channels == []
+
+
+def test_a_broker_of_an_older_version_is_told_apart_and_loses_nothing(broker: Cluster) -> None:
+    backup = Backup(broker, broker.accept(), capability=SHARED_CAPABILITY)
+    backup.settle_down()
+    assert backup.openings == 0
+    assert backup.reasons == [
+        "amqp:not-implemented: the broker there does not offer qpid.ha-sets: it is of an older version, upgrade it"
+    ]
+    assert broker.peers.frames == []
+    usual = broker.backup()
+    assert usual.openings == 1
+
+
+def test_clients_are_not_offered_what_brokers_are(broker: Cluster) -> None:
+    broker.container.shared_peers = Peers()
+    client = PairedClient(broker)
+    broker.settle_down()
+    assert SHARED_CAPABILITY not in list(client.connection.remote_offered_capabilities)
+
+
+def test_who_may_have_no_channel_may_have_no_shared_connection(broker: Cluster) -> None:
+    broker.container.shared_peers = shared = Peers()
+    broker.container.settings = replace(SETTINGS, peer_user="cluster")
+    backup = Backup(broker, broker.accept(), capability=SHARED_CAPABILITY)
+    backup.settle_down()
+    assert backup.openings == 0
+    assert backup.reasons[0].startswith("amqp:unauthorized-access")
+    assert shared.channels == []

@@ -27,7 +27,7 @@ from qpid_ha_broker.amqp.engine import Engine
 from qpid_ha_broker.amqp.identity import PeerIdentity
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.link_table import LinkTable
-from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY, Channel
+from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY, SHARED_CAPABILITY, Channel
 from qpid_ha_broker.amqp.send_window import SendWindow
 from qpid_ha_broker.amqp.transactions import Transactions
 from qpid_ha_broker.amqp.values import listed
@@ -104,6 +104,8 @@ class Connection:
         self.is_open = False
         self.is_admin = False
         """Marked for administration: let in everywhere, also where clients are not served."""
+        self.is_shared = False
+        """Another broker has opened it to have sub-channels on it."""
         self.peer_channel: Channel | None = None
         """What another broker says on this connection; there is one channel in a connection's life."""
         self.peer_has_closed = False
@@ -245,13 +247,16 @@ class Connection:
             return error
         self.is_admin = isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True
         self._reads_refusals = SOLE_CONNECTION in desired
+        self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
         return None if self.is_admin else self.container.client_refusal
 
     def _open(self, *, failed: bool) -> None:
         """Answer the peer's open; `failed`: a close with the reason follows."""
         settings, connection = self.container.settings, self.engine.connection
         connection.container = settings.name
-        connection.offered_capabilities = [proton.symbol(name) for name in self.container.capabilities]
+        shared = (SHARED_CAPABILITY,) if self.is_shared else ()  # of no use to anybody else
+        capabilities = (*self.container.capabilities, *shared)
+        connection.offered_capabilities = [proton.symbol(name) for name in capabilities]
         properties: dict[str, Any] = {"product": "qpid-ha", "version": settings.version}
         if failed:
             properties[ESTABLISHMENT_FAILED] = True

@@ -109,6 +109,8 @@ class Container:
         self.nodes = Nodes(self, settings.nodes, unique_name)
         self.peers: PeerListener | None = None
         """Who talks to the other brokers of a cluster; None: this broker is in none."""
+        self.shared_peers: PeerListener | None = None
+        """The same, of connections that carry sub-channels; None: there are none for this broker."""
         self.client_refusal: AmqpError | None = None
         """Why ordinary clients are not served, which each is told once it has opened."""
         self.failover_servers: list[dict[str, object]] = []

@@ -140,6 +140,11 @@ class Engine:
         """What the peer's open wishes for, as it was sent: None, a symbol, or an array of symbols. Raises AmqpError."""
         return read_data(lib.pn_connection_remote_desired_capabilities(self.connection._impl))
 
+    @property
+    def remote_offered_capabilities(self) -> object:
+        """What the peer's open offers, in the same form. Raises AmqpError."""
+        return read_data(lib.pn_connection_remote_offered_capabilities(self.connection._impl))
+
     def reason_of_end(self, link: proton.Link) -> str:
         """Why `link` is no more: what the peer has said before what we have, of the link before of the connection."""
         pointer, connection = link._impl, self.connection._impl

@@ -8,15 +8,17 @@ from typing import Any
 import proton
 
 from qpid_ha_broker.amqp import engine
-from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
+from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, NOT_IMPLEMENTED, AmqpError
 from qpid_ha_broker.amqp.engine import Delivery, Engine, Sender
 from qpid_ha_broker.amqp.peer_frames import ADDRESS, ADMIN_PROPERTY, FrameIntake, wrap
+from qpid_ha_broker.amqp.values import listed
 
 
 class PeerClient:
     """The promise: `on_closed` is called once, after everything else; unless we closed the channel ourselves.
 
-    `name` is this broker's, `hostname` the other's as it was asked for. Whoever drives this carries bytes: everything
+    `name` is this broker's, `hostname` the other's as it was asked for. `capability`: what the other broker has to
+    offer in its open, or the channel ends; empty: nothing in particular. Whoever drives this carries bytes: everything
     may leave some for `take_output`.
     """
 
@@ -28,6 +30,7 @@ class PeerClient:
         on_opened: Callable[[], None],
         on_received: Callable[[bytes], None],
         on_closed: Callable[[str], None],
+        capability: str = "",
     ) -> None:
         self.engine = engine
         self.hostname = hostname
@@ -35,6 +38,7 @@ class PeerClient:
         self._on_opened = on_opened
         self._on_received = on_received
         self._on_closed = on_closed
+        self._capability = capability
         self._has_ended = False
         self._deadline_ms = 0
         self._open(name)
@@ -44,6 +48,8 @@ class PeerClient:
         connection.container = name
         connection.hostname = self.hostname
         connection.properties = {proton.symbol(ADMIN_PROPERTY): True, proton.symbol("product"): "qpid-ha"}
+        if self._capability:
+            connection.desired_capabilities = [proton.symbol(self._capability)]
         connection.open()
         session: Any = connection.session()
         session.open()
@@ -135,8 +141,19 @@ class PeerClient:
             return
         # A link that is refused is opened too, without a terminus, and then closed with the reason.
         if self._outgoing.remote_target.address == ADDRESS and self._incoming.remote_source.address == ADDRESS:
+            try:
+                self._check_capability()
+            except AmqpError as error:
+                self._fail(error)
+                return
             self.is_open = True
             self._on_opened()
+
+    def _check_capability(self) -> None:
+        """Raises AmqpError for what the other broker does not offer."""
+        if self._capability and self._capability not in listed(self.engine.remote_offered_capabilities):
+            text = f"the broker there does not offer {self._capability}: it is of an older version, upgrade it"
+            raise AmqpError(NOT_IMPLEMENTED, text)
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
         self._fail(AmqpError(CONNECTION_FORCED, "without its links the channel ends"), link)

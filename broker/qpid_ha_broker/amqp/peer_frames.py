@@ -15,6 +15,8 @@ from qpid_ha_broker.amqp.sections import APPLICATION_PROPERTIES, section_at
 
 ADDRESS: Final = "$ha"
 ADMIN_PROPERTY: Final = "qpid.ha-admin"
+SHARED_CAPABILITY: Final = "qpid.ha-sets"
+"""Desired by who opens a connection that carries sub-channels, and offered by a broker that knows what they are."""
 
 CREDIT: Final = 10_000
 MAX_FRAME_BYTES: Final = 132 * 1024 * 1024

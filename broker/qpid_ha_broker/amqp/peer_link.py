@@ -35,7 +35,8 @@ def peer_sender(connection: Connection, link: proton.Link) -> PeerSender:
 
 
 def _channel_of(connection: Connection) -> PeerChannel:
-    peers = connection.container.peers
+    container = connection.container
+    peers = container.shared_peers if connection.is_shared else container.peers
     if peers is None:
         raise AmqpError(NOT_FOUND, "this broker is in no cluster: set ha.cluster and ha.brokers-url")
     _check_identity(connection)

@@ -53,18 +53,18 @@ class OutgoingChannel:
         """Whether frames can be sent."""
         return self._client is not None and self._client.is_open
 
-    def open(self, name: str, make_engine: MakeEngine, limit_s: float) -> None:
-        """Connect in the background, as broker `name`; the listener hears of it."""
+    def open(self, name: str, make_engine: MakeEngine, limit_s: float, capability: str = "") -> None:
+        """Connect in the background, as broker `name`; the listener hears of it. `capability`: see `PeerClient`."""
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(limit_s, self.fail, f"no answer within {limit_s:g} s")
-        self._opening = loop.create_task(self._connect(name, make_engine))
+        self._opening = loop.create_task(self._connect(name, make_engine, capability))
 
-    async def _connect(self, name: str, make_engine: MakeEngine) -> None:
+    async def _connect(self, name: str, make_engine: MakeEngine, capability: str) -> None:
         client: PeerClient | None = None
         try:
             address = Address.parse(self.address)
             told = self._client_opened, self._client_received, self._client_closed
-            client = PeerClient(make_engine(address), name, address.host, *told)
+            client = PeerClient(make_engine(address), name, address.host, *told, capability)
             connect = asyncio.get_running_loop().create_connection
             await connect(partial(_Socket, self, client), address.host, address.port)
         except OSError as error:
@@ -221,8 +221,11 @@ class Dialler:
         self._name = name
         self._make_engine = make_engine
 
-    def dial(self, address: str, listener: PeerListener, limit_s: float) -> OutgoingChannel:
-        """A channel that is being opened; `listener` hears whether it was, within `limit_s`."""
+    def dial(self, address: str, listener: PeerListener, limit_s: float, capability: str = "") -> OutgoingChannel:
+        """A channel that is being opened; `listener` hears whether it was, within `limit_s`.
+
+        `capability`: what the other broker has to offer, if anything.
+        """
         channel = OutgoingChannel(address, listener)
-        channel.open(self._name, self._make_engine, limit_s)
+        channel.open(self._name, self._make_engine, limit_s, capability)
         return channel
