@@ -95,11 +95,13 @@ class BackupLink:
         """Since when it owes an acknowledgement."""
         return self.sent[0][2] if self.sent else None
 
-    def waited_for_since_s(self, in_sync: bool) -> float:
-        """Since when there is no sign that it goes on.
+    def waited_for_since_s(self, in_sync: bool, has_heartbeats: bool) -> float | None:
+        """Since when there is no sign that it goes on; None: it owes none (without heartbeats).
 
         Publishers wait for the acknowledgements of one that is in sync. Before that it may need long for what it lacks,
         and has only to say that it lives, and to read what it is sent.
         """
         stuck_since_s = self.owes_since_s() if in_sync else self._full_since_s
+        if not has_heartbeats:
+            return stuck_since_s
         return self.heard_s if stuck_since_s is None else min(stuck_since_s, self.heard_s)

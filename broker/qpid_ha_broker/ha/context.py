@@ -49,6 +49,12 @@ class MemberContext:
                     self._stopped_s, self._woke_s = step_s, now_s
             self.now_s = now_s
 
+    def ran_until(self, now_s: float) -> None:
+        """This process was not stopped before `now_s`, however long nothing has happened here."""
+        if self.now_s and now_s > self.now_s:
+            self.clock_s += now_s - self.now_s
+            self.now_s = now_s
+
     def unread_s(self) -> float:
         """How long what is read now may have been lying there, because this process was stopped."""
         return self._stopped_s if self.now_s - self._woke_s < _WAKING_S else 0.0

@@ -61,6 +61,10 @@ class Member:
         effects, ctx.effects = ctx.effects, []
         return effects
 
+    def ran_until(self, now_s: float) -> None:
+        """Nothing may have happened to this member for long, but the process was not stopped before `now_s`."""
+        self._ctx.ran_until(now_s)
+
     def _look(self) -> fx.MemberStatus:
         parts, replica, view = self._parts, self._parts.replica, self._parts.role.view()
         in_sync = replica.history.in_sync(replica.store)

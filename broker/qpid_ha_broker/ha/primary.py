@@ -285,10 +285,12 @@ class Primary:
         committed = self.in_sync.committed_lsn
         self.followers.tick(committed)
         for backup in list(self.links.values()):
-            silent_s = clock_s - backup.waited_for_since_s(backup.name in self.in_sync)
+            waited_for_since_s = backup.waited_for_since_s(backup.name in self.in_sync, settings.has_heartbeats)
+            silent_s = 0.0 if waited_for_since_s is None else clock_s - waited_for_since_s
+            is_due = settings.has_heartbeats and clock_s - backup.sent_s >= settings.heartbeat_interval_s
             if silent_s > settings.backup_timeout_s:
                 self._give_up(backup, f"it has not answered, or not read, for {silent_s:.1f} s (ha.backup-timeout)")
-            elif committed != backup.told_committed or clock_s - backup.sent_s >= settings.heartbeat_interval_s:
+            elif committed != backup.told_committed or is_due:
                 backup.told_committed, backup.sent_s = committed, clock_s
                 self._ctx.send(backup.link, fr.Heartbeat(self.generation, committed, self._tail.last_lsn))
         if clock_s - self._began_s > settings.backup_timeout_s:

@@ -615,11 +615,12 @@ class Following(Standby):
 
     def tick_channel(self) -> None:
         """A heartbeat if one is due."""
-        reason = self._parts.channel.silence(self._ctx.settings.link_timeout_s)
+        settings = self._ctx.settings
+        reason = self._parts.channel.silence(settings.link_timeout_s) if settings.has_heartbeats else None
         if reason is not None:
             self.give_up(reason)
             return
-        if self._ctx.clock_s - self._sent_s >= self._ctx.settings.heartbeat_interval_s:
+        if settings.has_heartbeats and self._ctx.clock_s - self._sent_s >= settings.heartbeat_interval_s:
             self._send_position((self._replica.acknowledged_lsn, self._chunks))
         if self._ctx.clock_s - self._verification_s >= _VERIFY_AGAIN_S:
             self._verify_primary()

@@ -25,6 +25,9 @@ class MemberSettings:
     heartbeat_interval_s: float = 1.0
     link_timeout_s: float = 3.0
     """A channel on which nothing came for so long is lost."""
+    has_heartbeats: bool = True
+    """Each side says now and then that it is there. False: who carries the channels notices when one is lost, and
+    nothing is sent on one of which there is nothing to tell."""
     ask_limit_s: float = 1.0
     reconnect_s: float = 0.05
     """The first pause between two attempts; it doubles up to `reconnect_most_s`, with jitter."""

@@ -21,6 +21,13 @@ class OperatorRequests:
         self._feed = feed
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[fx.Answered]] = {}
+        self._told: dict[int, Callable[[fx.Answered], None]] = {}
+
+    def begin(self, make: Callable[[int], fx.Input], done: Callable[[fx.Answered], None]) -> None:
+        """Feed the input that `make` gives for a number; `done` is called with what came of it, if anything does."""
+        number = next(self._numbers)
+        self._told[number] = done
+        self._feed(make(number))
 
     async def carry_out(self, make: Callable[[int], fx.Input]) -> fx.Answered:
         """Feed the input that `make` gives for a number; what came of it. May be cancelled: the request stands."""
@@ -37,11 +44,15 @@ class OperatorRequests:
         """That is the outcome."""
         if effect.text != self._member.status.problem:  # that is in the log already, perhaps for the hundredth attempt
             log.log(logging.INFO if effect.done else logging.WARNING, "%s", effect.text)
+        done = self._told.pop(effect.request, None)
+        if done is not None:
+            done(effect)
         waiter = self._waiting.get(effect.request)
         if waiter is not None and not waiter.done():
             waiter.set_result(effect)
 
     def cancel(self) -> None:
         """Nothing will come of them any more."""
+        self._told.clear()
         for waiter in self._waiting.values():
             waiter.cancel()

@@ -10,14 +10,14 @@ from typing import Protocol
 
 from qpid_ha_broker.amqp.conditions import UNAUTHORIZED_ACCESS
 from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.peer_frames import Channel
+from qpid_ha_broker.amqp.peer_frames import Channel, PeerListener
 from qpid_ha_broker.amqp.peer_link import PeerChannel
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import Batch, Frame, FrameError, Question, Topic
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.server.host import Host
-from qpid_ha_broker.server.peer_channels import Dialler, OutgoingChannel
+from qpid_ha_broker.server.peer_channels import OutgoingChannel
 
 log = logging.getLogger("cluster")
 
@@ -41,6 +41,20 @@ class Link:
         self.writable = True
 
 
+class OpenedChannel(Channel, Protocol):
+    """One that this broker opens."""
+
+    may_read: Callable[[], bool]
+    """Asked after each piece that was read. Until it says yes again, the other end has to wait."""
+
+
+class ChannelOpener(Protocol):
+    """Opens channels to addresses."""
+
+    def dial(self, address: str, listener: PeerListener, limit_s: float) -> OpenedChannel:
+        """A channel that is being opened; `listener` hears whether it was, within `limit_s`."""
+
+
 class LinksHost(Host, Protocol):
     """What the channels need of the broker."""
 
@@ -62,7 +76,7 @@ class PeerLinks:
         self,
         broker: LinksHost,
         member: Member,
-        dialler: Dialler,
+        dialler: ChannelOpener,
         feed: Callable[[fx.Input], None],
         has_room: Callable[[], bool],
     ) -> None:
@@ -111,6 +125,14 @@ class PeerLinks:
             self.send(fx.Send(number, self._member.answer(frame.number, True, text)))
         else:
             self._feed(fx.FrameReceived(number, frame))
+
+    def asked(self, channel: Channel, question: Question) -> None:
+        """A question came on a channel that is for questions about several sets; the answer goes there."""
+        if channel not in self._numbers:
+            self.opened(channel)
+        number = self._numbers[channel]
+        self._links[number].is_known = True
+        self._feed(fx.FrameReceived(number, question))
 
     def closed(self, channel: Channel, reason: str) -> None:
         """It is gone."""
