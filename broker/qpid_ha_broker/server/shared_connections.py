@@ -1,7 +1,7 @@
 """Connections between brokers that carry sub-channels: one to each broker that is needed, and those that others open.
 
 One is opened when the first sub-channel to an address is, and closed when none was needed for a while. What the turn
-sends on all of its sub-channels goes out together (`amqp.sub_channels`).
+sends on all of its sub-channels goes out together (`sub_channels`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final, Protocol
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.peer_frames import SHARED_CAPABILITY, Channel, PeerListener
 from qpid_ha_broker.amqp.peer_link import PeerChannel
-from qpid_ha_broker.amqp.sub_channels import Accept, Multiplexer, SharedTimes, SubChannel
 from qpid_ha_broker.ha.bundles import Purpose
 from qpid_ha_broker.ha.frames import FrameError
 from qpid_ha_broker.server.host import Host
 from qpid_ha_broker.server.peer_channels import Dialler, OutgoingChannel
+from qpid_ha_broker.server.sub_channels import Accept, Multiplexer, SharedTimes, SubChannel
 
 log = logging.getLogger("peers")
 
