@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.model.queue_arguments import Replicate, parse_level
 from qpid_ha_config import coordinator
 from qpid_ha_config.addresses import parse_listeners, parse_peers, show_addresses
@@ -87,6 +88,13 @@ class ReplicationRule(NamedTuple):
 
     pattern: str
     replicate: Replicate
+
+
+class ResourceSetRule(NamedTuple):
+    """Queues whose name matches `pattern` (as in a shell) are in that resource set."""
+
+    pattern: str
+    resource_set: str
 
 
 def _within(parse: Callable[[object], Any], minimum: float, maximum: float) -> Callable[[object], Any]:
@@ -239,6 +247,44 @@ def _rule(item: object) -> ReplicationRule:
         raise ValueError(f"{item['replicate']!r:.80} is not {error}") from None
 
 
+def _parse_set_rules(value: object) -> tuple[ResourceSetRule, ...]:
+    if isinstance(value, str):
+        rules = tuple(_set_rule(part) for part in value.split(",") if part.strip())
+    elif isinstance(value, Mapping):
+        rules = tuple(_set_rule({"pattern": pattern, "set": name}) for pattern, name in value.items())
+    elif isinstance(value, list | tuple):
+        rules = tuple(_set_rule(item) for item in value)
+    else:
+        raise ValueError
+    sets: dict[str, str] = {}
+    for pattern, name in rules:
+        if sets.setdefault(pattern, name) != name:
+            raise ValueError(f"{pattern} is to be in {sets[pattern]} and in {name}: take one of the two rules out")
+    return rules
+
+
+def _set_rule(item: object) -> ResourceSetRule:
+    if isinstance(item, ResourceSetRule):
+        return item
+    if isinstance(item, str):
+        pattern, separator, name = item.rpartition("=")
+        if not separator:
+            raise ValueError(f"{item!r:.80} is not PATTERN=SET")
+        item = {"pattern": pattern.strip(), "set": name.strip()}
+    if not isinstance(item, Mapping) or set(item) != {"pattern", "set"}:
+        raise ValueError(f"a rule is {{pattern: PATTERN, set: SET}}, not {item!r:.80}")
+    pattern, name = item["pattern"], item["set"]
+    if not isinstance(pattern, str) or not pattern:
+        raise ValueError(f"{pattern!r:.80} is no pattern; give text such as orders.*")
+    if not isinstance(name, str):
+        hint = "; to share queues among so many sets, write resource-sets.spread" if pattern == "spread" else ""
+        raise ValueError(f"{name!r:.80} is no name of a resource set{hint}")
+    problem = set_name_problem(name)
+    if problem is not None:
+        raise ValueError(problem)
+    return ResourceSetRule(pattern, name)
+
+
 BOOLEAN = Kind("true or false", parse_boolean)
 TEXT = Kind("text", _parse_text)
 NAME = Kind("a text of 1 to 64 letters, digits and . _ -, the first a letter or digit", _parse_name)
@@ -270,5 +316,10 @@ RULES = Kind(
     "a list of {pattern: tmp.*, replicate: none}, or text such as tmp.*=none,log.*=configuration",
     _parse_rules,
     lambda rules: [{"pattern": rule.pattern, "replicate": str(rule.replicate)} for rule in rules],
+)
+SET_RULES = Kind(
+    "a list of {pattern: orders.*, set: orders}, or text such as orders.*=orders,log.*=logs",
+    _parse_set_rules,
+    lambda rules: [{"pattern": rule.pattern, "set": rule.resource_set} for rule in rules],
 )
 QUEUE_ARGUMENTS = Kind("a mapping such as {qpid.max_count: 1000}", _parse_queue_arguments, dict)

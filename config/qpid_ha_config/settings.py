@@ -38,6 +38,7 @@ from qpid_ha_config.kinds import (
     QUEUE_ARGUMENTS,
     RULES,
     SECRET,
+    SET_RULES,
     SIZE_OR_AUTO,
     TEXT,
     TLS_VERSION_LIST,
@@ -45,6 +46,7 @@ from qpid_ha_config.kinds import (
     VIRTUAL_IP,
     QueueArgument,
     ReplicationRule,
+    ResourceSetRule,
     Setting,
     choice,
     count,
@@ -59,6 +61,7 @@ LARGEST_MESSAGE_BYTES: Final = 127 * MIB
 PRIORITY_MAX: Final = 1000
 PRODUCERS_MAX: Final = 100_000
 """So that all of them fit into one frame to a backup."""
+SPREAD_MAX: Final = 1000
 _LONGEST_SOCKET_PATH = 107
 """Bytes that a Unix socket's address holds on Linux, without the final zero."""
 
@@ -163,6 +166,16 @@ class HaSettings:
 
 
 @dataclass(frozen=True)
+class ResourceSetSettings:
+    """Of a cluster with more than one resource set. Those of the primary of `default` count."""
+
+    rules: tuple[ResourceSetRule, ...] = setting("resource-sets", SET_RULES, (), changeable=True)
+    """The first that matches counts, for a queue that does not say itself where it is to be."""
+    spread: int = setting("resource-sets.spread", count(0, SPREAD_MAX), 0, changeable=True)
+    """What matches no rule is in one of so many sets, `shard-1` and so on; 0: in `default`."""
+
+
+@dataclass(frozen=True)
 class CoordinatorSettings:
     """Which coordinator a cluster has, and how it is reached: what its factory is given."""
 
@@ -210,6 +223,7 @@ _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
         "store": StoreSettings,
         "deduplication": DeduplicationSettings,
         "ha": HaSettings,
+        "resource_sets": ResourceSetSettings,
         "coordinator": CoordinatorSettings,
         "activation": ActivationSettings,
     }
@@ -273,6 +287,7 @@ class BrokerSettings:
     store: StoreSettings = field(default_factory=StoreSettings)
     deduplication: DeduplicationSettings = DeduplicationSettings()
     ha: HaSettings = HaSettings()
+    resource_sets: ResourceSetSettings = ResourceSetSettings()
     coordinator: CoordinatorSettings = CoordinatorSettings()
     activation: ActivationSettings = ActivationSettings()
 

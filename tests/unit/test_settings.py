@@ -231,6 +231,11 @@ WRONG_FILES = [
     ("replication-rules: tmp.*", ["replication-rules", "'tmp.*'", "PATTERN=LEVEL"]),
     ("replication-rules: tmp.*=never", ["replication-rules", "'never'", "configuration"]),
     ("replication-rules: [{pattern: a}]", ["replication-rules", "{pattern: PATTERN, replicate: LEVEL}"]),
+    ("resource-sets: orders.*", ["resource-sets", "'orders.*'", "PATTERN=SET"]),
+    ("resource-sets: orders.*=Orders", ["resource-sets", "'Orders'", "lower-case"]),
+    ("resource-sets: a*=s,b*=t,a*=t", ["resource-sets", "a*", "s and in t"]),
+    ("resource-sets: {spread: 8}", ["resource-sets", "resource-sets.spread"]),
+    ("resource-sets.spread: 1001", ["resource-sets.spread", "1001", "1000"]),
     ("link-heartbeat-interval: 1s\nha: {link-heartbeat-interval: 2s}", ["link-heartbeat-interval", "twice"]),
     ("ha: {cluster: perhaps}", ["ha.cluster", "'perhaps'", "true or false"]),
     ("name: a\nname: b", ["qpid-ha.yaml:2:1", "'name'", "twice"]),
@@ -440,6 +445,19 @@ def test_a_password_is_never_shown(tmp_path: Path) -> None:
         settings_of(tmp_path, "ha: {username: me, password: 123456}")
     assert "123456" not in str(caught.value)
     assert "quotes" in str(caught.value)
+
+
+def test_rules_of_resource_sets_are_written_in_any_form(tmp_path: Path) -> None:
+    for text in (
+        "resource-sets: [{pattern: orders.*, set: orders}, {pattern: '*', set: default}]",
+        "resource-sets: orders.*=orders, *=default",
+        "resource-sets: {orders.*: orders, '*': default}",
+    ):
+        settings = settings_of(tmp_path, f"{text}\nresource-sets.spread: 4")
+        assert settings.resource_sets.rules == (("orders.*", "orders"), ("*", "default")), text
+        assert settings.resource_sets.spread == 4
+        shown = settings.get("resource-sets")
+        assert settings.with_change("resource-sets", shown).resource_sets.rules == settings.resource_sets.rules
 
 
 def test_a_running_member_takes_changes_that_go_with_the_rest() -> None:

@@ -90,7 +90,7 @@ class Nodes:
                 NOT_IMPLEMENTED, "there are no temporary topics: create an exchange, and delete it afterwards"
             )
         arguments = {**self.settings.temporary_arguments(terminus.arguments), "qpid.auto_delete": True}
-        return self._configuration.declare_queue(f"temporary.{self._unique_name()}", arguments)
+        return self._configuration.declare_queue(f"temporary.{self._unique_name()}", arguments, by_rule=False)
 
     def route(self, target: Target, filters: Filters) -> Route:
         """What a subscription to `target`, an exchange, is bound to."""

@@ -140,7 +140,7 @@ class Subscriptions:
         ]
 
     def _make(self, name: str, route: Route, arguments: Arguments) -> Queue:
-        queue = self._configuration.declare_queue(name, arguments)
+        queue = self._configuration.declare_queue(name, arguments, by_rule=False)
         try:
             self._configuration.bind(route.exchange.name, name, route.key, route.arguments)
         except ModelError:

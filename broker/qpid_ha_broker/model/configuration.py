@@ -9,10 +9,11 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.deletion import MOVED_LENGTH, Deletion
-from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound, NotPrimary
+from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound, NotPrimary, OtherSet
 from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
 from qpid_ha_broker.model.level_change import LevelChange
 from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.naming import Naming, NamingRules, NewQueue, choose_set
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.replication import (
@@ -41,6 +42,7 @@ class Configuration:
     """Commands on the objects of `resources`: each is refused with a reason, or written and done."""
 
     def __init__(self, resources: Resources) -> None:
+        self._is_default = resources.name == DEFAULT_SET
         self._resources = resources
         self._catalog = resources.catalog
         self._default, self._local = resources.default, resources.local
@@ -50,6 +52,7 @@ class Configuration:
         self._levels = LevelChange(resources.sets, log_acquisitions=resources.log_acquisitions)
         self.rules: Rules = ()
         self.default_replication = Replicate.MESSAGES
+        self.naming = NamingRules()
 
     def replication_for(self, name: str) -> Replicate:
         """The level of a queue or exchange of that name that does not ask for one itself."""
@@ -108,8 +111,25 @@ class Configuration:
             raise NotFound(f"there is no exchange {name}")
         return self._catalog.exchanges[name]
 
-    def declare_queue(self, name: str, arguments: Arguments) -> Queue:
-        """Make a queue, or find it there with the same arguments. Raises AlreadyExists, InvalidArgument, NotFound."""
+    def set_of(self, name: str, arguments: Arguments) -> Naming:
+        """In which resource set a new queue of that name is to be declared. Raises InvalidArgument."""
+        parsed = QueueArguments.parse(arguments)
+        return choose_set(NewQueue(name, parsed, self._level_of(name, parsed)), self.naming, self._catalog.map)
+
+    def _level_of(self, name: str, arguments: QueueArguments) -> Replicate:
+        if self._is_default:
+            return queue_level(arguments, self.replication_for(name))
+        if arguments.replicate not in (None, Replicate.MESSAGES):
+            text = f"queues of other resource sets than {DEFAULT_SET} are replicated with their messages"
+            raise InvalidArgument(f"qpid.replicate={arguments.replicate}: {text}")
+        return Replicate.MESSAGES
+
+    def declare_queue(self, name: str, arguments: Arguments, *, by_rule: bool = True) -> Queue:
+        """Make a queue, or find it there with the same arguments.
+
+        `by_rule`: it belongs to the set that the rules say; else here, whatever they say. Raises AlreadyExists,
+        InvalidArgument, NotFound, OtherSet.
+        """
         self._default.check_writable()
         parsed = QueueArguments.parse(arguments)
         if name in self._catalog.queues:
@@ -121,9 +141,13 @@ class Configuration:
             return there
         self._check_new_name(name)
         self._check_set(parsed)
+        if by_rule and self._is_default:
+            naming = self.set_of(name, arguments)
+            if naming.set != DEFAULT_SET:
+                raise OtherSet(f"queue {name} belongs to resource set {naming.set}, not to {DEFAULT_SET}: {naming.why}")
         if parsed.alternate_exchange:
             self._check_dead_letters(self.exchange(parsed.alternate_exchange))
-        level = queue_level(parsed, self.replication_for(name))
+        level = self._level_of(name, parsed)
         queue = self._catalog.queues_by_id[self._write_declared(ev.QueueDeclared(name, dict(arguments)), level)]
         self._note(queue, f"queue {name} created{_shown(arguments)}")
         return queue
@@ -149,8 +173,13 @@ class Configuration:
             raise InvalidArgument(f"the order of {name} is fixed: delete the queue and create it with other arguments")
         if after.alternate_exchange:
             self._check_dead_letters(self.exchange(after.alternate_exchange))
-        by_rule = self.replication_for(name)
-        level = queue_level(after, by_rule) if "qpid.replicate" in changes else queue.replication
+        if (after.resource_set, after.cluster_primary, after.min_replicas) != (
+            before.resource_set,
+            before.cluster_primary,
+            before.min_replicas,
+        ):
+            raise InvalidArgument(f"queue {name} stays in its resource set: what names it cannot change")
+        level = self._level_of(name, after) if "qpid.replicate" in changes else queue.replication
         if obstacle := self._levels.obstacle(queue, level, most_moved):
             raise InUse(obstacle)
         self._check_record(ev.QueueUpdated(queue.id, arguments))

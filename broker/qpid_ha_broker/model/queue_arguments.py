@@ -71,6 +71,10 @@ class QueueArguments:
     replicate: Replicate | None = None
     store_error: StoreErrorPolicy | None = None
     """None: as the broker's settings say."""
+    resource_set: str = ""
+    cluster_primary: str = ""
+    """A broker; this and the next say in which resource set the queue is to be, as the one before: see `naming`."""
+    min_replicas: int = 0
     given: Mapping[str, Scalar] = field(default_factory=dict)
 
     @classmethod
@@ -83,7 +87,7 @@ class QueueArguments:
         for name, value in arguments.items():
             if name.startswith(PREFIX):
                 short = name.removeprefix(PREFIX)
-                values[short] = _converted(short, value)
+                values[_FIELDS.get(short, short)] = _converted(short, value)
         parsed = cls(**values, given=dict(arguments))
         parsed._check_relations()
         return parsed
@@ -216,4 +220,9 @@ _CONVERTERS = {
     "subscription": _text,
     "replicate": parse_level,
     "store_error": _store_error,
+    "resource-set": _text,
+    "cluster.primary": _text,
+    "min-replicas": _count,
 }
+_FIELDS = {"resource-set": "resource_set", "cluster.primary": "cluster_primary", "min-replicas": "min_replicas"}
+"""Of arguments that are spelled as settings are."""

@@ -18,6 +18,7 @@ from qpid_ha_broker.amqp.container import Container, ContainerSettings
 from qpid_ha_broker.amqp.nodes import NodeSettings
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
+from qpid_ha_broker.model.naming import NamingRules
 from qpid_ha_broker.model.queue_arguments import FullPolicy
 from qpid_ha_broker.server.administration import check_known, control_methods
 from qpid_ha_broker.server.admission import Admission, AdmissionLimits
@@ -42,6 +43,8 @@ from qpid_ha_config.settings import BrokerSettings
 
 log = logging.getLogger("broker")
 
+REPLICAS = 3
+"""Of a resource set for which nothing else is said, if there are so many brokers."""
 TICK_S = 0.25
 """How late an expiry, an automatic deletion or the end of a silence may be noticed."""
 TEMPORARY_QUEUE_SHARE = 128
@@ -95,6 +98,7 @@ class Broker:
         self.membership: Membership
         """Since the store is loaded."""
         self._set_replication()
+        self._set_naming()
         store = make_store(settings)
         self.broker_store = None if store is None else BrokerStore(self, store)
         """What is done with the store, if there is one."""
@@ -119,6 +123,7 @@ class Broker:
         self.admission.limits = _admission_limits(settings, self._listeners.descriptors)
         self.container.change_settings(container_settings(settings))
         self.membership.change_settings(settings)
+        self._set_naming()
         rules = ("replication-rules", "ha.replicate")
         return self._set_replication() if any(before[key] != after[key] for key in rules) else []
 
@@ -129,6 +134,14 @@ class Broker:
             return []
         rules = tuple((rule.pattern, rule.replicate) for rule in ha.replication_rules)
         return self.container.default.configuration.set_replication(rules, ha.replicate)
+
+    def _set_naming(self) -> None:
+        """As `_set_replication`: a standalone broker has one resource set."""
+        ha, own = self._settings.ha, self._settings.resource_sets
+        if ha.cluster:
+            rules = tuple((rule.pattern, rule.resource_set) for rule in own.rules)
+            replicas = min(len(ha.brokers_url), REPLICAS)
+            self.container.default.configuration.naming = NamingRules(rules, own.spread, replicas)
 
     def reload_tls(self, params: dict[str, object]) -> object:
         """`Engines.reload_tls` for an operator. Raises ControlError when the files cannot be used."""
