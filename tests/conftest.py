@@ -24,7 +24,7 @@ _HOMES = [str(Path(__file__).resolve().parents[1] / home) for home in ("agent", 
 os.environ["PYTHONPATH"] = os.pathsep.join([*_HOMES, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-YOUNG_OBJECTS = 10_000
+YOUNG_OBJECTS = 100_000
 
 
 def pytest_collection_finish() -> None:

@@ -18,6 +18,7 @@ pytest.importorskip("pyspark")
 import pyspark
 from pyspark.sql import SparkSession
 
+import warm_daemon
 from blocking_client import BlockingClient
 from qpid_ha_pipeline.session import session
 from running_broker import RunningBroker
@@ -27,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 # A JVM lives here for seconds: compiling its code as well as can be takes longer than it gains. Every `java` reads it.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+warm_daemon.have_every_session_use_it(os.environ)
 
 
 def _home_without_zips() -> str:

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from sysconfig import get_paths
 
+import warm_daemon
+
 
 def plain_python(directory: Path, without: Iterable[str] = ()) -> Path:
     """The interpreter of a new environment. `without`: how names of more libraries begin that it lacks."""
@@ -26,4 +28,6 @@ def plain_python(directory: Path, without: Iterable[str] = ()) -> Path:
 
 def plain_environment() -> dict[str, str]:
     """The environment of this process without the path to our code, which tests have for what they start."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    warm_daemon.without_it(environment)
+    return environment
