@@ -37,7 +37,7 @@ class JournalDataSource(ShippedDataSource):
         """All columns, or those of the option `columns`. Whatever is wrong with the options shows here, at `load`."""
         options = JournalOptions.parse(self.options)
         RowFilters(options)
-        find(options.paths, options.set)
+        find(options.paths, options.sets)
         return schema_of(options.columns) if options.columns else full_schema(is_permissive=options.is_permissive)
 
     @told_plainly
@@ -89,7 +89,7 @@ def look_at_all(options: JournalOptions) -> list[SurveyedStore]:
     """
     stores = [
         look(directory, is_permissive=True, piece_bytes=options.partition_bytes)
-        for directory in find(options.paths, options.set)
+        for directory in find(options.paths, options.sets)
     ]
     if not options.several_clusters:
         check_one_cluster(stores)
@@ -97,11 +97,15 @@ def look_at_all(options: JournalOptions) -> list[SurveyedStore]:
 
 
 def check_one_cluster(stores: Sequence[SurveyedStore]) -> None:
-    """Rows of two clusters in one table are rarely meant: their LSNs and queues have nothing to do with each other."""
-    known = [store for store in stores if store.cluster]
-    for store in known[1:]:
-        if store.cluster != known[0].cluster:
+    """Rows of two clusters in one table are rarely meant: their LSNs and queues have nothing to do with each other.
+
+    Each resource set has an identifier of its own there, so stores of different sets are not compared.
+    """
+    firsts: dict[str, SurveyedStore] = {}
+    for store in stores:
+        first = firsts.setdefault(store.set, store) if store.cluster else store
+        if store.cluster != first.cluster:
             raise PipelineError(
-                f"{store.directory.path} belongs to the cluster {store.cluster}, {known[0].directory.path} to"
-                f" {known[0].cluster}: read them apart, or say that it is meant with the option severalClusters=true"
+                f"{store.directory.path} belongs to the cluster {store.cluster}, {first.directory.path} to"
+                f" {first.cluster}: read them apart, or say that it is meant with the option severalClusters=true"
             )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES
 from qpid_ha_broker.store.layout import segment_numbers
 
@@ -143,12 +145,20 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where to go on with stores that were read and are not here: they may come back."""
         known = {*directories, *(directory.path for directory in directories.values())}
         missing = {name: JournalPlace.from_json(place) for name, place in start.items() if name not in known}
-        if missing and self._options.fail_on_data_loss:
+        lost = [name for name in missing if not self._has_moved(name, directories)]
+        if lost and self._options.fail_on_data_loss:
             raise PipelineError(
-                f"{', '.join(missing)}: read before, and not among the stores that are here now: bring it back, or set"
+                f"{', '.join(lost)}: read before, and not among the stores that are here now: bring it back, or set"
                 " failOnDataLoss=false to go on with the others"
             )
         return missing
+
+    def _has_moved(self, name: StoreId, directories: Iterable[StoreId]) -> bool:
+        """Whether it was a replica of a set that moves from broker to broker, which nobody keeps events of his own in,
+        and another replica is here."""
+        if self._options.replicas is Replicas.ALL or name.endswith(f"/{DEFAULT_SET}"):
+            return False
+        return any(log_of(other) == log_of(name) for other in directories)
 
     def _way(self, log: FollowedLog, replica: FollowedReplica) -> list[JournalStep]:
         target = self._target.get(replica.name) if self._target is not None else None
@@ -289,7 +299,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_group(partition, arrow, self._filters, self._options)
 
     def _directories(self) -> dict[StoreId, Directory]:
-        return identities(find(self._options.paths, self._options.set))
+        return identities(find(self._options.paths, self._options.sets))
 
 
 def _frontier(store: SurveyedStore, begin: JournalPlace, isolation: Isolation | None) -> JournalPlace:
@@ -375,7 +385,10 @@ def _share(limit: ReadLimit, here: int, total: int) -> int | None:
 
 
 def _asked_places(given: str, stores: Mapping[StoreId, SurveyedStore]) -> dict[StoreId, JournalPlace]:
-    """`{"BROKER or PATH": {"generation": G, "lsn": N}, ...}`; what is not named is read from its beginning."""
+    """`{"BROKER, BROKER/SET or PATH": {"generation": G, "lsn": N}, ...}`; what is not named is read from its beginning.
+
+    A broker alone names the one store of it that is here, or that of `default`.
+    """
     expected = 'expected earliest, latest, or JSON such as {"node1": {"generation": 2, "lsn": 1017}}'
     try:
         document: Any = json.loads(given)
@@ -384,9 +397,14 @@ def _asked_places(given: str, stores: Mapping[StoreId, SurveyedStore]) -> dict[S
     if not isinstance(document, dict) or not all(isinstance(value, dict) for value in document.values()):
         raise PipelineError(f"startingOffsets: {expected}, found {given!r}")
     places = {}
+    brokers = {name: store.segments[0].header.broker if store.segments else "" for name, store in stores.items()}
+    counts = Counter(brokers.values())
     for name, store in stores.items():
-        broker = store.segments[0].header.broker if store.segments else ""
-        asked = document.pop(name, None) or document.pop(store.directory.path, None) or document.pop(broker, None)
+        broker = brokers[name]
+        keys = [name, store.directory.path, f"{broker}/{store.set}"]
+        if counts[broker] == 1 or store.set == DEFAULT_SET:
+            keys.append(broker)
+        asked = next((document.pop(key) for key in keys if document.get(key)), None)
         if asked is None:
             places[name] = first_place(store)
         elif "segment" in asked:

@@ -18,12 +18,15 @@ from rich.console import Console
 from rich.table import Table
 
 from qpid_ha_broker import __version__
+from qpid_ha_broker.events.set_names import set_name_problem
 
 from .errors import PipelineError, reason_of
 from .requirements import check_requirements
 
 if TYPE_CHECKING:  # a user without PySpark is told so, by check_requirements
     from pyspark.sql import DataFrame, SparkSession
+
+    from qpid_ha_broker.store.best import Verdict
 
     from .jobs.client_gaps import ClientGap
     from .jobs.state_changes import StateChange
@@ -52,19 +55,41 @@ class Where(NamedTuple):
     remote: str | None
 
 
+def _valid_sets(_context: click.Context, _option: click.Parameter, sets: tuple[str, ...]) -> tuple[str, ...]:
+    """The same. Ends the job, before it begins, for what no set can be called."""
+    for name in sets:
+        if (problem := set_name_problem(name)) is not None:
+            raise JobFailure(f"--set: {problem}")
+    return sets
+
+
+class Journals(NamedTuple):
+    """What a job reads."""
+
+    stores: tuple[str, ...]
+    sets: tuple[str, ...]
+    """Empty: all."""
+
+
 def job_options(command: Callable[..., None]) -> Callable[..., None]:
     """What every job takes. Ends it, with a reason, where Spark cannot run."""
 
     @wraps(command)
-    def run(master: str | None, remote: str | None, **given: Any) -> None:
+    def run(
+        stores: tuple[str, ...], sets: tuple[str, ...], master: str | None, remote: str | None, **given: Any
+    ) -> None:  # fmt: skip
         try:
             check_requirements(is_remote=remote is not None)
         except PipelineError as error:
             raise JobFailure(error.reason) from None
-        command(where=Where(master, remote), **given)
+        command(journals=Journals(stores, sets), where=Where(master, remote), **given)
 
     for option in reversed((
         click.argument("stores", metavar="DATA_DIR...", nargs=-1, required=True),
+        click.option(
+            "--set", "sets", multiple=True, callback=_valid_sets,
+            help="Only this resource set; may be repeated. Without it: all that there are.",
+        ),
         click.option("--master", help="Spark's master; without it what Spark's configuration says, else local[*]."),
         click.option("--remote", help="A Spark Connect server, sc://HOST:PORT, instead; else SPARK_REMOTE."),
         click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True),
@@ -132,25 +157,37 @@ def main() -> None:
 @main.command()
 @job_options
 @summary_option
-def stores(stores: tuple[str, ...], where: Where, form: str, output: Path | None) -> None:
-    """Which store a cluster may begin with again, and why: as `qpid-ha store best`."""
+def stores(journals: Journals, where: Where, form: str, output: Path | None) -> None:
+    """Which store each resource set may begin with again, and why: as `qpid-ha store best`."""
     from qpid_ha_broker.store.best import Admin
 
-    from .jobs.stores import verdict
+    from .jobs.stores import verdicts
 
     with _job("looking at stores", where) as spark:
-        found = verdict(spark, stores)
-    document = json.dumps({"verdict": type(found).__name__.lower(), **_plain(found)}, indent=2, default=str)
+        found = verdicts(spark, journals.stores, journals.sets)
+    documents = {name: {"verdict": type(each).__name__.lower(), **_plain(each)} for name, each in found.items()}
+    document = json.dumps(
+        *documents.values() if len(documents) == 1 else [{"sets": documents}], indent=2, default=str
+    )  # fmt: skip
     if output is not None:
         _write(output, document + "\n")
     if form == "json":
         click.echo(document)
     else:
-        _print_rows([reason._asdict() for reason in found.reasons], ("broker", "where", "standing", "text"))
-        click.echo(f"{type(found).__name__.upper()}: {found.question if isinstance(found, Admin) else found.text}")
-        for command in () if isinstance(found, Admin) else found.next_commands:
-            click.echo(f"  {command}")
-    sys.exit(NO if isinstance(found, Admin) else 0)
+        for name, verdict in found.items():
+            if len(found) > 1:
+                click.echo(f"set {name}")
+            _print_verdict(verdict)
+    sys.exit(NO if any(isinstance(verdict, Admin) for verdict in found.values()) else 0)
+
+
+def _print_verdict(verdict: Verdict) -> None:
+    from qpid_ha_broker.store.best import Admin
+
+    _print_rows([reason._asdict() for reason in verdict.reasons], ("broker", "where", "standing", "text"))
+    click.echo(f"{type(verdict).__name__.upper()}: {verdict.question if isinstance(verdict, Admin) else verdict.text}")
+    for command in () if isinstance(verdict, Admin) else verdict.next_commands:
+        click.echo(f"  {command}")
 
 
 @main.command()
@@ -166,7 +203,7 @@ def stores(stores: tuple[str, ...], where: Where, form: str, output: Path | None
     help="Whether it ends when events are gone that no run before this one has read.",
 )  # fmt: skip
 def consolidate(
-    stores: tuple[str, ...], where: Where, form: str, mode: str, output: str, what: str, fail_on_data_loss: bool
+    journals: Journals, where: Where, form: str, mode: str, output: str, what: str, fail_on_data_loss: bool
 ) -> None:
     """Fold journals into snapshots that brokers load, and add what is new to Parquet by cluster, set and day.
 
@@ -178,17 +215,17 @@ def consolidate(
 
     events = joined(output, "events")
     with _job("consolidating", where) as spark:
-        check_apart(spark, stores, output)
+        check_apart(spark, journals.stores, output)
         check_directory(spark, output)
         if what != "snapshots":
             check_rows(spark, events, is_new=mode == "permissive")
-        folded = snapshots(spark, stores, joined(output, "stores")) if what != "rows" else []
+        folded = snapshots(spark, journals.stores, joined(output, "stores"), journals.sets) if what != "rows" else []
         if what == "snapshots":
             count = 0
         elif mode == "permissive":
-            count = good_rows(spark, stores, events)
+            count = good_rows(spark, journals.stores, events, journals.sets)
         else:
-            count = rows(spark, stores, events, fail_on_data_loss=fail_on_data_loss)
+            count = rows(spark, journals.stores, events, journals.sets, fail_on_data_loss=fail_on_data_loss)
     if form == "json":
         click.echo(json.dumps({"snapshots": [each._asdict() for each in folded], "rows": count}, indent=2))
     else:
@@ -203,7 +240,7 @@ def consolidate(
 @file_option("An HTML page with plots.")
 @seen_options
 def failovers(
-    stores: tuple[str, ...], where: Where, form: str, mode: str, output: Path | None, **seen: Any
+    journals: Journals, where: Where, form: str, mode: str, output: Path | None, **seen: Any
 ) -> None:  # fmt: skip
     """Who led when, how long nobody did, and how far backups lagged behind."""
     from .jobs.failover_report import page
@@ -211,7 +248,7 @@ def failovers(
 
     with _job("reading journals", where) as spark:
         changes, gaps = _seen(spark, **seen)
-        found = timelines(_journal(spark, stores, mode, COLUMNS, replicas="all"), changes, seen["link_timeout"])
+        found = timelines(_journal(spark, journals, mode, COLUMNS, replicas="all"), changes, seen["link_timeout"])
     if output is not None:
         _write(output, page(found, gaps))
     if form == "json":
@@ -234,7 +271,7 @@ def failovers(
 @click.option("--until", type=click.DateTime(_TIMES), help="UTC.")
 @seen_options
 def report(
-    stores: tuple[str, ...], where: Where, form: str, mode: str, output: Path, since: datetime | None,
+    journals: Journals, where: Where, form: str, mode: str, output: Path, since: datetime | None,
     until: datetime | None, **seen: Any,
 ) -> None:  # fmt: skip
     """What went through queues over time, how long it took, and who led meanwhile: one page for people."""
@@ -244,8 +281,8 @@ def report(
     limits = (_moment(since, -math.inf), _moment(until, math.inf))
     with _job("reading journals", where) as spark:
         changes, gaps = _seen(spark, **seen)
-        activities = activity.activities(_journal(spark, stores, mode, activity.COLUMNS), *limits)
-        all_copies = _journal(spark, stores, mode, failovers.COLUMNS, replicas="all")
+        activities = activity.activities(_journal(spark, journals, mode, activity.COLUMNS), *limits)
+        all_copies = _journal(spark, journals, mode, failovers.COLUMNS, replicas="all")
         led = failovers.timelines(all_copies, changes, seen["link_timeout"])
     _write(output, page(activities, led, gaps))
     if form == "json":
@@ -271,11 +308,12 @@ def _seen(
 
 
 def _print_timeline(timeline: Timeline) -> None:
-    from .jobs.failover_report import NO_GENERATION, availability_text
+    from .jobs.failover_report import NO_GENERATION, availability_text, title_of
     from .jobs.timeline import Lag, Outage, TimeInStates
 
     text = f"availability {availability_text(timeline)}" if timeline.generations else NO_GENERATION
-    click.echo(f"cluster {timeline.cluster}: {text}")
+    title = title_of(timeline.cluster, timeline.set)
+    click.echo(f"{title[:1].lower()}{title[1:]}: {text}")
     rows = [
         {**generation._asdict(), **(phases._asdict() if phases else {})}
         for generation, phases in zip(timeline.generations, timeline.phases, strict=True)
@@ -297,7 +335,7 @@ def _print_timeline(timeline: Timeline) -> None:
 @click.option("--history-format", default="json", show_default=True, help="As Spark calls it.")
 @click.option("--output", type=click.Path(file_okay=False), help="The rows that prove it, as Parquet.")
 def audit(
-    stores: tuple[str, ...], where: Where, form: str, mode: str, history: tuple[str, ...], history_format: str,
+    journals: Journals, where: Where, form: str, mode: str, history: tuple[str, ...], history_format: str,
     output: str | None,
 ) -> None:  # fmt: skip
     """Did every confirmed message arrive, once and in order?"""
@@ -309,10 +347,10 @@ def audit(
 
     with _job("auditing", where) as spark:
         if output:
-            check_apart(spark, stores, output, histories=history)
+            check_apart(spark, journals.stores, output, histories=history)
             check_directory(spark, output)
         counting, discarded = (
-            _journal(spark, stores, mode, JOURNAL_COLUMNS, replicas=which) for which in ("one", "discarded")
+            _journal(spark, journals, mode, JOURNAL_COLUMNS, replicas=which) for which in ("one", "discarded")
         )
         found = judge(read_history(spark, history, history_format), counting, discarded)
         shown = [row.asDict() for row in found.evidence.limit(20).collect()] if not found.is_flawless else []
@@ -344,7 +382,7 @@ def audit(
 @click.option("--password-file", default="", help="Of the user in the URL; else QPID_HA_PASSWORD is read.")
 @click.option("--ca-file", default="", help="Who vouches for the brokers of amqps URLs.")
 def replay(
-    stores: tuple[str, ...], where: Where, form: str, mode: str, output: Path | None, brokers: tuple[str, ...],
+    journals: Journals, where: Where, form: str, mode: str, output: Path | None, brokers: tuple[str, ...],
     queue: str, view: str, from_lsn: int | None, to_lsn: int | None, address: str, password_file: str, ca_file: str,
 ) -> None:  # fmt: skip
     """Send messages of a journal to a broker again: at least once, in order for each queue."""
@@ -357,7 +395,7 @@ def replay(
     given = {name: str(value) for name, value in limits.items() if value is not None}
     with _job("sending", where) as spark:
         to = WriteOptions.parse(to_whom)
-        count = send(_journal(spark, stores, mode, COLUMNS, queue=queue, view=view, **given), to)
+        count = send(_journal(spark, journals, mode, COLUMNS, queue=queue, view=view, **given), to)
     document = json.dumps({"sent": count})
     if output is not None:
         _write(output, document + "\n")
@@ -371,10 +409,9 @@ def _write(output: Path, text: str) -> None:
         raise JobFailure(f"--output {output}: {error.strerror}") from None
 
 
-def _journal(
-    spark: SparkSession, stores: Sequence[str], mode: str, columns: Sequence[str], **options: str
-) -> DataFrame:
-    source = spark.read.format("qpid-journal").option("paths", json.dumps(list(stores))).option("mode", mode)
+def _journal(spark: SparkSession, journals: Journals, mode: str, columns: Sequence[str], **options: str) -> DataFrame:
+    source = spark.read.format("qpid-journal").option("paths", json.dumps(list(journals.stores))).option("mode", mode)
+    source = source.option("set", ",".join(journals.sets))
     return source.option("columns", ",".join(columns)).options(**options).load()
 
 

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final, TypeVar
 
+from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_config.scalars import parse_boolean, parse_count
 
 from .errors import PipelineError
@@ -77,7 +78,8 @@ class JournalOptions:
     """`paths`: data directories. `starting_offsets`: earliest, latest, or an offset as JSON."""
 
     paths: tuple[str, ...]
-    set: str = "default"
+    sets: tuple[str, ...] = ()
+    """Only these resource sets; empty: all that the data directories have."""
     view: View = View.EVENTS
     replicas: Replicas = Replicas.ONE
     mode: Mode = Mode.STRICT
@@ -123,7 +125,7 @@ class JournalOptions:
             )
         return cls(
             paths=tuple(dict.fromkeys(paths)),
-            set=options.get("set", cls.set),
+            sets=_sets(options.get("set", "")),
             view=_member(View, "view", options.get("view", View.EVENTS)),
             replicas=_member(Replicas, "replicas", options.get("replicas", Replicas.ONE)),
             mode=_member(Mode, "mode", options.get("mode", Mode.STRICT)),
@@ -170,6 +172,14 @@ def _paths(options: Mapping[str, str]) -> list[str]:
     if not isinstance(paths, list) or not all(isinstance(path, str) and path for path in paths):
         raise PipelineError(f"paths: expected a JSON list of directories, found {text!r}")
     return paths
+
+
+def _sets(text: str) -> tuple[str, ...]:
+    sets = words_in(text)
+    for name in sets:
+        if (problem := set_name_problem(name)) is not None:
+            raise PipelineError(f"set: {problem}")
+    return sets
 
 
 def _member(kind: type[_Member], name: str, value: str) -> _Member:

@@ -39,7 +39,7 @@ _TIME: Final = TimestampType()
 _MAP: Final = MapType(StringType(), StringType())
 
 COLUMNS: Final = (
-    Column("cluster", _TEXT, "UUID of the cluster"),
+    Column("cluster", _TEXT, "UUID of the set's log; of `default` that of the cluster"),
     Column("broker", _TEXT, "name of the broker whose store it is"),
     Column("set", _TEXT, "resource set"),
     Column("generation", LongType(), "generation of the primary that wrote the event"),

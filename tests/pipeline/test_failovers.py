@@ -69,7 +69,7 @@ def any_timeline(draw: st.DrawFn) -> Timeline:
     members = st.lists(st.sampled_from("abcd"), unique=True).map(tuple)
     times = sorted(draw(st.lists(moments_s, max_size=4)))
     sets = tuple(InSyncSetChange(at_s, epoch, draw(members), epoch, 1) for epoch, at_s in enumerate(times))
-    return Timeline("cluster", generations, sets, (), draw(moments_s))
+    return Timeline("cluster", "default", generations, sets, (), draw(moments_s))
 
 
 def check_sums(timeline: Timeline) -> None:

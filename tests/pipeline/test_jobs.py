@@ -26,7 +26,7 @@ from qpid_ha_pipeline.jobs.audit import HISTORY_COLUMNS, Audit, audit
 from qpid_ha_pipeline.jobs.consolidate import snapshots
 from qpid_ha_pipeline.jobs.failover_report import NO_GENERATION, page
 from qpid_ha_pipeline.jobs.failovers import timelines
-from qpid_ha_pipeline.jobs.stores import verdict
+from qpid_ha_pipeline.jobs.stores import verdicts
 from qpid_ha_pipeline.main import main
 from running_broker import RunningBroker
 from written_journal import BEGAN_MS, CLUSTER, WrittenJournal, amqp, blocks_of, spoil
@@ -55,7 +55,7 @@ def test_the_verdict_over_a_fleet_is_that_of_the_admin_tool(spark: SparkSession,
         journal.write_status(epoch=1, members=("alpha", "beta"))
     directories = [tmp_path / "alpha", tmp_path / "beta"]
     expected = best([examine(LocalDisk(each / "default"), str(each)) for each in directories])
-    assert verdict(spark, [str(each) for each in directories]) == expected
+    assert verdicts(spark, [str(each) for each in directories]) == {"default": expected}
     shown = run("stores", *map(str, directories), "--format", "json", "--output", str(tmp_path / "verdict.json"))
     assert (tmp_path / "verdict.json").read_text() == shown.stdout
     assert json.loads(shown.stdout)["verdict"] == "winner"

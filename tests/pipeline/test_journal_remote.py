@@ -181,5 +181,5 @@ def test_jobs_take_urls_and_put_snapshots_there(spark: SparkSession, filled: Wri
     (far,) = json.loads(result.stdout)["snapshots"]
     assert far["snapshot"] == f"local://{tmp_path}/far/stores/alpha/default/snapshots/{3:020d}.snap"
     assert Path(far["snapshot"].removeprefix("local://")).read_bytes() == Path(plain.snapshot).read_bytes()
-    (told,), (expected,) = facts(spark, [url]), facts(spark, [str(filled.data_dir)])
+    (told,), (expected,) = (facts(spark, [path])["default"] for path in (url, str(filled.data_dir)))
     assert told == replace(expected, where=url)

@@ -26,7 +26,7 @@ from qpid_ha_pipeline.jobs.consolidate import rows
 from qpid_ha_pipeline.jobs.failovers import timelines
 from qpid_ha_pipeline.jobs.replay import COLUMNS as REPLAYED
 from qpid_ha_pipeline.jobs.replay import replay
-from qpid_ha_pipeline.jobs.stores import verdict
+from qpid_ha_pipeline.jobs.stores import verdicts
 from random_history import RandomHistory, lived
 from running_broker import RunningBroker
 
@@ -110,7 +110,7 @@ def test_the_last_generation_of_a_cluster_is_told(spark: SparkSession, fleet: li
 
 def test_the_stores_that_may_begin_again_hold_what_was_confirmed(spark: SparkSession, sample: Sample) -> None:
     for history in sample(5):
-        found = verdict(spark, history.paths)
+        found = verdicts(spark, history.paths)["default"]
         if isinstance(found, Winner) and found.is_safe:
             assert found.store.last_lsn >= history.committed
 

@@ -1,8 +1,8 @@
 """Spark's daemon that forks Python workers, with everything imported before that each of them would import by itself.
 
-Planning one query with a data source in Python takes two such processes, and Spark uses none of them again: half a second
-of processor time each. Its own daemon (`pyspark.daemon`) imports after it has forked, because a library may start threads
-when it is imported; those that are imported here start theirs when they have work.
+Planning one query with a data source in Python takes two such processes, and Spark uses none of them again: half a
+second of processor time each. Its own daemon (`pyspark.daemon`) imports after it has forked, because a library may
+start threads when it is imported; those that are imported here start theirs when they have work.
 """
 
 from __future__ import annotations

@@ -34,12 +34,12 @@ class WrittenJournal:
 
     def __init__(
         self, data_dir: Path, broker: str = "alpha", *, cluster: str = CLUSTER, segment_bytes: int = 1 << 20,
-        number: int = 1, generation: int = 1, now_ms: int = BEGAN_MS,
+        number: int = 1, generation: int = 1, now_ms: int = BEGAN_MS, resource_set: str = "default",
     ) -> None:  # fmt: skip
         self.data_dir = data_dir
-        self.directory = data_dir / "default"
+        self.directory = data_dir / resource_set
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.identity = Identity(cluster, broker, "default")
+        self.identity = Identity(cluster, broker, resource_set)
         self.now_ms = now_ms
         self.lsn = 0
         self.local_lsn = LOCAL_BASE

@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
+from qpid_ha_pipeline.journal.stores import default_first
+
 from .drawing import STEPS_S
 
 COLUMNS: Final = (
@@ -31,8 +33,9 @@ LISTED_QUEUES: Final = 10
 PERCENTILES: Final = (0.5, 0.9, 0.99, 1.0)
 _ACCURACY: Final = 10_000
 _FLOWS: Final = ("messages_in", "messages_out", "bytes_in", "bytes_out")
-_QUEUE: Final = ("cluster", "queue")
-_MESSAGE: Final = ("cluster", "set", "owner", "queue_id", "message_id")
+_LOG: Final = ("cluster", "set")
+_QUEUE: Final = (*_LOG, "queue")
+_MESSAGE: Final = (*_LOG, "owner", "queue_id", "message_id")
 """`owner`: the broker whose own queue it is, in which ids are those of its own log; empty: it is the cluster's."""
 
 
@@ -79,9 +82,10 @@ class QueueTotals(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """Of one cluster."""
+    """Of one resource set of a cluster."""
 
     cluster: str
+    set: str
     buckets: Buckets
     queue_count: int
     total: Flow
@@ -95,7 +99,8 @@ class Activity(NamedTuple):
 
 
 def activities(journal: DataFrame, since_s: float = -inf, until_s: float = inf) -> list[Activity]:
-    """Of each cluster in `journal`, which has COLUMNS, each event once. All share the same buckets.
+    """Of each resource set of each cluster in `journal`, which has COLUMNS, each event once. All share the
+    same buckets.
 
     Cost: a shuffle of messages by id, then sums. To the driver come MOST_BUCKETS rows for each of some queues.
     """
@@ -117,9 +122,9 @@ def _messages(journal: DataFrame) -> DataFrame:
     """A row for each message in a queue: when it came and went (seconds; null: before, or not yet), its size, and
     whether it was consumed."""
     at = (sql.unix_micros("written_at") / 1e6).alias("at")
-    cluster = sql.coalesce("cluster", sql.lit("")).alias("cluster")
+    log = [sql.coalesce(name, sql.lit("")).alias(name) for name in _LOG]
     owner = sql.when(sql.col("local"), sql.col("broker")).otherwise("").alias("owner")
-    rows = journal.select(cluster, "set", owner, "event", "queue", "queue_id", "message_id", at, "reason", "size")
+    rows = journal.select(*log, owner, "event", "queue", "queue_id", "message_id", at, "reason", "size")
     key = list(_MESSAGE)
     is_in, is_out = sql.col("event") == "enqueued", sql.col("event") == "dequeued"
     messages = rows.where(is_in | is_out).groupBy(*key).agg(
@@ -133,7 +138,7 @@ def _messages(journal: DataFrame) -> DataFrame:
     joined = messages.join(sql.broadcast(deleted), key[:4], "left")
     name = sql.coalesce("queue", sql.concat(sql.lit("queue "), sql.col("queue_id").cast("string"))).alias("queue")
     went, size = sql.coalesce("went", "deleted").alias("went"), sql.coalesce("size", sql.lit(0)).alias("size")
-    return joined.select("cluster", name, "came", went, size, "is_consumed")
+    return joined.select(*_LOG, name, "came", went, size, "is_consumed")
 
 
 def _buckets(messages: DataFrame, since_s: float, until_s: float) -> Buckets | None:
@@ -183,29 +188,34 @@ def _activities(messages: DataFrame, flows: DataFrame, buckets: Buckets) -> list
     latencies = _consumed(messages, buckets)
     totals = _totals(flows).join(_percentiles(latencies, *_QUEUE), list(_QUEUE), "left")
     ranked = _ranked(totals)
-    names = sorted({(row.cluster, row.queue) for row in ranked if _is_shown(row)})
+    names = sorted({_queue_of(row) for row in ranked if _is_shown(row)})
     spark = messages.sparkSession
-    shown = sql.broadcast(spark.createDataFrame(names, "cluster STRING, queue STRING"))
-    parts: dict[tuple[str, str | None], list[Any]] = {}
+    shown = sql.broadcast(spark.createDataFrame(names, ", ".join(f"{name} STRING" for name in _QUEUE)))
+    parts: dict[tuple[str, str, str | None], list[Any]] = {}
     for row in flows.join(shown, list(_QUEUE), "left_semi").collect():
-        parts.setdefault((row.cluster, row.queue), []).append(row)
+        parts.setdefault(_queue_of(row), []).append(row)
     sums = [sql.sum(name).alias(name) for name in _FLOWS]
-    for row in flows.groupBy("cluster", "bucket").agg(*sums).collect():
-        parts.setdefault((row.cluster, None), []).append(row)
+    for row in flows.groupBy(*_LOG, "bucket").agg(*sums).collect():
+        parts.setdefault((row.cluster, row["set"], None), []).append(row)
     by_bucket = {
-        (row.cluster, row.bucket): tuple(row.percentiles)
-        for row in _percentiles(latencies, "cluster", "bucket").collect()
+        (row.cluster, row["set"], row.bucket): tuple(row.percentiles)
+        for row in _percentiles(latencies, *_LOG, "bucket").collect()
     }
-    counts = totals.groupBy("cluster").count().orderBy("cluster").collect()
+    counts = totals.groupBy(*_LOG).count().collect()
     return [
         Activity(
-            cluster, buckets, count, _flow(parts[cluster, None], buckets),
-            {queue: _flow(parts[cluster, queue], buckets) for of_cluster, queue in names if of_cluster == cluster},
-            tuple(by_bucket.get((cluster, place), ()) for place in range(buckets.number)),
-            *(_list(ranked, cluster, place) for place in _PLACES),
+            *log, buckets, count, _flow(parts[*log, None], buckets),
+            {queue: _flow(parts[*log, queue], buckets) for *of_log, queue in names if tuple(of_log) == log},
+            tuple(by_bucket.get((*log, place), ()) for place in range(buckets.number)),
+            *(_list(ranked, log, place) for place in _PLACES),
         )
-        for cluster, count in counts
+        for *words, count in sorted(counts, key=lambda row: (row[0], default_first(row[1])))
+        for log in [(words[0], words[1])]
     ]  # fmt: skip
+
+
+def _queue_of(row: Any) -> tuple[str, str, str]:
+    return row["cluster"], row["set"], row["queue"]
 
 
 def _consumed(messages: DataFrame, buckets: Buckets) -> DataFrame:
@@ -247,7 +257,7 @@ def _ranked(totals: DataFrame) -> list[Any]:
     """The queues that are among the first LISTED_QUEUES by any measure, with their places."""
     for place, names in _PLACES.items():
         measure = sum((sql.col(name) for name in names[1:]), sql.col(names[0]))
-        order = Window.partitionBy("cluster").orderBy(measure.desc(), "queue")
+        order = Window.partitionBy(*_LOG).orderBy(measure.desc(), "queue")
         totals = totals.withColumn(place, sql.row_number().over(order))
     return totals.where(sql.least(*_PLACES) <= max(LISTED_QUEUES, SHOWN_QUEUES)).collect()
 
@@ -256,8 +266,8 @@ def _is_shown(row: Any) -> bool:
     return any(row[place] <= SHOWN_QUEUES for place in _PLACES)
 
 
-def _list(ranked: Iterable[Any], cluster: str, place: str) -> tuple[QueueTotals, ...]:
-    rows = [row for row in ranked if row.cluster == cluster and row[place] <= LISTED_QUEUES]
+def _list(ranked: Iterable[Any], log: tuple[str, str], place: str) -> tuple[QueueTotals, ...]:
+    rows = [row for row in ranked if (row["cluster"], row["set"]) == log and row[place] <= LISTED_QUEUES]
     return tuple(
         QueueTotals(
             row.queue, int(row.messages_in), int(row.messages_out), int(row.bytes_in), int(row.bytes_out),

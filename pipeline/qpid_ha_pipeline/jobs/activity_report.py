@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Final
 
+from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_pipeline.journal.stores import default_first
+
 from .activity import PERCENTILES, SHOWN_QUEUES, Activity, Buckets, Flow, QueueTotals
 from .client_gaps import ClientGap
 from .drawing import (
@@ -29,6 +32,7 @@ from .failover_report import (
     lag_section,
     outage_section,
     state_section,
+    title_of,
 )
 from .timeline import Availability, Timeline
 
@@ -47,24 +51,24 @@ def report(
     activities: Sequence[Activity], timelines: Sequence[Timeline], gaps: Sequence[ClientGap] | None = None
 ) -> str:
     """The whole page; its size does not depend on how many queues there are, nor on how long it was."""
-    by_cluster = {timeline.cluster: timeline for timeline in timelines}
-    names = sorted({*by_cluster, *(activity.cluster for activity in activities)})
-    active = {activity.cluster: activity for activity in activities}
-    body = "".join(_section(name, active.get(name), by_cluster.get(name)) for name in names[:SHOWN_CLUSTERS])
-    if len(names) > SHOWN_CLUSTERS:
-        body += f'<p class="note">And {len(names) - SHOWN_CLUSTERS} clusters more.</p>'
+    led = {(timeline.cluster, timeline.set): timeline for timeline in timelines}
+    active = {(activity.cluster, activity.set): activity for activity in activities}
+    logs = sorted({*led, *active}, key=lambda log: (log[0], default_first(log[1])))
+    body = "".join(_section(title_of(*log), active.get(log), led.get(log)) for log in logs[:SHOWN_CLUSTERS])
+    if len(logs) > SHOWN_CLUSTERS:
+        what = "clusters" if all(name in ("", DEFAULT_SET) for _, name in logs) else "resource sets"
+        body += f'<p class="note">And {len(logs) - SHOWN_CLUSTERS} {what} more.</p>'
     return document("Cluster report", (body or "<p>These journals hold nothing.</p>") + client_section(gaps))
 
 
-def _section(cluster: str, activity: Activity | None, timeline: Timeline | None) -> str:
+def _section(title: str, activity: Activity | None, timeline: Timeline | None) -> str:
     if timeline is not None and not timeline.generations:
         timeline = None
-    title = f"<h2>Cluster {escape(cluster or 'without a name')}</h2>"
     axis = _axis(activity, timeline)
     rows = [] if timeline is None else facts(timeline)
     if activity is not None:
         rows = [*_facts(activity), *rows]
-    parts = [title, facts_table(rows)]
+    parts = [f"<h2>{escape(title)}</h2>", facts_table(rows)]
     if timeline is not None and axis is not None:
         parts += [
             "<h3>Leadership</h3>",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +36,6 @@ from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.executors import on_an_executor, on_executors
 from qpid_ha_pipeline.journal.remote import RemoteDisk, as_path, is_remote, joined
 from qpid_ha_pipeline.journal.stores import Directory, find
-from qpid_ha_pipeline.options import JournalOptions
 
 from .overlay import OverlayDisk
 
@@ -53,9 +53,7 @@ class Consolidated(NamedTuple):
     why_not: str
 
 
-def snapshots(
-    spark: SparkSession, paths: Sequence[str], output: str, resource_set: str = JournalOptions.set
-) -> list[Consolidated]:
+def snapshots(spark: SparkSession, paths: Sequence[str], output: str, sets: Sequence[str] = ()) -> list[Consolidated]:
     """Fold all closed segments of each store; the snapshot comes to OUTPUT/BROKER/SET/snapshots/, or, where two stores
     are of brokers with one name, to OUTPUT/BROKER@PATH/...
 
@@ -67,7 +65,7 @@ def snapshots(
         directory, label = found
         return fold_beside(directory, joined(as_path(output), label))
 
-    labels = on_an_executor(spark, lambda: _labels(find(tuple(paths), resource_set)))
+    labels = on_an_executor(spark, lambda: _labels(find(tuple(paths), tuple(sets))))
     results = on_executors(spark, folded, list(labels.items()))
     damaged = [result for result in results if result.why_not.startswith(_DAMAGED)]
     if damaged:
@@ -75,14 +73,16 @@ def snapshots(
     return results
 
 
-def rows(spark: SparkSession, paths: Sequence[str], output: str, *, fail_on_data_loss: bool = True) -> int:
+def rows(
+    spark: SparkSession, paths: Sequence[str], output: str, sets: Sequence[str] = (), *, fail_on_data_loss: bool = True
+) -> int:
     """Add the committed events that are new since the last run to the Parquet below OUTPUT; returns how many rows.
 
     There is a directory for each cluster, set and day. Raises PipelineError; what is there stays as it was.
     """
     check_rows(spark, output, is_new=False)
     reader = spark.readStream.format("qpid-journal").option("paths", json.dumps(list(paths)))
-    reader = reader.option("failOnDataLoss", str(fail_on_data_loss).lower())
+    reader = reader.option("failOnDataLoss", str(fail_on_data_loss).lower()).option("set", ",".join(sets))
     table = reader.load().withColumn("day", sql.to_date("written_at"))
     writer = table.writeStream.format("parquet").partitionBy(*_PARTITIONS)
     query = writer.option("checkpointLocation", joined(output, _CHECKPOINT)).trigger(availableNow=True).start(output)
@@ -90,13 +90,18 @@ def rows(spark: SparkSession, paths: Sequence[str], output: str, *, fail_on_data
     return sum(progress.numInputRows for progress in query.recentProgress)
 
 
-def good_rows(spark: SparkSession, paths: Sequence[str], output: str) -> int:
+def good_rows(spark: SparkSession, paths: Sequence[str], output: str, sets: Sequence[str] = ()) -> int:
     """All events that can be read, and a row for each place that is damaged, as a new table; returns how many rows.
 
     A damaged journal has no position up to which all was read, so nothing can be added later.
     """
     reader = spark.read.format("qpid-journal").option("paths", json.dumps(list(paths))).option("mode", "permissive")
-    table = reader.option("severalClusters", "true").load().withColumn("day", sql.to_date("written_at"))
+    table = (
+        reader.option("severalClusters", "true")
+        .option("set", ",".join(sets))
+        .load()
+        .withColumn("day", sql.to_date("written_at"))
+    )
     check_rows(spark, output, is_new=True)
     table.write.mode("error").partitionBy(*_PARTITIONS).parquet(output)
     return int(spark.read.parquet(output).count())
@@ -134,17 +139,14 @@ def _is_there(spark: SparkSession, path: str) -> bool:
     return True
 
 
-def check_apart(
-    spark: SparkSession, paths: Sequence[str], output: str, resource_set: str = JournalOptions.set, *,
-    histories: Sequence[str] = (),
-) -> None:  # fmt: skip
+def check_apart(spark: SparkSession, paths: Sequence[str], output: str, *, histories: Sequence[str] = ()) -> None:
     """Raises PipelineError where the output lies in a store or around one, or around a history of clients; and where a
     store lies in another one."""
-    on_an_executor(spark, lambda: _check_apart(paths, output, resource_set, histories))
+    on_an_executor(spark, lambda: _check_apart(paths, output, histories))
 
 
-def _check_apart(paths: Sequence[str], output: str, resource_set: str, histories: Sequence[str]) -> None:
-    found = {_absolute(directory.parent): directory.parent for directory in find(tuple(paths), resource_set)}
+def _check_apart(paths: Sequence[str], output: str, histories: Sequence[str]) -> None:
+    found = {_absolute(directory.parent): directory.parent for directory in find(tuple(paths))}
     where = _absolute(output)
     for history in histories:
         if _is_within(_absolute(history), where):
@@ -170,17 +172,20 @@ def _is_within(path: str, other: str) -> bool:
 
 
 def _labels(directories: Sequence[Directory]) -> dict[Directory, str]:
-    """By store, the broker's name, with the path where that alone does not tell."""
-    brokers = {}
+    """By store, the broker's name, with the path where that and the set do not tell."""
+    owners: dict[Directory, tuple[str, str]] = {}
     for directory in directories:
         numbers = segment_numbers(directory.disk)
-        brokers[directory] = directory.parent.rpartition("/")[2]
+        above, _, name = directory.path.rstrip("/").rpartition("/")
+        owners[directory] = above.rpartition("/")[2], name
         with suppress(StoreError, IndexError, FileNotFoundError):
-            brokers[directory] = header_of(directory.disk, segment_path(numbers[-1])).broker or brokers[directory]
-    names = list(brokers.values())
+            header = header_of(directory.disk, segment_path(numbers[-1]))
+            owners[directory] = header.broker or owners[directory][0], header.set
+    counts = Counter(owners.values())
     return {
-        directory: broker if names.count(broker) == 1 else f"{broker}@{_NO_NAME.sub('_', directory.path.strip('/'))}"
-        for directory, broker in brokers.items()
+        directory: broker if counts[owner] == 1 else f"{broker}@{_NO_NAME.sub('_', directory.path.strip('/'))}"
+        for directory, owner in owners.items()
+        for broker, _ in [owner]
     }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
+from qpid_ha_broker.model.log import DEFAULT_SET
+
 from .client_gaps import ClientGap
 from .drawing import Axis, Band, bands, document, facts_table, key, parts, range_text, span_text, table, time_text
 from .failovers import PERCENTILES
@@ -39,8 +41,8 @@ def page(timelines: Sequence[Timeline], gaps: Sequence[ClientGap] | None = None)
 
 
 def section(timeline: Timeline) -> str:
-    """One cluster."""
-    title = f"<h2>Cluster {escape(timeline.cluster or 'without a name')}</h2>"
+    """One resource set of a cluster."""
+    title = f"<h2>{escape(title_of(timeline.cluster, timeline.set))}</h2>"
     if not timeline.generations:
         return f"{title}<p>{NO_GENERATION}</p>"
     return "".join((
@@ -53,6 +55,12 @@ def section(timeline: Timeline) -> str:
         lag_section(timeline.lags),
         f'<p class="note">{_LIMITS}</p>',
     ))  # fmt: skip
+
+
+def title_of(cluster: str, resource_set: str) -> str:
+    """As people call it. Of a set other than `default` the identifier is of its own log."""
+    name = cluster or "without a name"
+    return f"Cluster {name}" if resource_set in ("", DEFAULT_SET) else f"Set {resource_set}, {name}"
 
 
 def facts(timeline: Timeline) -> list[tuple[str, str]]:

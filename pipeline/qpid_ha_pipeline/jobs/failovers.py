@@ -1,4 +1,5 @@
-"""Who led when, how long nobody did, and how far replicas lagged behind: from the journals of all brokers of a cluster.
+"""Who led when, how long nobody did, and how far replicas lagged behind: from the journals of all brokers of a cluster,
+for each resource set of its own.
 
 A generation begins in the log, and each broker notes when it wrote each block, by its own clock: times across brokers
 are as good as those clocks agree. What a journal cannot tell is not guessed: when a primary died (only what it wrote
@@ -16,38 +17,50 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
+from qpid_ha_broker.events.layout import RecordKind
+from qpid_ha_pipeline.journal.stores import default_first
+
 from .state_changes import LINK_TIMEOUT_S, StateChange, narrowed
 from .timeline import BoundSource, Generation, InSyncSetChange, Lag, Sign, Timeline
 
 PERCENTILES = (0.5, 0.9, 0.99, 1.0)
 COLUMNS = ("cluster", "broker", "set", "generation", "lsn", "local", "event", "written_at", "details")
+Log = tuple[str, str]
+"""Cluster and resource set."""
+_LOG = ("cluster", "set")
+_OWN_EVENTS = (
+    "generation_started", "in_sync_changed", "transients_lost",
+    *(kind.name.lower() for kind in RecordKind if 0x50 <= kind <= 0x5F),
+)  # fmt: skip
+"""What brokers write for themselves: about the set, and in `default` about the cluster map."""
 
 
 def timelines(
     journal: DataFrame, changes: Sequence[StateChange] = (), link_timeout_s: float = LINK_TIMEOUT_S
 ) -> list[Timeline]:
-    """For each cluster in `journal`, which has COLUMNS. To the driver comes a line for each generation, change of the
-    in-sync set and broker.
+    """For each resource set of each cluster in `journal`, which has COLUMNS. To the driver comes a line for each
+    generation, change of the in-sync set and broker.
 
-    `changes`: ascending; a broker's name tells to which cluster one belongs.
+    `changes`: ascending; a broker's name and the set tell where one belongs.
     """
-    table = journal.select(*COLUMNS).where("not local")
-    clusters: dict[str, dict[str, list[Any]]] = {}
+    log = [sql.coalesce(name, sql.lit("")).alias(name) for name in _LOG]
+    table = journal.where("not local").select(*log, *(name for name in COLUMNS if name not in _LOG))
+    logs: dict[Log, dict[str, list[Any]]] = {}
 
     def sort_in(name: str, frame: DataFrame) -> None:
         for row in frame.collect():
-            clusters.setdefault(row["cluster"] or "", {}).setdefault(name, []).append(row)
+            logs.setdefault((row["cluster"], row["set"]), {}).setdefault(name, []).append(row)
 
     sort_in("starts", _starts(table))
-    counting = _counting(table, clusters)
+    counting = _counting(table, logs)
     for name, make in {"spans": _spans, "changes": _changes}.items():
         sort_in(name, make(counting))
-    memberships = {cluster: _memberships(parts) for cluster, parts in clusters.items()}
+    memberships = {log: _memberships(parts) for log, parts in logs.items()}
     sort_in("lags", _lags(table, memberships))
     # What a snapshot still has of older generations is when they began, and nothing of what happened in them.
     return [
-        _timeline(cluster, parts, memberships[cluster], changes, link_timeout_s)
-        for cluster, parts in sorted(clusters.items())
+        _timeline(log, parts, memberships[log], changes, link_timeout_s)
+        for log, parts in sorted(logs.items(), key=lambda item: (item[0][0], default_first(item[0][1])))
     ]
 
 
@@ -58,32 +71,31 @@ def _seconds(column: str) -> Column:
 def _starts(table: DataFrame) -> DataFrame:
     """Each generation by each broker that has its beginning."""
     starts = table.where("event = 'generation_started'")
-    return starts.groupBy("cluster", "generation", "broker").agg(
+    return starts.groupBy(*_LOG, "generation", "broker").agg(
         sql.min("lsn").alias("lsn"), sql.first("details").alias("details"), sql.min(_seconds("written_at")).alias("at")
     )
 
 
-def _counting(table: DataFrame, clusters: Mapping[str, Mapping[str, list[Any]]]) -> DataFrame:
+def _counting(table: DataFrame, logs: Mapping[Log, Mapping[str, list[Any]]]) -> DataFrame:
     """Without what a primary wrote that the next generation did not take over: nobody was served with that."""
-    first_lsns = {
-        cluster: sorted({(row.generation, row.lsn) for row in parts["starts"]}) for cluster, parts in clusters.items()
-    }
+    first_lsns = {log: sorted({(row.generation, row.lsn) for row in parts["starts"]}) for log, parts in logs.items()}
     ends = [
-        (cluster, generation, end_lsn)
-        for cluster, starts in first_lsns.items()
+        (*log, generation, end_lsn)
+        for log, starts in first_lsns.items()
         for (generation, _), (_, end_lsn) in pairwise(starts)
     ]
-    limits = table.sparkSession.createDataFrame(ends, "of_cluster STRING, of_generation LONG, end_lsn LONG")
-    is_its = sql.expr("coalesce(cluster, '') = of_cluster and generation = of_generation")
+    schema = "of_cluster STRING, of_set STRING, of_generation LONG, end_lsn LONG"
+    limits = table.sparkSession.createDataFrame(ends, schema)
+    is_its = sql.expr("cluster = of_cluster and set = of_set and generation = of_generation")
     return table.join(sql.broadcast(limits), is_its, "left").where("end_lsn is null or lsn < end_lsn")
 
 
 def _spans(table: DataFrame) -> DataFrame:
     """By broker and generation: how many events, the first that is of clients, and the last."""
-    is_work = ~sql.col("event").isin("generation_started", "in_sync_changed", "transients_lost")
+    is_work = ~sql.col("event").isin(*_OWN_EVENTS)
     return (
         table.where("written_at is not null")
-        .groupBy("cluster", "broker", "generation")
+        .groupBy(*_LOG, "broker", "generation")
         .agg(
             sql.countDistinct("lsn").alias("events"),
             sql.min(sql.when(is_work, _seconds("written_at"))).alias("first_work"),
@@ -96,7 +108,7 @@ def _spans(table: DataFrame) -> DataFrame:
 def _changes(table: DataFrame) -> DataFrame:
     """Each change of the in-sync set once, as the first broker wrote it; of a snapshot it has no time."""
     changes = table.where("event = 'in_sync_changed'")
-    return changes.groupBy("cluster", "generation", "details").agg(
+    return changes.groupBy(*_LOG, "generation", "details").agg(
         sql.min("lsn").alias("lsn"), sql.min(_seconds("written_at")).alias("at")
     )
 
@@ -120,40 +132,42 @@ def _started_s(row: Any) -> float:
     return float(at_ms / 1000 if at_ms else row["at"] or 0.0)
 
 
-def _in_sync(table: DataFrame, memberships: Mapping[str, Sequence[InSyncSetChange]]) -> DataFrame:
+def _in_sync(table: DataFrame, memberships: Mapping[Log, Sequence[InSyncSetChange]]) -> DataFrame:
     """By broker, from which to which LSN it was in the in-sync set."""
     rows = [
-        (cluster, broker, change.lsn, following.lsn - 1)
-        for cluster, changes in memberships.items()
+        (*log, broker, change.lsn, following.lsn - 1)
+        for log, changes in memberships.items()
         for change, following in pairwise([*changes, _NEVER])
         for broker in change.members
     ]
-    return table.sparkSession.createDataFrame(rows, "cluster STRING, broker STRING, joined LONG, left LONG")
+    schema = "cluster STRING, set STRING, broker STRING, joined LONG, left LONG"
+    return table.sparkSession.createDataFrame(rows, schema)
 
 
 _NEVER = InSyncSetChange(0.0, 0, (), (1 << 63) - 1, 0)
 
 
-def _lags(table: DataFrame, memberships: Mapping[str, Sequence[InSyncSetChange]]) -> DataFrame:
+def _lags(table: DataFrame, memberships: Mapping[Log, Sequence[InSyncSetChange]]) -> DataFrame:
     """Primary and backup are told apart by who is named in the generation.
 
     Its first event is not waited for: the set that it has to do with comes right behind it.
     """
     primaries = table.where("event = 'generation_started'").select(
-        "cluster", "generation", sql.get_json_object("details", "$.primary").alias("primary")
+        *_LOG, "generation", sql.get_json_object("details", "$.primary").alias("primary")
     )
     waited_for = table.where("event <> 'generation_started' and written_at is not null")
-    events = waited_for.select("cluster", "generation", "lsn", "broker", _seconds("written_at").alias("at")).distinct()
-    led = events.join(sql.broadcast(primaries.distinct()), ["cluster", "generation"])
-    by_primary = led.where("broker = primary").select("cluster", "generation", "lsn", sql.col("at").alias("led_at"))
-    by_backup = led.where("broker <> primary").select("cluster", "generation", "lsn", "broker", "at")
-    pairs = by_primary.join(by_backup, ["cluster", "generation", "lsn"]).withColumn("lag", sql.expr("at - led_at"))
+    events = waited_for.select(*_LOG, "generation", "lsn", "broker", _seconds("written_at").alias("at")).distinct()
+    led = events.join(sql.broadcast(primaries.distinct()), [*_LOG, "generation"])
+    by_primary = led.where("broker = primary").select(*_LOG, "generation", "lsn", sql.col("at").alias("led_at"))
+    by_backup = led.where("broker <> primary").select(*_LOG, "generation", "lsn", "broker", "at")
+    pairs = by_primary.join(by_backup, [*_LOG, "generation", "lsn"]).withColumn("lag", sql.expr("at - led_at"))
     stays = sql.broadcast(_in_sync(table, memberships)).alias("stays")
     is_within = sql.expr(
-        "pairs.cluster <=> stays.cluster and pairs.broker = stays.broker and lsn between joined and left"
+        "pairs.cluster = stays.cluster and pairs.set = stays.set and pairs.broker = stays.broker"
+        " and lsn between joined and left"
     )
     told = pairs.alias("pairs").join(stays, is_within, "left").withColumn("in_time", sql.col("joined").isNotNull())
-    return told.groupBy("pairs.cluster", "pairs.broker").agg(
+    return told.groupBy("pairs.cluster", "pairs.set", "pairs.broker").agg(
         sql.count_if("in_time").alias("events"),
         sql.percentile_approx(sql.when(sql.col("in_time"), sql.col("lag")), list(PERCENTILES), 10_000).alias(
             "percentiles"
@@ -163,7 +177,7 @@ def _lags(table: DataFrame, memberships: Mapping[str, Sequence[InSyncSetChange]]
 
 
 def _timeline(
-    cluster: str, parts: dict[str, list[Any]], memberships: tuple[InSyncSetChange, ...],
+    log: Log, parts: dict[str, list[Any]], memberships: tuple[InSyncSetChange, ...],
     changes: Sequence[StateChange], link_timeout_s: float,
 ) -> Timeline:  # fmt: skip
     starts: dict[int, list[Any]] = {}
@@ -178,13 +192,13 @@ def _timeline(
     names = {name for change in memberships for name in change.members} | {
         generation.primary for generation in journals
     }
-    own = [change for change in changes if change.broker in names]
+    own = [change for change in changes if change.broker in names and change.set == log[1]]
     generations = narrowed(journals, memberships, own, link_timeout_s)
     lags = [
         Lag(row.broker, row.events, tuple(row.percentiles or ()), row.late_events)
         for row in sorted(parts.get("lags", []), key=lambda row: str(row.broker))
     ]
-    return Timeline(cluster, generations, memberships, tuple(lags), max((change.at_s for change in own), default=0.0))
+    return Timeline(*log, generations, memberships, tuple(lags), max((change.at_s for change in own), default=0.0))
 
 
 def _generation(starts: Sequence[Any], spans: Mapping[str, Any], memberships: Sequence[InSyncSetChange]) -> Generation:

@@ -30,13 +30,14 @@ def replay(journal: DataFrame, options: WriteOptions) -> int:
     messages = journal.select(*COLUMNS).where("event = 'enqueued' and queue is not null")
     owner = sql.when(sql.col("lsn") < 0, sql.col("broker")).otherwise("")  # the numbers of brokers' own logs are theirs
     once = messages.withColumn("owner", owner).dropDuplicates(["cluster", "set", "owner", "lsn", "queue_id"])
-    ordered = once.repartition("queue_id").sortWithinPartitions("queue_id", "lsn")
+    of_queue = ("cluster", "set", "owner", "queue_id")  # each log has ids of its own
+    ordered = once.repartition(*of_queue).sortWithinPartitions(*of_queue, "lsn")
 
     @rows_told_plainly
     def sent(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (row for batch in batches for row in zip(*map(pa.Array.to_pylist, batch.columns), strict=True))
-        for queue, of_queue in groupby(rows, key=itemgetter(0)):
-            count = _send((payload for _, payload in of_queue), options.target or queue, options)
+        for queue, its_rows in groupby(rows, key=itemgetter(0)):
+            count = _send((payload for _, payload in its_rows), options.target or queue, options)
             yield pa.RecordBatch.from_arrays([pa.array([count], pa.int64())], ["count"])
 
     counts = ordered.select("queue", "payload").mapInArrow(sent, "count long").collect()

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_pipeline.errors import PipelineError
 
 from .timeline import BoundSource, Generation, InSyncSetChange, Sign
@@ -37,6 +38,8 @@ class StateChange(NamedTuple):
     before: str
     """Empty: the state stayed, and something else was reported."""
     state: str
+    set: str = DEFAULT_SET
+    """Of which resource set the broker is that; a line of a log that names none is about `default`."""
 
 
 def read_state_changes(paths: Sequence[str]) -> list[StateChange]:
@@ -85,7 +88,13 @@ def _event(path: str, number: int, line: str) -> Iterator[StateChange]:
         event: Any = json.loads(line)
         event = event.get("params", event)  # as the control socket has it
         if "at_ms" in event:
-            yield StateChange(event["name"], event["at_ms"] / 1000, event.get("before", ""), event["state"])
+            yield StateChange(
+                event["name"],
+                event["at_ms"] / 1000,
+                event.get("before", ""),
+                event["state"],
+                event.get("set", DEFAULT_SET),
+            )
     except (ValueError, KeyError, TypeError, AttributeError):
         shown = line.strip()[:_SHOWN_CHARACTERS]
         raise PipelineError(f"{path}, line {number}: expected an event of a broker, found {shown}") from None

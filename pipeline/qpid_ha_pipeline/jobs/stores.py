@@ -1,4 +1,5 @@
-"""Which store a cluster may begin with again: the verdict of `qpid-ha store best`, over as many stores as there are.
+"""Which store each resource set may begin with again: the verdict of `qpid-ha store best`, over as many stores as there
+are.
 
 One task reads one store, because its events have to be seen in order. What comes back to the driver is a page of facts
 for each; the verdict is the same pure function that the admin tool and the brokers use.
@@ -11,24 +12,33 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.store.best import Verdict, best
 from qpid_ha_broker.store.facts import StoreFacts
 from qpid_ha_broker.store.inspection import examine
 from qpid_ha_pipeline.executors import on_an_executor, on_executors
-from qpid_ha_pipeline.journal.stores import Directory, find
-from qpid_ha_pipeline.options import JournalOptions
+from qpid_ha_pipeline.journal.stores import Directory, default_first, find, set_of
 
 
-def facts(spark: SparkSession, paths: Sequence[str], resource_set: str = JournalOptions.set) -> list[StoreFacts]:
-    """What there is to know of each store. Raises PipelineError for a path that names none."""
-    directories = on_an_executor(spark, lambda: find(tuple(paths), resource_set))
-    return [StoreFacts.from_json(document) for document in on_executors(spark, _examined, directories)]
+def facts(spark: SparkSession, paths: Sequence[str], sets: Sequence[str] = ()) -> dict[str, list[StoreFacts]]:
+    """What there is to know of each store, by resource set, `default` first; `sets`: only of these.
+
+    Raises PipelineError for a path that names none.
+    """
+    directories = on_an_executor(spark, lambda: find(tuple(paths), tuple(sets)))
+    found: dict[str, list[StoreFacts]] = {}
+    for name, document in on_executors(spark, _examined, directories):
+        found.setdefault(name, []).append(StoreFacts.from_json(document))
+    return {name: found[name] for name in sorted(found, key=default_first)}
 
 
-def verdict(spark: SparkSession, paths: Sequence[str], resource_set: str = JournalOptions.set) -> Verdict:
-    """The best of them, with reasons and the next command."""
-    return best(facts(spark, paths, resource_set))
+def verdicts(spark: SparkSession, paths: Sequence[str], sets: Sequence[str] = ()) -> dict[str, Verdict]:
+    """The best store of each resource set, with reasons and the next command; in the order of `facts`."""
+    return {name: best(stores) for name, stores in facts(spark, paths, sets).items()}
 
 
-def _examined(directory: Directory) -> dict[str, Any]:
-    return examine(directory.disk, directory.parent).to_json()  # named by the data directory, as an operator would
+def _examined(directory: Directory) -> tuple[str, dict[str, Any]]:
+    """The set, and its facts, by the name that an operator gives the store: of `default` that of the data directory."""
+    name = set_of(directory)
+    where = directory.parent if name == DEFAULT_SET else directory.path
+    return name, examine(directory.disk, where).to_json()

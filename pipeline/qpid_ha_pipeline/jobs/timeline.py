@@ -158,9 +158,10 @@ class Phases(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Of one cluster."""
+    """Of one resource set of a cluster."""
 
     cluster: str
+    set: str
     generations: tuple[Generation, ...]
     memberships: tuple[InSyncSetChange, ...]
     lags: tuple[Lag, ...]

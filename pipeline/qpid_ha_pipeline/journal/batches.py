@@ -21,7 +21,7 @@ from qpid_ha_pipeline.schema import MESSAGE_COLUMNS
 
 from .details import details_of
 from .filters import RowFilters
-from .names import QueueNames
+from .names import Naming, QueueNames
 from .part import JournalPart, LsnRange, PartGroup, StatePart, Substitute, part_of
 from .records import NONE, Enqueueds, Ints, Mask, Records, Rows, details
 from .replicas import covering
@@ -39,6 +39,7 @@ _REASONS: Final[list[str | None]] = [*(reason.name.lower() for reason in ev.Dequ
 _FAILED, _NO_REASON = len(_REASONS) - 2, len(_REASONS) - 1
 _QUEUE_EVENTS: Final = [int(kind) for kind, body in BODIES.items() if "queue" in body.fields]
 _GENERATION, _DECLARED = int(RecordKind.GENERATION_STARTED), int(RecordKind.QUEUE_DECLARED)
+_PLACED: Final = int(RecordKind.QUEUE_PLACED)
 
 
 def read_group(
@@ -191,10 +192,11 @@ class Batches:
     def _learn(self, records: Records, counting: Mask | None) -> Ints:
         """The generation of each record; and the names of queues that are declared in passing."""
         lsns, begun = records.lsns, self._generations
-        tells = (records.kinds == _GENERATION) | (records.kinds == _DECLARED)
+        kinds = records.kinds
+        tells = (kinds == _GENERATION) | (kinds == _DECLARED) | (kinds == _PLACED)
         for index in np.flatnonzero(tells if counting is None else tells & counting):
             record = records.event(int(index))
-            if isinstance(record.event, ev.QueueDeclared):
+            if isinstance(record.event, Naming):
                 self._names.learn(int(lsns[index]), record.event)
             elif isinstance(record.event, ev.GenerationStarted) and (not begun or record.lsn > begun[-1][0]):
                 begun.append((record.lsn, record.event.generation))

@@ -22,6 +22,9 @@ from qpid_ha_broker.store.survey import TakenBack, limits_of
 from .records import signed, unsigned
 from .stores import Directory
 
+Naming = ev.QueueDeclared | ev.QueuePlaced
+"""After whose LSN a queue is called: the second, in `default`, stands for one of another resource set."""
+
 
 class QueueNames:
     """Looks names up, and keeps them. A queue of which nothing is left to read has no name."""
@@ -37,7 +40,7 @@ class QueueNames:
         self._has_snapshot = False
         self._headers: list[FileHeader] | None = None
 
-    def learn(self, lsn: int, event: ev.QueueDeclared) -> None:
+    def learn(self, lsn: int, event: Naming) -> None:
         """It was just read."""
         self._names[lsn] = event.name
 
@@ -53,7 +56,7 @@ class QueueNames:
                 self._names[queue_id] = next(filter(None, (other.name(queue_id) for other in self._others)), None)
         return self._names[queue_id]
 
-    def _in_snapshot(self) -> Iterator[tuple[int, ev.QueueDeclared]]:
+    def _in_snapshot(self) -> Iterator[tuple[int, Naming]]:
         """The queues stand before all messages."""
         numbers = snapshot_numbers(self._disk)
         if not numbers:
@@ -63,7 +66,7 @@ class QueueNames:
                 if block.kind is not BlockKind.EVENTS:
                     return
                 for record in decode(block.data).records:
-                    if isinstance(record.event, ev.QueueDeclared):
+                    if isinstance(record.event, Naming):
                         yield record.lsn, record.event
                     elif isinstance(record.event, ev.Enqueued):
                         return
@@ -73,7 +76,7 @@ class QueueNames:
             if self._first(header, lsn) <= lsn:
                 record = self._record(header, lsn)
                 if record is not None:
-                    return record.event.name if isinstance(record.event, ev.QueueDeclared) else None
+                    return record.event.name if isinstance(record.event, Naming) else None
         return None
 
     def _first(self, header: FileHeader, lsn: int) -> int:

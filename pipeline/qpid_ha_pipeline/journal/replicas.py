@@ -170,9 +170,9 @@ def logs_of(stores: Iterable[SurveyedStore]) -> list[ReplicatedLog]:
     """The logs of which these stores are replicas."""
     families: dict[tuple[str, str], list[SurveyedStore]] = {}
     for store in stores:
-        header = store.segments[-1].header if store.segments else None
-        name = header.set if header is not None else store.status.set if store.status is not None else ""
-        families.setdefault((store.cluster, name) if store.cluster else ("", store.directory.path), []).append(store)
+        families.setdefault((store.cluster, store.set) if store.cluster else ("", store.directory.path), []).append(
+            store
+        )
     return [log for family in families.values() for log in _logs(family)]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from qpid_ha_broker.events.set_names import set_name_problem
+from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.store import status
 from qpid_ha_broker.store.blocks import FileHeader
 from qpid_ha_broker.store.errors import NewerFormat, StoreError
@@ -43,17 +45,24 @@ class Directory(NamedTuple):
         return joined(self.path, name)
 
 
-def find(paths: tuple[str, ...], resource_set: str) -> list[Directory]:
-    """The stores that these paths name: data directories, directories of a set, or patterns of either.
+def find(paths: tuple[str, ...], sets: tuple[str, ...] = ()) -> list[Directory]:
+    """The stores that these paths name: data directories, directories of a set, or patterns of either. `sets`: only
+    those of these resource sets; empty: all.
 
-    Raises PipelineError for what is none: a slip in a path must not look like a journal without events.
+    Raises PipelineError for a path that has no store, and for a set of which none of them has one: a slip must not look
+    like a journal without events. Not every broker has a replica of each set, so a directory may be without one.
     """
     found: dict[str, Directory] = {}
     for path in paths:
         for directory in _expanded(as_path(path)):
-            store = _store_in(directory, resource_set)
-            found[store.path] = store
-    return list(found.values())
+            found |= {store.path: store for store in _stores_in(directory)}
+    if not sets:
+        return list(found.values())
+    names = {store: set_of(store, sets) for store in found.values()}
+    for name in sets:
+        if name not in names.values():
+            raise PipelineError(f"no store of the resource set {name!r} is in {', '.join(paths)}")
+    return [store for store, name in names.items() if name in sets]
 
 
 def identities(directories: Iterable[Directory]) -> dict[StoreId, Directory]:
@@ -108,16 +117,40 @@ def _matching(pattern: Path) -> list[str]:
     return sorted(map(str, Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))))
 
 
-def _store_in(directory: Directory, resource_set: str) -> Directory:
+def _stores_in(directory: Directory) -> list[Directory]:
+    """Of a data directory those of all sets, `default` first; else the directory itself."""
     above = directory.disk  # whatever is wrong with it is told of what the user named
-    for candidate in (Directory(directory.file(resource_set)), directory):
-        disk = candidate.disk
-        if any(disk.exists(name) for name in (SEGMENTS, SNAPSHOTS, STATUS_FILE)):
-            return candidate
+    names = above.names("")
+    sets = sorted((name for name in names if set_name_problem(name) is None), key=default_first)
+    stores = [store for name in sets if _is_store(store := Directory(directory.file(name)))]
+    if stores:
+        return stores
+    if not _STORE.keys().isdisjoint(names):
+        return [directory]
     where = "there" if is_remote(directory.path) else "on this machine"
     if not above.exists(""):
         raise PipelineError(f"{directory.path}: there is no such directory {where}")
     raise PipelineError(
-        f"{directory.path}: holds no store of the resource set {resource_set!r}: no broker has this as its data-dir,"
-        " or none has started there yet"
+        f"{directory.path}: holds no store: no broker has this as its data-dir, or none has started there yet"
     )
+
+
+def _is_store(directory: Directory) -> bool:
+    disk = directory.disk
+    return any(disk.exists(name) for name in _STORE)
+
+
+_STORE: Final = dict.fromkeys((SEGMENTS, SNAPSHOTS, STATUS_FILE))
+"""What a store has at least one of."""
+
+
+def default_first(name: str) -> tuple[bool, str]:
+    """By which resource sets are put in order."""
+    return name != DEFAULT_SET, name
+
+
+def set_of(store: Directory, sets: Collection[str] = ()) -> str:
+    """The resource set of a store; of one in which nobody has written, the name of its directory. `sets`: a directory
+    with one of these names is not looked into."""
+    name = store.path.rstrip("/").rpartition("/")[2]
+    return name if name in sets else _identity(store).rpartition("/")[2]

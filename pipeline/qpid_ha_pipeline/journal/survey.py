@@ -115,6 +115,13 @@ class SurveyedStore(NamedTuple):
         return known[-1] if known else self.status.cluster if self.status is not None else ""
 
     @property
+    def set(self) -> str:
+        """The resource set; empty: not known yet."""
+        if self.segments:
+            return self.segments[-1].header.set
+        return self.status.set if self.status is not None else ""
+
+    @property
     def taken_back(self) -> tuple[TakenBack, ...]:
         """Of all segments, ascending by place."""
         return tuple(each for segment in self.segments for each in segment.taken_back)
