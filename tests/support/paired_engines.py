@@ -6,6 +6,7 @@ until nothing moves any more. What happens in between is the test's to decide.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -25,7 +26,10 @@ _INPUT_BUFFER = 4096
 
 
 class PairedBroker:
-    """A container without a process. `batches` is what witnesses would have been shown."""
+    """A container without a process.
+
+    `batches` is what witnesses of `default` would have been shown, `visits` how many turns each other set has had.
+    """
 
     def __init__(self, settings: ContainerSettings | None = None, *, log_acquisitions: bool = False) -> None:
         numbers = count(1)
@@ -36,6 +40,7 @@ class PairedBroker:
         self.container.now_ms = START_MS
         self.connections = Connections(self.container, attach)
         self.batches: list[LogBatch] = []
+        self.visits: Counter[str] = Counter()
         self.clients: list[PairedClient] = []
 
     def connect(self, desired_capabilities: Sequence[str] = ()) -> PairedClient:
@@ -52,7 +57,8 @@ class PairedBroker:
 
     def turn(self) -> None:
         """The broker's move; what it wrote to the replicated log is kept in `batches`."""
-        (_, batch), *_ = self.container.turn()
+        (_, batch), *others = self.container.turn()
+        self.visits.update(hosted.name for hosted, _ in others)
         self.container.default.resources.sets.local_log.take_parts()
         if batch is not None:
             self.batches.append(batch)

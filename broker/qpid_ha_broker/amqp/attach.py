@@ -32,7 +32,10 @@ _REPLICA = "this broker is a backup, and what it holds belongs to the primary"
 
 
 def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
-    """Open our end of `link`, and have the engine tell it what comes. Raises AmqpError or ModelError: not attached."""
+    """Open our end of `link`, and have the engine tell it what comes.
+
+    Raises AmqpError or ModelError when it is not attached, and AttachWaits when it is to be tried again later.
+    """
     link.source.copy(link.remote_source)
     link.target.copy(link.remote_target)
     link.snd_settle_mode = link.remote_snd_settle_mode
@@ -48,11 +51,22 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
     return receiving
 
 
+def _is_mere_replica(connection: Connection) -> bool:
+    """Whether nothing but looking is for clients here: another broker leads the one set that there is."""
+    container = connection.container
+    return container.default.read_only and not container.directory.has_many_sets
+
+
+def _needs_replies_only(connection: Connection) -> bool:
+    """Whether a dynamic address is one for replies: an administrator's, where no temporary queue can be made."""
+    return connection.is_admin and connection.container.default.read_only
+
+
 def _attach_publisher(connection: Connection, link: proton.Link) -> ReceivingLink | PeerReceiver:
     terminus = read_terminus(link.remote_target)
     if terminus.address == PEERS:
         return peer_receiver(connection, link)
-    if connection.container.default.read_only and (terminus.coordinator or terminus.address != MANAGEMENT):
+    if _is_mere_replica(connection) and (terminus.coordinator or terminus.address != MANAGEMENT):
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: publish and have transactions there")
     link.rcv_settle_mode = proton.Link.RCV_FIRST  # what we do, whatever the publisher would like (section 2.7.3)
     handler: ReceivingLink
@@ -95,9 +109,10 @@ def _attach_consumer(connection: Connection, link: proton.Link) -> OutgoingLink 
         return reply_link
     if filters.after is not None and not terminus.browse:
         raise AmqpError(INVALID_FIELD, f"{AFTER} is for browsing: ask for the distribution-mode copy")
-    if connection.container.default.read_only and terminus.dynamic and not terminus.browse:
+    is_replica = _is_mere_replica(connection)
+    if (is_replica or _needs_replies_only(connection)) and terminus.dynamic and not terminus.browse:
         return _reply_link_of_replica(connection, link, terminus)
-    if connection.container.default.read_only:
+    if is_replica:
         handler = _browser_of_replica(connection, link, terminus, filters)
     elif terminus.dynamic:
         queue = connection.container.nodes.temporary_queue(terminus)
@@ -128,7 +143,7 @@ def _consumer_of_node(
     connection: Connection, link: proton.Link, address: str, terminus: Terminus, filters: Filters
 ) -> OutgoingLink:
     nodes = connection.container.nodes
-    if SHARED in terminus.capabilities and address not in connection.container.default.resources.catalog.queues:
+    if SHARED in terminus.capabilities and not nodes.has_queue(address):
         raise AmqpError(
             NOT_IMPLEMENTED,
             "there are no shared subscriptions: bind a queue to the exchange, from which several may consume",

@@ -27,6 +27,7 @@ from qpid_ha_broker.amqp.engine import Engine
 from qpid_ha_broker.amqp.identity import PeerIdentity
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.link_table import LinkTable
+from qpid_ha_broker.amqp.node_wait import AttachWaits, NodeWait, WaitingAttach
 from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY, SHARED_CAPABILITY, Channel
 from qpid_ha_broker.amqp.send_window import SendWindow
 from qpid_ha_broker.amqp.transactions import Transactions
@@ -288,6 +289,7 @@ class Connection:
 
     def session_closed(self, session: proton.Session) -> None:
         self._sessions -= 1
+        self.links.end_waits(session)
         endpoints = self.links.of_session(session)
         for endpoint in endpoints:
             endpoint.stop()
@@ -309,6 +311,10 @@ class Connection:
         self.touch()
 
     def link_attached(self, link: proton.Link) -> None:
+        self._attach(link, self.container.clock() + self.container.settings.attach_timeout_s)
+
+    def _attach(self, link: proton.Link, until_s: float) -> None:
+        """Answer the peer's attach; one that has to wait is refused when it has been `until_s`."""
         try:
             if self._ended:
                 return
@@ -316,10 +322,27 @@ class Connection:
                 raise AmqpError(INVALID_FIELD, "a link needs a name")
             self.links.check_room()
             self.links.add(self._connections.attach(self, link))
+        except AttachWaits as waits:
+            self._await_node(link, waits.wait, until_s)
         except ModelError as error:
             self._refuse_link(link, as_amqp(error))
         except AmqpError as error:
             self._refuse_link(link, error)
+
+    def _await_node(self, link: proton.Link, wait: NodeWait, until_s: float) -> None:
+        """Answer when `wait` has ended. The peer may have given credit meanwhile."""
+
+        def told(error: AmqpError | None) -> None:
+            self.links.end_wait(waiting)
+            if error is None:
+                self._attach(link, until_s)
+                self.engine.tell_credit(link)
+            else:
+                self._refuse_link(link, error)
+            self.touch()
+
+        waiting = WaitingAttach(link, wait, told, until_s)
+        self.links.wait(waiting)
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
         self.links.detached(link, closed=closed)
@@ -339,6 +362,7 @@ class Connection:
         self._connections.open.pop(self, None)
         self.log.is_let_in = False
         self.transactions.closed(self.budget())
+        self.links.end_waits()
         for endpoint in self.links:
             endpoint.stop()
         at_once = any(endpoint.must_end_at_once for endpoint in self.links)

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from qpid_ha_broker.amqp.conditions import AmqpError
+from qpid_ha_broker.amqp.conditions import RESOURCE_LOCKED, AmqpError
 from qpid_ha_broker.amqp.directory import OneSet, SetDirectory
 from qpid_ha_broker.amqp.hosted_set import PORTIONS_S, HostedSet
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.management import Management
+from qpid_ha_broker.amqp.node_wait import WaitingAttach
 from qpid_ha_broker.amqp.nodes import Nodes, NodeSettings
 from qpid_ha_broker.amqp.peer_frames import PeerListener
 from qpid_ha_broker.amqp.sections import MessageSections
@@ -46,6 +47,8 @@ class ContainerSettings:
     max_transaction_messages: int = 2000
     max_links_per_connection: int = 1000
     max_sessions_per_connection: int = 256
+    attach_timeout_s: float = 10.0
+    """How long an attach waits for a node that is being made in another set."""
     max_unsettled_per_connection: int = 30_000
     """Messages that a client may have and not have answered: credit beyond it waits until some are."""
     publisher_credit: int = 1000
@@ -121,6 +124,8 @@ class Container:
         """Sent and not settled: Proton keeps a copy of each message for its link."""
         self._other_bytes = 0
         """Of the messages of all sets but `default`, when they had their last turn."""
+        self.waiting: dict[WaitingAttach, None] = {}
+        """Attaches that are to be answered later."""
         self.starved: dict[LinkEndpoint, None] = {}
         """Publishers that wait for memory."""
         self.notices: list[LogNotice] = []
@@ -231,13 +236,22 @@ class Container:
     def tick(self) -> None:
         """Expire messages and delete queues whose time has come, where this broker leads: now, or in the next turn."""
         self.default.tick()
+        if self.waiting:
+            self._refuse_late()
         if len(self.sets) > 1:
             for hosted in self.sets.values():
                 if hosted is not self.default:
                     hosted.tick_in_turn()
                     self._count(hosted)
 
-    # --- links that end
+    # --- links that end, or do not begin
+
+    def _refuse_late(self) -> None:
+        """Attaches that have waited for too long are refused."""
+        now_s = self.clock()
+        for waiting in list(self.waiting):
+            if now_s >= waiting.until_s:
+                waiting.told(AmqpError(RESOURCE_LOCKED, f"{waiting.wait.reason}, which takes too long: try again"))
 
     def begin(self, task: Task, budget: Budget, *, at_once: bool) -> None:
         """End links: as many now as there is time for, and the rest in the turns to come.

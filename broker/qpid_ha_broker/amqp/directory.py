@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from qpid_ha_broker.amqp.conditions import LINK_REDIRECT, RESOURCE_LOCKED, AmqpError
+from qpid_ha_broker.model.errors import NotPrimary
+
 
 class ServerAddress(NamedTuple):
     """Where clients find a broker."""
@@ -43,3 +46,24 @@ class OneSet:
     def primary_of(self, set_name: str) -> ServerAddress | None:
         """Not known here: clients are sent away before they could ask."""
         return None
+
+
+class ServedElsewhere(AmqpError, NotPrimary):
+    """What is asked for belongs to a set that another broker leads, or nobody does just now.
+
+    Where the primary is known this is a redirect, with what a client needs to go there (AMQP 1.0 section 2.8.17). Where
+    it is not, the condition is `amqp:resource-locked`: a client that knows it tries again, as it does for a queue that
+    somebody has alone, while `amqp:not-found` would tell it that the address is wrong.
+    """
+
+    def __init__(self, directory: SetDirectory, set_name: str, address: str = "") -> None:
+        primary = directory.primary_of(set_name)
+        node = f"{address} belongs to the resource set {set_name}" if address else f"the resource set {set_name}"
+        if primary is None:
+            super().__init__(RESOURCE_LOCKED, f"{node}, which has no primary that is known here: try again")
+            return
+        info: dict[str, object] = {"hostname": primary.broker, "network-host": primary.host, "port": primary.port}
+        where = f"{primary.broker} at {primary.host}:{primary.port}"
+        super().__init__(
+            LINK_REDIRECT, f"{node}, whose primary is {where}", info | ({"address": address} if address else {})
+        )

@@ -10,7 +10,7 @@ An `Engine` is one connection, without a socket: bytes in by `push`, bytes out b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import proton
@@ -263,6 +263,12 @@ class Engine:
         """From now on `handler` is told of credit and of answers on `link`."""
         self._sending[link._impl] = handler
 
+    def tell_credit(self, link: proton.Link) -> None:
+        """Tell the handler of `link` what credit came before it was attached."""
+        sending = self._sending.get(link._impl)
+        if sending is not None:
+            sending.flow()
+
     def detach(self, link: proton.Link) -> None:
         """Nobody is told any more; what still comes on `link` is settled and dropped."""
         self._receiving.pop(link._impl, None)
@@ -330,11 +336,13 @@ def forget(delivery: Delivery) -> None:
     lib.pn_delivery_settle(delivery)
 
 
-def reject(delivery: Delivery, name: str, description: str) -> None:
-    """Settle as rejected, with the reason (AMQP 1.0 section 3.4.3)."""
+def reject(delivery: Delivery, name: str, description: str, info: Mapping[Any, object] | None = None) -> None:
+    """Settle as rejected, with the reason (AMQP 1.0 section 3.4.3); `info` is the error's, with symbols for keys."""
     condition = lib.pn_disposition_condition(lib.pn_delivery_local(delivery))
     lib.pn_condition_set_name(condition, name.encode("ascii"))
     lib.pn_condition_set_description(condition, description.encode("utf-8", "replace"))
+    if info:
+        proton.Data(lib.pn_condition_info(condition)).put_object(dict(info))
     settle(delivery, REJECTED)
 
 

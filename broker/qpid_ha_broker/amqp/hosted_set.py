@@ -11,11 +11,14 @@ from collections import deque
 from typing import Protocol
 
 from qpid_ha_broker.amqp.conditions import RESOURCE_DELETED, RESOURCE_LIMIT, AmqpError
+from qpid_ha_broker.amqp.directory import ServedElsewhere, SetDirectory
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.node_wait import NodeWait
 from qpid_ha_broker.model.administration import Administration
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.dispatcher import Consumer, Handout
+from qpid_ha_broker.model.errors import ModelError, NotPrimary
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue import Queue
@@ -38,6 +41,8 @@ class SetHost(Protocol):
 
     clock: Clock
     now_ms: int
+    directory: SetDirectory
+    default: HostedSet
 
     def touched(self, hosted: HostedSet) -> None:
         """`hosted` is to have a turn."""
@@ -83,7 +88,10 @@ class HostedSet:
         """Of connections that have, or had, something of this set in one."""
         self.garbage = resources.catalog.garbage
         self._withheld: deque[Handout] = deque()
+        self._awaited: dict[str, NodeWait] = {}
+        """What attaches wait for, by name of a queue that is to be declared here."""
         resources.default.became_read_only = self._finish_work
+        resources.default.not_primary = self._not_primary
 
     def touch(self) -> None:
         """Something happened here, or was committed: have a turn."""
@@ -122,6 +130,8 @@ class HostedSet:
             budget = Budget(host.clock, PORTIONS_S)
             resources.work.run(budget)
             self.garbage.run(budget)
+        if self._awaited:
+            self._tell_awaited()
         # On a replica no time passes: what has expired there, the primary decides.
         catalog.now_ms = now_ms = 0 if self.read_only else host.now_ms
         if resources.has_work:
@@ -177,12 +187,20 @@ class HostedSet:
     def end_links(self, error: AmqpError, *, browsers: bool) -> None:
         """This broker serves the set no more: its links end with `error`, and its transactions are rolled back.
 
+        So do links of no set (to `$management`, coordinators, relays) that wait for something to be committed here.
+
         `browsers`: also those who only look.
         """
         for transactions in list(self.transactions):
             transactions.set_ended(self, error)
+        if self._awaited:
+            self._tell_awaited()
         for link in list(self.links):
             if browsers or link.is_writer:
+                link.end(error)
+        log = self.resources.default.log
+        for link in list(self._host.default.unconfirmed):  # among them those that belong to no set
+            if link.waits_for(log):
                 link.end(error)
 
     def _delete_overrun_queues(self) -> None:
@@ -203,6 +221,25 @@ class HostedSet:
         for link in links:
             link.stop()
         self.resources.begin(_ending(links, error), Budget(self._host.clock, PORTIONS_S))
+
+    def await_queue(self, name: str) -> NodeWait:
+        """What to wait for until there is a queue of that name, which is about to be declared here."""
+        wait = self._awaited.get(name)
+        if wait is None:
+            wait = self._awaited[name] = NodeWait(f"the queue {name} is being made in the resource set {self.name}")
+        return wait
+
+    def _tell_awaited(self) -> None:
+        """Let those attach whose queue has come, or who have to go elsewhere for it."""
+        there = self.resources.catalog.queues
+        for name, wait in list(self._awaited.items()):
+            if name in there or self.read_only or not len(wait):
+                del self._awaited[name]
+                wait.ready()
+
+    def _not_primary(self, text: str) -> ModelError:
+        directory = self._host.directory
+        return ServedElsewhere(directory, self.name) if directory.has_many_sets else NotPrimary(text)
 
     def _finish_work(self) -> None:
         """Nothing may be written any more: each task finds that out and comes to its end."""

@@ -11,14 +11,17 @@ from qpid_ha_broker.amqp.conditions import (
     NOT_FOUND,
     RESOURCE_DELETED,
     RESOURCE_LIMIT,
+    RESOURCE_LOCKED,
     TRANSFER_LIMIT,
     AmqpError,
     as_amqp,
+    symbol_map,
 )
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.engine import Delivery
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.node_wait import AttachWaits
 from qpid_ha_broker.amqp.nodes import Target
 from qpid_ha_broker.amqp.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.errors import ModelError
@@ -39,6 +42,8 @@ class ReceivingLink(LinkEndpoint):
 
     request_bytes: int | None = None
     """Where messages are requests, which are read whole: no longer than that, for nobody else is served meanwhile."""
+    spans_sets = True
+    """What comes may be for any set."""
 
     def __init__(self, connection: Connection, link: proton.Link, credit: int, hosted: HostedSet | None = None) -> None:
         self.connection = connection
@@ -90,12 +95,27 @@ class ReceivingLink(LinkEndpoint):
         if waiting:
             count = _count_committed(waiting)
             if count:
-                engine.accept_all([delivery for _, _, _, delivery in waiting[:count]])
+                self._accept(waiting[:count])
                 del waiting[:count]
-                self._credit_due += count
-                self.connection.touch()
+            if waiting and self.spans_sets and len(self.connection.container.sets) > 1:
+                self._confirm_out_of_order()
         self.replenish()
-        return bool(waiting)
+        return bool(self._unconfirmed)
+
+    def _confirm_out_of_order(self) -> None:
+        """What one set has committed does not wait for what another one has not."""
+        committed = [each for each in self._unconfirmed if _token(each).is_committed]
+        if committed:
+            self._unconfirmed = [each for each in self._unconfirmed if not _token(each).is_committed]
+            self._accept(committed)
+
+    def _accept(self, committed: list[Unconfirmed]) -> None:
+        engine.accept_all([delivery for _, _, _, delivery in committed])
+        self._credit_due += len(committed)
+        self.connection.touch()
+
+    def waits_for(self, log: Log) -> bool:
+        return any(_token(each).waits_for(log) for each in self._unconfirmed)
 
     def answered(self) -> None:
         """A message was dealt with at once: its credit is due, and there is something to write."""
@@ -170,6 +190,7 @@ class IncomingLink(ReceivingLink):
         hosted = container.default if target is None else target.hosted
         super().__init__(connection, link, container.settings.publisher_credit, hosted)
         self._target = target
+        self.spans_sets = target is None
         self._queue = target.node if target is not None and isinstance(target.node, Queue) else None
         self._container = container
         self._publish = hosted.resources.publish
@@ -225,7 +246,7 @@ class IncomingLink(ReceivingLink):
             engine.forget(delivery)
             self.connection.log.note("warning", f"a message sent at most once was refused: {error}")
         else:
-            engine.reject(delivery, error.name, error.description)
+            engine.reject(delivery, error.name, error.description, symbol_map(error.info) if error.info else None)
 
     def _publish_anywhere(self, message: Message) -> CommitToken:
         """To queues with limits, too: whoever accepted a message before sending this one has made room for it."""
@@ -246,7 +267,10 @@ class IncomingLink(ReceivingLink):
             address = sections.to(payload)
             if not address:
                 raise AmqpError(NOT_FOUND, "a message for the anonymous relay needs an address in `to`")
-            target = self._container.nodes.find(address)
+            try:
+                target = self._container.nodes.find(address)
+            except AttachWaits as waits:
+                raise AmqpError(RESOURCE_LOCKED, f"{waits}: try again") from waits
         elif not target.hosted.is_there(target.node):
             raise AmqpError(RESOURCE_DELETED, f"{target.node.name} was deleted")
         if isinstance(target.node, Queue):
@@ -265,6 +289,10 @@ class IncomingLink(ReceivingLink):
 
     def _may_have_credit(self) -> bool:
         return self.connection.container.has_room(self)
+
+
+def _token(unconfirmed: Unconfirmed) -> CommitToken:
+    return CommitToken(*unconfirmed[:3])
 
 
 def _count_committed(unconfirmed: list[Unconfirmed]) -> int:

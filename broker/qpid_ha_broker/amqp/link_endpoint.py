@@ -5,6 +5,7 @@ from __future__ import annotations
 import proton
 
 from qpid_ha_broker.amqp.conditions import AmqpError
+from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.queue import Queue
 
 
@@ -29,6 +30,10 @@ class LinkEndpoint:
     @property
     def must_end_at_once(self) -> bool:
         """Whether it may hold what others write: then it must not be told `closed` some turns later."""
+        return False
+
+    def waits_for(self, log: Log) -> bool:
+        """Whether the peer is to be told something as soon as `log` has committed it."""
         return False
 
     # --- its connection's calls

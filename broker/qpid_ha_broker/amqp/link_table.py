@@ -12,6 +12,7 @@ from qpid_ha_broker.amqp.connection_log import ConnectionLog
 from qpid_ha_broker.amqp.container import Container
 from qpid_ha_broker.amqp.engine import Engine, is_in
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.node_wait import WaitingAttach
 from qpid_ha_broker.model.errors import NotPrimary
 
 
@@ -23,6 +24,8 @@ class LinkTable:
         self._engine = engine
         self._log = log
         self._attached: dict[Any, LinkEndpoint] = {}
+        self._waiting: dict[Any, WaitingAttach] = {}
+        """Links whose attach is to be answered later."""
         self._awaiting_detach: dict[Any, proton.Link] = {}
         """Links that we have closed and the peer has not."""
 
@@ -39,7 +42,7 @@ class LinkTable:
     def check_room(self) -> None:
         """Raises AmqpError when no more may be attached."""
         limit = self._limit
-        if len(self._attached) >= limit:
+        if len(self._attached) + len(self._waiting) >= limit:
             raise AmqpError(RESOURCE_LIMIT, f"{limit} links are attached to this connection: detach some first")
 
     def check_refused(self) -> None:
@@ -79,13 +82,31 @@ class LinkTable:
         except NotPrimary:
             return  # it has become the new primary's to delete
 
+    # --- attaches that are answered later
+
+    def wait(self, waiting: WaitingAttach) -> None:
+        """Answer an attach when what it waits for has ended."""
+        self._waiting[waiting.link._impl] = waiting
+        self._container.waiting[waiting] = None
+        waiting.wait.add(waiting.told)
+
+    def end_wait(self, waiting: WaitingAttach) -> None:
+        """It is answered now, or nobody wants an answer any more."""
+        self._waiting.pop(waiting.link._impl, None)
+        self._container.waiting.pop(waiting, None)
+        waiting.wait.forget(waiting.told)
+
+    def end_waits(self, session: proton.Session | None = None) -> None:
+        """Forget the attaches of `session`, or all, that were not answered yet."""
+        for waiting in list(self._waiting.values()):
+            if session is None or is_in(waiting.link, session):
+                self.end_wait(waiting)
+
     # --- a detach of ours
 
     def refuse(self, link: proton.Link, error: AmqpError) -> None:
         """Answer an attach with one that leads nowhere, and a detach with the reason (section 2.6.3)."""
-        link.source.type = proton.Terminus.UNSPECIFIED
-        link.target.type = proton.Terminus.UNSPECIFIED
-        link.open()
+        _open_to_nowhere(link)
         self._log.note("warning", f"link {link.name} refused: {error}")
         self._close(link, error)
 
@@ -104,9 +125,12 @@ class LinkTable:
 
     def detached(self, link: proton.Link, *, closed: bool) -> None:
         """The peer has detached, first or in answer to us: answer it, if that is still to be done."""
-        endpoint = self._attached.get(link._impl)
+        endpoint, waiting = self._attached.get(link._impl), self._waiting.get(link._impl)
         if endpoint is not None:
             self.remove(endpoint, lost=False, closed=closed)
+        if waiting is not None:
+            self.end_wait(waiting)
+            _open_to_nowhere(link)
         self._awaiting_detach.pop(link._impl, None)
         if closed:
             link.close()
@@ -122,3 +146,9 @@ class LinkTable:
         """None of its links will be detached any more."""
         waiting = self._awaiting_detach
         self._awaiting_detach = {key: link for key, link in waiting.items() if not is_in(link, session)}
+
+
+def _open_to_nowhere(link: proton.Link) -> None:
+    link.source.type = proton.Terminus.UNSPECIFIED
+    link.target.type = proton.Terminus.UNSPECIFIED
+    link.open()

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
+from qpid_ha_broker.amqp.directory import ServedElsewhere
 from qpid_ha_broker.amqp.management_control import Control
 from qpid_ha_broker.amqp.management_entities import BindingType, EntityType, ExchangeType, Operation, QueueType
 from qpid_ha_broker.amqp.management_messages import (
@@ -21,6 +22,7 @@ from qpid_ha_broker.amqp.management_messages import (
     NOT_IMPLEMENTED,
     OK,
     PRECONDITION_FAILED,
+    TEMPORARY_REDIRECT,
     ManagementAnswer,
     Request,
     RequestRefusal,
@@ -223,6 +225,8 @@ class Management:
 
 
 def _refused(error: errors.ModelError) -> ManagementAnswer:
+    if isinstance(error, ServedElsewhere) and error.info:
+        return ManagementAnswer(TEMPORARY_REDIRECT, error.description, dict(error.info))
     return ManagementAnswer(_STATUS.get(type(error), CONFLICT), str(error), {})
 
 

@@ -16,7 +16,7 @@ from qpid_ha_broker.amqp.management import LaterReply, Reply
 from qpid_ha_broker.amqp.management_control import Control, read_control_request
 from qpid_ha_broker.amqp.management_messages import UNAUTHORIZED, ManagementAnswer, Request, write_answer
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.log import COMMITTED
+from qpid_ha_broker.model.log import COMMITTED, Log
 from qpid_ha_broker.model.transaction import Message
 
 MANAGEMENT = "$management"
@@ -79,6 +79,10 @@ class ManagementLink(ReceivingLink):
     def is_writer(self) -> bool:
         """Whether a command was carried out and is not committed yet."""
         return bool(self._waiting)
+
+    def waits_for(self, log: Log) -> bool:
+        replies = [reply for reply in self._waiting if isinstance(reply, Reply)]
+        return super().waits_for(log) or any(reply.written.waits_for(log) for reply in replies)
 
     def confirm(self) -> bool:
         """Send the replies whose commands are committed; whether some still wait."""

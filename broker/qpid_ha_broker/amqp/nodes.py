@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from qpid_ha_broker.amqp.conditions import NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
-from qpid_ha_broker.amqp.directory import SetDirectory
+from qpid_ha_broker.amqp.directory import ServedElsewhere, SetDirectory
 from qpid_ha_broker.amqp.hosted_set import HostedSet
+from qpid_ha_broker.amqp.node_wait import AttachWaits
 from qpid_ha_broker.amqp.sets_administration import HostedSets
 from qpid_ha_broker.amqp.subscriptions import Route, Subscriptions
 from qpid_ha_broker.amqp.terminus import Filters, Terminus
@@ -63,13 +64,22 @@ class Nodes:
         self.subscriptions = Subscriptions(self._catalog, self._configuration, unique_name)
 
     def find(self, address: str, terminus: Terminus | None = None) -> Target:
-        """What is there under `address`, or is made for it. Raises AmqpError or ModelError.
+        """What is there under `address`, or is made for it.
+
+        Raises AmqpError or ModelError: also where it is for another broker to serve. Raises AttachWaits where it is
+        about to be there.
 
         Refused is also what is there and is not what the link asks for: on an exchange several consumers each get
         everything, on a queue they share it.
         """
-        found = self._existing(address) or Target(self._host.default, self._create(address, terminus))
+        default = self._host.default
+        found = self._existing(address) or self._in_other_set(address)
+        if found is None:
+            self._check_serves(default, address)
+            found = Target(default, self._create(address, terminus))
         is_queue = isinstance(found.node, Queue)
+        if not (is_queue and terminus is not None and terminus.browse):
+            self._check_serves(found.hosted, address)
         is_contradicted = (
             terminus is not None and terminus.queue is not terminus.topic and terminus.queue is not is_queue
         )
@@ -85,6 +95,7 @@ class Nodes:
 
     def temporary_queue(self, terminus: Terminus) -> Queue:
         """A queue with a name of its own, for a dynamic terminus. Raises AmqpError or ModelError."""
+        self._check_serves(self._host.default, "")
         if terminus.topic:
             raise AmqpError(
                 NOT_IMPLEMENTED, "there are no temporary topics: create an exchange, and delete it afterwards"
@@ -109,10 +120,32 @@ class Nodes:
         name, slash, key = address.partition("/")
         if slash and name in self._catalog.exchanges:
             return Target(default, self._catalog.exchanges[name], key)
-        set_name = self._host.directory.set_of(address)
-        hosted = None if set_name is None else self._host.sets.get(set_name)
-        queue = None if hosted is None else hosted.resources.catalog.queues.get(address)
-        return None if hosted is None or queue is None else Target(hosted, queue)
+        return None
+
+    def _in_other_set(self, address: str) -> Target | None:
+        """A queue of a set other than `default`; None: there is none. Raises ServedElsewhere, AttachWaits."""
+        directory = self._host.directory
+        set_name = directory.set_of(address)
+        if set_name is None:
+            return None
+        hosted = self._host.sets.get(set_name)
+        if hosted is None:
+            raise ServedElsewhere(directory, set_name, address)
+        queue = hosted.resources.catalog.queues.get(address)
+        if queue is not None:
+            return Target(hosted, queue)
+        self._check_serves(hosted, address)
+        raise AttachWaits(hosted.await_queue(address))
+
+    def has_queue(self, address: str) -> bool:
+        """Whether the address is that of a queue, wherever it is."""
+        return address in self._catalog.queues or self._host.directory.set_of(address) is not None
+
+    def _check_serves(self, hosted: HostedSet, address: str) -> None:
+        """Raises ServedElsewhere where another broker leads the set; not in a cluster of one set, see `read_only`."""
+        directory = self._host.directory
+        if hosted.read_only and directory.has_many_sets:
+            raise ServedElsewhere(directory, hosted.name, address)
 
     def _create(self, address: str, terminus: Terminus | None) -> Queue | Exchange:
         if address.startswith("$"):

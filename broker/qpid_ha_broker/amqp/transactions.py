@@ -111,7 +111,9 @@ class Transactions:
         """Carry it out; returns what to wait for. Raises AmqpError when that cannot be: it is rolled back."""
         if transaction.failure is not None:
             raise transaction.failure
-        hosted = transaction.hosted or self._default
+        hosted = transaction.hosted
+        if hosted is None:  # there is nothing in it
+            return self._default.resources.written
         hosted.touch()
         resources = hosted.resources
         try:

@@ -53,6 +53,10 @@ class CommitToken(NamedTuple):
         """Whether it may be told."""
         return self.lsn <= self.log.committed_lsn and (self.also is None or self.also.is_committed)
 
+    def waits_for(self, log: Log) -> bool:
+        """Whether what is not committed yet was written to `log`."""
+        return not self.is_committed and (self.log is log or (self.also is not None and self.also.waits_for(log)))
+
 
 class Log:
     """The promise: `committed_lsn` never passes an event that a witness has not acknowledged."""

@@ -17,6 +17,8 @@ class WriteAdmission:
         self._read_only = ""
         self.is_restricted = False
         """There is a `refusal`, or it is `read_only`."""
+        self.not_primary: Callable[[str], ModelError] = NotPrimary
+        """Makes the error for who wants to write where it is `read_only`, of that text."""
         self.became_read_only: Callable[[], None] = _nothing
         """Called when nothing may be written from now on: to end what was to be written in portions."""
 
@@ -43,9 +45,9 @@ class WriteAdmission:
             self.became_read_only()
 
     def check_writable(self) -> None:
-        """Raises NotPrimary."""
+        """Raises NotPrimary, or what `not_primary` makes."""
         if self._read_only:
-            raise NotPrimary(self._read_only)
+            raise self.not_primary(self._read_only)
 
     def check_publish(self, queues: Iterable[Queue]) -> None:
         """Raises NotPrimary, and the `refusal` if one of `queues` is replicated."""

@@ -1,0 +1,737 @@
+"""One container with several resource sets: each has clients, a log and turns of its own, names lead to all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+from proton import Delivery
+
+from paired_engines import PairedBroker, PairedClient
+from qpid_ha_broker.amqp.conditions import LINK_REDIRECT, NOT_IMPLEMENTED, RESOURCE_LOCKED, AmqpError
+from qpid_ha_broker.amqp.container import ContainerSettings
+from qpid_ha_broker.amqp.directory import ServedElsewhere, ServerAddress
+from qpid_ha_broker.amqp.hosted_set import HostedSet
+from qpid_ha_broker.amqp.node_wait import AttachWaits, NodeWait
+from qpid_ha_broker.model.errors import InvalidArgument
+
+WITNESS = "store"
+BETA = ServerAddress("beta", "beta.example", 5673)
+
+
+class ClusterDirectory:
+    """What the map would say: queues by set, and who leads."""
+
+    has_many_sets = True
+
+    def __init__(self) -> None:
+        self.queues: dict[str, str] = {}
+        self.primaries: dict[str, ServerAddress] = {}
+
+    def set_of(self, queue_name: str) -> str | None:
+        """As the test says."""
+        return self.queues.get(queue_name)
+
+    def primary_of(self, set_name: str) -> ServerAddress | None:
+        """As the test says."""
+        return self.primaries.get(set_name)
+
+
+class SeveralSets(PairedBroker):
+    """A broker that leads `default`, `red` and `blue`; each of the others has a queue with its name."""
+
+    def __init__(self, settings: ContainerSettings | None = None) -> None:
+        super().__init__(settings)
+        self.directory = self.container.directory = ClusterDirectory()
+        for name in ("red", "blue"):
+            self.container.host(name)
+            self.declare(name, name)
+        self.container.default.configuration.declare_queue("plain", {})
+        self.settle_down()
+
+    def declare(self, set_name: str, queue_name: str) -> None:
+        """A queue that the directory knows."""
+        self.set(set_name).configuration.declare_queue(queue_name, {})
+        self.set(set_name).touch()
+        self.directory.queues[queue_name] = set_name
+
+    def set(self, name: str) -> HostedSet:
+        """By name."""
+        return self.container.sets[name]
+
+    def count(self, name: str) -> int:
+        """Messages in the queue of that name of the set of that name."""
+        return self.set(name).resources.catalog.queues[name].messages.count
+
+    def lead_elsewhere(self, name: str, address: ServerAddress | None = BETA) -> None:
+        """This broker is a backup for that set from now on."""
+        hosted = self.set(name)
+        hosted.read_only, hosted.resources.default.read_only = True, f"another broker leads {name}"
+        if address is not None:
+            self.directory.primaries[name] = address
+
+    def acknowledge(self, name: str) -> None:
+        """The witness of that set has all of its log."""
+        log = self.set(name).resources.default.log
+        log.acknowledge(WITNESS, log.last_lsn)
+        self.set(name).touch()
+        self.settle_down()
+
+
+@pytest.fixture
+def broker() -> SeveralSets:
+    return SeveralSets()
+
+
+@pytest.fixture
+def client(broker: SeveralSets) -> PairedClient:
+    return broker.connect()
+
+
+def publish(broker: SeveralSets, client: PairedClient, address: str, body: str = "x") -> Any:
+    delivery = client.send(client.sender(address), proton.Message(body=body))
+    broker.settle_down()
+    return delivery
+
+
+# --- each set for itself
+
+
+@pytest.mark.parametrize("name", ["plain", "red", "blue"])
+def test_messages_are_published_to_and_consumed_from_queues_of_all_sets(
+    broker: SeveralSets, client: PairedClient, name: str
+) -> None:
+    assert publish(broker, client, name, "hello").remote_state == Delivery.ACCEPTED
+    receiver = client.receiver(name, 10)
+    ((delivery, message),) = client.received(receiver)
+    assert message.body == "hello"
+
+    delivery.update(Delivery.ACCEPTED)
+    delivery.settle()
+    broker.settle_down()
+
+    catalogs = [hosted.resources.catalog for hosted in broker.container.sets.values()]
+    assert [sum(queue.messages.count for queue in catalog.queues.values()) for catalog in catalogs] == [0, 0, 0]
+    assert sum(queue.messages.dequeued_total for catalog in catalogs for queue in catalog.queues.values()) == 1
+
+
+def test_what_is_published_is_in_the_log_of_its_set_and_in_no_other(broker: SeveralSets, client: PairedClient) -> None:
+    def ends() -> dict[str, int]:
+        return {name: hosted.resources.default.log.last_lsn for name, hosted in broker.container.sets.items()}
+
+    before = ends()
+    publish(broker, client, "red")
+    assert ends() == before | {"red": before["red"] + 1}
+
+
+def test_a_publish_waits_for_the_witness_of_its_own_set_only(broker: SeveralSets, client: PairedClient) -> None:
+    for name in ("red", "blue"):
+        broker.set(name).resources.default.log.add_witness(WITNESS)
+    red, blue = publish(broker, client, "red"), publish(broker, client, "blue")
+    assert (red.settled, blue.settled) == (False, False)
+
+    broker.acknowledge("blue")
+    assert (red.settled, blue.settled) == (False, True)
+
+    broker.acknowledge("red")
+    assert (red.settled, blue.settled) == (True, True)
+
+
+def test_what_was_committed_after_the_turn_is_told_without_another_turn(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    red = broker.set("red")
+    red.resources.default.log.add_witness(WITNESS)
+    delivery = publish(broker, client, "red")
+    visits = broker.visits["red"]
+
+    red.resources.default.log.acknowledge(WITNESS, red.resources.default.log.last_lsn)
+    red.touch()
+    broker.container.tell_what_is_committed()
+
+    assert not broker.container.has_work
+    client.exchange()
+    assert delivery.settled
+    assert broker.visits["red"] == visits
+
+
+def test_the_anonymous_relay_reaches_all_sets(broker: SeveralSets, client: PairedClient) -> None:
+    relay = client.sender(None)
+    deliveries = [client.send(relay, proton.Message(address=name, body="x")) for name in ("red", "plain", "blue")]
+    broker.settle_down()
+    assert [delivery.remote_state for delivery in deliveries] == [Delivery.ACCEPTED] * 3
+    assert (broker.count("red"), broker.count("blue"), broker.queue("plain").messages.count) == (1, 1, 1)
+
+
+def test_one_set_that_cannot_commit_holds_up_no_other_one_on_the_relay(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    broker.set("red").resources.default.log.add_witness(WITNESS)
+    relay = client.sender(None)
+    red, blue = (client.send(relay, proton.Message(address=name, body="x")) for name in ("red", "blue"))
+    broker.settle_down()
+    assert (red.settled, blue.settled) == (False, True)
+
+    broker.acknowledge("red")
+    assert red.settled
+
+
+def test_a_set_other_than_default_has_no_exchange_and_replicates_all_that_it_has(broker: SeveralSets) -> None:
+    red = broker.set("red")
+    assert red.resources.catalog.exchanges == {}
+    with pytest.raises(InvalidArgument, match="replicated with their messages"):
+        red.configuration.declare_queue("q", {"qpid.replicate": "none"})
+    with pytest.raises(InvalidArgument, match="which has the exchanges"):
+        red.configuration.declare_queue("q", {"qpid.alternate_exchange": "amq.fanout"})
+    assert list(red.resources.catalog.queues) == ["red"]
+
+
+# --- turns
+
+
+def test_a_set_without_activity_has_no_turn(broker: SeveralSets, client: PairedClient) -> None:
+    sender = client.sender("red")
+    before = broker.visits["blue"]
+    for number in range(5):
+        client.send(sender, proton.Message(body=number))
+        broker.settle_down()
+    broker.container.tick()
+    broker.settle_down()
+    assert broker.visits["blue"] == before
+    assert broker.visits["red"] >= 5
+
+
+def test_a_thousand_idle_sets_are_not_visited() -> None:
+    broker = PairedBroker()
+    for number in range(1000):
+        broker.container.host(f"set-{number}")
+    client = broker.connect()
+    client.send(client.sender("q"), proton.Message(body="x"))
+    broker.settle_down()
+    broker.container.tick()
+    assert [hosted.name for hosted, _ in broker.container.turn()] == ["default"]
+    assert broker.visits == {}
+
+
+def test_default_is_in_every_turn_and_comes_first(broker: SeveralSets) -> None:
+    broker.set("blue").touch()
+    assert [hosted.name for hosted, _ in broker.container.turn()] == ["default", "blue"]
+    assert [hosted.name for hosted, _ in broker.container.turn()] == ["default"]
+
+
+def test_sets_for_which_there_was_no_time_come_first_the_next_time() -> None:
+    broker = PairedBroker()
+    for number in range(3):
+        broker.container.host(f"{number}").touch()
+    ticks = iter(range(1000))
+    broker.container.clock = lambda: float(next(ticks))  # each look at it costs a second
+
+    broker.container.sets["0"].touch()
+    turns = [[hosted.name for hosted, _ in broker.container.turn()][1:]]
+    broker.container.sets["0"].touch()
+    turns += [[hosted.name for hosted, _ in broker.container.turn()][1:] for _ in range(3)]
+
+    assert turns == [["0"], ["1"], ["2"], ["0"]]
+    assert not broker.container.has_work
+
+
+def test_what_expires_in_another_set_goes_with_a_tick_and_a_turn(broker: SeveralSets, client: PairedClient) -> None:
+    sender = client.sender("red")
+    client.send(sender, proton.Message(body="x", ttl=1.0))
+    broker.settle_down()
+    assert broker.count("red") == 1
+
+    broker.container.now_ms += 2000
+    broker.container.tick()
+    broker.settle_down()
+
+    assert (broker.count("red"), broker.set("red").resources.catalog.timed) == (0, {})
+
+
+def test_on_a_backup_of_a_set_nothing_expires(broker: SeveralSets, client: PairedClient) -> None:
+    client.send(client.sender("red"), proton.Message(body="x", ttl=1.0))
+    broker.settle_down()
+    broker.lead_elsewhere("red")
+
+    broker.container.now_ms += 2000
+    broker.container.tick()
+    broker.settle_down()
+
+    assert broker.count("red") == 1
+
+
+def test_a_queue_that_is_deleted_in_another_set_ends_its_consumers(broker: SeveralSets, client: PairedClient) -> None:
+    receiver = client.receiver("red", 10)
+    broker.container.administration.delete_queue("red")
+    broker.settle_down()
+    assert receiver.remote_condition.name == "amqp:resource-deleted"
+    assert [notice.text for notice in broker.container.take_notices() if notice.source == "configuration"][-1] == (
+        "set red: queue red deleted; messages in it: 0"
+    )
+
+
+def test_credit_is_drained_at_a_queue_of_another_set(broker: SeveralSets, client: PairedClient) -> None:
+    publish(broker, client, "red")
+    receiver = client.receiver("red")
+    receiver.drain(5)
+    broker.settle_down()
+    assert (len(client.received(receiver)), receiver.credit) == (1, 0)
+
+
+# --- memory
+
+
+def test_all_sets_together_reach_the_memory_limit_and_make_room_for_each_other() -> None:
+    settings = ContainerSettings("test", "0", memory_limit_bytes=10_000, max_message_bytes=8_000, publisher_credit=4)
+    broker = SeveralSets(settings)
+    client = broker.connect()
+    for name in ("red", "blue"):
+        sender = client.sender(name)
+        for _ in range(4):
+            client.send(sender, proton.Message(body="x" * 1000))
+        broker.settle_down()
+    assert broker.container.memory_bytes > 10_000
+    late = client.sender("plain")
+    assert late.credit == 0
+
+    broker.container.administration.purge_queue("red")
+    broker.settle_down()
+
+    assert late.credit == 4
+    catalogs = [hosted.resources.catalog for hosted in broker.container.sets.values()]
+    assert broker.container.memory_bytes == sum(catalog.memory_bytes for catalog in catalogs)
+
+
+# --- transactions
+
+
+def declared(broker: SeveralSets, client: PairedClient) -> tuple[Any, bytes]:
+    coordinator = client.session.sender("coordinator")
+    coordinator.target.type = proton.Terminus.COORDINATOR
+    coordinator.open()
+    broker.settle_down()
+    delivery = client.send(coordinator, proton.Message(body=proton.Described(proton.symbol("amqp:declare:list"), [])))
+    broker.settle_down()
+    return coordinator, bytes(delivery.remote.data[0])
+
+
+def publish_in(broker: SeveralSets, sender: Any, transaction_id: bytes, tag: str) -> Any:
+    delivery = sender.delivery(tag)
+    delivery.local.data = [transaction_id]
+    delivery.update(0x34)
+    sender.stream(proton.Message(body="x").encode())
+    sender.advance()
+    broker.settle_down()
+    return delivery
+
+
+def discharge(broker: SeveralSets, client: PairedClient, coordinator: Any, transaction_id: bytes) -> Any:
+    body = proton.Described(proton.symbol("amqp:discharge:list"), [transaction_id, False])
+    delivery = client.send(coordinator, proton.Message(body=body))
+    broker.settle_down()
+    return delivery
+
+
+def test_a_transaction_in_another_set_is_committed_when_that_set_has_committed_it(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    coordinator, transaction_id = declared(broker, client)
+    publish_in(broker, client.sender("red"), transaction_id, "1")
+    broker.set("red").resources.default.log.add_witness(WITNESS)
+
+    discharged = discharge(broker, client, coordinator, transaction_id)
+    assert not discharged.settled
+    broker.acknowledge("red")
+
+    assert discharged.remote_state == Delivery.ACCEPTED
+    assert broker.count("red") == 1
+
+
+def test_a_transaction_over_two_sets_is_refused_at_the_second_and_can_go_on_in_the_first(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    coordinator, transaction_id = declared(broker, client)
+    publish_in(broker, client.sender("red"), transaction_id, "1")
+
+    refused = publish_in(broker, client.sender("blue"), transaction_id, "2")
+
+    assert refused.remote_state == Delivery.REJECTED
+    assert refused.remote.condition.name == NOT_IMPLEMENTED
+    assert "a transaction stays within one resource set" in refused.remote.condition.description
+    assert discharge(broker, client, coordinator, transaction_id).remote_state == Delivery.ACCEPTED
+    assert (broker.count("red"), broker.count("blue")) == (1, 0)
+
+
+def test_accepting_from_a_second_set_in_a_transaction_ends_the_link_and_loses_nothing(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    publish(broker, client, "blue")
+    _, transaction_id = declared(broker, client)
+    publish_in(broker, client.sender("red"), transaction_id, "1")
+    receiver = client.receiver("blue", 1)
+    ((delivery, _),) = client.received(receiver)
+
+    delivery.local.data = [transaction_id, proton.Described(proton.ulong(Delivery.ACCEPTED), [])]
+    delivery.update(0x34)
+    broker.settle_down()
+
+    assert receiver.remote_condition.name == NOT_IMPLEMENTED
+    queue = broker.set("blue").resources.catalog.queues["blue"]
+    assert (queue.messages.count, queue.messages.acquired) == (1, 0)
+
+
+def test_a_transaction_of_a_lost_client_is_rolled_back_in_its_set(broker: SeveralSets, client: PairedClient) -> None:
+    publish(broker, client, "red")
+    _, transaction_id = declared(broker, client)
+    ((delivery, _),) = client.received(client.receiver("red", 1))
+    delivery.local.data = [transaction_id, proton.Described(proton.ulong(Delivery.ACCEPTED), [])]
+    delivery.update(0x34)
+    broker.settle_down()
+
+    client.vanish()
+
+    queue = broker.set("red").resources.catalog.queues["red"]
+    assert (queue.messages.count, queue.messages.acquired) == (1, 0)
+    assert broker.set("red").transactions == {}
+
+
+# --- management
+
+
+def ask(broker: SeveralSets, client: PairedClient, operation: str, **properties: object) -> Any:
+    replies, requests = client.receiver("$management", 10), client.sender("$management")
+    request: Any = proton.Message(reply_to="$management", correlation_id=1, body={})
+    request.properties = {"operation": operation, **properties}
+    client.send(requests, request)
+    broker.settle_down()
+    ((_, reply),) = client.received(replies)
+    replies.close()
+    broker.settle_down()
+    return reply
+
+
+def test_management_lists_the_queues_of_all_sets_page_by_page(broker: SeveralSets, client: PairedClient) -> None:
+    pages = [ask(broker, client, "QUERY", entityType="queue", offset=at, count=2) for at in (0, 2)]
+    columns = pages[0].body["attributeNames"]
+    rows = [dict(zip(columns, row, strict=True)) for page in pages for row in page.body["results"]]
+    assert [(row["name"], row["set"]) for row in rows] == [("plain", "default"), ("red", "red"), ("blue", "blue")]
+    assert pages[0].properties["total"] == 3
+
+
+def test_management_reads_and_purges_a_queue_of_another_set_and_answers_once_that_is_committed(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    publish(broker, client, "red")
+    assert ask(broker, client, "READ", type="queue", name="red").body["messages"] == 1
+    broker.set("red").resources.default.log.add_witness(WITNESS)
+    replies, requests = client.receiver("$management", 10), client.sender("$management")
+    request: Any = proton.Message(reply_to="$management", correlation_id=1, body={})
+    request.properties = {"operation": "PURGE", "type": "queue", "name": "red"}
+    client.send(requests, request)
+    broker.settle_down()
+    assert client.received(replies) == []
+
+    broker.acknowledge("red")
+
+    ((_, reply),) = client.received(replies)
+    assert (reply.properties["statusCode"], reply.body) == (200, {"purged": 1})
+
+
+def test_a_change_for_the_broker_that_leads_default_is_answered_with_where_that_is(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    broker.lead_elsewhere("default")
+    reply = ask(broker, client, "CREATE", type="queue", name="new")
+    assert reply.properties["statusCode"] == 307
+    assert reply.body == {"hostname": "beta", "network-host": "beta.example", "port": 5673}
+    assert ask(broker, client, "READ", type="queue", name="red").properties["statusCode"] == 200
+
+
+# --- sets that other brokers lead
+
+
+def redirect(address: str) -> dict[str, object]:
+    return {"hostname": "beta", "network-host": "beta.example", "port": 5673, "address": address}
+
+
+@pytest.mark.parametrize("role", ["sender", "receiver"])
+@pytest.mark.parametrize("is_hosted", [True, False], ids=["a-backup-here", "no-replica-here"])
+def test_who_attaches_to_a_queue_of_a_set_that_another_broker_leads_is_redirected(
+    broker: SeveralSets, client: PairedClient, role: str, is_hosted: bool
+) -> None:
+    if is_hosted:
+        broker.lead_elsewhere("red")
+    else:
+        broker.container.unhost("red", AmqpError(LINK_REDIRECT, "gone"))
+        broker.directory.primaries["red"] = BETA
+    link = getattr(client, role)("red")
+    assert link.remote_condition.name == LINK_REDIRECT
+    assert link.remote_condition.info == redirect("red")
+    assert type(link.remote_condition.info["port"]) is proton.ushort
+    assert "whose primary is beta at beta.example:5673" in link.remote_condition.description
+
+
+def test_where_no_primary_is_known_a_client_is_told_to_try_again(broker: SeveralSets, client: PairedClient) -> None:
+    broker.lead_elsewhere("red", None)
+    link = client.sender("red")
+    assert (link.remote_condition.name, link.remote_condition.info) == (RESOURCE_LOCKED, None)
+    assert "try again" in link.remote_condition.description
+
+
+def test_a_queue_of_a_set_of_which_there_is_a_backup_here_can_be_browsed(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    publish(broker, client, "red")
+    broker.lead_elsewhere("red")
+    link = client.session.receiver("browser")
+    link.source.address = "red"
+    link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
+    link.open()
+    link.flow(10)
+    broker.settle_down()
+    assert [message.body for _, message in client.received(link)] == ["x"]
+
+
+def test_a_message_on_the_relay_for_a_queue_elsewhere_is_rejected_with_where_that_is(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    broker.lead_elsewhere("red")
+    relay = client.sender(None)
+    red, blue = (client.send(relay, proton.Message(address=name, body="x")) for name in ("red", "blue"))
+    broker.settle_down()
+    assert (red.remote_state, blue.remote_state) == (Delivery.REJECTED, Delivery.ACCEPTED)
+    assert red.remote.condition.name == LINK_REDIRECT
+    assert red.remote.condition.info == redirect("red")
+
+
+def test_a_backup_of_default_serves_the_sets_that_it_leads_and_redirects_for_the_rest(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    broker.lead_elsewhere("default")
+    assert publish(broker, client, "red").remote_state == Delivery.ACCEPTED
+    coordinator, transaction_id = declared(broker, client)
+    publish_in(broker, client.sender("red"), transaction_id, "1")
+    assert discharge(broker, client, coordinator, transaction_id).remote_state == Delivery.ACCEPTED
+    assert len(client.received(client.receiver("red", 10))) == 2
+
+    for address in ("plain", "amq.fanout", "amq.topic/key", "not-there"):
+        assert client.sender(address).remote_condition.info == redirect(address)
+        assert client.receiver(address).remote_condition.info == redirect(address)
+    dynamic = client.session.receiver("dynamic")
+    dynamic.source.dynamic = True
+    dynamic.open()
+    broker.settle_down()
+    assert dynamic.remote_condition.name == LINK_REDIRECT
+    assert list(broker.container.default.resources.catalog.queues) == ["plain"]
+
+
+def test_an_empty_transaction_is_nobodys(broker: SeveralSets, client: PairedClient) -> None:
+    broker.lead_elsewhere("default")
+    coordinator, transaction_id = declared(broker, client)
+    assert discharge(broker, client, coordinator, transaction_id).remote_state == Delivery.ACCEPTED
+
+
+def test_with_one_set_a_replica_refuses_as_ever(client: PairedClient) -> None:
+    broker = PairedBroker()
+    broker.container.default.read_only = True
+    link = broker.connect().sender("q")
+    assert link.remote_condition.name == "amqp:not-allowed"
+
+
+# --- the end of a set
+
+
+def test_when_a_set_is_hosted_no_more_its_links_end_and_the_others_go_on(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    publish(broker, client, "red")
+    held = client.receiver("red", 1)
+    ((held_delivery, _),) = client.received(held)
+    red, blue = client.sender("red"), client.sender("blue")
+    broker.set("red").resources.default.log.add_witness(WITNESS)
+    unconfirmed = client.send(red, proton.Message(body="never confirmed"))
+    broker.settle_down()
+
+    broker.directory.primaries["red"] = BETA
+    broker.container.unhost("red", ServedElsewhere(broker.directory, "red"))
+    broker.settle_down()
+
+    assert [link.remote_condition.name for link in (held, red)] == [LINK_REDIRECT] * 2
+    assert (unconfirmed.settled, held_delivery.settled) == (False, False)
+    assert blue.remote_condition is None
+    assert list(broker.container.sets) == ["default", "blue"]
+    catalogs = [hosted.resources.catalog for hosted in broker.container.sets.values()]
+    assert broker.container.memory_bytes == sum(catalog.memory_bytes for catalog in catalogs)
+    assert broker.container.unsettled_bytes == 0
+
+
+def test_what_is_led_elsewhere_ends_its_writers_and_rolls_back_its_transactions(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    publish(broker, client, "red")
+    coordinator, transaction_id = declared(broker, client)
+    receiver = client.receiver("red", 1)
+    ((delivery, _),) = client.received(receiver)
+    delivery.local.data = [transaction_id, proton.Described(proton.ulong(Delivery.ACCEPTED), [])]
+    delivery.update(0x34)
+    broker.settle_down()
+
+    broker.lead_elsewhere("red")
+    broker.set("red").end_links(ServedElsewhere(broker.directory, "red"), browsers=False)
+    broker.settle_down()
+
+    assert receiver.remote_condition.name == LINK_REDIRECT
+    queue = broker.set("red").resources.catalog.queues["red"]
+    assert (queue.messages.count, queue.messages.acquired) == (1, 0)
+    discharged = discharge(broker, client, coordinator, transaction_id)
+    assert discharged.remote_state == Delivery.REJECTED
+    assert discharged.remote.condition.name == "amqp:transaction:rollback"
+
+
+def test_who_waits_on_the_relay_for_a_set_that_goes_loses_that_link(broker: SeveralSets, client: PairedClient) -> None:
+    broker.set("red").resources.default.log.add_witness(WITNESS)
+    relay, other = client.sender(None), client.sender(None)
+    delivery = client.send(relay, proton.Message(address="red", body="x"))
+    broker.settle_down()
+
+    broker.container.unhost("red", AmqpError(LINK_REDIRECT, "red is elsewhere"))
+    broker.settle_down()
+
+    assert (delivery.settled, relay.remote_condition.name) == (False, LINK_REDIRECT)
+    assert other.remote_condition is None
+
+
+def test_the_set_default_cannot_go_and_none_comes_twice(broker: SeveralSets) -> None:
+    with pytest.raises(ValueError, match="always hosted"):
+        broker.container.unhost("default", AmqpError(LINK_REDIRECT, "gone"))
+    with pytest.raises(ValueError, match="hosted already"):
+        broker.container.host("red")
+
+
+# --- attaches that wait
+
+
+def attaching(broker: SeveralSets, client: PairedClient, address: str, role: str = "receiver") -> Any:
+    """A link whose attach has reached the broker, with credit on the way if it is ours to give."""
+    link = getattr(client.session, role)(f"{role}-of-{address}")
+    (link.source if role == "receiver" else link.target).address = address
+    link.open()
+    if role == "receiver":
+        link.flow(10)
+    broker.settle_down()
+    return link
+
+
+def is_answered(link: Any) -> bool:
+    return not link.state & proton.Endpoint.REMOTE_UNINIT
+
+
+@pytest.mark.parametrize("role", ["sender", "receiver"])
+def test_an_attach_to_a_queue_that_is_being_made_is_answered_when_it_is_there(
+    broker: SeveralSets, client: PairedClient, role: str
+) -> None:
+    broker.directory.queues["new"] = "red"
+    link = attaching(broker, client, "new", role)
+    assert not is_answered(link)
+
+    broker.declare("red", "new")
+    broker.settle_down()
+
+    assert is_answered(link)
+    assert link.remote_condition is None
+    assert broker.container.waiting == {}
+    if role == "receiver":  # the credit came while nobody was attached
+        publish(broker, client, "new", "hello")
+        assert [message.body for _, message in client.received(link)] == ["hello"]
+    else:
+        assert link.credit > 0
+
+
+def test_who_waits_for_a_queue_is_redirected_when_another_broker_is_to_make_it(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    broker.directory.queues["new"] = "red"
+    link = attaching(broker, client, "new")
+
+    broker.lead_elsewhere("red")
+    broker.set("red").end_links(ServedElsewhere(broker.directory, "red"), browsers=False)
+    broker.settle_down()
+
+    assert link.remote_condition.info == redirect("new")
+
+
+def test_an_attach_that_waits_for_too_long_is_refused(broker: SeveralSets, client: PairedClient) -> None:
+    now_s = [100.0]
+    broker.container.clock = lambda: now_s[0]
+    broker.directory.queues["new"] = "red"
+    link = attaching(broker, client, "new")
+    broker.container.tick()
+    broker.settle_down()
+    assert not is_answered(link)
+
+    now_s[0] += broker.container.settings.attach_timeout_s
+    broker.container.tick()
+    broker.settle_down()
+
+    assert link.remote_condition.name == RESOURCE_LOCKED
+    assert "the queue new is being made in the resource set red" in link.remote_condition.description
+    assert broker.container.waiting == {}
+
+
+@pytest.mark.parametrize("how", ["close", "detach", "session", "connection", "vanish"])
+def test_an_attach_that_waits_is_forgotten_with_its_link_session_or_connection(
+    broker: SeveralSets, client: PairedClient, how: str
+) -> None:
+    broker.directory.queues["new"] = "red"
+    link = attaching(broker, client, "new")
+    wait = broker.set("red").await_queue("new")
+    assert len(wait) == 1
+
+    ends = {"close": link.close, "detach": link.detach, "session": client.session.close}
+    ends |= {"connection": client.connection.close, "vanish": client.vanish}
+    ends[how]()
+    broker.settle_down()
+
+    assert (len(wait), broker.container.waiting) == (0, {})
+    broker.declare("red", "new")
+    broker.settle_down()
+    assert broker.set("red").links == {}
+    if how in ("close", "detach"):
+        assert is_answered(link)
+        assert link.state & proton.Endpoint.REMOTE_CLOSED or how == "detach"
+        assert link.remote_condition is None
+
+
+def test_whoever_makes_a_node_says_that_it_came_or_why_not(
+    broker: SeveralSets, client: PairedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = NodeWait("q is being declared")
+    nodes = broker.container.nodes
+
+    def waits(address: str, terminus: object = None) -> None:
+        raise AttachWaits(wait)
+
+    monkeypatch.setattr(nodes, "find", waits)
+    first, second = attaching(broker, client, "q", "sender"), attaching(broker, broker.connect(), "q", "sender")
+    assert len(wait) == 2
+    wait.fail(AmqpError(RESOURCE_LOCKED, "the controller is away: try again"))
+    broker.settle_down()
+    assert [link.remote_condition.description for link in (first, second)] == ["the controller is away: try again"] * 2
+
+    third = attaching(broker, broker.connect(), "q", "sender")
+    monkeypatch.undo()
+    wait.ready()
+    broker.settle_down()
+    assert is_answered(third)
+    assert third.credit > 0
+
+
+def test_a_message_on_the_relay_for_a_queue_that_is_being_made_is_to_be_sent_again(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    broker.directory.queues["new"] = "red"
+    delivery = client.send(client.sender(None), proton.Message(address="new", body="x"))
+    broker.settle_down()
+    assert delivery.remote_state == Delivery.REJECTED
+    assert delivery.remote.condition.name == RESOURCE_LOCKED
