@@ -26,6 +26,7 @@ from bench import (
     replication,
     store,
     store_files,
+    store_sets,
     throughput,
 )
 from bench.coordinators import COORDINATOR_MEASURES
@@ -68,6 +69,8 @@ STORE_MEASURES: Mapping[str, Measure] = {
     "consolidation-cost": store.measure_folding_beside,
     "killed-together": store.measure_crash,
     "total-crash": crashes.measure_crashes,
+    "store-sets": store_sets.measure_sets,
+    "idle-stores": store_sets.measure_idle,
     "paging": paging.measure_paging,
     "module-changes": module_changes.measure_module_changes,
 }

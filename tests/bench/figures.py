@@ -39,6 +39,10 @@ class Target:
 
 
 TARGETS: Mapping[str, Target] = {
+    "store_sets_ratio": Target(80, at_least=True),
+    "store_sets_load": Target(5, at_least=False),
+    "store_sets_idle": Target(5, at_least=False),
+    "store_sets_memory": Target(100, at_least=False),
     "enqueue_100": Target(100_000, at_least=True),
     "enqueue_1024": Target(80_000, at_least=True),
     "dequeue_100": Target(120_000, at_least=True),

@@ -52,6 +52,7 @@ class Scenario:
     audited_messages: int = 10_000_000
     consolidated_stores: int = 10
     consolidated_mb: int = 1024
+    idle_stores: int = 1_000
     crashes: int = 50
     monitors: int = 20
     """From here on: in the lab, under Pacemaker."""
@@ -103,6 +104,7 @@ class Scenario:
             audited_messages=2_000,
             consolidated_stores=2,
             consolidated_mb=1,
+            idle_stores=5,
             crashes=1,
             monitors=1,
             cluster_kills=1,

@@ -372,3 +372,37 @@ def test_a_small_store_that_finds_no_room_asks_for_the_same_again(tmp_path: Path
             journal.flush()
     journal.flush()
     assert bytes_of(disk, segment_path(2)) == 16 * 1024
+
+
+def test_a_journal_has_one_thread_at_a_time_also_when_it_is_busy_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_writer, "IDLE_S", 0.05)
+
+    async def story() -> None:
+        busy, quick = made = owners(tmp_path, 2)
+        await settle(made)
+        gate, inside, met = threading.Event(), threading.Event(), []
+        journal = busy.store.files.journal
+        monkeypatch.setattr(journal, "mark", lambda: met.append(inside.is_set()))
+
+        def work() -> None:
+            inside.set()
+            gate.wait(LIMIT_S)
+            inside.clear()
+
+        await busy.committed(publish(busy, b"x"))
+        busy.store.writer.run(work)
+        publish(busy, b"y")
+        rounds = 0
+        until = asyncio.get_running_loop().time() + 4 * store_writer.IDLE_S
+        while asyncio.get_running_loop().time() < until:
+            await quick.committed(publish(quick, b"x"))
+            rounds += 1
+        gate.set()
+        await settle(made)
+        assert rounds > 1
+        assert True not in met
+        await close(made)
+
+    run(story)

@@ -72,6 +72,8 @@ class Store:
         self._threads = StoreWriter() if writer is None else writer
         self._recovery = StoreRecovery(self.directory, set_name, settings, name, disk)
         self._progress = SyncProgress()
+        self._ticked_at = (-1, -1)
+        """What was given and committed when `tick` had nothing more to do."""
         self._journal_end = (0, 0)
         """Of a journal that has ended: number of the last segment, and its bytes."""
         self.files: StoreFiles
@@ -103,7 +105,8 @@ class Store:
         loop, journal = asyncio.get_running_loop(), self.files.journal
         writer = self._threads.open(journal, self, loop)
         appender = JournalAppender(journal, writer, self._progress, self.files.begins_after)
-        folding = Folding(writer, journal, self.directory, loop, pager)
+        folding = Folding(writer, journal, self.directory, loop, self._threads.folding, pager)
+        self._threads.folding.sets += 1
         checkpoints = Checkpoints(self.files, appender, self._sets, folding.drop_before, loop.call_soon)
         self._begin(listener, appender, checkpoints, folding)
 
@@ -183,11 +186,19 @@ class Store:
                 raise StoreError(f"cannot write STATUS in {self.directory}: {error}") from error
 
     def tick(self) -> None:
-        """Fold what is old, once there is enough of it; say on disk what is committed, when nothing else does."""
+        """Fold what is old, once there is enough of it; say on disk what is committed, when nothing else does.
+
+        Costs next to nothing where nothing has changed since the last one, and nothing is left to fold.
+        """
+        now = self.writer.given, self.appender.committed_lsn
+        if now == self._ticked_at:
+            return
         if self.health == "ok":
             self.appender.mark_committed()
         self._folding.limit_bytes = self.settings.consolidate_bytes
         self._folding.tick(self.appender.committed_lsn)
+        if self._folding.is_idle:
+            self._ticked_at = now
 
     def facts(self) -> dict[str, object]:
         """What `query` tells of it."""
@@ -199,6 +210,7 @@ class Store:
     async def close(self, clean: str) -> bool:
         """Write what is left, end the journal, and mark the store clean with that UUID (empty: not). Whether it is."""
         await self._folding.stop()
+        self._threads.folding.sets -= 1
         if self.health == "failed":
             return False
         self.appender.settle()

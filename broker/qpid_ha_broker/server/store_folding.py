@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from qpid_ha_broker.server.pager import Pager
-from qpid_ha_broker.server.store_writer import JournalWriter
+from qpid_ha_broker.server.store_writer import FoldingShare, JournalWriter
 from qpid_ha_broker.store.journal import ClosedSegment, Journal
 from qpid_ha_broker.store.layout import segment_path, snapshot_path
 
@@ -34,6 +34,7 @@ class Folding:
         journal: Journal,
         directory: Path,
         loop: asyncio.AbstractEventLoop,
+        share: FoldingShare,
         pager: Pager | None = None,
     ) -> None:
         self.limit_bytes = 1 << 62
@@ -41,7 +42,10 @@ class Folding:
         self._journal = journal
         self._directory = directory
         self._loop = loop
+        self._share = share
         self._pager = pager
+        self._looked_at = self._seen = -1
+        """What the writer had been given when files were looked at last, and as of when it is known what was seen."""
         self._task: asyncio.Task[None] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._look_at = self._fold_at = 0.0
@@ -49,6 +53,12 @@ class Folding:
         """Those of earlier lives of this broker, too."""
         self._snapshot_bytes = 0
         self._total = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to look at or to fold, until the writer is given something."""
+        is_seen = self._seen == self._looked_at == self._writer.given
+        return is_seen and not self._closed and self._task is None
 
     def facts(self) -> dict[str, object]:
         """What `query` tells of it."""
@@ -64,23 +74,29 @@ class Folding:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_S
-        self._writer.run(self._look, self._looked)  # also while one is folded: payloads wait for files to be closed
-        if now < self._fold_at or self._task is not None:
+        if self._writer.given != self._looked_at:
+            self._looked_at = self._writer.given + 1  # with the look itself
+            # Also while one is folded: payloads wait for files to be closed.
+            self._writer.run(self._look, partial(self._looked, self._looked_at))
+        if now < self._fold_at or self._task is not None or not self._closed or not self._share.has_room:
             return
         ready: list[ClosedSegment] = []
         for segment in self._closed:
             if segment.last_lsn > committed_lsn:
                 break
             ready.append(segment)
-        if sum(segment.bytes for segment in ready) >= max(self.limit_bytes, self._snapshot_bytes):
+        if sum(segment.bytes for segment in ready) >= max(
+            self._share.limit_bytes(self.limit_bytes), self._snapshot_bytes
+        ):
             self._task = self._loop.create_task(self._fold(ready[-1].number + 1))
 
     def _look(self) -> None:
         """On the writer's thread."""
         self._closed = tuple(self._journal.closed_segments())
 
-    def _looked(self) -> None:
+    def _looked(self, looked_at: int) -> None:
         """On the loop: these will not change any more."""
+        self._seen = looked_at
         if self._pager is not None:
             self._pager.closed([segment_path(segment.number) for segment in self._closed])
 
@@ -97,6 +113,7 @@ class Folding:
 
     async def _fold(self, upto: int) -> None:
         began = time.monotonic()
+        self._share.running += 1
         try:
             problem = await asyncio.to_thread(self._run, upto)
             if problem:
@@ -115,6 +132,7 @@ class Folding:
             log.warning("old files of the journal were not folded (later again): %s", error)
             self._fold_at = time.monotonic() + PATIENCE_S
         finally:
+            self._share.running -= 1
             self._task = self._process = None
 
     def _run(self, upto: int) -> str:

@@ -45,6 +45,10 @@ GROUP_BYTES: Final = 8 * 1024 * 1024
 """What one sync carries at most, so that confirmations come in portions that clients can follow."""
 HELPERS_MAX: Final = 15
 """Threads beside the writer's own, which come when they are first needed."""
+FOLDED_AT_ONCE: Final = 2
+"""Processes that fold journals: each takes a core while it runs."""
+FOLDED_BYTES_MIN: Final = 64 * 1024 * 1024
+"""For less no process is started where there are many sets: its start alone takes as long as to fold 50 MB."""
 LONG_WORK_MAX: Final = 11
 """So many of them do what takes longer than a sync."""
 
@@ -138,6 +142,11 @@ class JournalWriter:
         """Have `action` done on a thread once all before is on disk, and `done` on the loop after it."""
         self._jobs_given += 1
         self._give(Job(action, done))
+
+    @property
+    def given(self) -> int:
+        """Grows with all that is given: as long as it is the same, nothing has changed."""
+        return self._given_bytes + self._jobs_given
 
     def _give(self, item: JournalPiece | Job | None) -> None:
         self._given.append(item)
@@ -279,6 +288,28 @@ class _BatchDone(NamedTuple):
     outcomes: list[Outcome]
 
 
+class FoldingShare:
+    """What folding takes from a broker with many sets: so many processes at a time, and so much room, for all of them.
+
+    On the loop.
+    """
+
+    def __init__(self) -> None:
+        self.sets = 0
+        """How many journals are open."""
+        self.running = 0
+        """How many are being folded. 0 <= running <= FOLDED_AT_ONCE."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another one may be folded."""
+        return self.running < FOLDED_AT_ONCE
+
+    def limit_bytes(self, limit_bytes: int) -> int:
+        """From how many closed bytes on a journal is folded, when one alone would be from `limit_bytes` on."""
+        return max(limit_bytes // max(self.sets, 1), min(limit_bytes, FOLDED_BYTES_MIN))
+
+
 class StoreWriter:
     """The promise: each journal that is open is written by one thread at a time, and none waits for another's room.
 
@@ -292,9 +323,13 @@ class StoreWriter:
         """These two change with the lock held."""
         self._news: SimpleQueue[JournalWriter | _BatchDone] = SimpleQueue()
         self._batches: SimpleQueue[_Batch | None] = SimpleQueue()
-        # For the writer's thread alone:
+        self.folding = FoldingShare()
+        """For the loop."""
+        # For the writer's thread alone. A journal that is open is busy, ready, lacks room, or is idle, marked or not:
         self._unmarked: dict[JournalWriter, float] = {}
         """Journals whose last group has no mark behind it, and since when they are idle; the longest first."""
+        self._ready: dict[JournalWriter, None] = {}
+        """Something was given to them, and no thread has them."""
         self._retry_at: dict[JournalWriter, float] = {}
         """Those that lack room."""
         self._long_waiting: deque[_Batch] = deque()
@@ -337,15 +372,16 @@ class StoreWriter:
 
     def _turn(self) -> None:
         """Wait for news, and do or hand out what they ask for."""
-        ready = self._receive()
-        if ready:
-            self._hand_out(ready)
+        self._receive()
+        if self._ready:
+            self._hand_out()
         if not self._retry_at and not self._unmarked:
             return
         now = time.monotonic()
         for writer in [writer for writer, at in self._retry_at.items() if at <= now]:
             del self._retry_at[writer]
-            self._hand_out([writer])
+            self._ready[writer] = None
+            self._hand_out()
         while self._unmarked:
             writer, since = next(iter(self._unmarked.items()))
             if since + IDLE_S > now:
@@ -353,20 +389,19 @@ class StoreWriter:
             del self._unmarked[writer]
             self._do_long(_Batch((writer,), _Work.REST))
 
-    def _receive(self) -> list[JournalWriter]:
-        """The journals that have something to do and no thread; waits until there may be one, or it is time."""
-        ready: dict[JournalWriter, None] = {}
+    def _receive(self) -> None:
+        """Note which journals have something to do; waits until there may be one, or it is time."""
         try:
             news = self._news.get(timeout=self._patience_s())
             while True:
                 if isinstance(news, JournalWriter):
                     news.is_scheduled = False
-                    self._look_at(news, ready)
+                    self._look_at(news)
                 else:
-                    self._come_back(news, ready)
+                    self._come_back(news)
                 news = self._news.get_nowait()
         except Empty:
-            return list(ready)
+            return
 
     def _patience_s(self) -> float | None:
         """How long news are waited for; None: for ever."""
@@ -375,16 +410,17 @@ class StoreWriter:
             times.append(next(iter(self._unmarked.values())) + IDLE_S)
         return max(min(times) - time.monotonic(), 0.0) if times else None
 
-    def _look_at(self, writer: JournalWriter, ready: dict[JournalWriter, None]) -> None:
+    def _look_at(self, writer: JournalWriter) -> None:
         """Something was given to it, or it is given up."""
         if writer.is_busy:
             writer.is_due = True
         elif writer not in self._retry_at:
-            ready[writer] = None
+            self._ready[writer] = None
+            self._unmarked.pop(writer, None)
         elif writer.is_given_up:
             self._settle(writer, Outcome.ENDED)
 
-    def _come_back(self, done: _BatchDone, ready: dict[JournalWriter, None]) -> None:
+    def _come_back(self, done: _BatchDone) -> None:
         """A helper has: what came for its journals meanwhile has its turn."""
         batch, outcomes = done
         self._helpers_busy -= 1
@@ -392,7 +428,8 @@ class StoreWriter:
         self._settle_all(batch, outcomes)
         for writer, outcome in zip(batch.writers, outcomes, strict=True):
             if writer.is_due and outcome is Outcome.DONE:
-                ready[writer] = None
+                self._ready[writer] = None
+                self._unmarked.pop(writer, None)
             writer.is_busy = writer.is_due = False
         while self._long_waiting and self._may_send_long:
             self._send(self._long_waiting.popleft())
@@ -415,11 +452,15 @@ class StoreWriter:
                 self._open.pop(writer, None)
             writer.ended.set()
 
-    def _hand_out(self, ready: Sequence[JournalWriter]) -> None:
-        """Have each of them written."""
+    def _hand_out(self) -> None:
+        """Have each of them written that is ready; the short ones when the last group is through."""
         if len(self._open) == 1:
+            ready, self._ready = list(self._ready), {}
             self._do(_Batch(ready, _Work.ALL))
             return
+        if self._helpers_busy > self._long_running:
+            return
+        ready, self._ready = list(self._ready), {}
         short: list[JournalWriter] = []
         for writer in ready:
             if writer.is_long:
@@ -443,7 +484,7 @@ class StoreWriter:
         elif self._may_send_long:
             self._send(batch)
         else:
-            _occupy(batch)
+            self._occupy(batch)
             self._long_waiting.append(batch)
 
     @property
@@ -452,7 +493,7 @@ class StoreWriter:
 
     def _send(self, batch: _Batch) -> None:
         """To a helper."""
-        _occupy(batch)
+        self._occupy(batch)
         self._helpers_busy += 1
         self._long_running += batch.is_long
         if self._helpers < self._helpers_busy:
@@ -460,14 +501,14 @@ class StoreWriter:
             threading.Thread(target=self._help, name=f"store writer {self._helpers}", daemon=True).start()
         self._batches.put(batch)
 
+    def _occupy(self, batch: _Batch) -> None:
+        """Nobody else may work on these until it is done."""
+        for writer in batch.writers:
+            writer.is_busy = True
+            self._unmarked.pop(writer, None)
+
     # --- a helper's thread
 
     def _help(self) -> None:
         while (batch := self._batches.get()) is not None:
             self._news.put(_BatchDone(batch, batch.do()))
-
-
-def _occupy(batch: _Batch) -> None:
-    """Nobody else may work on these until it is done."""
-    for writer in batch.writers:
-        writer.is_busy = True

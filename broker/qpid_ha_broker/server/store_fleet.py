@@ -1,0 +1,115 @@
+"""The stores of a broker, one for each resource set of which it has a replica, and what is done with many at once.
+
+What a store waits for is the disk, and a disk serves many at once in little more time than one: so they are loaded,
+and change their STATUS, side by side.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from qpid_ha_broker.events.set_names import set_name_problem
+from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.server.store import Store
+from qpid_ha_broker.server.store_writer import StoreWriter
+from qpid_ha_broker.store.errors import StoreError
+from qpid_ha_broker.store.files import LocalDisk
+from qpid_ha_config.settings import StoreSettings
+
+SIDE_BY_SIDE: Final = 16
+"""Stores that are loaded, or whose votes are kept, at the same time."""
+DELETED: Final = ".DELETED"
+"""Ends the name of a store that is on its way out: no set can be called so."""
+Result = TypeVar("Result")
+
+
+class Vote(NamedTuple):
+    """What one set's member has promised: see `Store.persist_vote`."""
+
+    store: Store
+    generation: int
+    to: str
+    claims: tuple[int, ...]
+
+
+class StoreFleet:
+    """The promise: what is done with several stores at once is done with each as if it were alone.
+
+    `directory`: the broker's data directory; `name`: the broker's.
+    """
+
+    def __init__(self, directory: Path, settings: StoreSettings, name: str) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._name = name
+        self.writer = StoreWriter()
+        """Of all stores."""
+
+    def names(self) -> list[str]:
+        """The sets that have a store on disk: `default`, if it does, then the others by name.
+
+        What is left of a store that was deleted when the process ended is deleted now. Raises OSError.
+        """
+        names = set()
+        for path in self._directory.iterdir() if self._directory.is_dir() else ():
+            if path.name.endswith(DELETED):
+                shutil.rmtree(path)
+            elif path.is_dir() and set_name_problem(path.name) is None:
+                names.add(path.name)
+        return sorted(names, key=lambda name: (name != DEFAULT_SET, name))
+
+    def store(self, set_name: str) -> Store:
+        """The one of that set, which is not open. Raises ValueError for what cannot be the name of a set."""
+        return Store(self._directory, set_name, self._settings, self._name, self.writer)
+
+    def load(self, loads: Sequence[Callable[[], Result]]) -> list[Result | StoreError]:
+        """What each of `loads`, such as `Store.recover`, returned, or the StoreError that it raised. Blocks."""
+
+        def attempt(load: Callable[[], Result]) -> Result | StoreError:
+            try:
+                return load()
+            except StoreError as error:
+                return error
+
+        return side_by_side(attempt, loads)
+
+    def persist_votes(self, votes: Sequence[Vote]) -> None:
+        """Have all of them on disk when this returns. Raises StoreError; the others are on disk then, too."""
+
+        def persist(vote: Vote) -> StoreError | None:
+            try:
+                vote.store.persist_vote(vote.generation, vote.to, vote.claims)
+            except StoreError as error:
+                return error
+            return None
+
+        for error in side_by_side(persist, votes):
+            if error is not None:
+                raise error
+
+    def delete(self, set_name: str) -> None:
+        """Delete the store of a set that has no replica here any more, and is closed. Blocks. Raises OSError."""
+        path = self._directory / set_name
+        if not path.exists():
+            return
+        gone = path.with_name(set_name + DELETED)
+        if gone.exists():
+            shutil.rmtree(gone)
+        path.rename(gone)
+        LocalDisk(self._directory, ()).sync_directory("")
+        shutil.rmtree(gone)
+
+
+Item = TypeVar("Item")
+
+
+def side_by_side(action: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """What `action` made of each; in threads when there are several."""
+    if len(items) < 2:
+        return [action(item) for item in items]
+    with ThreadPoolExecutor(min(len(items), SIDE_BY_SIDE), "stores") as threads:
+        return list(threads.map(action, items))

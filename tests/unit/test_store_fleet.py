@@ -1,0 +1,170 @@
+"""What is done with the stores of many sets at once is done with each, and one that fails does not keep the others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model_support import TextReader
+from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.server.store import Store
+from qpid_ha_broker.server.store_fleet import StoreFleet, Vote
+from qpid_ha_broker.server.store_writer import FOLDED_AT_ONCE, FOLDED_BYTES_MIN, FoldingShare
+from qpid_ha_broker.store.errors import StoreError
+from qpid_ha_broker.store.files import LocalDisk
+from qpid_ha_broker.store.recovery import Recovered
+from qpid_ha_broker.store.status import read_status
+from qpid_ha_config.settings import StoreSettings
+
+NAMES = ["default", "orders", "shard-1", "shard-2"]
+
+
+class Deaf:
+    """Nobody waits."""
+
+    def persisted(self, local_lsn: int, number: int) -> None:
+        """On disk."""
+
+    def store_failed(self, text: str) -> None:
+        raise AssertionError(text)
+
+
+def load(fleet: StoreFleet, names: list[str]) -> tuple[list[Store], list[Recovered | StoreError]]:
+    stores = [fleet.store(name) for name in names]
+
+    def one(store: Store) -> Recovered:
+        return store.recover(Resources(TextReader()).sets, apply_all=True)
+
+    return stores, fleet.load([lambda store=store: one(store) for store in stores])  # type: ignore[misc]
+
+
+def test_stores_lie_side_by_side_and_are_found_again(tmp_path: Path) -> None:
+    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+    assert fleet.names() == []
+    load(fleet, list(reversed(NAMES)))
+    (tmp_path / "discarded").mkdir()
+    (tmp_path / "default.set-aside-20260131T120000Z").mkdir()
+    (tmp_path / "LOCK").touch()
+    (tmp_path / "notes").touch()
+
+    assert fleet.names() == NAMES
+    for name in NAMES:
+        status = read_status(LocalDisk(tmp_path / name))
+        assert status is not None
+        assert (status.set, status.broker) == (name, "node1")
+
+
+def test_a_store_that_cannot_be_loaded_does_not_keep_the_others(tmp_path: Path) -> None:
+    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+    load(fleet, NAMES)
+    (tmp_path / "orders" / "STATUS").write_bytes(b"{}")
+
+    _, results = load(StoreFleet(tmp_path, StoreSettings(), "node1"), NAMES)
+
+    assert [isinstance(result, StoreError) for result in results] == [False, True, False, False]
+    assert "orders" in str(results[1])
+
+
+def test_votes_of_many_sets_are_on_disk_when_it_returns(tmp_path: Path) -> None:
+    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+    stores, _ = load(fleet, NAMES)
+    fleet.persist_votes([Vote(store, 7, "node2", (5,)) for store in stores])
+    for name in NAMES:
+        status = read_status(LocalDisk(tmp_path / name))
+        assert status is not None
+        assert (status.promised, status.promised_to, status.claims) == (7, "node2", (5,))
+
+
+def test_a_vote_that_cannot_be_kept_is_told_and_the_others_are_kept(tmp_path: Path) -> None:
+    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+    stores, _ = load(fleet, NAMES)
+    (tmp_path / "orders" / "STATUS.tmp").mkdir()
+    with pytest.raises(StoreError, match="orders"):
+        fleet.persist_votes([Vote(store, 7, "node2", ()) for store in stores])
+    status = read_status(LocalDisk(tmp_path / "shard-2"))
+    assert status is not None
+    assert status.promised == 7
+
+
+def test_a_deleted_store_is_gone_and_what_a_crash_left_of_one_goes_at_the_next_start(tmp_path: Path) -> None:
+    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+    load(fleet, NAMES)
+    fleet.delete("orders")
+    fleet.delete("orders")
+    (tmp_path / "shard-1").rename(tmp_path / "shard-1.DELETED")
+    assert fleet.names() == ["default", "shard-2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["default", "shard-2"]
+
+
+def test_a_store_in_which_nothing_changes_gives_its_writer_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qpid_ha_broker.server.store_folding.LOOK_S", 0.0)
+
+    async def story() -> None:
+        fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+        (store,), _ = load(fleet, ["orders"])
+        store.start(Deaf())
+        store.tick()
+        looked = asyncio.Event()
+        store.writer.run(lambda: None, looked.set)
+        await looked.wait()
+        store.tick()
+        given = store.writer.given
+        for _ in range(5):
+            store.tick()
+        assert store.writer.given == given
+
+        store.describe(role="primary")
+        store.tick()
+        assert store.writer.given == given + 2
+        await store.close("")
+
+    asyncio.run(story())
+
+
+def test_a_store_with_something_to_fold_is_looked_at_in_each_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qpid_ha_broker.server.store_folding.LOOK_S", 0.0)
+    folded: list[int] = []
+
+    async def fold(_self: Any, upto: int) -> None:
+        folded.append(upto)
+
+    monkeypatch.setattr("qpid_ha_broker.server.store_folding.Folding._fold", fold)
+
+    async def story() -> None:
+        fleet = StoreFleet(tmp_path, StoreSettings(consolidate_bytes=1), "node1")
+        (store,), _ = load(fleet, ["orders"])
+        store.start(Deaf())
+        rolled = asyncio.Event()
+        store.writer.run(store.files.journal.roll, rolled.set)
+        await rolled.wait()
+        store.tick()
+        looked = asyncio.Event()
+        store.writer.run(lambda: None, looked.set)
+        await looked.wait()
+        store.tick()
+        await asyncio.sleep(0)
+        assert folded == [2]
+        await store.close("")
+
+    asyncio.run(story())
+
+
+def test_few_journals_are_folded_at_a_time_and_all_of_them_share_the_room() -> None:
+    share = FoldingShare()
+    configured = 256 * 1024 * 1024
+    limits = []
+    for share.sets in (1, 2, 4, 1000):
+        limits.append(share.limit_bytes(configured))
+    assert limits == [configured, configured // 2, FOLDED_BYTES_MIN, FOLDED_BYTES_MIN]
+    assert share.limit_bytes(1000) == 1000
+    share.running = FOLDED_AT_ONCE - 1
+    assert share.has_room
+    share.running += 1
+    assert not share.has_room
