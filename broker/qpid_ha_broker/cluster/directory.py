@@ -21,8 +21,9 @@ whose deletion nobody has asked for. It rests on three things:
 3. A queue without an entry is never deleted: its entry may have been lost with the log of `default` (promoted by force,
    restored from an older store), and then it gets another one.
 
-A client that has a queue declared or deleted is answered when both logs have committed it. Conditions of a deletion (only
-if it is empty or unused) are checked by the set's primary, which locks the queue, before its entry says `deleting`.
+A client that has a queue declared or deleted is answered when both logs have committed it. Conditions of a deletion
+(only if it is empty or unused) are checked by the set's primary, which locks the queue, before its entry says
+`deleting`.
 """
 
 from __future__ import annotations
