@@ -28,13 +28,15 @@ from qpid_ha_broker.server.cluster_control import cluster_methods
 from qpid_ha_broker.server.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control import REFUSED, ControlError, ControlServer
 from qpid_ha_broker.server.descriptors import Descriptors
-from qpid_ha_broker.server.engines import Engines
+from qpid_ha_broker.server.engines import Engines, PeerEngines
 from qpid_ha_broker.server.listeners import Listeners
 from qpid_ha_broker.server.logs import NoticeLog, configure_logging
 from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.membership_setup import make_membership
+from qpid_ha_broker.server.peer_channels import Dialler
 from qpid_ha_broker.server.queue_copies import QueueCopies
 from qpid_ha_broker.server.remote_control import RemoteControl
+from qpid_ha_broker.server.set_host import SetHost
 from qpid_ha_broker.server.store import make_store
 from qpid_ha_broker.server.store_loading import StoreLoading
 from qpid_ha_config.errors import SettingsError
@@ -97,6 +99,8 @@ class Broker:
         self.container.management.control = RemoteControl(self.current, self.schedule_turn)
         self.membership: Membership
         """Since the store is loaded."""
+        self.sets: SetHost | None = None
+        """The replicas of other resource sets; None: this broker is in no cluster."""
         self._set_replication()
         self._set_naming()
         store = make_store(settings)
@@ -124,6 +128,8 @@ class Broker:
         self.container.change_settings(container_settings(settings))
         self.membership.change_settings(settings)
         self._set_naming()
+        if self.sets is not None:
+            self.sets.change_settings()
         rules = ("replication-rules", "ha.replicate")
         return self._set_replication() if any(before[key] != after[key] for key in rules) else []
 
@@ -182,8 +188,9 @@ class Broker:
             if self.broker_store is not None and self.broker_store.store.is_started:
                 await self.broker_store.store.close("")
             raise
-        if not self.membership.is_standalone:
+        if self.sets is not None:
             self.membership.start()
+            self.sets.start()
 
     async def _load(self, kept: BrokerStore, loading: StoreLoading) -> None:
         loaded = await loading.run(lambda: kept.read(loading.show))
@@ -200,6 +207,7 @@ class Broker:
             self.membership.start()  # before the first client: there is nobody to ask
         else:
             self.container.peers = self.membership.links
+            self.sets = SetHost(self, Dialler(self._settings.name, PeerEngines(self.current)))
 
     async def _listen(self) -> None:
         for address in self._settings.listen:
@@ -232,6 +240,8 @@ class Broker:
         self.copies.stop()
         if not self.membership.is_standalone:  # one that is keeps to the end what clients do
             self.membership.stop()
+        if self.sets is not None:
+            self.sets.stop()
         for connection in list(self._protocols):
             connection.send_away(goodbye)
         self.turn()
@@ -328,11 +338,13 @@ class Broker:
             notices, self.container.notices = self.container.notices, []
             self.notices.log(notices)
             return
-        (_, batch), *_ = self.container.turn()  # `default` is the first, and so far the only one
+        (_, batch), *others = self.container.turn()
         self.is_in_turn = True
         if self.broker_store is not None:
             self.broker_store.turn_ended()
         self.membership.turn_ended(batch)
+        if self.sets is not None:
+            self.sets.turn_ended(others)
         self.is_in_turn = False
         if self._has_news:
             self._has_news = False

@@ -86,7 +86,7 @@ class PeerLinks:
         self._member = member
         self._dialler = dialler
         self._feed = feed
-        self._has_room = has_room
+        self.has_room = has_room
         self._links: dict[int, Link] = {}
         self._numbers: dict[Channel, int] = {}
         self._incoming = itertools.count(1)
@@ -148,7 +148,7 @@ class PeerLinks:
     def connect(self, effect: fx.Connect) -> None:
         """`LinkOpened` or `LinkLost` follows."""
         channel = self._dialler.dial(effect.address, self, self._member.settings.link_timeout_s)
-        channel.may_read = self._has_room
+        channel.may_read = self.has_room
         self._numbers[channel] = effect.link
         self._links[effect.link] = Link(effect.link, channel, is_known=True)
 

@@ -142,6 +142,8 @@ class Multiplexer:
         self._is_heartbeat_due = False
         self._unread: dict[SubChannel, None] = {}
         """Those that the other broker was told to send nothing on."""
+        self.bundles_total = self.entries_total = 0
+        """Sent."""
         self._has_ended = False
         self._now_s = 0.0
         self._clock_s = self._heard_s = self._sent_s = self._used_s = 0.0
@@ -207,6 +209,8 @@ class Multiplexer:
                     bundles.append(encode_bundle(entries[start:at]))
                     start, size = at, len(entry.frame)
         bundles.append(encode_bundle(entries[start:]))
+        self.bundles_total += len(bundles)
+        self.entries_total += len(entries)
         return bundles
 
     # --- the other end

@@ -1,0 +1,301 @@
+"""The resource set replicas of a broker, all but that of `default`: which there are, their ticks and turns.
+
+Whoever knows the cluster map says which sets this broker is to host, and with whom (`host`, `unhost`,
+`change_replicas`), and passes on what the controller wants of them (`promote`, `switch_over`, `drop`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from qpid_ha_broker.amqp.conditions import RESOURCE_LOCKED, AmqpError
+from qpid_ha_broker.amqp.hosted_set import HostedSet
+from qpid_ha_broker.amqp.peer_frames import Channel, PeerListener
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.bundles import Purpose
+from qpid_ha_broker.ha.frame_codec import decode
+from qpid_ha_broker.ha.frames import FrameError, Question
+from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.model.log import LogBatch
+from qpid_ha_broker.server.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.discarded import DiscardedMessages
+from qpid_ha_broker.server.peer_channels import Dialler
+from qpid_ha_broker.server.set_member import (
+    ProcessTime,
+    RecordAnswer,
+    RecordService,
+    SetMember,
+    SetMemberHost,
+    SetServices,
+    new_instance,
+)
+from qpid_ha_broker.server.set_questions import SetQuestions
+from qpid_ha_broker.server.shared_connections import SharedConnections
+from qpid_ha_broker.server.sub_channels import SubChannel
+from qpid_ha_config.addresses import show_addresses
+
+log = logging.getLogger("cluster")
+
+TICK_S: Final = 0.1
+REST_TICKS: Final = 20
+"""A member at rest gets one tick of so many."""
+TAIL_SHARE: Final = 64
+"""Of `ha.tail-bytes`, what a set keeps of its stream: there may be a thousand of them, and few have much to do."""
+_STOPPED_S: Final = 0.5
+"""Between two ticks: then this process was stopped meanwhile."""
+_NOT_YET: Final = "the cluster has no controller that answers"
+"""About a record."""
+
+
+class NoRecordService:
+    """In the place of a controller as long as there is none."""
+
+    def read_record(self, set_name: str, answer: Callable[[RecordAnswer], None]) -> None:
+        """It is not known."""
+        asyncio.get_running_loop().call_soon(answer, RecordAnswer(False, None, _NOT_YET))
+
+    def write_record(
+        self,
+        set_name: str,
+        expected: fx.ClusterRecord,
+        wanted: fx.ClusterRecord,
+        answer: Callable[[RecordAnswer], None],
+    ) -> None:
+        """It is not known."""
+        asyncio.get_running_loop().call_soon(answer, RecordAnswer(False, None, _NOT_YET))
+
+
+class SetHost:
+    """The promise: each set that this broker hosts has a member, which is fed what happens to it and nothing else.
+
+    For the listener's methods, which are about sub-channels for questions, see `peer_frames.PeerListener`.
+    """
+
+    def __init__(self, broker: SetMemberHost, dialler: Dialler) -> None:
+        self.members: dict[str, SetMember] = {}
+        self.records: RecordService = NoRecordService()
+        """Where the records of sets are."""
+        self.control: PeerListener | None = None
+        """Who listens to brokers that look for the controller here; None: this broker is not it."""
+        self.changed: Callable[[SetMember], None] = lambda member: None
+        """Called when there is something new to be told of a member."""
+        self.problems: dict[str, str] = {}
+        """Sets that this broker was to host and could not go on with, and why."""
+        self.shared = SharedConnections(broker, dialler, self._accept)
+        self._broker = broker
+        self._questions = SetQuestions(self.shared)
+        self._process = ProcessTime()
+        self._services = SetServices(
+            broker=broker,
+            shared=self.shared,
+            questions=self._questions,
+            records=self,
+            process=self._process,
+            wake=self._wake,
+            changed=lambda member: self.changed(member),
+            cannot_go_on=self._cannot_go_on,
+        )
+        self._asking: dict[Channel, dict[str, None]] = {}
+        """The sets of which something was asked on a sub-channel."""
+        self._awake: dict[SetMember, None] = {}
+        """Those that get every tick."""
+        self._ticks = 0
+        self._ticked_s = 0.0
+        self._tasks = BackgroundTasks()
+
+    # --- start and stop
+
+    def start(self) -> None:
+        """Take part. The broker listens already."""
+        self._broker.container.shared_peers = self.shared
+        self._ticked_s = time.monotonic()
+        self._tasks.start(self._tick_forever())
+
+    def stop(self) -> None:
+        """The process will end."""
+        self._tasks.cancel()
+        for member in self.members.values():
+            member.stop("the broker is stopping")
+        self._questions.close()
+        self.shared.close("the broker is stopping")
+
+    # --- which sets there are
+
+    def host(self, name: str, addresses: Sequence[str], own_address: str, *, min_in_sync: int = 0) -> SetMember:
+        """Have a replica of the set `name`, and look for its primary.
+
+        `addresses`: of the brokers that have one, this one too (`own_address`); `min_in_sync` 0: as `ha.min-in-sync`.
+        Raises ValueError when the set is hosted already, or for addresses without this broker's own.
+        """
+        settings = self._member_settings(addresses, own_address, min_in_sync)
+        hosted = self._broker.container.host(name)
+        discarded = DiscardedMessages(self._broker.current().data_dir)
+        member = self.members[name] = SetMember(self._services, hosted, settings, None, discarded)
+        self.problems.pop(name, None)
+        member.start()
+        return member
+
+    def unhost(self, name: str, reason: str) -> None:
+        """Have no replica of that set any more; what was held of it is forgotten. Raises KeyError."""
+        member = self.members.pop(name)
+        member.stop(reason)
+        self._awake.pop(member, None)
+        self._broker.container.unhost(name, AmqpError(RESOURCE_LOCKED, reason))
+        self._broker.schedule_turn()
+
+    def change_replicas(self, name: str, addresses: Sequence[str], own_address: str, *, min_in_sync: int = 0) -> None:
+        """Other brokers have replicas of that set now. Raises KeyError, and ValueError as `host`."""
+        member = self.members[name]
+        settings = self._member_settings(addresses, own_address, min_in_sync, member.member.settings.instance)
+        member.change_settings(settings)
+
+    def _member_settings(
+        self, addresses: Sequence[str], own_address: str, min_in_sync: int, instance: str = ""
+    ) -> MemberSettings:
+        if own_address not in addresses:
+            raise ValueError(f"{own_address} is not among the addresses of the replicas, {', '.join(addresses)}")
+        settings = self._broker.current()
+        ha = settings.ha
+        return MemberSettings(
+            name=settings.name,
+            instance=instance or new_instance(),
+            addresses=tuple(addresses),
+            own_address=own_address,
+            clients_url=show_addresses(ha.public_url),
+            backup_timeout_s=ha.backup_timeout_s,
+            min_in_sync=min_in_sync or ha.min_in_sync,
+            tail_bytes=ha.tail_bytes // TAIL_SHARE,
+            has_heartbeats=False,
+            has_coordinator=True,
+            auto_recover=ha.auto_recover,
+        )
+
+    def _cannot_go_on(self, member: SetMember, reason: str) -> None:
+        """The broker goes on with its other sets. Not at once: the member's effects are being carried out."""
+        log.error("set %s: this broker's replica ends: %s", member.name, reason)
+        self.problems[member.name] = reason
+        asyncio.get_running_loop().call_soon(self._drop_replica, member, reason)
+
+    def _drop_replica(self, member: SetMember, reason: str) -> None:
+        if self.members.get(member.name) is member:
+            self.unhost(member.name, reason)
+
+    def change_settings(self) -> None:
+        """Other settings of the broker are in force."""
+        for name, member in self.members.items():
+            current = member.member.settings
+            self.change_replicas(name, current.addresses, current.own_address, min_in_sync=current.min_in_sync)
+
+    # --- what the controller wants
+
+    def promote(
+        self, name: str, done: Callable[[fx.Answered], None], *, cause: str, force: bool = False, failover: bool = False
+    ) -> None:
+        """Have this broker lead the set; `done` hears what came of it. Raises KeyError."""
+        self.members[name].requests.begin(lambda number: fx.PromoteAsked(number, force, cause, failover), done)
+
+    def switch_over(self, name: str, to: str, done: Callable[[fx.Answered], None], *, cause: str) -> None:
+        """Have this broker, which leads the set, hand over to `to` (empty: to the best). Raises KeyError."""
+        self.members[name].requests.begin(lambda number: fx.SwitchoverAsked(number, to, cause), done)
+
+    def drop(self, name: str, backup: str, done: Callable[[fx.Answered], None], *, cause: str) -> None:
+        """Have this broker, which leads the set, not wait for `backup`. Raises KeyError."""
+        self.members[name].requests.begin(lambda number: fx.DropAsked(number, backup, cause), done)
+
+    # --- records: see `set_member.RecordService`
+
+    def read_record(self, set_name: str, answer: Callable[[RecordAnswer], None]) -> None:
+        """From whoever has them now."""
+        self.records.read_record(set_name, answer)
+
+    def write_record(
+        self,
+        set_name: str,
+        expected: fx.ClusterRecord,
+        wanted: fx.ClusterRecord,
+        answer: Callable[[RecordAnswer], None],
+    ) -> None:
+        """To whoever has them now."""
+        self.records.write_record(set_name, expected, wanted, answer)
+
+    # --- what other brokers open
+
+    def _accept(self, sub_channel: SubChannel) -> PeerListener | str:
+        name = self._broker.current().name
+        if sub_channel.purpose == Purpose.FOLLOW:
+            member = self.members.get(sub_channel.set)
+            if member is not None:
+                sub_channel.may_read = member.links.has_room
+                return member.links
+            return f"broker {name} has no replica of the resource set {sub_channel.set}"
+        if sub_channel.purpose == Purpose.ASK:
+            return self
+        if sub_channel.purpose == Purpose.CONTROL:
+            return self.control or f"broker {name} is not the controller"
+        return f"broker {name} is of a release that knows no sub-channels of kind {sub_channel.purpose}"
+
+    def open_control(self, address: str, listener: PeerListener) -> SubChannel:
+        """A sub-channel to the broker at `address`, as to the controller; `listener` hears whether there is one."""
+        return self.shared.open(address, "", Purpose.CONTROL, listener)
+
+    def opened(self, channel: Channel) -> None:
+        """Another broker has questions."""
+        self._asking[channel] = {}
+
+    def received(self, channel: Channel, data: bytes) -> None:
+        """A question came. One about a set that is not here is left without an answer, as of a broker that is down:
+        what this broker knows of that set counts for nothing, also where it is about to be loaded from its store."""
+        try:
+            question = decode(data)
+        except FrameError as error:
+            log.warning("%s: %s", channel.peer, error)
+            return
+        member = self.members.get(question.set) if isinstance(question, Question) else None
+        if member is not None and isinstance(question, Question):
+            self._asking[channel][member.name] = None
+            member.links.asked(channel, question)
+
+    def closed(self, channel: Channel, reason: str) -> None:
+        """It asks nothing more."""
+        for name in self._asking.pop(channel, {}):
+            if name in self.members:
+                self.members[name].links.closed(channel, reason)
+
+    # --- turns and ticks
+
+    def turn_ended(self, turns: Sequence[tuple[HostedSet, LogBatch | None]]) -> None:
+        """These sets had a turn: let their members know, and send what all of them have for each broker."""
+        for hosted, batch in turns:
+            member = self.members.get(hosted.name)
+            if member is not None:
+                member.turn_ended(batch)
+        self.shared.flush()
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._tick(time.monotonic())
+
+    def _wake(self, member: SetMember) -> None:
+        self._awake[member] = None
+
+    def _tick(self, now_s: float) -> None:
+        """Members at rest are spread over the ticks. After a stop of this process each gets one, and learns of it."""
+        was_stopped = now_s - self._ticked_s > _STOPPED_S
+        self._ticked_s = now_s
+        if not was_stopped:
+            self._process.ran_until_s = now_s
+        self._ticks = (self._ticks + 1) % REST_TICKS
+        self.shared.tick()
+        self._questions.tick()
+        members = list(self.members.values())
+        due = self._awake | dict.fromkeys(members if was_stopped else members[self._ticks :: REST_TICKS])
+        for member in due:
+            if member.tick(now_s):
+                self._awake[member] = None
+            else:
+                self._awake.pop(member, None)

@@ -1,0 +1,306 @@
+"""Drives the member of one resource set other than `default`: what `Membership` is to that one.
+
+The controller is to this set what a coordinator and an operator are to `default`: its record comes from there, and what
+it is asked to do. Its channels are sub-channels of connections that all sets share, and its clients are the links of
+its queues; a client's connection is never ended for its sake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from qpid_ha_broker.amqp.conditions import LINK_REDIRECT, RESOURCE_LOCKED, AmqpError
+from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.hosted_set import HostedSet
+from qpid_ha_broker.amqp.peer_frames import PeerListener
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.bundles import Purpose
+from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.replica import Restored
+from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.ha.states import LEADING, Phase, State
+from qpid_ha_broker.server.discarded import DiscardedMessages
+from qpid_ha_broker.server.host import Host
+from qpid_ha_broker.server.member_driver import Action, MemberDriver
+from qpid_ha_broker.server.peer_links import PeerLinks
+from qpid_ha_broker.server.set_questions import SetQuestions
+from qpid_ha_broker.server.shared_connections import SharedConnections
+from qpid_ha_broker.server.sub_channels import SubChannel
+
+log = logging.getLogger("cluster")
+
+_LEVELS: Final = logging.getLevelNamesMapping()
+AWAKE_S: Final = 2.0
+"""So long after the last thing that happened to it a member gets each tick; then, if it is at rest, few of them."""
+
+
+class RecordAnswer(NamedTuple):
+    """What came of a request about a set's record. `record`: what is recorded now; None: not known, and why."""
+
+    written: bool
+    record: fx.ClusterRecord | None
+    problem: str = ""
+
+
+class RecordService(Protocol):
+    """Reads and writes the records of sets: the controller does, with those of the cluster map.
+
+    `answer` is called once, within a few seconds, and never before the call has returned.
+    """
+
+    def read_record(self, set_name: str, answer: Callable[[RecordAnswer], None]) -> None:
+        """What is recorded of the set; `ClusterRecord()` when nothing is."""
+
+    def write_record(
+        self,
+        set_name: str,
+        expected: fx.ClusterRecord,
+        wanted: fx.ClusterRecord,
+        answer: Callable[[RecordAnswer], None],
+    ) -> None:
+        """Replace `expected` by `wanted`, if that is what is recorded."""
+
+
+class SetMemberHost(Host, Protocol):
+    """What a set's member needs of the broker."""
+
+    def unwritten_bytes(self, connection: Connection) -> int:
+        """What its socket has not taken yet."""
+
+    def facts(self) -> dict[str, object]:
+        """What `qpid-ha query` shows."""
+
+
+class ProcessTime:
+    """This process was not stopped before `ran_until_s`, by the clock that members are fed with."""
+
+    __slots__ = ("ran_until_s",)
+
+    def __init__(self) -> None:
+        self.ran_until_s = 0.0
+
+
+class SetServices(NamedTuple):
+    """What the members of all sets share."""
+
+    broker: SetMemberHost
+    shared: SharedConnections
+    questions: SetQuestions
+    records: RecordService
+    """Which says itself where they are now."""
+    process: ProcessTime
+    wake: Callable[[SetMember], None]
+    """Something happens to a member that was at rest."""
+    changed: Callable[[SetMember], None]
+    """There is something new to be told of a member."""
+    cannot_go_on: Callable[[SetMember, str], None]
+    """This broker cannot have that replica, and why."""
+
+
+class _SetDialler:
+    """Opens channels on which the set is followed."""
+
+    __slots__ = ("_set", "_shared")
+
+    def __init__(self, shared: SharedConnections, set_name: str) -> None:
+        self._shared = shared
+        self._set = set_name
+
+    def dial(self, address: str, listener: PeerListener, limit_s: float) -> SubChannel:
+        """One that is being opened; the shared connection has a limit of its own."""
+        return self._shared.open(address, self._set, Purpose.FOLLOW, listener)
+
+
+class SetMember(MemberDriver):
+    """The promise: the set's queues are written here while this broker leads it, and by nobody else.
+
+    The replica is in memory only.
+    """
+
+    def __init__(
+        self,
+        services: SetServices,
+        hosted: HostedSet,
+        settings: MemberSettings,
+        restored: Restored | None,
+        discarded: DiscardedMessages,
+    ) -> None:
+        resource_set = hosted.resources.default
+        member = Member(settings, resource_set, random.random, _wall_ms, restored)
+        super().__init__(services.broker, member, resource_set.log)
+        self.hosted = hosted
+        self.name = hosted.name
+        self.discarded = discarded
+        self.is_awake = False
+        """It gets every tick."""
+        self._is_active = True
+        """Something has happened to it since its last tick."""
+        self._rest_at_s = 0.0
+        self._services = services
+        self._is_leaving = False
+        """Links are about to be ended, because the core wants to be primary no more."""
+        links = PeerLinks(services.broker, member, _SetDialler(services.shared, self.name), self.feed, _always)
+        own: dict[type, Action] = {
+            fx.StateChanged: self._state_changed,
+            fx.StatusChanged: self._status_changed,
+            fx.EndClients: self._end_links_soon,
+            fx.TurnDue: self._turn_due,
+            fx.Discarded: lambda effect: self.discarded.keep(*effect),
+            fx.Notice: self._note,
+            fx.Stop: lambda effect: services.cannot_go_on(self, effect.reason),
+            fx.CleanEnd: lambda effect: services.cannot_go_on(self, "the whole cluster of this set ends"),
+        }
+        self._carry_out(links, self, self, None, own)
+        hosted.read_only = True
+
+    # --- start and stop
+
+    def start(self) -> None:
+        """Look for the primary."""
+        self.feed(fx.Started())
+
+    def stop(self, reason: str) -> None:
+        """This replica ends here; what the core still wants is sent before the channels are closed."""
+        if self._is_stopped:
+            return
+        self.feed(fx.Stopping())
+        self._is_stopped = True
+        self.hosted.read_only = True
+        self.links.close_all(reason)
+        self.requests.cancel()
+
+    # --- the core
+
+    def feed(self, happened: fx.Input) -> None:
+        """Put it before the core, and do what it wants."""
+        self._is_active = True
+        if not self.is_awake:
+            self.is_awake = True
+            self._services.wake(self)
+        self.member.ran_until(self._services.process.ran_until_s)
+        super().feed(happened)
+
+    def tick(self, now_s: float) -> bool:
+        """A while went by; whether the next tick matters, too."""
+        if self._is_active:
+            self._rest_at_s = now_s + AWAKE_S
+        self.is_awake = True  # whatever happens because of it
+        self.feed(fx.Ticked())
+        self.links.watch()
+        self._is_active = False
+        self.is_awake = now_s < self._rest_at_s or not self.is_at_rest
+        return self.is_awake
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Nothing is under way that a tick may be needed for."""
+        status, primary = self.member.status, self.member.primary
+        if self.links.is_any_full:
+            return False
+        if primary is None:
+            return status.state is State.READY
+        is_settled = status.phase is Phase.ACTIVE and primary.unrecorded is None and not status.problem
+        return is_settled and not primary.has_somebody_behind and self._log.committed_lsn == self._log.last_lsn
+
+    def _turn_again(self) -> None:
+        self.hosted.touch()
+        self._broker.schedule_turn()
+
+    def _turn_due(self, _effect: fx.TurnDue) -> None:
+        self.hosted.touch()
+        self._broker.want_turn()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the set's queues are written here."""
+        return self.member.status.state in LEADING and not self._is_leaving
+
+    # --- what is asked of others: see `member_driver.CoreQuestions` and `RecordAccess`
+
+    def ask_for_core(self, effect: fx.Ask) -> None:
+        """`PeersAnswered` follows."""
+        self._services.questions.ask(effect, self.feed)
+
+    def read(self, effect: fx.ReadRecord) -> None:
+        """`RecordRead` follows."""
+        number = effect.number
+        self._services.records.read_record(
+            self.name, lambda answer: self.feed(fx.RecordRead(number, answer.record, answer.problem))
+        )
+
+    def write(self, effect: fx.WriteRecord) -> None:
+        """`RecordWritten` follows."""
+        number = effect.number
+        self._services.records.write_record(
+            self.name,
+            effect.expected,
+            effect.wanted,
+            lambda answer: self.feed(fx.RecordWritten(number, *answer)),
+        )
+
+    # --- what the core tells
+
+    def _state_changed(self, effect: fx.StateChanged) -> None:
+        before, after, reason = effect
+        log.info("set %s: status change: %s -> %s (%s)", self.name, before, after, reason)
+        if after is State.CATCHUP:
+            self.discarded.begin()
+        self.hosted.read_only = not (after in LEADING and not self._is_leaving)
+        if before is State.PRIMARY:  # at once: before the next turn, which could confirm what nobody else has
+            self.hosted.end_links(self.refusal(), browsers=False)
+        self._turn_again()
+
+    def _status_changed(self, _effect: fx.StatusChanged) -> None:
+        self._services.changed(self)
+
+    def _end_links_soon(self, _effect: fx.EndClients) -> None:
+        """Not at once: what comes in through a link may be what led to this. `ClientsEnded` follows."""
+        self._is_leaving = self.hosted.read_only = True
+        asyncio.get_running_loop().call_soon(self._end_links)
+
+    def _end_links(self) -> None:
+        if not self._is_stopped:
+            self.hosted.end_links(self.refusal(), browsers=False)
+            self.turn_ended(self.hosted.turn())
+            self.feed(fx.ClientsEnded())
+            self._is_leaving = False
+            self.hosted.read_only = not self.is_serving
+            self._turn_again()
+
+    def _note(self, effect: fx.Notice) -> None:
+        log.log(_LEVELS[effect.level.upper()], "set %s: %s", self.name, effect.text)
+
+    def refusal(self) -> AmqpError:
+        """Why this broker, which does not lead the set, does not serve a link to its queues."""
+        own, status = self.member.settings.name, self.member.status
+        if status.primary and status.primary != own:
+            return AmqpError(LINK_REDIRECT, f"the resource set {self.name} is led by broker {status.primary}")
+        text = f"broker {own} does not lead the resource set {self.name}, and nobody is known to: try again"
+        return AmqpError(RESOURCE_LOCKED, text)
+
+    # --- what the host asks
+
+    def change_settings(self, settings: MemberSettings) -> None:
+        """Other settings are in force, or other brokers have replicas."""
+        if settings != self.member.settings:
+            self.member.settings = settings
+            self._turn_again()
+
+
+def _always() -> bool:
+    return True
+
+
+def _wall_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def new_instance() -> str:
+    """For one more member: which process it is in, and, of the first primary of a set, how its log is told apart."""
+    return uuid.uuid4().hex

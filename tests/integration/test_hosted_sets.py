@@ -1,0 +1,163 @@
+"""Resource sets beside `default`, replicated between real brokers in one process: roles, failures, what they share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cluster_in_process import InProcessCluster, eventually, told
+from hosted_sets import HostedSets
+from qpid_ha_broker.ha.states import State
+
+BROKERS = ("a", "b", "c")
+
+
+def story_of_three(directory: Path, story: Callable[[HostedSets], Awaitable[None]]) -> None:
+    """A cluster of three brokers, of which the first leads `default`."""
+
+    async def run() -> None:
+        async with InProcessCluster(directory, *BROKERS) as cluster:
+            await cluster.form("a")
+            await story(HostedSets(cluster))
+
+    told(run)
+
+
+def test_each_broker_leads_a_set_and_has_replicas_of_the_others(tmp_path: Path) -> None:
+    async def story(sets: HostedSets) -> None:
+        for primary in BROKERS:
+            await sets.place(f"set-{primary}", primary, *[name for name in BROKERS if name != primary])
+        for primary in BROKERS:
+            await sets.publish(primary, f"set-{primary}", f"queue-{primary}", "one", "two")
+        for primary in BROKERS:
+            for name in BROKERS:
+                await eventually(partial(sets.is_same, f"set-{primary}", primary, name))
+                assert sets.bodies(name, f"set-{primary}", f"queue-{primary}") == ["one", "two"]
+                assert sets.hosted(name, f"set-{primary}").read_only == (name != primary)
+        assert sets.cluster.member("a").member.status.state is State.PRIMARY
+        for primary in BROKERS:
+            sets.member(primary, f"set-{primary}").member.check_invariants()
+
+    story_of_three(tmp_path, story)
+
+
+def test_after_a_crash_another_replica_takes_over_and_nothing_is_lost(tmp_path: Path) -> None:
+    async def story(sets: HostedSets) -> None:
+        await sets.place("orders", "b", "a", "c")
+        await sets.place("bills", "c", "a", "b")
+        await sets.publish("b", "orders", "q", *map(str, range(50)))
+        await sets.publish("c", "bills", "q", "bill")
+        await sets.crash("b")
+        await eventually(lambda: sets.member("c", "orders").member.status.state is State.CONNECTING)
+        await sets.promote("c", "orders", failover=True)
+        await sets.reach("a", "orders", State.READY)
+        assert sets.bodies("c", "orders", "q") == list(map(str, range(50)))
+        await sets.publish("c", "orders", "q", "after")
+        await eventually(partial(sets.is_same, "orders", "c", "a"))
+        assert sets.bodies("a", "orders", "q")[-1] == "after"
+        assert sets.records.records["orders"].members == ("a", "c")
+        await sets.publish("c", "bills", "q", "another bill")
+        assert sets.member("c", "bills").member.status.generation == 1
+        assert sets.cluster.member("a").member.status.generation == 1
+        await sets.cluster.start("b")
+        sets.host_again("orders", "b", "a", "c")
+        await sets.reach("b", "orders", State.READY)
+        assert sets.bodies("b", "orders", "q") == [*map(str, range(50)), "after"]
+
+    story_of_three(tmp_path, story)
+
+
+def test_a_primary_hands_over_when_it_is_told_to(tmp_path: Path) -> None:
+    async def story(sets: HostedSets) -> None:
+        await sets.place("orders", "a", "b", "c")
+        await sets.publish("a", "orders", "q", "one")
+        await sets.switch_over("a", "orders", "b")
+        await sets.reach("b", "orders", State.PRIMARY)
+        await sets.reach("a", "orders", State.READY)
+        assert sets.hosted("a", "orders").read_only
+        await sets.publish("b", "orders", "q", "two")
+        await eventually(partial(sets.is_same, "orders", "b", "a"))
+        assert sets.bodies("a", "orders", "q") == ["one", "two"]
+
+    story_of_three(tmp_path, story)
+
+
+def test_what_fifty_sets_write_in_one_turn_goes_out_together(tmp_path: Path) -> None:
+    async def story(sets: HostedSets) -> None:
+        names = [f"set{number}" for number in range(50)]
+        for name in names:
+            await sets.place(name, "a", "b", "c")
+        await sets.at_rest(names)
+        before = sets.transfers
+        await asyncio.gather(*[sets.publish("a", name, "q", "x") for name in names])
+        # To each of the two: what declares the queues and publishes; the acknowledgements; that all is committed.
+        assert sets.transfers - before < 50
+
+    story_of_three(tmp_path, story)
+
+
+def test_sets_at_rest_say_nothing_and_stay_together(tmp_path: Path) -> None:
+    async def story(sets: HostedSets) -> None:
+        names = [f"set{number}" for number in range(10)]
+        for name in names:
+            await sets.place(name, "a", "b", "c")
+        await sets.at_rest(names)
+        frames = sets.frames
+        await asyncio.sleep(2.5)
+        assert sets.frames == frames
+        for name in names:
+            await sets.publish("a", name, "q", "x")
+            assert sets.member("a", name).member.status.members == BROKERS
+
+    story_of_three(tmp_path, story)
+
+
+def test_a_replica_that_is_taken_away_is_not_waited_for_and_comes_back_level(tmp_path: Path) -> None:
+    async def story(sets: HostedSets) -> None:
+        await sets.place("orders", "a", "b", "c")
+        sets.at("c").unhost("orders", "the test takes it away")
+        await sets.publish("a", "orders", "q", "one")
+        await eventually(lambda: sets.member("a", "orders").member.status.members == ("a", "b"))
+        assert "orders" not in sets.cluster.brokers["c"].container.sets
+        sets.host_again("orders", "c", "a", "b")
+        await sets.reach("c", "orders", State.READY)
+        assert sets.bodies("c", "orders", "q") == ["one"]
+
+    story_of_three(tmp_path, story)
+
+
+def test_a_damaged_bundle_costs_the_connection_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(sets: HostedSets) -> None:
+        await sets.place("orders", "a", "b", "c")
+        (connection,) = [each for each in sets.at("b").shared._ours.values() if each.address == sets.cluster.url("a")]
+        assert connection.channel is not None
+        connection.channel.send(b"no bundle")
+        await eventually(lambda: "a damaged bundle came" in caplog.text)
+        await eventually(lambda: connection not in sets.at("b").shared._ours.values())
+        await sets.reach("b", "orders", State.READY)
+        await sets.publish("a", "orders", "q", "one")
+        await eventually(lambda: sets.member("a", "orders").member.status.members == BROKERS)
+        assert sets.cluster.member("b").member.status.state is State.READY
+
+    story_of_three(tmp_path, story)
+
+
+def test_a_set_follows_where_its_replicas_are_moved_to(tmp_path: Path) -> None:
+    async def story(sets: HostedSets) -> None:
+        await sets.place("orders", "a", "b")
+        await sets.publish("a", "orders", "q", "one")
+        addresses = [sets.cluster.url(name) for name in BROKERS]
+        for name in ("a", "b"):
+            sets.at(name).change_replicas("orders", addresses, sets.cluster.url(name))
+        sets.host_again("orders", "c", "a", "b")
+        await sets.reach("c", "orders", State.READY)
+        await eventually(lambda: sets.records.records["orders"].members == BROKERS)
+        assert sets.bodies("c", "orders", "q") == ["one"]
+
+    story_of_three(tmp_path, story)
