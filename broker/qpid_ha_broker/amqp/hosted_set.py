@@ -36,7 +36,7 @@ PORTIONS_S = 0.004
 """For all work that is done in portions, in one turn."""
 
 
-class SetHost(Protocol):
+class SetContainer(Protocol):
     """What a hosted set needs of the container."""
 
     clock: Clock
@@ -61,7 +61,7 @@ class OpenTransactions(Protocol):
 class HostedSet:
     """The promise: nobody hears of an event, and no message goes out on its acquisition, before that is committed."""
 
-    def __init__(self, host: SetHost, resources: Resources) -> None:
+    def __init__(self, host: SetContainer, resources: Resources) -> None:
         self._host = host
         self.name = resources.name
         self.resources = resources

@@ -26,7 +26,7 @@ from qpid_ha_broker.server.broker_store import BrokerStore
 from qpid_ha_broker.server.client_protocol import ClientProtocol
 from qpid_ha_broker.server.cluster_control import cluster_methods
 from qpid_ha_broker.server.commit_waiters import CommitWaiters
-from qpid_ha_broker.server.control import REFUSED, ControlError, ControlServer
+from qpid_ha_broker.server.control import REFUSED, ControlError, ControlServer, Method
 from qpid_ha_broker.server.descriptors import Descriptors
 from qpid_ha_broker.server.engines import Engines, PeerEngines
 from qpid_ha_broker.server.listeners import Listeners
@@ -92,10 +92,6 @@ class Broker:
         self._engines = Engines(self.current)
         self._ticker: asyncio.Task[None] | None = None
         self.copies = QueueCopies(self)
-        self._methods = control_methods(settings.name, self.container.administration, self, self.waiters.wait_done) | {
-            "replicate": self.copies.replicate,
-            "reload-tls": self.reload_tls,
-        }
         self.container.management.control = RemoteControl(self.current, self.schedule_turn)
         self.membership: Membership
         """Since the store is loaded."""
@@ -108,7 +104,15 @@ class Broker:
         """What is done with the store, if there is one."""
         self.loading: StoreLoading | None = None
         """While the store is loaded; nobody may touch the container's resources then."""
-        self._control = ControlServer(settings.control_socket, self._methods)
+        self._control = ControlServer(settings.control_socket, self._own_methods())
+
+    def _own_methods(self) -> dict[str, Method]:
+        """Of the control socket: those that have nothing to do with a cluster."""
+        name, administration = self._settings.name, self.container.administration
+        return control_methods(name, administration, self, self.waiters.wait_done) | {
+            "replicate": self.copies.replicate,
+            "reload-tls": self.reload_tls,
+        }
 
     # --- settings, as the control socket's methods want them
 
@@ -172,7 +176,7 @@ class Broker:
         self._engines.start()
         if self.broker_store is not None:
             self.loading = StoreLoading(settings.name, lambda: self.listening, lambda: self.end(""))
-            self._control.methods = self.loading.methods(self._methods["ping"])
+            self._control.methods = self.loading.methods(self._own_methods()["ping"])
             self._control.not_yet = self.loading.refuse
         else:
             self._join(None)
@@ -202,7 +206,7 @@ class Broker:
         """Be a member, of the cluster or of none. Raises what `make_membership` does."""
         store = None if self.broker_store is None else self.broker_store.store
         self.membership = make_membership(self, store, restored)
-        self._control.methods = cluster_methods(self.facts, self.end, self.membership, self._methods)
+        self._control.methods = cluster_methods(self.facts, self.end, self.membership, self._own_methods())
         if self.membership.is_standalone:
             self.membership.start()  # before the first client: there is nobody to ask
         else:

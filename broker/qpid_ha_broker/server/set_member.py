@@ -15,8 +15,9 @@ import uuid
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from qpid_ha_broker.amqp.conditions import LINK_REDIRECT, RESOURCE_LOCKED, AmqpError
+from qpid_ha_broker.amqp.conditions import AmqpError
 from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.directory import ServedElsewhere
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.peer_frames import PeerListener
 from qpid_ha_broker.ha import effects as fx
@@ -36,8 +37,9 @@ from qpid_ha_broker.server.sub_channels import SubChannel
 log = logging.getLogger("cluster")
 
 _LEVELS: Final = logging.getLevelNamesMapping()
-AWAKE_S: Final = 2.0
-"""So long after the last thing that happened to it a member gets each tick; then, if it is at rest, few of them."""
+AWAKE_S: Final = 0.25
+"""So long after the last thing that happened to it a member gets each tick, so that its backups hear what is committed;
+then, if it is at rest, few of them."""
 
 
 class RecordAnswer(NamedTuple):
@@ -190,9 +192,10 @@ class SetMember(MemberDriver):
         """A while went by; whether the next tick matters, too."""
         if self._is_active:
             self._rest_at_s = now_s + AWAKE_S
+        if self._is_active or self.links.is_any_full:
+            self.links.watch()
         self.is_awake = True  # whatever happens because of it
         self.feed(fx.Ticked())
-        self.links.watch()
         self._is_active = False
         self.is_awake = now_s < self._rest_at_s or not self.is_at_rest
         return self.is_awake
@@ -278,11 +281,7 @@ class SetMember(MemberDriver):
 
     def refusal(self) -> AmqpError:
         """Why this broker, which does not lead the set, does not serve a link to its queues."""
-        own, status = self.member.settings.name, self.member.status
-        if status.primary and status.primary != own:
-            return AmqpError(LINK_REDIRECT, f"the resource set {self.name} is led by broker {status.primary}")
-        text = f"broker {own} does not lead the resource set {self.name}, and nobody is known to: try again"
-        return AmqpError(RESOURCE_LOCKED, text)
+        return ServedElsewhere(self._broker.container.directory, self.name)
 
     # --- what the host asks
 
