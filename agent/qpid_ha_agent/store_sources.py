@@ -19,11 +19,13 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
+from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.store.advice import host_of
-from qpid_ha_broker.store.facts import FactsError, StoreFacts
+from qpid_ha_broker.store.facts import FactsError, StoreFacts, set_of
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.inspection import Progress, examine, nobody_watches
+from qpid_ha_broker.store.layout import SEGMENTS
 from qpid_ha_broker.store.status import STATUS_FILE, read_status
 
 LOCK_FILE = "LOCK"
@@ -51,37 +53,77 @@ def find_all(
     sources: Sequence[str],
     timeout_s: float | None = None,
     watch: Callable[[str], Progress] = lambda _name: nobody_watches,
+    set_name: str | None = None,
 ) -> Found:
-    """The facts of all stores, in the order given; remote ones are asked at the same time."""
+    """The facts of all stores, in the order given, of each source set by set; remote ones are asked at the same time.
+
+    `set_name`: of that set only.
+    """
     wanted = list(dict.fromkeys(sources))
 
-    def ask(source: str) -> StoreFacts | str:
+    def ask(source: str) -> list[StoreFacts] | str:
         try:
             if host_of(source)[0]:
-                return ask_host(source, timeout_s or READ_TIMEOUT_S)
-            return facts_of_directory(store_directory(source), watch(source))
+                return ask_host(source, timeout_s or READ_TIMEOUT_S, set_name)
+            return facts_of_source(source, set_name, watch(source))
         except SourceError as error:
             return str(error)
 
     with ThreadPoolExecutor(max_workers=max(1, len(wanted))) as pool:
         remote = {source: pool.submit(ask, source) for source in wanted if host_of(source)[0]}
         answers = [remote[source].result() if source in remote else ask(source) for source in wanted]
-    return Found(
-        [each for each in answers if isinstance(each, StoreFacts)], [each for each in answers if isinstance(each, str)]
-    )
+    stores = [facts for answer in answers if not isinstance(answer, str) for facts in answer]
+    return Found(stores, [answer for answer in answers if isinstance(answer, str)])
 
 
 # --- here
 
 
-def store_directory(text: str) -> Path:
-    """Of a data directory, or of the store itself. Raises SourceError."""
+def store_directory(text: str, set_name: str | None = None) -> Path:
+    """Of a data directory the store of that set, `default` if none is named; or the store itself. Raises
+    SourceError."""
     path = Path(text).expanduser().absolute()
     if not path.is_dir():
         raise SourceError(f"{text}: there is no such directory")
-    if path.name.partition(".")[0] == DEFAULT_SET or any((path / name).exists() for name in (STATUS_FILE, "journal")):
+    if path.name.partition(".")[0] == DEFAULT_SET or _is_store(path):
         return path
-    return path / DEFAULT_SET
+    return path / (set_name or DEFAULT_SET)
+
+
+def store_directories(text: str, set_name: str | None = None) -> list[Path]:
+    """Of a data directory all sets' stores, `default` first, or the store itself; of one set only when it is named.
+
+    `default` is there, though empty, where there is no other; a set that is named and has no store there is not.
+    Raises SourceError.
+    """
+    first = store_directory(text)
+    if first == Path(text).expanduser().absolute():
+        return [first]
+    if set_name is not None:
+        path = first.with_name(set_name)
+        return [path] if set_name == DEFAULT_SET or _is_store(path) else []
+    others = [
+        path
+        for path in sorted(first.parent.iterdir())
+        if path.name != DEFAULT_SET and set_name_problem(path.name) is None and _is_store(path)
+    ]
+    return [first, *others] if first.exists() or not others else others
+
+
+def _is_store(path: Path) -> bool:
+    return any((path / name).exists() for name in (STATUS_FILE, SEGMENTS))
+
+
+def facts_of_source(text: str, set_name: str | None = None, progress: Progress = nobody_watches) -> list[StoreFacts]:
+    """What is in each of `store_directories`. Raises SourceError."""
+    found = []
+    for path in store_directories(text, set_name):
+        facts = facts_of_directory(path, progress)
+        if not facts.set and path.name != DEFAULT_SET and set_name_problem(path.name) is None:
+            facts = replace(facts, set=path.name)
+        if set_name in (None, set_of(facts)):
+            found.append(facts)
+    return found
 
 
 def facts_of_directory(store: Path, progress: Progress = nobody_watches) -> StoreFacts:
@@ -177,12 +219,13 @@ def _give_to_owner(path: Path, directory: Path) -> None:
 # --- elsewhere
 
 
-def ask_host(source: str, timeout_s: float) -> StoreFacts:
-    """The facts of the store at `host:/directory`, which `qpid-ha store facts` finds there. Raises SourceError."""
+def ask_host(source: str, timeout_s: float, set_name: str | None = None) -> list[StoreFacts]:
+    """The facts of the stores at `host:/directory`, which `qpid-ha store facts` finds there. Raises SourceError."""
     host, directory = host_of(source)
     connect_s = max(1, min(_CONNECT_TIMEOUT_S, math.ceil(timeout_s)))
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect_s}"]
-    command = ["ssh", *options, "--", host, f"qpid-ha store facts {quote(directory)}"]
+    only = "" if set_name is None else f" --set {quote(set_name)}"
+    command = ["ssh", *options, "--", host, f"qpid-ha store facts {quote(directory)}{only}"]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False
@@ -195,6 +238,7 @@ def ask_host(source: str, timeout_s: float) -> StoreFacts:
         said = (done.stderr.strip().splitlines() or [f"ssh ended with {done.returncode}"])[-1]
         raise SourceError(f"{source}: {said}")
     try:
-        return StoreFacts.from_json(json.loads(done.stdout)).seen_from(host)
+        lines = done.stdout.removesuffix("\n").split("\n") if done.stdout or set_name is None else []
+        return [StoreFacts.from_json(json.loads(line)).seen_from(host) for line in lines]
     except (ValueError, FactsError) as error:
         raise SourceError(f"{source}: its answer cannot be understood: {error}") from None

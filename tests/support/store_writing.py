@@ -36,15 +36,17 @@ class StoreWriter:
     """Writes one segment, block by block."""
 
     def __init__(
-        self, disk: Disk, broker: str = "node1", number: int = 1, first_lsn: int = 1, previous: int = 0
-    ) -> None:
+        self, disk: Disk, broker: str = "node1", number: int = 1, first_lsn: int = 1, previous: int = 0,
+        set_name: str = "default",
+    ) -> None:  # fmt: skip
         self.disk = disk
         self.broker = broker
+        self.set_name = set_name
         self.last_lsn = first_lsn - 1
-        before = read_status(disk) or Status(CLUSTER, broker, "default")
+        before = read_status(disk) or Status(CLUSTER, broker, set_name)
         disk.replace(STATUS_FILE, replace(before, clean="", journal_end=None, last_lsn=0, local_lsn=0).encode())
         self.journal = Journal.begin(
-            disk, Identity(CLUSTER, broker, "default"), number, generation=1, first_lsn=first_lsn,
+            disk, Identity(CLUSTER, broker, set_name), number, generation=1, first_lsn=first_lsn,
             first_local_lsn=(1 << 63) + 1, previous_bytes=previous, clock=lambda: 0, segment_bytes=SEGMENT_BYTES,
         )  # fmt: skip
 
@@ -68,7 +70,7 @@ class StoreWriter:
 
     def status(self, **facts: object) -> StoreWriter:
         """STATUS beside it."""
-        status = Status(CLUSTER, self.broker, "default", **facts)  # type: ignore[arg-type]
+        status = Status(CLUSTER, self.broker, self.set_name, **facts)  # type: ignore[arg-type]
         self.disk.replace(STATUS_FILE, status.encode())
         return self
 

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from qpid_ha_broker.store.facts import StoreFacts
 
 LIST_COLUMNS = ("store", "broker", "state", "generation", "lsn", "epoch", "in-sync", "messages", "bytes", "written")
+SETS_COLUMNS = ("store", "set", *LIST_COLUMNS[1:])
 CHECK_COLUMNS = ("store", "what", "file", "offset", "found")
+_SAFE = "safe: every member of the in-sync set is here"
 _SLOW_S = 1.0
 """After so long people want to see that something happens."""
 
@@ -30,8 +32,21 @@ _SLOW_S = 1.0
 def store() -> None:
     """Stores of brokers at rest: after a crash of everything, or when a disk is doubtful.
 
-    DIR is a data directory, or its default/; HOST is host:/directory, looked at through your ssh.
+    DIR is a data directory, or its default/; HOST is host:/directory, looked at through your ssh. Of a data directory
+    with several resource sets all are meant, unless --set names one.
     """
+
+
+def _check_set(_context: click.Context, _option: click.Parameter, name: str | None) -> str | None:
+    from qpid_ha_broker.events.set_names import set_name_problem
+
+    problem = None if name is None else set_name_problem(name)
+    if problem is not None:
+        raise CliFailure(problem, USAGE)
+    return name
+
+
+_set_option = click.option("--set", "set_name", metavar="NAME", callback=_check_set, help="Of this resource set only.")
 
 
 store.add_command(discarded)
@@ -39,15 +54,18 @@ store.add_command(discarded)
 
 @store.command("list")
 @click.argument("sources", metavar="DIR|HOST...", nargs=-1, required=True)
+@_set_option
 @common_options
 @click.pass_obj
-def list_stores(invocation: Invocation, sources: tuple[str, ...]) -> None:
+def list_stores(invocation: Invocation, sources: tuple[str, ...], set_name: str | None) -> None:
     """What each store is: whose, how far, in which in-sync set, clean or not."""
-    stores, problems = _find(invocation, sources)
+    stores, problems = _find(invocation, sources, set_name)
     if invocation.format == "table":
         from qpid_ha_agent.cli.store_tables import row_of
+        from qpid_ha_broker.store.facts import by_set
 
-        print_rows([row_of(each) for each in stores], LIST_COLUMNS, invocation.format)
+        columns = SETS_COLUMNS if len(by_set(stores)) > 1 else LIST_COLUMNS
+        print_rows([row_of(each) for each in stores], columns, invocation.format)
     else:
         print_document([each.to_json() for each in stores], invocation.format)
     if problems:
@@ -56,27 +74,30 @@ def list_stores(invocation: Invocation, sources: tuple[str, ...]) -> None:
 
 @store.command(hidden=True)
 @click.argument("directory", metavar="DIR")
+@_set_option
 @common_options
-def facts(directory: str) -> None:
-    """What `list` and `best` ask another machine for: one JSON object."""
-    from qpid_ha_agent.store_sources import SourceError, facts_of_directory, store_directory
+def facts(directory: str, set_name: str | None) -> None:
+    """What `list` and `best` ask another machine for: one JSON object for each resource set, on a line of its own."""
+    from qpid_ha_agent.store_sources import SourceError, facts_of_source
 
     try:
-        click.echo(json.dumps(facts_of_directory(store_directory(directory)).to_json(), ensure_ascii=False))
+        for each in facts_of_source(directory, set_name):
+            click.echo(json.dumps(each.to_json(), ensure_ascii=False))
     except SourceError as error:
         raise CliFailure(str(error), UNREACHABLE) from None
 
 
 @store.command()
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True)
+@_set_option
 @common_options
 @click.pass_obj
-def check(invocation: Invocation, directories: tuple[str, ...]) -> None:
+def check(invocation: Invocation, directories: tuple[str, ...], set_name: str | None) -> None:
     """Read every record of every file. 1 if anything is not as it was written.
 
     A torn tail is what a crash leaves: it is shown, and is no damage.
     """
-    from qpid_ha_agent.store_sources import SourceError, store_directory
+    from qpid_ha_agent.store_sources import SourceError, store_directories
     from qpid_ha_broker.store.checking import check as check_store
     from qpid_ha_broker.store.facts import Integrity
     from qpid_ha_broker.store.files import LocalDisk
@@ -84,8 +105,11 @@ def check(invocation: Invocation, directories: tuple[str, ...]) -> None:
     rows = []
     for text in directories:
         try:
-            path = store_directory(text)
-            flaws = check_store(LocalDisk(path), _progress(text))
+            flaws = [
+                (path, flaw)
+                for path in store_directories(text, set_name)
+                for flaw in check_store(LocalDisk(path), _progress(text))
+            ]
         except (SourceError, OSError) as error:
             raise CliFailure(f"{text}: {error}", UNREACHABLE) from None
         rows += [
@@ -96,7 +120,7 @@ def check(invocation: Invocation, directories: tuple[str, ...]) -> None:
                 "offset": each.offset,
                 "found": each.text,
             }
-            for each in flaws
+            for path, each in flaws
         ]
     if invocation.format != "table" or rows:
         print_rows(rows, CHECK_COLUMNS, invocation.format)
@@ -109,37 +133,44 @@ def check(invocation: Invocation, directories: tuple[str, ...]) -> None:
 
 @store.command()
 @click.argument("sources", metavar="DIR|HOST...", nargs=-1, required=True)
+@_set_option
 @common_options
 @click.pass_context
-def best(context: click.Context, sources: tuple[str, ...]) -> None:
+def best(context: click.Context, sources: tuple[str, ...], set_name: str | None) -> None:
     """Which store a cluster may begin with again, why, and the next command.
 
-    0: a winner, or several that are equal, and nothing that was confirmed is lost. 1: somebody has to decide.
+    0: a winner, or several that are equal, and nothing that was confirmed is lost. 1: somebody has to decide, of one
+    resource set at least.
     """
     invocation: Invocation = context.obj
+    from qpid_ha_agent.cli.store_sets import print_verdicts
     from qpid_ha_agent.cli.store_tables import print_verdict
-    from qpid_ha_broker.store.best import Admin
-    from qpid_ha_broker.store.best import best as judge
+    from qpid_ha_broker.store.best import Admin, best_of_sets
 
-    stores, problems = _find(invocation, sources)
+    stores, problems = _find(invocation, sources, set_name)
     for problem in problems:
         click.echo(problem, err=True)
     if not stores:
         raise CliFailure("no store could be looked at", UNREACHABLE)
-    verdict = judge(stores, _find_record())
-    print_verdict(verdict, stores, invocation.format)
-    context.exit(NO if isinstance(verdict, Admin) else 0)
+    verdicts = best_of_sets(stores, _find_record())
+    if len(verdicts) == 1:
+        (verdict,) = verdicts.values()
+        print_verdict(verdict, stores, invocation.format)
+    else:
+        print_verdicts(verdicts, sources, invocation.format)
+    context.exit(NO if any(isinstance(each, Admin) for each in verdicts.values()) else 0)
 
 
 @store.command("set-aside")
 @click.argument("directory", metavar="DIR")
+@_set_option
 @common_options
-def set_store_aside(directory: str) -> None:
+def set_store_aside(directory: str, set_name: str | None) -> None:
     """Rename a store, so that its broker starts empty and joins its cluster anew. Nothing is deleted."""
     from qpid_ha_agent.store_sources import SourceError, StoreBusy, locked, set_aside, store_directory
 
     try:
-        path = store_directory(directory)
+        path = store_directory(directory, set_name)
         with locked(path):
             click.echo(f"{path} is now {set_aside(path)}")
     except StoreBusy as error:
@@ -155,22 +186,34 @@ def set_store_aside(directory: str) -> None:
 @click.option("--force", is_flag=True, help="--winner it is, even if confirmed messages may be lost.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--erase-others", is_flag=True, help="Set the other stores named here aside (renamed, not deleted).")
+@_set_option
 @common_options
 @click.pass_obj
 def recover(
     invocation: Invocation, sources: tuple[str, ...], winner: str | None, position: str | None, force: bool,
-    dry_run: bool, erase_others: bool,
+    dry_run: bool, erase_others: bool, set_name: str | None,
 ) -> None:  # fmt: skip
     """Mark the store with which the cluster shall begin again: its broker may then be promoted.
 
     The winner has to be on this machine; others are only looked at. Without --winner it is the one that `best` finds.
+    Of several resource sets each has its own; those whose winner is elsewhere, or in doubt, stay as they are.
     """
     if (force or position is not None) and winner is None:
         raise CliFailure("--force and --position are about a --winner: name it", USAGE)
-    stores, problems = _find(invocation, sources)
+    stores, problems = _find(invocation, sources, set_name)
     for problem in problems:
         click.echo(problem, err=True)
     record = _find_record()
+    from qpid_ha_broker.model.log import DEFAULT_SET
+    from qpid_ha_broker.store.facts import by_set, set_of
+
+    if len(by_set(stores)) > 1:
+        if winner is not None:
+            raise CliFailure("these are stores of several resource sets: name the one of --winner with --set", USAGE)
+        _recover_sets(stores, record, sources, dry_run, erase_others)
+        return
+    if any(set_of(each) != DEFAULT_SET for each in stores):
+        record = None  # it is that of `default`
     chosen, reason = _choose(stores, record, winner, position, force, invocation.format)
     others = [each for each in stores if each is not chosen] if erase_others else []
     _act(chosen, reason, others, dry_run)
@@ -183,6 +226,39 @@ def recover(
     click.echo("Then:")
     for command in start_commands(stores, chosen, force=is_objected):
         click.echo(f"  {command}")
+
+
+def _recover_sets(
+    stores: Sequence[StoreFacts],
+    record: ClusterRecord | None,
+    sources: Sequence[str],
+    dry_run: bool,
+    erase_others: bool,
+) -> None:
+    """Mark in each set the store that is safe to begin with, if it is here. Ends the program with 1 if one is not."""
+    from qpid_ha_broker.store.best import Admin, Equal, best_of_sets
+    from qpid_ha_broker.store.facts import by_set
+
+    groups = by_set(stores)
+    doubtful = []
+    for name, verdict in best_of_sets(stores, record).items():
+        if isinstance(verdict, Admin):
+            doubtful.append(name)
+            continue
+        level = verdict.stores if isinstance(verdict, Equal) else (verdict.store,)
+        safe = [each for each in level if not each.is_empty]
+        here = [each for each in safe if _is_here(each)]
+        if here:
+            others = [each for each in groups[name] if each is not here[0]] if erase_others else []
+            _act(here[0], _SAFE, others, dry_run)
+        elif safe:
+            click.echo(f"{name}: the store of {safe[0].broker} is elsewhere, and is marked there: {safe[0].where}")
+    if doubtful:
+        from qpid_ha_agent.cli.store_sets import shortened
+
+        ask = f"qpid-ha store best {' '.join(sources)}"
+        text = f"{len(doubtful)} of {len(groups)} sets need a decision and stay as they are ({shortened(doubtful, 60)})"
+        raise CliFailure(f"{text}: {ask}", NO)
 
 
 def _choose(
@@ -202,9 +278,7 @@ def _choose(
     safe = verdict.stores if isinstance(verdict, Equal) else (verdict.store,) if isinstance(verdict, Winner) else ()
     named = [each for each in safe if winner in (None, each.broker) and not each.is_empty]
     if named:
-        return next(
-            (each for each in named if _is_here(each)), named[0]
-        ), "safe: every member of the in-sync set is here"
+        return next((each for each in named if _is_here(each)), named[0]), _SAFE
     forced = choose(stores, winner, "") if winner is not None else None
     if forced is None and winner is not None:
         raise CliFailure(f"none of these is a store of {winner} that a broker could load", NO)
@@ -281,10 +355,13 @@ def _act(chosen: StoreFacts, reason: str, others: Sequence[StoreFacts], dry_run:
 # --- asking and printing
 
 
-def _find(invocation: Invocation, sources: Sequence[str]) -> tuple[list[StoreFacts], list[str]]:
+def _find(invocation: Invocation, sources: Sequence[str], set_name: str | None) -> tuple[list[StoreFacts], list[str]]:
     from qpid_ha_agent.store_sources import find_all
 
-    return find_all(sources, invocation.timeout_s, _progress)
+    stores, problems = find_all(sources, invocation.timeout_s, _progress, set_name)
+    if not stores and not problems:
+        raise CliFailure(f"there is no store of the resource set {set_name} in {', '.join(sources)}", UNREACHABLE)
+    return stores, problems
 
 
 def _progress(name: str) -> Callable[[int, int], None]:

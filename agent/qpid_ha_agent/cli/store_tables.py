@@ -10,7 +10,7 @@ import click
 
 from qpid_ha_agent.cli.output import print_document, print_rows
 from qpid_ha_broker.store.best import Admin, Equal, Verdict, Winner
-from qpid_ha_broker.store.facts import StoreFacts
+from qpid_ha_broker.store.facts import StoreFacts, set_of
 
 BEST_COLUMNS = ("broker", "is", "generation", "lsn", "epoch", "in-sync", "state", "why")
 
@@ -19,7 +19,8 @@ def row_of(facts: StoreFacts) -> dict[str, Any]:
     """A line about a store."""
     written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(facts.modified_ms / 1000)) if facts.modified_ms else "-"
     return {
-        "store": facts.where, "broker": facts.broker or "-", "state": _state(facts), "generation": facts.generation,
+        "store": facts.where, "set": set_of(facts), "broker": facts.broker or "-", "state": _state(facts),
+        "generation": facts.generation,
         "lsn": facts.last_lsn, "epoch": facts.epoch, "in-sync": ", ".join(facts.members) or "-",
         "messages": facts.messages, "bytes": facts.bytes, "written": written,
     }  # fmt: skip
@@ -39,7 +40,7 @@ def _state(facts: StoreFacts) -> str:
 def print_verdict(verdict: Verdict, stores: Sequence[StoreFacts], format_name: str) -> None:
     """What was found, why, and what to do next."""
     if format_name != "table":
-        print_document(_document(verdict), format_name)
+        print_document(verdict_document(verdict), format_name)
         return
     rows = {each.where: row_of(each) for each in stores}
     lines = [
@@ -51,23 +52,24 @@ def print_verdict(verdict: Verdict, stores: Sequence[StoreFacts], format_name: s
     match verdict:
         case Winner():
             click.echo(f"WINNER: {verdict.store.label}. {verdict.text}")
-            _print_commands("Next:", verdict.next_commands)
+            print_commands("Next:", verdict.next_commands)
         case Equal():
             click.echo(f"EQUAL: {', '.join(each.label for each in verdict.stores)}. {verdict.text}")
-            _print_commands("Next:", verdict.next_commands)
+            print_commands("Next:", verdict.next_commands)
         case Admin():
             click.echo(f"ADMIN: {verdict.question}")
             for number, option in enumerate(verdict.options, start=1):
-                _print_commands(f"{number}. {option.text}:", option.commands)
+                print_commands(f"{number}. {option.text}:", option.commands)
 
 
-def _print_commands(heading: str, commands: Sequence[str]) -> None:
+def print_commands(heading: str, commands: Sequence[str]) -> None:
+    """To be copied."""
     click.echo(heading)
     for command in commands:
         click.echo(f"  {command}")
 
 
-def _document(verdict: Verdict) -> dict[str, Any]:
+def verdict_document(verdict: Verdict) -> dict[str, Any]:
     """The verdict as JSON and YAML have it."""
     reasons = [{**each._asdict(), "standing": str(each.standing)} for each in verdict.reasons]
     match verdict:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from shlex import quote
 from typing import NamedTuple
 
-from qpid_ha_broker.store.facts import StoreFacts
+from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.store.facts import StoreFacts, set_of
 
 
 class Option(NamedTuple):
@@ -32,7 +33,8 @@ def on(store: StoreFacts, command: str) -> str:
 def start_commands(stores: Sequence[StoreFacts], chosen: StoreFacts, *, force: bool = False) -> tuple[str, ...]:
     """Start all brokers, and let the chosen one be primary. Where a resource manager starts them, it does both.
 
-    `force`: others, or the coordinator, know of a newer in-sync set, and would have it refused.
+    `force`: others, or the coordinator, know of a newer in-sync set, and would have it refused. The primary of
+    another set than `default` is chosen by the controller.
     """
     remote = dict.fromkeys(host for host in (host_of(store.where)[0] for store in stores) if host)
     local = [store.label for store in stores if not host_of(store.where)[0]]
@@ -40,6 +42,8 @@ def start_commands(stores: Sequence[StoreFacts], chosen: StoreFacts, *, force: b
     if local:
         starts.append(f"systemctl start qpidd   # on each node: {', '.join(local)}")
     host = host_of(chosen.where)[0]
+    if set_of(chosen) != DEFAULT_SET:
+        return tuple(starts)
     promote = "qpid-ha promote --force" if force else "qpid-ha promote"
     return (*starts, f"{promote} -b amqp://{host}:5672" if host else f"{promote}   # on {chosen.label}")
 

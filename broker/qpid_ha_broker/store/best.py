@@ -22,8 +22,9 @@ from typing import NamedTuple
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.frames import LogPosition
 from qpid_ha_broker.ha.history import common_lsn
+from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.store.advice import Option, choose_commands, forced_option, start_commands
-from qpid_ha_broker.store.facts import StoreFacts
+from qpid_ha_broker.store.facts import StoreFacts, by_set, set_of
 
 
 class Standing(StrEnum):
@@ -112,6 +113,12 @@ def best(stores: Sequence[StoreFacts], record: ClusterRecord | None = None) -> V
     if record is not None:
         verdict = _beside(record, verdict, kept)
     return replace(verdict, reasons=(*verdict.reasons, *copies, *strangers))
+
+
+def best_of_sets(stores: Sequence[StoreFacts], record: ClusterRecord | None = None) -> dict[str, Verdict]:
+    """The same for each resource set of which a store is here, `default` first. `record`: of `default`, that of the
+    others is in its log."""
+    return {name: best(each, record if name == DEFAULT_SET else None) for name, each in by_set(stores).items()}
 
 
 def choose(stores: Sequence[StoreFacts], name: str, text: str) -> Winner | None:
@@ -422,4 +429,5 @@ def _loss(store: StoreFacts) -> str:
 def _ask_again(stores: Sequence[StoreFacts], missing: Iterable[str]) -> str:
     here = {store.broker for store in stores if store.is_readable and not store.is_empty}
     wanted = [f"{name}:DATA-DIR" for name in missing if name not in here]
-    return " ".join(["qpid-ha store best", *[store.where for store in stores if store.broker in here], *wanted])
+    only = [f"--set {name}" for name in dict.fromkeys(map(set_of, stores)) if name != DEFAULT_SET]
+    return " ".join(["qpid-ha store best", *only, *[store.where for store in stores if store.broker in here], *wanted])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
 from qpid_ha_broker.ha.frames import GenerationEntry, LogPosition
+from qpid_ha_broker.model.log import DEFAULT_SET
 
 
 class Integrity(StrEnum):
@@ -141,3 +143,22 @@ class StoreFacts:
 
 
 _DEFAULTS = {field.name: ("" if field.name == "where" else field.default) for field in fields(StoreFacts)}
+
+
+def set_of(store: StoreFacts) -> str:
+    """The resource set whose store it is; `default` where nothing was written yet that says so."""
+    return store.set or DEFAULT_SET
+
+
+def by_set(stores: Sequence[StoreFacts]) -> dict[str, list[StoreFacts]]:
+    """The stores of each set: `default` first, the others by name, those with numbers in their order."""
+    names = sorted({set_of(store) for store in stores}, key=lambda name: (name != DEFAULT_SET, _natural(name)))
+    found: dict[str, list[StoreFacts]] = {name: [] for name in names}
+    for store in stores:
+        found[set_of(store)].append(store)
+    return found
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """For sorting: shard-2 before shard-10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]

@@ -1,0 +1,90 @@
+"""How verdicts over the stores of many resource sets are printed: in 80 columns, however many sets there are.
+
+Sets that agree are one line; who needs a person is listed by what is in doubt, and the command that tells more follows.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from shlex import quote
+from typing import Final
+
+import click
+
+from qpid_ha_agent.cli.output import cell, print_document
+from qpid_ha_agent.cli.store_tables import print_commands, verdict_document
+from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.store.best import Admin, Equal, Verdict, Winner
+
+COLUMNS: Final = 80
+_FIRST: Final = 24
+"""Columns of what the sets of a line have in common."""
+_NUMBER: Final = 5
+
+
+def print_verdicts(verdicts: Mapping[str, Verdict], sources: Sequence[str], format_name: str) -> None:
+    """What came of each set; `sources`: as they were given, for the command that tells more of one."""
+    if format_name != "table":
+        print_document({"sets": {name: verdict_document(each) for name, each in verdicts.items()}}, format_name)
+        return
+    doubtful = {name: each for name, each in verdicts.items() if isinstance(each, Admin)}
+    certain = {name: _beginning(each) for name, each in verdicts.items() if not isinstance(each, Admin)}
+    if certain:
+        _print_groups("begin with", certain)
+        click.echo("")
+    if doubtful:
+        _print_groups("in doubt", {name: _doubt(each) for name, each in doubtful.items()})
+        click.echo("")
+        click.echo(f"ADMIN: {len(doubtful)} of {len(verdicts)} sets need a decision. What is known, set by set:")
+        for name in _first_of_each(doubtful):
+            click.echo(f"  qpid-ha store best --set {quote(name)} {' '.join(map(quote, sources))}")
+    first = verdicts.get(DEFAULT_SET)
+    if isinstance(first, Winner | Equal):
+        if not doubtful:
+            click.echo(f"Of none of the {len(verdicts)} sets anything that was confirmed is lost.")
+        print_commands("Next, and the other sets follow by themselves:", first.next_commands)
+
+
+def _beginning(verdict: Winner | Equal) -> str:
+    """Whose store it is."""
+    if isinstance(verdict, Winner):
+        return verdict.store.label
+    return "any of " + ", ".join(store.label for store in verdict.stores)
+
+
+def _doubt(verdict: Admin) -> str:
+    return f"{verdict.doubt}: {', '.join(verdict.missing)}" if verdict.missing else str(verdict.doubt)
+
+
+def _first_of_each(doubtful: Mapping[str, Admin]) -> list[str]:
+    """One set for each kind of doubt: what is to be done is alike for the others."""
+    firsts: dict[str, str] = {}
+    for name, verdict in doubtful.items():
+        firsts.setdefault(_doubt(verdict), name)
+    return list(firsts.values())
+
+
+def _print_groups(heading: str, kinds: Mapping[str, str]) -> None:
+    """A line for each kind, those with most sets first, with as many names as fit; `kinds`: by name of set."""
+    groups: dict[str, list[str]] = {}
+    for name, kind in kinds.items():
+        groups.setdefault(cell(kind), []).append(cell(name))
+    width = min(_FIRST, max(map(len, [heading, *groups])))
+    rest = COLUMNS - width - _NUMBER - 4
+    click.echo(f"{heading:<{width}}  {'sets':>{_NUMBER}}  which")
+    for kind, names in sorted(groups.items(), key=lambda group: -len(group[1])):
+        first, *more = textwrap.wrap(kind, width) or [""]
+        click.echo(f"{first:<{width}}  {len(names):>{_NUMBER}}  {shortened(names, rest)}")
+        for line in more:
+            click.echo(line)
+
+
+def shortened(names: Sequence[str], width: int) -> str:
+    """As many as fit, and how many more there are; at least one."""
+    text = ", ".join(names)
+    shown = len(names)
+    while len(text) > width and shown > 1:
+        shown -= 1
+        text = f"{', '.join(names[:shown])} and {len(names) - shown} more"
+    return text
