@@ -14,7 +14,10 @@ from qpid_ha_broker.amqp.container import ContainerSettings
 from qpid_ha_broker.amqp.directory import ServedElsewhere, ServerAddress
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.node_wait import AttachWaits, NodeWait
-from qpid_ha_broker.model.errors import InvalidArgument
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.model.errors import InvalidArgument, ModelError, QueueFull
+from qpid_ha_broker.model.log import Commitment, Log
+from qpid_ha_broker.model.transaction import Message
 
 WITNESS = "store"
 BETA = ServerAddress("beta", "beta.example", 5673)
@@ -175,6 +178,61 @@ def test_one_set_that_cannot_commit_holds_up_no_other_one_on_the_relay(
 
     broker.acknowledge("red")
     assert red.settled
+
+
+def fan_out(broker: SeveralSets) -> None:
+    """An exchange that leads to a queue of each set."""
+    default = broker.container.default
+    for name in ("red", "blue"):
+        default.resources.default.write(ev.SetPlaced(name, ("alpha",), (), "", 0, 0))
+        default.resources.default.write(ev.QueuePlaced(name, name, {}, False))
+    default.configuration.declare_exchange("fan", "fanout", {})
+    for name in ("red", "plain", "blue"):
+        default.configuration.bind("fan", name, "", {})
+    broker.settle_down()
+
+
+def test_a_message_for_queues_of_several_sets_is_accepted_when_all_have_committed_it(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    fan_out(broker)
+    for name in ("red", "blue"):
+        broker.set(name).resources.default.log.add_witness(WITNESS)
+    delivery = publish(broker, client, "fan")
+    assert (broker.count("red"), broker.count("blue"), broker.queue("plain").messages.count) == (1, 1, 1)
+    broker.acknowledge("red")
+    assert not delivery.settled
+    broker.acknowledge("blue")
+    assert delivery.remote_state == Delivery.ACCEPTED
+
+
+class RefusingBroker:
+    """Another broker, which refuses what it is handed when it is told to."""
+
+    is_committed = False
+    failure: ModelError | None = None
+
+    def forward(self, set_name: str, queues: tuple[str, ...], message: Message) -> Commitment:
+        """Wait."""
+        assert (set_name, queues) == ("red", ("red",))
+        return self
+
+    def waits_for(self, log: Log) -> bool:
+        """For none that is here."""
+        return False
+
+
+def test_what_another_broker_refuses_is_rejected(broker: SeveralSets, client: PairedClient) -> None:
+    fan_out(broker)
+    broker.lead_elsewhere("red")
+    assert publish(broker, client, "fan").remote.condition.name == "amqp:not-implemented"
+    other = broker.container.publisher.forwarder = RefusingBroker()
+    delivery = publish(broker, client, "fan")
+    assert (broker.count("blue"), delivery.settled) == (1, False)
+    other.failure = QueueFull("red is full")
+    broker.settle_down()
+    assert delivery.remote_state == Delivery.REJECTED
+    assert delivery.remote.condition.description == "red is full"
 
 
 def test_a_set_other_than_default_has_no_exchange_and_replicates_all_that_it_has(broker: SeveralSets) -> None:

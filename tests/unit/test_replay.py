@@ -372,7 +372,7 @@ def test_the_short_way_of_a_publisher_does_what_the_long_way_does(
                 if core is short or each.producer:
                     core.resources.publish(queue, each, core.now_ms)
                 else:
-                    core.resources._publish_to((queue,), each, core.now_ms, routed=False)
+                    core.resources.carry_out(core.resources.plan((queue,), each, core.now_ms, routed=False), [])
                 told.append("taken")
             except ModelError as error:
                 told.append(str(error))

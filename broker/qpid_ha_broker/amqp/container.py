@@ -25,6 +25,7 @@ from qpid_ha_broker.amqp.sets_administration import SetsAdministration
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.model.producers import DEFAULT_PRODUCERS
+from qpid_ha_broker.model.publishing import ExchangePublisher
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.work import Task, WorkQueue
 
@@ -105,6 +106,8 @@ class Container:
         self.default = self.host(DEFAULT_SET)
         """The set that is always there, and has all exchanges and bindings."""
         self.default.is_touched = True  # always: it is in every turn, and nobody has to say so
+        self.publisher = ExchangePublisher(self.default.resources, self._led, self.sections)
+        """Brings what comes to an exchange to the queues of all sets."""
         self.directory: SetDirectory = OneSet()
         """What is known of the sets of the cluster."""
         self.administration = SetsAdministration(self)
@@ -131,6 +134,20 @@ class Container:
         self.notices: list[LogNotice] = []
 
     # --- the sets
+
+    @property
+    def spans_sets(self) -> bool:
+        """Whether what one publisher sends may be for several sets."""
+        return len(self.sets) > 1 or self.publisher.forwarder is not None
+
+    def _led(self, name: str) -> Resources | None:
+        """The resources of a set that is led here, about to be written to."""
+        hosted = self.sets.get(name)
+        if hosted is None or hosted.read_only:
+            return None
+        hosted.flush_accepted()
+        hosted.touch()
+        return hosted.resources
 
     def host(self, name: str) -> HostedSet:
         """Have a replica of the set `name`, which is empty so far. Raises ValueError when there is one."""

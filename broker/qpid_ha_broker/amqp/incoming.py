@@ -26,14 +26,14 @@ from qpid_ha_broker.amqp.nodes import Target
 from qpid_ha_broker.amqp.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange
-from qpid_ha_broker.model.log import CommitToken, Log
+from qpid_ha_broker.model.log import Commitment, CommitToken, Log
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.transaction import Message, Publish
 
 ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
 
 
-Unconfirmed = tuple[Log, int, CommitToken | None, Delivery]
+Unconfirmed = tuple[Log, int, Commitment | None, Delivery]
 """The commit token that has to be committed before a delivery is settled as accepted, and the delivery."""
 
 
@@ -97,13 +97,18 @@ class ReceivingLink(LinkEndpoint):
             if count:
                 self._accept(waiting[:count])
                 del waiting[:count]
-            if waiting and self.spans_sets and len(self.connection.container.sets) > 1:
+            if waiting and self.spans_sets and self.connection.container.spans_sets:
                 self._confirm_out_of_order()
         self.replenish()
         return bool(self._unconfirmed)
 
     def _confirm_out_of_order(self) -> None:
-        """What one set has committed does not wait for what another one has not."""
+        """What one set has committed does not wait for what another one has not; what another broker refused is."""
+        failed = [each for each in self._unconfirmed if _token(each).failure is not None]
+        if failed:
+            self._unconfirmed = [each for each in self._unconfirmed if _token(each).failure is None]
+            for each in failed:
+                self._reject(each)
         committed = [each for each in self._unconfirmed if _token(each).is_committed]
         if committed:
             self._unconfirmed = [each for each in self._unconfirmed if not _token(each).is_committed]
@@ -113,6 +118,14 @@ class ReceivingLink(LinkEndpoint):
         engine.accept_all([delivery for _, _, _, delivery in committed])
         self._credit_due += len(committed)
         self.connection.touch()
+
+    def _reject(self, failed: Unconfirmed) -> None:
+        failure = _token(failed).failure
+        if failure is not None:
+            error = as_amqp(failure)
+            engine.reject(failed[3], error.name, error.description)
+            self._credit_due += 1
+            self.connection.touch()
 
     def waits_for(self, log: Log) -> bool:
         return any(_token(each).waits_for(log) for each in self._unconfirmed)
@@ -190,7 +203,7 @@ class IncomingLink(ReceivingLink):
         hosted = container.default if target is None else target.hosted
         super().__init__(connection, link, container.settings.publisher_credit, hosted)
         self._target = target
-        self.spans_sets = target is None
+        self.spans_sets = target is None or isinstance(target.node, Exchange)
         self._queue = target.node if target is not None and isinstance(target.node, Queue) else None
         self._container = container
         self._publish = hosted.resources.publish
@@ -256,7 +269,7 @@ class IncomingLink(ReceivingLink):
         if isinstance(target, Queue):
             token = resources.publish(target, message, now_ms)
         else:
-            token = resources.publish_to_exchange(target, message, key, now_ms)
+            token = self._container.publisher.publish(target, message, key, now_ms)
         hosted.touch()
         return token
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from qpid_ha_broker.events.codec import LogRecord, encode_counting
 from qpid_ha_broker.events.scan import durable_only, offset_after
 from qpid_ha_broker.events.types import Event, TransactionCommitted
+from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.write_times import WriteTimes
 
 DEFAULT_SET: Final = "default"
@@ -41,12 +42,32 @@ class LogBatch(NamedTuple):
         )
 
 
+class Commitment(Protocol):
+    """Something that is committed sooner or later, or fails."""
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether it may be told."""
+
+    @property
+    def failure(self) -> ModelError | None:
+        """Why it never will be; None: it may still be."""
+
+    def waits_for(self, log: Log) -> bool:
+        """Whether what is not committed yet was written to `log`."""
+
+
 class CommitToken(NamedTuple):
-    """What waits until something is committed holds one: `log` up to `lsn`, and where two logs were written, `also`."""
+    """What waits until something is committed holds one: `log` up to `lsn`, and where more was written, `also`."""
 
     log: Log
     lsn: int
-    also: CommitToken | None = None
+    also: Commitment | None = None
+
+    @property
+    def failure(self) -> ModelError | None:
+        """What was written here counts; what was handed to others may fail."""
+        return None if self.also is None else self.also.failure
 
     @property
     def is_committed(self) -> bool:

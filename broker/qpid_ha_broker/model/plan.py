@@ -78,7 +78,7 @@ class EnqueuePlan:
                 joined.setdefault((_expiry(queue, message, now_ms), key, local), []).append(queue.id)
         except Exception:
             # Whatever it was, what rings had set aside for it must not stay aside.
-            self._abandon()
+            self.abandon()
             raise
         numbered = bool(message.producer and self.producers)
         durable = message.durable or numbered  # its number outlives a crash: without it, it would be taken for there
@@ -146,7 +146,8 @@ class EnqueuePlan:
             raise InvalidArgument(f"a last-value key is at most {MAX_KEY_CHARACTERS} characters, found {len(key)}")
         return key
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
+        """It is not carried out."""
         for queue, entries in self.displaced.items():
             queue.limits.undo_displacing(entries)
         self.displaced.clear()

@@ -82,8 +82,8 @@ class Resources:
         lsn = self.enqueue_plain(queue, message)
         if lsn:
             return CommitToken(queue.log, lsn)
-        known_at = self._known_at(message)
-        return self._publish_to((queue,), message, now_ms, routed=False) if known_at is None else known_at
+        known_at = self.known_at(message)
+        return known_at or self.carry_out(self.plan((queue,), message, now_ms, routed=False), [])
 
     def enqueue_plain(self, queue: Queue, message: Message) -> int:
         """The short way of `publish` for a message about which there is nothing to decide.
@@ -107,13 +107,13 @@ class Resources:
     def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> CommitToken:
         """Enqueue wherever the exchange says, everywhere or nowhere; returns and raises as `publish`."""
         self.default.check_writable()
-        known_at = self._known_at(message)
+        known_at = self.known_at(message)
         if known_at is not None:
             return known_at
         queues = self.route(exchange, message.payload, key)
-        return self._publish_to(queues, message, now_ms, routed=True) if queues else self.written
+        return self.carry_out(self.plan(queues, message, now_ms, routed=True), []) if queues else self.written
 
-    def _known_at(self, message: Message) -> CommitToken | None:
+    def known_at(self, message: Message) -> CommitToken | None:
         """Of a duplicate: what to wait for so that the original is committed. None: it is new. Raises NotPrimary."""
         if not message.producer or not self.deduplication.knows(message):
             return None
@@ -128,20 +128,21 @@ class Resources:
             self.unroutable_total += 1
         return queues
 
-    def _publish_to(self, queues: tuple[Queue, ...], message: Message, now_ms: int, *, routed: bool) -> CommitToken:
+    def plan(self, queues: tuple[Queue, ...], message: Message, now_ms: int, *, routed: bool) -> EnqueuePlan:
+        """The first half of publishing, which writes nothing: `carry_out` it or abandon it. Raises as `publish`."""
         self.catalog.now_ms = now_ms
         if self.default.is_restricted:
             self.default.check_publish(queues)
         plan = EnqueuePlan(self._reader, self.deduplication.producers)
         plan.add(queues, message, now_ms, routed=routed)
-        return self._carry_out(plan, [])
+        return plan
 
     def take_overrun(self) -> dict[Queue, QueueFull]:
         """The queues that are to delete themselves, with what their consumers are to be told."""
         overrun, self.overrun = self.overrun, {}
         return overrun
 
-    def _carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> CommitToken:
+    def carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> CommitToken:
         """Write the plan, one unit in each set, and let it count. Returns what to wait for."""
         default, local = self.default, self.local
         before = default.log.last_lsn, local.log.last_lsn
@@ -369,7 +370,7 @@ class Resources:
         self.overrun |= plan.overrun
         if not (plan.events or plan.local_events):
             return False
-        self._carry_out(plan, [Departure(queue, [entry], DequeueReason.MOVED)])
+        self.carry_out(plan, [Departure(queue, [entry], DequeueReason.MOVED)])
         return True
 
     def _dequeue(self, queue: Queue, entries: list[Entry], reason: DequeueReason) -> CommitToken:
@@ -404,7 +405,7 @@ class Resources:
             if entry.holder is transaction and not queue.deleted:  # a queue that is being deleted may have moved it
                 accepted.setdefault(queue, []).append(entry)
         departures = [Departure(queue, entries, DequeueReason.CONSUMED) for queue, entries in accepted.items()]
-        token = self._carry_out(plan, departures)
+        token = self.carry_out(plan, departures)
         duplicates = len(transaction.published) - len(new)
         self.deduplication.dropped_total += duplicates
         return self.written if duplicates else token
