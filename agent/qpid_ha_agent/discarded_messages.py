@@ -1,6 +1,7 @@
 """What a broker dropped because its cluster does not have it: the files in `discarded/` of its data directory.
 
 Each is a small log in the one format of events: a `QueueDeclared` with LSN 0, then the messages under their old ids.
+Those of another resource set than `default` lie in a directory of its name.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import proton.utils
 from qpid_ha_agent.login import Login
 from qpid_ha_agent.remote_control import tls_domain
 from qpid_ha_broker.events.codec import decode
+from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared
+from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_config.addresses import Address
 
 DIRECTORY = "discarded"
@@ -47,6 +50,13 @@ class DiscardedFile(NamedTuple):
     problem: str
 
     @property
+    def set(self) -> str:
+        """The resource set whose they were, as far as its directory tells."""
+        directory = self.path.absolute().parent
+        is_of_set = directory.parent.name == DIRECTORY and set_name_problem(directory.name) is None
+        return directory.name if is_of_set else DEFAULT_SET
+
+    @property
     def bytes(self) -> int:
         """Of messages."""
         return sum(len(message.payload) for message in self.messages)
@@ -61,7 +71,9 @@ def discarded_paths(data_directory: Path) -> list[Path]:
     """Oldest first, those that were replayed among them. Raises DiscardedError."""
     directory = data_directory / DIRECTORY
     try:
-        paths = [path for path in directory.iterdir() if path.suffix in (".log", REPLAYED)]
+        of_sets = [path for path in directory.iterdir() if path.is_dir() and set_name_problem(path.name) is None]
+        files = [path for each in (directory, *of_sets) for path in each.iterdir() if path.is_file()]
+        paths = [path for path in files if path.suffix in (".log", REPLAYED)]
         return sorted(paths, key=lambda path: (path.stat().st_mtime, path.name))
     except FileNotFoundError:
         if data_directory.is_dir():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from qpid_ha_broker.server.discarded import DiscardedMessages
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.layout import segment_path
 from qpid_ha_broker.store.status import read_status
@@ -216,3 +217,26 @@ def test_what_can_be_no_sets_name_is_an_error_of_usage(run: Run, directories: li
     result = run("best", "--set", "../x", *directories)
     assert result.returncode == 2
     assert "cannot be the name of a resource set" in result.stderr
+
+
+# --- discarded messages
+
+
+def test_what_was_discarded_of_another_set_lies_apart_and_is_listed_with_its_set(run: Run, tmp_path: Path) -> None:
+    for name, queue in (("default", "orders"), ("shard-1", "orders")):
+        kept = DiscardedMessages(tmp_path, name)
+        kept.keep(queue, (7, 8), (b"a", b"b"))
+    assert [path.parent.name for path in sorted(tmp_path.rglob("*.log"))] == ["discarded", "shard-1"]
+    assert (tmp_path / "discarded" / "shard-1").stat().st_mode & 0o777 == 0o700
+    lines = done(run("discarded", "list", "--data-dir", tmp_path)).splitlines()
+    assert lines[0].split()[:3] == ["set", "queue", "messages"]
+    assert sorted(line.split()[:2] for line in lines[1:]) == [["default", "orders"], ["shard-1", "orders"]]
+    assert len(done(run("discarded", "export", "--data-dir", tmp_path)).splitlines()) == 4
+
+
+def test_what_was_discarded_of_default_alone_is_listed_without_a_column_for_it(run: Run, tmp_path: Path) -> None:
+    DiscardedMessages(tmp_path).keep("orders", (7,), (b"a",))
+    lines = done(run("discarded", "list", "--data-dir", tmp_path)).splitlines()
+    assert lines[0].split()[0] == "queue"
+    (document,) = json.loads(done(run("discarded", "list", "--data-dir", tmp_path, "--format", "json")))
+    assert "set" not in document

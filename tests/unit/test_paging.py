@@ -16,7 +16,7 @@ from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import QueueFull
 from qpid_ha_broker.model.headers import MessageHeader
 from qpid_ha_broker.model.paged import BodyRef
-from qpid_ha_broker.model.paging import AHEAD_BYTES, lead_bytes
+from qpid_ha_broker.model.paging import AHEAD_BYTES, lead_bytes, shares_of
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.sequence import Entry
@@ -430,3 +430,20 @@ def test_a_queue_on_disk_lives_as_one_in_memory(seed: int, arguments: dict[str, 
     assert twins.paged.consume(twins.queues[0], 10_000) == twins.plain.consume(twins.queues[1], 10_000)
     assert twins.paged.catalog.memory_bytes == twins.plain.catalog.memory_bytes == 0
     assert twins.paged.damaged == []
+
+
+@pytest.mark.parametrize(
+    ("used", "shares"),
+    [
+        ([], []),
+        ([0, 0], [100, 100]),
+        ([10, 20], [80, 90]),
+        ([50, 50], [50, 50]),
+        ([100, 100], [50, 50]),
+        ([150, 40, 10], [75, 20, 5]),
+    ],
+)
+def test_several_sets_have_the_memory_that_is_left_and_less_than_they_have_once_none_is(
+    used: list[int], shares: list[int]
+) -> None:
+    assert shares_of(100, used) == shares

@@ -51,8 +51,15 @@ def _common(command: Command) -> Command:
 @click.pass_obj
 def list_discarded(invocation: Invocation, files: tuple[Path, ...], data_dir: Path | None, queue: str | None) -> None:
     """What there is, a line for each file."""
-    rows = [_row(each) for each in _read(files, data_dir, queue, replayed=True)]
-    print_rows(rows, COLUMNS, invocation.format)
+    from qpid_ha_broker.model.log import DEFAULT_SET
+
+    found = _read(files, data_dir, queue, replayed=True)
+    rows = [_row(each) for each in found]
+    if any(each.set != DEFAULT_SET for each in found):
+        rows = [{"set": each.set, **row} for each, row in zip(found, rows, strict=True)]
+        print_rows(rows, ("set", *COLUMNS), invocation.format)
+    else:
+        print_rows(rows, COLUMNS, invocation.format)
 
 
 @discarded.command()

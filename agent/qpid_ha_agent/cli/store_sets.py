@@ -18,7 +18,7 @@ from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.store.best import Admin, Equal, Verdict, Winner
 
 COLUMNS: Final = 80
-_FIRST: Final = 24
+_FIRST: Final = 26
 """Columns of what the sets of a line have in common."""
 _NUMBER: Final = 5
 

@@ -289,3 +289,15 @@ def _middle(entries: Sequence[Entry], bytes_max: int) -> Entry:
         if 2 * size >= bytes_max or 2 * at >= AHEAD_MESSAGES:
             return entry
     return entries[-1]
+
+
+def shares_of(memory_bytes: int, used: Sequence[int]) -> list[int]:
+    """What each of several sets may have in memory so that all together stay below `memory_bytes`: as much as there is
+    room for while there is some, and as soon as there is not, less than it has, of each the same part.
+
+    `used`: what each of them has.
+    """
+    total = sum(used)
+    if total <= memory_bytes:
+        return [memory_bytes - total + own for own in used]
+    return [own * memory_bytes // total for own in used]

@@ -3,7 +3,8 @@
 A broker that was cut off while it was primary, or that was ahead of the one that is promoted, may hold messages that
 nobody else has. When it follows the next primary it has to drop them: they were never confirmed, or an operator chose
 to go on without this broker, which often cannot tell the one from the other. Each file is a small log of its own, in
-the one format of events: a `QueueDeclared` with LSN 0, then the messages under their old ids.
+the one format of events: a `QueueDeclared` with LSN 0, then the messages under their old ids. Those of the resource set
+`default` lie in `discarded/`, those of another one in `discarded/SET/`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from urllib.parse import quote
 
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared
+from qpid_ha_broker.model.log import DEFAULT_SET
 
 log = logging.getLogger("discarded")
 
@@ -27,8 +29,9 @@ _NAME_LENGTH = 150
 class DiscardedMessages:
     """The promise: what is dropped is in a file, or the log says how many messages of which queue are in none."""
 
-    def __init__(self, data_directory: Path | None) -> None:
-        self._directory = None if data_directory is None else data_directory / DIRECTORY
+    def __init__(self, data_directory: Path | None, set_name: str = DEFAULT_SET) -> None:
+        within = DIRECTORY if set_name == DEFAULT_SET else f"{DIRECTORY}/{set_name}"
+        self._directory = None if data_directory is None else data_directory / within
         self._paths: dict[str, Path] = {}
         self.total = 0
         """Messages since the start of the process."""
@@ -55,7 +58,7 @@ class DiscardedMessages:
     def _append(self, directory: Path, queue: str, ids: tuple[int, ...], payloads: tuple[bytes, ...]) -> Path:
         path = self._paths.get(queue)
         if path is None:
-            directory.mkdir(mode=0o700, exist_ok=True)
+            _make_private(directory)
             path = self._paths[queue] = directory / _file_name(queue, time.gmtime())
         with open(path, "ab", opener=_open_private) as file:
             if not file.tell():
@@ -68,6 +71,12 @@ class DiscardedMessages:
 def _file_name(queue: str, now: time.struct_time) -> str:
     name = quote(queue, safe="")[:_NAME_LENGTH]
     return f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', now)}.log"
+
+
+def _make_private(directory: Path) -> None:
+    if directory.parent.name == DIRECTORY:  # what `mkdir` makes on the way has no mode of ours
+        directory.parent.mkdir(mode=0o700, exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def _open_private(path: str, flags: int) -> int:

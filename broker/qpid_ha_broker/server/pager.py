@@ -30,6 +30,8 @@ FAR: Final = 1.25
 PAUSE_S: Final = 1.0
 PAUSE_S_MAX: Final = 60.0
 """When going through a file gained little, nothing is gone through again for a while, and then for a longer one."""
+THREADS: Final = 2
+"""That read, of a broker: more would only have the disk look in more places."""
 RETRY_S: Final = 0.2
 """Between two attempts to read without file descriptors."""
 WORTHWHILE_BYTES: Final = 64 * 1024
@@ -50,13 +52,16 @@ class Pager:
         memory_bytes: int,
         schedule_turn: Callable[[], None],
         damaged: Callable[[BodyDamaged], None],
+        threads: ThreadPoolExecutor | None = None,
     ) -> None:
+        """`threads`: those in which files are read, shared with the pagers of other sets; None: some of its own."""
         self.paging = Paging(catalog, memory_bytes)
         self._catalog = catalog
         self._bodies = bodies
         self._schedule_turn = schedule_turn
         self._damaged = damaged
-        self._threads = ThreadPoolExecutor(2, "pager")
+        self._threads = ThreadPoolExecutor(THREADS, "pager") if threads is None else threads
+        self._has_own_threads = threads is None
         self._replaced = 0
         """Files before that number are no more."""
         self._known: set[str] = set()
@@ -108,7 +113,8 @@ class Pager:
         """Do nothing more."""
         self._is_stopped = True
         self._end_visit()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._has_own_threads:
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
     def facts(self) -> dict[str, object]:
         """What `qpid-ha query` shows."""

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.server.pager import THREADS
 from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.server.store_writer import StoreWriter
 from qpid_ha_broker.store.errors import StoreError
@@ -48,6 +49,12 @@ class StoreFleet:
         self._name = name
         self.writer = StoreWriter()
         """Of all stores."""
+        self.pager_threads = ThreadPoolExecutor(THREADS, "pager")
+        """Those of all sets' pagers."""
+
+    def close(self) -> None:
+        """All stores are closed, and all pagers stopped."""
+        self.pager_threads.shutdown(wait=False, cancel_futures=True)
 
     def names(self) -> list[str]:
         """The sets that have a store on disk: `default`, if it does, then the others by name.
