@@ -9,18 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from cluster_in_process import InProcessCluster, eventually, told
+from cluster_in_process import InProcessCluster, eventually, free_ports, told
 from hosted_sets import HostedSets
 from qpid_ha_broker.ha.states import State
 
 BROKERS = ("a", "b", "c")
 
 
-def story_of_three(directory: Path, story: Callable[[HostedSets], Awaitable[None]]) -> None:
-    """A cluster of three brokers, of which the first leads `default`."""
+def story_of_three(
+    directory: Path, story: Callable[[HostedSets], Awaitable[None]], **settings: dict[str, object]
+) -> None:
+    """A cluster of three brokers, of which the first leads `default`. `settings`: by broker."""
 
     async def run() -> None:
-        async with InProcessCluster(directory, *BROKERS) as cluster:
+        async with InProcessCluster(directory) as cluster:
+            cluster.ports = dict(zip(BROKERS, free_ports(len(BROKERS)), strict=True))
+            for name in BROKERS:
+                await cluster.start(name, **settings.get(name, {}))
             await cluster.form("a")
             await story(HostedSets(cluster))
 
@@ -161,3 +166,46 @@ def test_a_set_follows_where_its_replicas_are_moved_to(tmp_path: Path) -> None:
         assert sets.bodies("c", "orders", "q") == ["one"]
 
     story_of_three(tmp_path, story)
+
+
+def test_what_is_durable_comes_back_after_all_brokers_were_stopped(tmp_path: Path) -> None:
+    settings = {name: {"data_dir": str(tmp_path / name)} for name in BROKERS}
+
+    async def story(sets: HostedSets) -> None:
+        await sets.place("orders", "a", "b", "c")
+        await sets.place("bills", "b", "c", "a")
+        await sets.publish("a", "orders", "q", "one", "two", durable=True)
+        await sets.publish("b", "bills", "q", "bill", durable=True)
+        for name in BROKERS:
+            await sets.cluster.stop(name)
+        for name in BROKERS:
+            await sets.cluster.start(name, **settings[name])
+            assert sets.at(name).stored == ["bills", "orders"]
+        for set_name in ("orders", "bills"):
+            sets.host(set_name, BROKERS)
+            await sets.loaded(set_name, *BROKERS)
+        await sets.promote("c", "orders", failover=True)
+        await sets.promote("b", "bills", failover=True)
+        assert sets.bodies("c", "orders", "q") == ["one", "two"]
+        assert sets.bodies("b", "bills", "q") == ["bill"]
+        await sets.publish("c", "orders", "q", "three", durable=True)
+        await sets.reach("a", "orders", State.READY)
+        assert sets.bodies("a", "orders", "q")[:2] == ["one", "two"]
+
+    story_of_three(tmp_path, story, **settings)
+
+
+def test_the_store_of_a_replica_that_is_taken_away_is_deleted(tmp_path: Path) -> None:
+    settings = {name: {"data_dir": str(tmp_path / name)} for name in BROKERS}
+
+    async def story(sets: HostedSets) -> None:
+        await sets.place("orders", "a", "b", "c")
+        await sets.publish("a", "orders", "q", "one", durable=True)
+        sets.at("c").unhost("orders", "the test takes it away")
+        await eventually(lambda: not (tmp_path / "c" / "orders").exists())
+        sets.host_again("orders", "c", "a", "b")
+        await sets.loaded("orders", "c")
+        await sets.reach("c", "orders", State.READY)
+        assert sets.bodies("c", "orders", "q") == ["one"]
+
+    story_of_three(tmp_path, story, **settings)

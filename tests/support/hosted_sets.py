@@ -83,6 +83,10 @@ class HostedSets:
         outcome = await answered
         assert outcome.done, outcome.text
 
+    async def loaded(self, set_name: str, *brokers: str) -> None:
+        """Wait until these have their replicas."""
+        await eventually(lambda: all(set_name in self.at(name).members for name in brokers))
+
     def host_again(self, set_name: str, broker: str, *others: str) -> None:
         """Have a replica at `broker`, which has none; the others are there."""
         addresses = [self.cluster.url(name) for name in (broker, *others)]
@@ -120,17 +124,18 @@ class HostedSets:
     async def place(self, set_name: str, primary: str, *others: str) -> None:
         """A set that is led by `primary`, and in sync everywhere."""
         self.host(set_name, (primary, *others))
+        await self.loaded(set_name, primary, *others)
         await self.promote(primary, set_name)
         for name in others:
             await self.reach(name, set_name, State.READY)
 
-    async def publish(self, broker: str, set_name: str, queue: str, *texts: str) -> None:
+    async def publish(self, broker: str, set_name: str, queue: str, *texts: str, durable: bool = False) -> None:
         """Publish there, and wait until that is confirmed."""
         hosted = self.hosted(broker, set_name)
         if queue not in hosted.resources.catalog.queues:
             hosted.configuration.declare_queue(queue, {})
         there = hosted.resources.catalog.queues[queue]
-        tokens = [hosted.resources.publish(there, message(text), 0) for text in texts]
+        tokens = [hosted.resources.publish(there, message(text, durable=durable), 0) for text in texts]
         hosted.touch()
         self.cluster.brokers[broker].schedule_turn()
         await eventually(lambda: all(token.is_committed for token in tokens))

@@ -149,14 +149,21 @@ class Container:
         hosted.touch()
         return hosted.resources
 
-    def host(self, name: str) -> HostedSet:
-        """Have a replica of the set `name`, which is empty so far. Raises ValueError when there is one."""
+    def host(self, name: str, resources: Resources | None = None) -> HostedSet:
+        """Have a replica of the set `name`, with what is in `resources` (None: it is empty so far).
+
+        Raises ValueError when there is one.
+        """
         if name in self.sets:
             raise ValueError(f"the resource set {name} is hosted already")
+        hosted = self.sets[name] = HostedSet(self, resources or self.new_resources(name))
+        return hosted
+
+    def new_resources(self, name: str) -> Resources:
+        """Of a set that is not hosted yet, so that it can be filled before it is."""
         resources = Resources(self.sections, name, log_acquisitions=self._log_acquisitions)
         resources.deduplication.producers = self.settings.producers
-        hosted = self.sets[name] = HostedSet(self, resources)
-        return hosted
+        return resources
 
     def unhost(self, name: str, error: AmqpError) -> None:
         """Have no replica of the set `name` any more: its links end with `error`, and its messages are forgotten.

@@ -31,6 +31,7 @@ from qpid_ha_broker.server.descriptors import Descriptors
 from qpid_ha_broker.server.engines import Engines, PeerEngines
 from qpid_ha_broker.server.listeners import Listeners
 from qpid_ha_broker.server.logs import NoticeLog, configure_logging
+from qpid_ha_broker.server.member_settings import member_settings
 from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.membership_setup import make_membership
 from qpid_ha_broker.server.peer_channels import Dialler
@@ -100,7 +101,7 @@ class Broker:
         self._set_replication()
         self._set_naming()
         store = make_store(settings)
-        self.broker_store = None if store is None else BrokerStore(self, store)
+        self.broker_store = None if store is None else BrokerStore(self, store, self.container.default.resources)
         """What is done with the store, if there is one."""
         self.loading: StoreLoading | None = None
         """While the store is loaded; nobody may touch the container's resources then."""
@@ -197,8 +198,9 @@ class Broker:
             self.sets.start()
 
     async def _load(self, kept: BrokerStore, loading: StoreLoading) -> None:
-        loaded = await loading.run(lambda: kept.read(loading.show))
-        kept.begin(loaded.found)
+        settings = member_settings(self._settings, "")
+        loaded = await loading.run(lambda: kept.read(settings, loading.show))
+        kept.begin(loaded.found, self.container.default)
         self._join(loaded.restored)
         self.loading = self._control.not_yet = None
 
@@ -206,6 +208,8 @@ class Broker:
         """Be a member, of the cluster or of none. Raises what `make_membership` does."""
         store = None if self.broker_store is None else self.broker_store.store
         self.membership = make_membership(self, store, restored)
+        if self.broker_store is not None:
+            self.broker_store.owner = self.membership
         self._control.methods = cluster_methods(self.facts, self.end, self.membership, self._own_methods())
         if self.membership.is_standalone:
             self.membership.start()  # before the first client: there is nobody to ask
@@ -258,6 +262,8 @@ class Broker:
         if self.broker_store is not None:
             self.turn()
         self.membership.stop()
+        if self.sets is not None:
+            await self.sets.close_stores()
         if self.broker_store is not None:
             await self.broker_store.close(self._clean if not self.failure else "")
         log.info("stopped")
@@ -358,6 +364,8 @@ class Broker:
         self.notices.log(self.container.take_notices())
         if self.broker_store is not None:
             self.broker_store.pager.turn()
+        if self.sets is not None and others:
+            self.sets.turn_pagers(others)
         if self.container.has_work:
             self.schedule_turn()
 

@@ -1,4 +1,4 @@
-"""What a broker does with its store itself: loads it before it serves anybody, and keeps the broker's own log in it.
+"""What a broker does with the store of a set itself: loads it before anybody is served, and keeps its own log in it.
 
 The replicated log is the member's to have kept: see `member_store`.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple, Protocol
 
+from qpid_ha_broker.amqp.hosted_set import HostedSet
+from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
+from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.paged import BodyDamaged
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.host import Host
-from qpid_ha_broker.server.member_settings import member_settings
-from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.pager import Pager
 from qpid_ha_broker.server.restored import restored_from
 from qpid_ha_broker.server.store import Store
@@ -21,6 +23,8 @@ from qpid_ha_broker.store.recovery import Progress, Recovered
 
 log = logging.getLogger("store")
 
+SHARES = 64
+"""So small a part of the memory is left to a set at least, however much the others take."""
 WITNESS = "store"
 """Of the broker's own log."""
 
@@ -32,48 +36,63 @@ class Loaded(NamedTuple):
     restored: Restored
 
 
-class StoreHost(Host, Protocol):
-    """What the store needs of the broker."""
+class StoreOwner(Protocol):
+    """What drives the member whose log is kept."""
 
-    membership: Membership
+    member: Member
+    is_standalone: bool
+
+    def persisted(self, number: int) -> None:
+        """The store holds what was asked for under that number."""
+
+    def store_failed(self, text: str) -> None:
+        """Nothing more can be stored. Raises StoreError where the broker must not go on so."""
 
 
 class BrokerStore:
     """The promise: what the broker's own log has to keep is confirmed only once it is; nothing is lost on the way."""
 
-    def __init__(self, broker: StoreHost, store: Store) -> None:
+    def __init__(self, broker: Host, store: Store, resources: Resources) -> None:
         self.store = store
+        self.owner: StoreOwner
+        """Since there is a member."""
         self._broker = broker
-        self._sets = broker.container.default.resources.sets
+        self._sets = resources.sets
         self._local_log = self._sets.local_log
+        self._hosted: HostedSet
+        """Since `begin`."""
         self.pager: Pager
         """Since `begin`."""
 
-    def read(self, show: Progress) -> Loaded:
+    def read(self, settings: MemberSettings, show: Progress = lambda done_bytes, total_bytes: None) -> Loaded:
         """Have what the store holds. Blocks; whoever calls this keeps everybody else from the resources meanwhile.
 
         `show` hears how far it is. Raises StoreError.
         """
-        settings = member_settings(self._broker.current(), "")
         found = self.store.recover(self._sets, apply_all=settings.is_standalone, show=show)
         try:
             return Loaded(found, restored_from(self.store.files.disk, found, settings.tail_bytes))
         except OSError as error:
             raise StoreError(f"the store in {self.store.directory} cannot be used: {error}") from error
 
-    def begin(self, found: Recovered) -> None:
-        """It was read; the loop runs."""
+    def begin(self, found: Recovered, hosted: HostedSet) -> None:
+        """It was read, and is what `hosted` has; the loop runs."""
+        self._hosted = hosted
         pager = Pager(
             self._sets.catalog,
             self.store.files.bodies,
             self._memory_bytes(),
-            self._broker.schedule_turn,
+            self._turn_again,
             self._unreadable,
         )
         self.pager = pager
         pager.start(found.next_number)
         self._local_log.add_witness(WITNESS)
         self.store.start(self, pager)
+
+    def _turn_again(self) -> None:
+        self._hosted.touch()
+        self._broker.schedule_turn()
 
     def turn_ended(self) -> None:
         """Keep what the turn wrote to the broker's own log."""
@@ -88,7 +107,7 @@ class BrokerStore:
     def tick(self) -> None:
         """Four times a second."""
         self.pager.paging.memory_bytes = self._memory_bytes()
-        self.store.appender.note_committed(self._broker.membership.member.committed_lsn)
+        self.store.appender.note_committed(self.owner.member.committed_lsn)
         self.store.tick()
         self.pager.tick()
 
@@ -97,16 +116,18 @@ class BrokerStore:
         return {**self.store.facts(), **self.pager.facts()}
 
     def _memory_bytes(self) -> int:
-        """Below the limit at which publishers have to wait, whatever the settings say."""
+        """Below the limit at which publishers have to wait, whatever the settings say; what the other sets leave."""
         settings = self._broker.current()
-        return min(settings.store.memory_bytes, settings.memory_limit_bytes * 3 // 4)
+        all_bytes = min(settings.store.memory_bytes, settings.memory_limit_bytes * 3 // 4)
+        others_bytes = self._broker.container.memory_bytes - self._sets.catalog.memory_bytes
+        return max(all_bytes - others_bytes, all_bytes // SHARES)
 
     def _unreadable(self, problem: BodyDamaged) -> None:
         """A message cannot be given out, and none behind it may be: a broker with a good copy should take over.
 
         A standalone one serves the other queues; the log and `unreadable_messages` tell the operator of this one.
         """
-        if not self._broker.membership.is_standalone:
+        if not self.owner.is_standalone:
             self.store_failed(f"{problem}; run qpid-ha store check")
 
     # --- see store.StoreListener
@@ -117,14 +138,15 @@ class BrokerStore:
         before = local_log.committed_lsn
         local_log.acknowledge(WITNESS, local_lsn)
         if local_log.committed_lsn != before:
+            self._hosted.touch()
             self._broker.want_turn()
         if number:  # whether that commits anything, the member knows
-            self._broker.membership.persisted(number)
+            self.owner.persisted(number)
 
     def store_failed(self, text: str) -> None:
         """Nothing is kept any more."""
         try:
-            self._broker.membership.store_failed(text)
+            self.owner.store_failed(text)
         except StoreError as error:
             self._broker.fail(str(error))
 
@@ -133,5 +155,5 @@ class BrokerStore:
     async def close(self, clean: str) -> None:
         """The last turn is over; `clean`: the UUID under which the store is whole, empty if it is not."""
         self.pager.stop()
-        self.store.appender.note_committed(self._broker.membership.member.committed_lsn)
+        self.store.appender.note_committed(self.owner.member.committed_lsn)
         await self.store.close(clean)

@@ -14,7 +14,9 @@ from typing import Any, Protocol
 
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.states import LEADING
 from qpid_ha_broker.model.log import Log, LogBatch
+from qpid_ha_broker.model.queue_arguments import StoreErrorPolicy as Policy
 from qpid_ha_broker.server.host import Host
 from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.server.operator_requests import OperatorRequests
@@ -143,6 +145,13 @@ class MemberDriver:
         """The store holds what was asked for under that number."""
         if self._store is not None:
             self._store.persisted(number)
+
+    def store_failed(self, text: str) -> None:
+        """Nothing more can be stored: who leads ends; a backup does as it was told. Raises StoreError."""
+        policy = Policy(self._broker.current().ha.store_error)
+        if self._store is None or self.member.status.state in LEADING:
+            raise StoreError(text)
+        self._store.go_on_without(text, policy)
 
 
 def _joined(batch: LogBatch, rest: LogBatch) -> LogBatch:

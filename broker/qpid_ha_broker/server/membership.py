@@ -15,8 +15,7 @@ from qpid_ha_broker.coordination.coordinator import Coordinator
 from qpid_ha_broker.coordination.pause import is_heeded_with
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
-from qpid_ha_broker.ha.states import LEADING, State
-from qpid_ha_broker.model.queue_arguments import StoreErrorPolicy as Policy
+from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.cluster_clients import ClientAccess, ClientsHost
 from qpid_ha_broker.server.cluster_events import ClusterEvents
@@ -31,7 +30,6 @@ from qpid_ha_broker.server.peer_links import LinksHost, PeerLinks
 from qpid_ha_broker.server.peer_questions import PeerQuestions
 from qpid_ha_broker.server.record_requests import RecordRequests
 from qpid_ha_broker.server.store import Store
-from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.settings import BrokerSettings
 
 log = logging.getLogger("cluster")
@@ -159,15 +157,6 @@ class Membership(MemberDriver):
     def _end(self, effect: fx.CleanEnd) -> None:
         self._is_shut_down = True
         self._broker.end(effect.uuid)
-
-    # --- what the store tells
-
-    def store_failed(self, text: str) -> None:
-        """Nothing more can be stored: who leads ends; a backup does as it was told. Raises StoreError."""
-        policy = Policy(self._broker.current().ha.store_error)
-        if self._store is None or self.member.status.state in LEADING:
-            raise StoreError(text)
-        self._store.go_on_without(text, policy)
 
     # --- what the broker asks
 

@@ -19,9 +19,11 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.bundles import Purpose
 from qpid_ha_broker.ha.frame_codec import decode
 from qpid_ha_broker.ha.frames import FrameError, Question
+from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.model.log import LogBatch
+from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.broker_store import BrokerStore
 from qpid_ha_broker.server.discarded import DiscardedMessages
 from qpid_ha_broker.server.peer_channels import Dialler
 from qpid_ha_broker.server.set_member import (
@@ -35,7 +37,9 @@ from qpid_ha_broker.server.set_member import (
 )
 from qpid_ha_broker.server.set_questions import SetQuestions
 from qpid_ha_broker.server.shared_connections import SharedConnections
+from qpid_ha_broker.server.store_fleet import SIDE_BY_SIDE, StoreFleet
 from qpid_ha_broker.server.sub_channels import SubChannel
+from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.addresses import show_addresses
 
 log = logging.getLogger("cluster")
@@ -77,6 +81,8 @@ class SetHost:
 
     def __init__(self, broker: SetMemberHost, dialler: Dialler) -> None:
         self.members: dict[str, SetMember] = {}
+        self.loading: dict[str, MemberSettings] = {}
+        """Sets whose stores are being loaded."""
         self.records: RecordService = NoRecordService()
         """Where the records of sets are."""
         self.control: PeerListener | None = None
@@ -87,6 +93,16 @@ class SetHost:
         """Sets that this broker was to host and could not go on with, and why."""
         self.shared = SharedConnections(broker, dialler, self._accept)
         self._broker = broker
+        settings = broker.current()
+        self._fleet: StoreFleet | None = None
+        """The stores; None: replicas are in memory only."""
+        if settings.data_dir is not None and settings.has_store:
+            self._fleet = StoreFleet(settings.data_dir, settings.store, settings.name)
+        self.stored: list[str] = []
+        """The sets that had a store here when the broker started."""
+        self._side_by_side = asyncio.Semaphore(SIDE_BY_SIDE)
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        """Stores that are being closed and deleted."""
         self._questions = SetQuestions(self.shared)
         self._process = ProcessTime()
         self._services = SetServices(
@@ -110,7 +126,9 @@ class SetHost:
     # --- start and stop
 
     def start(self) -> None:
-        """Take part. The broker listens already."""
+        """Take part. The broker listens already. Raises OSError."""
+        if self._fleet is not None:
+            self.stored = [name for name in self._fleet.names() if name != DEFAULT_SET]
         self._broker.container.shared_peers = self.shared
         self._ticked_s = time.monotonic()
         self._tasks.start(self._tick_forever())
@@ -125,33 +143,88 @@ class SetHost:
 
     # --- which sets there are
 
-    def host(self, name: str, addresses: Sequence[str], own_address: str, *, min_in_sync: int = 0) -> SetMember:
-        """Have a replica of the set `name`, and look for its primary.
+    def host(self, name: str, addresses: Sequence[str], own_address: str, *, min_in_sync: int = 0) -> None:
+        """Have a replica of the set `name`, and look for its primary: at once, or when its store is loaded.
 
         `addresses`: of the brokers that have one, this one too (`own_address`); `min_in_sync` 0: as `ha.min-in-sync`.
         Raises ValueError when the set is hosted already, or for addresses without this broker's own.
         """
+        if name in self.members or name in self.loading:
+            raise ValueError(f"the resource set {name} is hosted already")
         settings = self._member_settings(addresses, own_address, min_in_sync)
-        hosted = self._broker.container.host(name)
-        discarded = DiscardedMessages(self._broker.current().data_dir)
-        member = self.members[name] = SetMember(self._services, hosted, settings, None, discarded)
         self.problems.pop(name, None)
+        if self._fleet is None:
+            self._begin(settings, self._broker.container.host(name), None, None)
+        else:
+            self.loading[name] = settings
+            self._tasks.start(self._load(name, self._fleet))
+
+    async def _load(self, name: str, fleet: StoreFleet) -> None:
+        """On a thread, before anybody else may see what is loaded; not while an earlier store of that name ends."""
+        ending = self._ending.get(name)
+        if ending is not None:
+            await asyncio.wait({ending})
+        container = self._broker.container
+        resources = container.new_resources(name)
+        kept = BrokerStore(self._broker, fleet.store(name), resources)
+        async with self._side_by_side:
+            try:
+                loaded = await asyncio.to_thread(kept.read, self.loading[name])
+            except StoreError as error:
+                log.error("set %s: this broker has no replica: %s", name, error)
+                self.problems[name] = str(error)
+                del self.loading[name]
+                return
+        settings = self.loading.pop(name, None)
+        if settings is None:  # it is not wanted any more
+            await asyncio.to_thread(fleet.delete, name)
+            return
+        hosted = container.host(name, resources)
+        kept.begin(loaded.found, hosted)
+        self._begin(settings, hosted, loaded.restored, kept)
+
+    def _begin(
+        self, settings: MemberSettings, hosted: HostedSet, restored: Restored | None, kept: BrokerStore | None
+    ) -> None:
+        discarded = DiscardedMessages(self._broker.current().data_dir)
+        member = SetMember(self._services, hosted, settings, restored, discarded, kept)
+        self.members[hosted.name] = member
         member.start()
-        return member
 
     def unhost(self, name: str, reason: str) -> None:
         """Have no replica of that set any more; what was held of it is forgotten. Raises KeyError."""
+        if self.loading.pop(name, None) is not None:
+            return
         member = self.members.pop(name)
         member.stop(reason)
         self._awake.pop(member, None)
         self._broker.container.unhost(name, AmqpError(RESOURCE_LOCKED, reason))
+        if member.kept is not None and self._fleet is not None:
+            ending = asyncio.get_running_loop().create_task(self._delete(name, member.kept, self._fleet))
+            self._ending[name] = ending
+            ending.add_done_callback(lambda _: self._ending.pop(name, None))
         self._broker.schedule_turn()
+
+    async def _delete(self, name: str, kept: BrokerStore, fleet: StoreFleet) -> None:
+        await kept.close("")
+        try:
+            await asyncio.to_thread(fleet.delete, name)
+        except OSError as error:
+            log.error("the store of the resource set %s cannot be deleted: %s", name, error)
+
+    async def close_stores(self) -> None:
+        """The last turn is over: write what is left."""
+        kept = [member.kept for member in self.members.values() if member.kept is not None]
+        await asyncio.gather(*[each.close("") for each in kept], *self._ending.values())
 
     def change_replicas(self, name: str, addresses: Sequence[str], own_address: str, *, min_in_sync: int = 0) -> None:
         """Other brokers have replicas of that set now. Raises KeyError, and ValueError as `host`."""
-        member = self.members[name]
-        settings = self._member_settings(addresses, own_address, min_in_sync, member.member.settings.instance)
-        member.change_settings(settings)
+        current = self.loading.get(name) or self.members[name].member.settings
+        settings = self._member_settings(addresses, own_address, min_in_sync, current.instance)
+        if name in self.loading:
+            self.loading[name] = settings
+        else:
+            self.members[name].change_settings(settings)
 
     def _member_settings(
         self, addresses: Sequence[str], own_address: str, min_in_sync: int, instance: str = ""
@@ -171,6 +244,7 @@ class SetHost:
             tail_bytes=ha.tail_bytes // TAIL_SHARE,
             has_heartbeats=False,
             has_coordinator=True,
+            has_store=self._fleet is not None,
             auto_recover=ha.auto_recover,
         )
 
@@ -272,8 +346,17 @@ class SetHost:
         for hosted, batch in turns:
             member = self.members.get(hosted.name)
             if member is not None:
+                if member.kept is not None:
+                    member.kept.turn_ended()
                 member.turn_ended(batch)
         self.shared.flush()
+
+    def turn_pagers(self, turns: Sequence[tuple[HostedSet, LogBatch | None]]) -> None:
+        """The turn is over for everybody else: what has no room in memory leaves it, what is wanted comes back."""
+        for hosted, _ in turns:
+            member = self.members.get(hosted.name)
+            if member is not None and member.kept is not None:
+                member.kept.pager.turn()
 
     async def _tick_forever(self) -> None:
         while True:

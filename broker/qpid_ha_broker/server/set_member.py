@@ -26,9 +26,11 @@ from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import LEADING, Phase, State
+from qpid_ha_broker.server.broker_store import BrokerStore
 from qpid_ha_broker.server.discarded import DiscardedMessages
 from qpid_ha_broker.server.host import Host
 from qpid_ha_broker.server.member_driver import Action, MemberDriver
+from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.server.peer_links import PeerLinks
 from qpid_ha_broker.server.set_questions import SetQuestions
 from qpid_ha_broker.server.shared_connections import SharedConnections
@@ -122,7 +124,7 @@ class _SetDialler:
 class SetMember(MemberDriver):
     """The promise: the set's queues are written here while this broker leads it, and by nobody else.
 
-    The replica is in memory only.
+    `kept`: its store; None for a replica that is in memory only.
     """
 
     def __init__(
@@ -132,6 +134,7 @@ class SetMember(MemberDriver):
         settings: MemberSettings,
         restored: Restored | None,
         discarded: DiscardedMessages,
+        kept: BrokerStore | None,
     ) -> None:
         resource_set = hosted.resources.default
         member = Member(settings, resource_set, random.random, _wall_ms, restored)
@@ -139,6 +142,8 @@ class SetMember(MemberDriver):
         self.hosted = hosted
         self.name = hosted.name
         self.discarded = discarded
+        self.kept = kept
+        self.is_standalone = False
         self.is_awake = False
         """It gets every tick."""
         self._is_active = True
@@ -147,7 +152,11 @@ class SetMember(MemberDriver):
         self._services = services
         self._is_leaving = False
         """Links are about to be ended, because the core wants to be primary no more."""
-        links = PeerLinks(services.broker, member, _SetDialler(services.shared, self.name), self.feed, _always)
+        store = None if kept is None else MemberStore(kept.store, hosted.resources.catalog, self.feed)
+        if kept is not None:
+            kept.owner = self
+        has_room = _always if store is None else store.has_room
+        links = PeerLinks(services.broker, member, _SetDialler(services.shared, self.name), self.feed, has_room)
         own: dict[type, Action] = {
             fx.StateChanged: self._state_changed,
             fx.StatusChanged: self._status_changed,
@@ -158,7 +167,7 @@ class SetMember(MemberDriver):
             fx.Stop: lambda effect: services.cannot_go_on(self, effect.reason),
             fx.CleanEnd: lambda effect: services.cannot_go_on(self, "the whole cluster of this set ends"),
         }
-        self._carry_out(links, self, self, None, own)
+        self._carry_out(links, self, self, store, own)
         hosted.read_only = True
 
     # --- start and stop
@@ -194,6 +203,8 @@ class SetMember(MemberDriver):
             self._rest_at_s = now_s + AWAKE_S
         if self._is_active or self.links.is_any_full:
             self.links.watch()
+        if self.kept is not None:
+            self.kept.tick()
         self.is_awake = True  # whatever happens because of it
         self.feed(fx.Ticked())
         self._is_active = False
@@ -259,7 +270,9 @@ class SetMember(MemberDriver):
             self.hosted.end_links(self.refusal(), browsers=False)
         self._turn_again()
 
-    def _status_changed(self, _effect: fx.StatusChanged) -> None:
+    def _status_changed(self, effect: fx.StatusChanged) -> None:
+        if self._store is not None:
+            self._store.describe(effect.status)
         self._services.changed(self)
 
     def _end_links_soon(self, _effect: fx.EndClients) -> None:
