@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,7 @@ BROKERS = ("a", "b", "c")
 
 
 def story_of_three(
-    directory: Path, story: Callable[[HostedSets], Awaitable[None]], **settings: dict[str, object]
+    directory: Path, story: Callable[[HostedSets], Awaitable[None]], **settings: Mapping[str, object]
 ) -> None:
     """A cluster of three brokers, of which the first leads `default`. `settings`: by broker."""
 
