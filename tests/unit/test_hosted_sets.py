@@ -210,6 +210,7 @@ class RefusingBroker:
     """Another broker, which refuses what it is handed when it is told to."""
 
     is_committed = False
+    is_full = False
     failure: ModelError | None = None
 
     def forward(self, set_name: str, queues: tuple[str, ...], message: Message) -> Commitment:
@@ -233,6 +234,20 @@ def test_what_another_broker_refuses_is_rejected(broker: SeveralSets, client: Pa
     broker.settle_down()
     assert delivery.remote_state == Delivery.REJECTED
     assert delivery.remote.condition.description == "red is full"
+
+
+def test_who_publishes_through_an_exchange_waits_while_too_much_is_on_its_way_to_other_brokers(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    fan_out(broker)
+    other = broker.container.publisher.forwarder = RefusingBroker()
+    other.is_full = True
+    sender, direct = client.sender("fan"), client.sender("plain")
+    broker.settle_down()
+    assert (sender.credit, direct.credit > 0) == (0, True)
+    other.is_full = False
+    broker.settle_down()
+    assert sender.credit > 0
 
 
 def test_a_set_other_than_default_has_no_exchange_and_replicates_all_that_it_has(broker: SeveralSets) -> None:

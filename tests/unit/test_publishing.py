@@ -35,6 +35,8 @@ class HandedOn(NamedTuple):
 
 
 class OtherBrokers:
+    is_full = False
+
     def __init__(self) -> None:
         self.handed_on: list[HandedOn] = []
 

@@ -361,7 +361,7 @@ def test_a_log_that_was_read_in_two_halves_gives_the_same_state() -> None:
 def test_the_short_way_of_a_publisher_does_what_the_long_way_does(
     arguments: dict[str, Scalar], sent: list[Message]
 ) -> None:
-    """`enqueue_plain` is `_publish_to` for what needs no plan: the same events, the same state, the same refusals."""
+    """`enqueue_plain` is `publish` for what needs no plan: the same events, the same state, the same refusals."""
     short, long = Core(), Core()
     outcomes: dict[Core, list[str]] = {short: [], long: []}
     for core, told in outcomes.items():

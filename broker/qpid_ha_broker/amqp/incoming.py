@@ -301,7 +301,11 @@ class IncomingLink(ReceivingLink):
         self.answered()
 
     def _may_have_credit(self) -> bool:
-        return self.connection.container.has_room(self)
+        container = self.connection.container
+        if self.spans_sets and container.publisher.is_full:
+            container.starved[self] = None
+            return False
+        return container.has_room(self)
 
 
 def _token(unconfirmed: Unconfirmed) -> CommitToken:

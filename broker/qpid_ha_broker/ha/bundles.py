@@ -34,6 +34,8 @@ class Purpose(IntEnum):
     """Questions, each about the set that it names."""
     CONTROL = 3
     """A broker and the controller."""
+    FORWARD = 4
+    """Messages that came to an exchange here, for queues of a set that the other broker leads: see `forward_frames`."""
 
 
 class SubChannelOpened(NamedTuple):

@@ -65,16 +65,37 @@ def encode(frame: Frame) -> bytes:
     try:
         kind, write = _WRITERS[type(frame)]
         head, data = write(frame)
-        sizes = _SIZES.pack(kind, len(head), len(data))
+        return seal(kind, head, data)
     except (struct.error, FrameError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{type(frame).__name__}: {error}") from error
+
+
+def seal(kind: int, head: bytes, data: bytes) -> bytes:
+    """A frame of these parts. Raises ValueError for too many bytes."""
     if _NOTE.size + len(head) + len(data) > MAX_FRAME_BYTES:
-        raise ValueError(f"{type(frame).__name__}: {len(head) + len(data)} bytes, a frame has {MAX_FRAME_BYTES}")
+        raise ValueError(f"{len(head) + len(data)} bytes, a frame has {MAX_FRAME_BYTES}")
+    sizes = _SIZES.pack(kind, len(head), len(data))
     return b"".join((sizes, _U32.pack(crc32(head, crc32(sizes))), head, data))
 
 
 def decode(frame: Buffer) -> Frame:
     """The frame that `frame` is, all of it. Raises FrameError. Its `data` is copied once, and nothing else twice."""
+    kind, head, data = unseal(frame)
+    read = _READERS.get(kind)
+    if read is None:
+        raise FrameError(f"expected a kind that this release knows, found {kind:#04x}: is the other broker newer?")
+    if len(data) and kind not in _WITH_DATA:
+        raise FrameError(f"{FrameKind(kind).name}: expected no data, found {len(data)} bytes")
+    try:
+        return read(head, data)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise FrameError(f"{FrameKind(kind).name}: {error}") from error
+    except FrameError as error:
+        raise FrameError(f"{FrameKind(kind).name}: {error}") from error
+
+
+def unseal(frame: Buffer) -> tuple[int, memoryview, memoryview]:
+    """Kind, head and data of a frame that is whole. Raises FrameError."""
     view = memoryview(frame).cast("B")
     if len(view) < _NOTE.size:
         raise FrameError(f"expected a frame of {_NOTE.size} bytes or more, found {len(view)}")
@@ -86,17 +107,7 @@ def decode(frame: Buffer) -> Frame:
     found = crc32(head, crc32(view[: _SIZES.size]))
     if found != checksum:
         raise FrameError(f"expected CRC-32 {checksum:#010x}, found {found:#010x}: damaged on its way")
-    read = _READERS.get(kind)
-    if read is None:
-        raise FrameError(f"expected a kind that this release knows, found {kind:#04x}: is the other broker newer?")
-    if data_bytes and kind not in _WITH_DATA:
-        raise FrameError(f"{FrameKind(kind).name}: expected no data, found {data_bytes} bytes")
-    try:
-        return read(head, view[stop:])
-    except (struct.error, UnicodeDecodeError) as error:
-        raise FrameError(f"{FrameKind(kind).name}: {error}") from error
-    except FrameError as error:
-        raise FrameError(f"{FrameKind(kind).name}: {error}") from error
+    return kind, head, view[stop:]
 
 
 # --- binary heads

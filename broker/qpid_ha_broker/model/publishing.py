@@ -30,6 +30,10 @@ from qpid_ha_broker.model.transaction import Message
 class Forwarder(Protocol):
     """Hands messages to the primaries of sets that are led by other brokers."""
 
+    @property
+    def is_full(self) -> bool:
+        """So much is on its way that publishers should wait."""
+
     def forward(self, set_name: str, queues: tuple[str, ...], message: Message) -> Commitment:
         """Hand `message` on for these queues; it is sent again, without copies, when the primary moves."""
 
@@ -93,6 +97,11 @@ class ExchangePublisher:
         if self.forwarder is not None:
             waiting += [self.forwarder.forward(name, by_set[name], message) for name in elsewhere]
         return CommitToken(COMMITTED.log, COMMITTED.lsn, AllCommitted(tuple(waiting)))
+
+    @property
+    def is_full(self) -> bool:
+        """So much is on its way to other brokers that publishers should wait."""
+        return self.forwarder is not None and self.forwarder.is_full
 
     def _still_there(self, resources: Resources, names: tuple[str, ...]) -> tuple[str, ...]:
         """Without queues that were deleted, whose entries and bindings are about to follow."""
