@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import proton
@@ -309,6 +310,19 @@ def test_sets_for_which_there_was_no_time_come_first_the_next_time() -> None:
     assert not broker.container.has_work
 
 
+def test_a_set_with_work_without_end_lets_the_others_have_their_turns() -> None:
+    broker = PairedBroker()
+    for number in range(3):
+        broker.container.host(f"{number}").touch()
+    broker.container.sets["0"].resources.work.add(itertools.repeat(None))
+    ticks = itertools.count()
+    broker.container.clock = lambda: float(next(ticks))
+
+    turns = [[hosted.name for hosted, _ in broker.container.turn()][1:] for _ in range(5)]
+
+    assert turns == [["0"], ["1"], ["2"], ["0"], ["0"]]
+
+
 def test_what_expires_in_another_set_goes_with_a_tick_and_a_turn(broker: SeveralSets, client: PairedClient) -> None:
     sender = client.sender("red")
     client.send(sender, proton.Message(body="x", ttl=1.0))
@@ -350,6 +364,70 @@ def test_credit_is_drained_at_a_queue_of_another_set(broker: SeveralSets, client
     receiver.drain(5)
     broker.settle_down()
     assert (len(client.received(receiver)), receiver.credit) == (1, 0)
+    broker.settle_down()
+
+    receiver.drain(0)
+    broker.settle_down()
+    assert broker.set("red").draining == {}
+
+
+def test_an_answer_alone_gives_its_set_a_turn(broker: SeveralSets, client: PairedClient) -> None:
+    publish(broker, client, "red")
+    receiver = client.receiver("red", 1)
+    ((delivery, _),) = client.received(receiver)
+    broker.settle_down()
+    delivery.update(Delivery.ACCEPTED)
+    delivery.settle()
+    broker.settle_down()
+    assert broker.count("red") == 0
+
+
+def test_a_shared_consumer_of_a_queue_of_another_set_is_a_plain_one(broker: SeveralSets, client: PairedClient) -> None:
+    link = client.session.receiver("shared")
+    link.source.address = "red"
+    link.source.capabilities.put_array(False, proton.Data.SYMBOL)
+    link.source.capabilities.enter()
+    link.source.capabilities.put_symbol(proton.symbol("shared"))
+    link.source.capabilities.exit()
+    link.open()
+    broker.settle_down()
+    assert link.remote_condition is None
+
+
+def test_what_ends_bit_by_bit_is_over_when_others_begin_to_write_the_set(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    sender = client.sender("red")
+    for number in range(20):
+        client.send(sender, proton.Message(body=number))
+    broker.settle_down()
+    other = broker.connect()
+    for _ in range(20):
+        other.receiver("red", 1)
+    queue = broker.set("red").resources.catalog.queues["red"]
+    ticks = itertools.count()
+    broker.container.clock = lambda: float(next(ticks))
+    other.vanish()
+    assert queue.messages.acquired > 10
+
+    broker.lead_elsewhere("red")
+
+    assert queue.messages.acquired == 0
+
+
+@pytest.mark.parametrize("role", ["sender", "receiver"])
+def test_where_others_write_all_links_of_a_lost_client_end_at_once(
+    broker: SeveralSets, client: PairedClient, role: str
+) -> None:
+    for _ in range(20):
+        getattr(client, role)("red")
+    broker.set("red").resources.default.read_only = "another broker leads red"
+    ticks = itertools.count()
+    broker.container.clock = lambda: float(next(ticks))
+
+    client.vanish()
+
+    assert broker.set("red").links == {}
 
 
 # --- memory
@@ -673,6 +751,21 @@ def test_who_waits_on_the_relay_for_a_set_that_goes_loses_that_link(broker: Seve
 
     assert (delivery.settled, relay.remote_condition.name) == (False, LINK_REDIRECT)
     assert other.remote_condition is None
+
+
+def test_who_waits_for_a_command_on_a_set_that_goes_loses_that_link(broker: SeveralSets, client: PairedClient) -> None:
+    broker.set("red").resources.default.log.add_witness(WITNESS)
+    client.receiver("$management", 10)
+    requests = client.sender("$management")
+    request: Any = proton.Message(reply_to="$management", correlation_id=1, body={"arguments": {"mine": 1}})
+    request.properties = {"operation": "UPDATE", "type": "queue", "name": "red"}
+    client.send(requests, request)
+    broker.settle_down()
+
+    broker.container.unhost("red", AmqpError(LINK_REDIRECT, "red is elsewhere"))
+    broker.settle_down()
+
+    assert requests.remote_condition.name == LINK_REDIRECT
 
 
 def test_the_set_default_cannot_go_and_none_comes_twice(broker: SeveralSets) -> None:
