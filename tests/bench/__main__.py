@@ -20,6 +20,7 @@ from bench import (
     journals,
     latency,
     live_streams,
+    many_sets,
     module_changes,
     paging,
     proton_client,
@@ -71,6 +72,8 @@ STORE_MEASURES: Mapping[str, Measure] = {
     "total-crash": crashes.measure_crashes,
     "store-sets": store_sets.measure_sets,
     "idle-stores": store_sets.measure_idle,
+    "three-sets": many_sets.measure_three,
+    "many-sets": many_sets.measure_many,
     "paging": paging.measure_paging,
     "module-changes": module_changes.measure_module_changes,
 }

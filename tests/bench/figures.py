@@ -39,6 +39,10 @@ class Target:
 
 
 TARGETS: Mapping[str, Target] = {
+    "sets_three_cost": Target(1.1, at_least=False),
+    "sets_memory": Target(100, at_least=False),
+    "sets_idle": Target(5, at_least=False),
+    "sets_in_turn": Target(50, at_least=True),
     "store_sets_ratio": Target(80, at_least=True),
     "store_sets_load": Target(5, at_least=False),
     "store_sets_idle": Target(5, at_least=False),

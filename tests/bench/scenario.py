@@ -53,6 +53,7 @@ class Scenario:
     consolidated_stores: int = 10
     consolidated_mb: int = 1024
     idle_stores: int = 1_000
+    hosted_sets: int = 1_000
     crashes: int = 50
     monitors: int = 20
     """From here on: in the lab, under Pacemaker."""
@@ -105,6 +106,7 @@ class Scenario:
             consolidated_stores=2,
             consolidated_mb=1,
             idle_stores=5,
+            hosted_sets=4,
             crashes=1,
             monitors=1,
             cluster_kills=1,
