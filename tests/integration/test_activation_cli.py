@@ -59,10 +59,10 @@ class Site:
         ha = {"coordinator": coordinator or f"file:{self.shared}"}
         self.config.write_text(yaml.safe_dump({**settings, "ha": ha}))
 
-    def make_store(self, name: str, messages: int, members: Sequence[str] = MEMBERS) -> Path:
-        store = self.directory / name / "default"
+    def make_store(self, name: str, messages: int, members: Sequence[str] = MEMBERS, set_name: str = "default") -> Path:
+        store = self.directory / name / set_name
         store.mkdir(parents=True)
-        writer = StoreWriter(LocalDisk(store), name).write(opening("node1", members))
+        writer = StoreWriter(LocalDisk(store), name, set_name=set_name).write(opening("node1", members))
         for _ in range(messages):
             writer.write([message()])
         writer.kill()
@@ -102,6 +102,14 @@ def test_it_shows_the_coordinator_and_every_store_side_by_side_within_eighty_col
     ]
     assert "node1 may not lead: the store of node2 goes further" in result.stdout
     assert [line for line in lines if len(line) > 80 and str(site.directory) not in line] == []
+
+
+def test_stores_of_other_sets_are_none_of_its_business(site: Site) -> None:
+    before = site.run("list", *site.stores)
+    for name in MEMBERS:
+        site.make_store(name, 90, set_name="orders")
+    after = site.run("list", *site.stores)
+    assert (after.returncode, after.stdout, after.stderr) == (before.returncode, before.stdout, before.stderr)
 
 
 def test_without_a_source_it_is_the_store_of_this_machine_and_the_others_are_missing(site: Site) -> None:

@@ -147,6 +147,8 @@ def _gather(invocation: Invocation, config: WrittenSettings | None, sources: Seq
     from qpid_ha_agent.store_sources import find_all
     from qpid_ha_broker.coordination.changes import HISTORY_NOTE, read_changes
     from qpid_ha_broker.coordination.coordinator import CoordinatorError
+    from qpid_ha_broker.model.log import DEFAULT_SET
+    from qpid_ha_broker.store.facts import by_set
     from qpid_ha_config.errors import ConfigError, SettingsError
 
     brokers = _ask_brokers(invocation)
@@ -159,7 +161,8 @@ def _gather(invocation: Invocation, config: WrittenSettings | None, sources: Seq
         auto_recover = config is None or config.get("ha.auto-recover")
     except ConfigError as error:
         raise CliFailure(str(error), USAGE) from None
-    stores, problems = find_all(wanted, invocation.timeout_s)
+    found, problems = find_all(wanted, invocation.timeout_s)
+    stores = by_set(found).get(DEFAULT_SET, [])  # the records of other sets are in its log
     record: ClusterRecord | None = None
     changes: list[RecordChange] = []
     url, problem, has_coordinator = "none", "", False
