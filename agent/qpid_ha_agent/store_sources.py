@@ -26,7 +26,7 @@ from qpid_ha_broker.store.facts import FactsError, StoreFacts, set_of
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.inspection import Progress, examine, nobody_watches
 from qpid_ha_broker.store.layout import SEGMENTS
-from qpid_ha_broker.store.status import STATUS_FILE, read_status
+from qpid_ha_broker.store.status import STATUS_FILE, holds_store_of, read_status
 
 LOCK_FILE = "LOCK"
 READ_TIMEOUT_S = 600.0
@@ -101,11 +101,13 @@ def store_directories(text: str, set_name: str | None = None) -> list[Path]:
         return [first]
     if set_name is not None:
         path = first.with_name(set_name)
-        return [path] if set_name == DEFAULT_SET or _is_store(path) else []
+        return [path] if set_name == DEFAULT_SET or holds_store_of(LocalDisk(path), set_name) else []
     others = [
         path
         for path in sorted(first.parent.iterdir())
-        if path.name != DEFAULT_SET and set_name_problem(path.name) is None and _is_store(path)
+        if path.name != DEFAULT_SET
+        and set_name_problem(path.name) is None
+        and holds_store_of(LocalDisk(path), path.name)
     ]
     return [first, *others] if first.exists() or not others else others
 

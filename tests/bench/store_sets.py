@@ -126,12 +126,12 @@ def measure_idle(scenario: Scenario) -> Iterator[Measurement]:
 
 async def idle(directory: Path, count: int) -> list[Measurement]:
     """With that many sets."""
-    await life(directory, count)
-    return await life(directory, count)
+    await life(directory, count, 1)
+    return await life(directory, count, 2)
 
 
-async def life(directory: Path, count: int) -> list[Measurement]:
-    """One life of a broker with so many stores."""
+async def life(directory: Path, count: int, number: int) -> list[Measurement]:
+    """A life of a broker with so many stores."""
     resources = [empty_resources() for _ in range(count)]
     gc.collect()
     descriptors, resident = open_descriptors(), resident_bytes(os.getpid())
@@ -158,13 +158,13 @@ async def life(directory: Path, count: int) -> list[Measurement]:
     began = time.perf_counter()
     changed = [asyncio.Event() for _ in changing]
     for store, event in zip(changing, changed, strict=True):
-        store.describe(role="primary")
+        store.describe(epoch=number)
         store.writer.run(lambda: None, event.set)
     for event in changed:
         await event.wait()
     described_s = time.perf_counter() - began
     began = time.perf_counter()
-    fleet.persist_votes([Vote(store, 2, "bench", (2,)) for store in changing])
+    fleet.persist_votes([Vote(store, number, "bench", (number,)) for store in changing])
     voted_s = time.perf_counter() - began
     used = journal_bytes(directory)
     for store in stores:

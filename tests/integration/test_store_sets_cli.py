@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -211,6 +212,13 @@ def test_set_aside_takes_the_store_of_the_set_that_is_named(run: Run, directorie
     assert "orders" not in names
     assert "default" in names
     assert json.loads(done(run("list", "--format", "json", directories[0])))[-1]["set"] == "shard-2"
+
+
+def test_a_copy_that_an_operator_put_beside_the_stores_is_no_set(run: Run, directories: list[Path]) -> None:
+    before = done(run("list", directories[0]))
+    shutil.copytree(directories[0] / "default", directories[0] / "before")
+    assert done(run("list", directories[0])) == before
+    assert len(done(run("list", directories[0] / "before")).splitlines()) == 2
 
 
 def test_what_can_be_no_sets_name_is_an_error_of_usage(run: Run, directories: list[Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ def test_stores_lie_side_by_side_and_are_found_again(tmp_path: Path) -> None:
     (tmp_path / "default.set-aside-20260131T120000Z").mkdir()
     (tmp_path / "LOCK").touch()
     (tmp_path / "notes").touch()
+    (tmp_path / "empty").mkdir()
+    shutil.copytree(tmp_path / "orders", tmp_path / "orders-before")
 
     assert fleet.names() == NAMES
     for name in NAMES:

@@ -72,8 +72,8 @@ class Store:
         self._threads = StoreWriter() if writer is None else writer
         self._recovery = StoreRecovery(self.directory, set_name, settings, name, disk)
         self._progress = SyncProgress()
-        self._ticked_at = (-1, -1)
-        """What was given and committed when `tick` had nothing more to do."""
+        self._ticked_at = (-1, -1, -1)
+        """What was given, what was committed and the limit of folding when `tick` had nothing more to do."""
         self._journal_end = (0, 0)
         """Of a journal that has ended: number of the last segment, and its bytes."""
         self.files: StoreFiles
@@ -190,14 +190,14 @@ class Store:
 
         Costs next to nothing where nothing has changed since the last one, and nothing is left to fold.
         """
-        now = self.writer.given, self.appender.committed_lsn
+        limit_bytes = self.settings.consolidate_bytes
+        now = self.writer.given, self.appender.committed_lsn, limit_bytes
         if now == self._ticked_at:
             return
         if self.health == "ok":
             self.appender.mark_committed()
-        self._folding.limit_bytes = self.settings.consolidate_bytes
-        self._folding.tick(self.appender.committed_lsn)
-        if self._folding.is_idle:
+        self._folding.limit_bytes = limit_bytes
+        if not self._folding.tick(self.appender.committed_lsn):
             self._ticked_at = now
 
     def facts(self) -> dict[str, object]:

@@ -19,6 +19,7 @@ from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.server.store_writer import StoreWriter
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import LocalDisk
+from qpid_ha_broker.store.status import holds_store_of
 from qpid_ha_config.settings import StoreSettings
 
 SIDE_BY_SIDE: Final = 16
@@ -65,7 +66,7 @@ class StoreFleet:
         for path in self._directory.iterdir() if self._directory.is_dir() else ():
             if path.name.endswith(DELETED):
                 shutil.rmtree(path)
-            elif path.is_dir() and set_name_problem(path.name) is None:
+            elif set_name_problem(path.name) is None and holds_store_of(LocalDisk(path), path.name):
                 names.add(path.name)
         return sorted(names, key=lambda name: (name != DEFAULT_SET, name))
 

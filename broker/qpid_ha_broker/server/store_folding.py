@@ -54,12 +54,6 @@ class Folding:
         self._snapshot_bytes = 0
         self._total = 0
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether there is nothing to look at or to fold, until the writer is given something."""
-        is_seen = self._seen == self._looked_at == self._writer.given
-        return is_seen and not self._closed and self._task is None
-
     def facts(self) -> dict[str, object]:
         """What `query` tells of it."""
         return {
@@ -68,27 +62,30 @@ class Folding:
             "snapshots": self._total,
         }
 
-    def tick(self, committed_lsn: int) -> None:
-        """Begin, if there is enough that will not change any more."""
+    def tick(self, committed_lsn: int) -> bool:
+        """Begin, if there is enough that will not change any more. Whether that may change although the writer is given
+        nothing, and `committed_lsn` and the limit are the same."""
         now = time.monotonic()
         if now < self._look_at:
-            return
+            return True
         self._look_at = now + LOOK_S
         if self._writer.given != self._looked_at:
             self._looked_at = self._writer.given + 1  # with the look itself
             # Also while one is folded: payloads wait for files to be closed.
             self._writer.run(self._look, partial(self._looked, self._looked_at))
-        if now < self._fold_at or self._task is not None or not self._closed or not self._share.has_room:
-            return
+        is_changing = not self._seen == self._looked_at == self._writer.given
+        if now < self._fold_at or self._task is not None or not self._share.has_room:
+            return True
         ready: list[ClosedSegment] = []
         for segment in self._closed:
             if segment.last_lsn > committed_lsn:
                 break
             ready.append(segment)
-        if sum(segment.bytes for segment in ready) >= max(
-            self._share.limit_bytes(self.limit_bytes), self._snapshot_bytes
-        ):
-            self._task = self._loop.create_task(self._fold(ready[-1].number + 1))
+        enough = max(self._share.limit_bytes(self.limit_bytes), self._snapshot_bytes)
+        if not ready or sum(segment.bytes for segment in ready) < enough:
+            return is_changing
+        self._task = self._loop.create_task(self._fold(ready[-1].number + 1))
+        return True
 
     def _look(self) -> None:
         """On the writer's thread."""

@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 from zlib import crc32
 
-from .errors import NewerFormat, StatusError
+from .errors import NewerFormat, StatusError, StoreError
 from .files import Disk
+from .layout import SEGMENTS
 
 STATUS_FORMAT: Final = 3
 """Written by this release. It reads format 1, too, which lacks `store`, `revision` and `journal_synced`."""
@@ -184,3 +185,13 @@ def read_status(disk: Disk) -> Status | None:
         return None
     with closing(disk.open(STATUS_FILE)) as file:
         return Status.decode(file.read(0, file.size))
+
+
+def holds_store_of(disk: Disk, set_name: str) -> bool:
+    """Whether it is the store of that resource set, whole or not. A copy that an operator put beside it under another
+    name is of another set. Raises OSError."""
+    try:
+        status = read_status(disk)
+    except StoreError:
+        return True
+    return disk.exists(SEGMENTS) if status is None else status.set == set_name
