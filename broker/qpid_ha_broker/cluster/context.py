@@ -1,0 +1,310 @@
+"""What the parts of the controller share while it handles one input: the map, the reports, and what they want done."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import NamedTuple
+
+from qpid_ha_broker.cluster.liveness import BrokerLife, Liveness
+from qpid_ha_broker.cluster.map import BrokerEntry, ClusterMap, SetEntry
+from qpid_ha_broker.cluster.messages import (
+    AnswerRecord,
+    AnswerRequest,
+    ControllerEffect,
+    ControllerNote,
+    ControllerSettings,
+    GiveOrder,
+    OrderKind,
+    WriteMap,
+)
+from qpid_ha_broker.cluster.placement import Placement, PlacementBroker
+from qpid_ha_broker.cluster.reports import Reports
+from qpid_ha_broker.events import types as ev
+
+ORDER_LIMIT_S = 2.0
+"""An order of which nothing came for so long may be given again, or to somebody else."""
+
+
+UNKNOWN_LSN = 2**64
+"""Of what is not written yet: nothing is ever committed so far."""
+
+
+class Draft:
+    """The map's brokers, sets and policies as they are once what this input writes is in it; tables of others stay."""
+
+    def __init__(self, applied: ClusterMap) -> None:
+        self._view = ClusterMap()
+        self._view.brokers, self._view.sets, self._view.policies = applied.brokers, applied.sets, applied.policies
+        self._has_own_brokers = self._has_own_sets = False
+        self.events: list[ev.MapEvent] = []
+
+    @property
+    def brokers(self) -> dict[str, BrokerEntry]:
+        """By name."""
+        return self._view.brokers
+
+    @property
+    def sets(self) -> dict[str, SetEntry]:
+        """By name."""
+        return self._view.sets
+
+    @property
+    def policies(self) -> tuple[tuple[str, int], ...]:
+        """Patterns and counts."""
+        return self._view.policies
+
+    def write(self, event: ev.MapEvent) -> None:
+        """Have it written. Of the directory the draft itself keeps nothing: no input asks twice about one queue."""
+        self.events.append(event)
+        match event:
+            case ev.QueuePlaced() | ev.QueueRemoved():
+                return
+            case ev.BrokerRegistered() | ev.BrokerChanged() | ev.BrokerRemoved() if not self._has_own_brokers:
+                self._view.brokers, self._has_own_brokers = dict(self._view.brokers), True
+            case ev.SetPlaced() | ev.SetDeleted() | ev.SetRecorded() if not self._has_own_sets:
+                self._view.sets, self._has_own_sets = dict(self._view.sets), True
+        self._view.apply(0, event)
+
+
+class PendingOrder(NamedTuple):
+    """An order of which nothing is known yet."""
+
+    order: GiveOrder
+    given_s: float
+
+
+class Orders:
+    """Which orders are under way: one for each set and kind, and DROP for each backup."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[tuple[str, OrderKind, str], PendingOrder] = {}
+        self._keys: dict[int, tuple[str, OrderKind, str]] = {}
+
+    @staticmethod
+    def _key(set_name: str, kind: OrderKind, to: str) -> tuple[str, OrderKind, str]:
+        return set_name, kind, to if kind is OrderKind.DROP else ""
+
+    def clear(self) -> None:
+        """A new controller does not know what the old one ordered."""
+        self._by_key.clear()
+        self._keys.clear()
+
+    def given(self, order: GiveOrder, now_s: float) -> None:
+        """It goes out now, in the place of an older one."""
+        key = self._key(order.set, order.kind, order.to)
+        older = self._by_key.get(key)
+        if older is not None:
+            self._keys.pop(older.order.number, None)
+        self._by_key[key] = PendingOrder(order, now_s)
+        self._keys[order.number] = key
+
+    def pending(self, set_name: str, kind: OrderKind, now_s: float, to: str = "") -> GiveOrder | None:
+        """The one that is under way, and not for too long."""
+        there = self._by_key.get(self._key(set_name, kind, to))
+        return there.order if there is not None and now_s - there.given_s < ORDER_LIMIT_S else None
+
+    def answered(self, number: int) -> GiveOrder | None:
+        """It is not under way any more; None: nobody waits for that answer."""
+        key = self._keys.pop(number, None)
+        return None if key is None else self._by_key.pop(key).order
+
+    def forget_broker(self, name: str) -> None:
+        """Nothing comes of what it was told."""
+        for there in [each for each in self._by_key.values() if each.order.broker == name]:
+            self.answered(there.order.number)
+
+    def promoting(self) -> Counter[str]:
+        """How many sets each broker was told to lead."""
+        orders = [there.order for there in self._by_key.values() if there.order.kind is OrderKind.PROMOTE]
+        return Counter(order.broker for order in orders)
+
+
+Answer = AnswerRecord | AnswerRequest
+
+
+class Commits:
+    """The promise: what is answered is committed in the log of `default`, with all that was written before it."""
+
+    def __init__(self) -> None:
+        self._written = 0
+        """The number of the last `WriteMap`."""
+        self._lsn_of: dict[int, int] = {}
+        self._committed_lsn = 0
+        self._waiting: deque[tuple[int, Answer]] = deque()
+
+    def clear(self) -> None:
+        """What waits is never answered."""
+        self._lsn_of.clear()
+        self._waiting.clear()
+
+    def wait(self, number: int, answers: list[Answer]) -> None:
+        """These wait for all up to that write."""
+        self._written = number
+        self._waiting.extend((number, answer) for answer in answers)
+
+    def map_written(self, number: int, lsn: int) -> None:
+        """That write has this LSN."""
+        self._lsn_of[number] = lsn
+
+    def map_committed(self, lsn: int) -> None:
+        """All up to there is committed."""
+        self._committed_lsn = max(self._committed_lsn, lsn)
+
+    def take(self) -> list[Answer]:
+        """The answers that wait for nothing any more."""
+        self._lsn_of = {number: lsn for number, lsn in self._lsn_of.items() if lsn > self._committed_lsn}
+        first = min(self._lsn_of, default=self._written + 1)
+        ready: list[Answer] = []
+        while self._waiting and self._waiting[0][0] < first:
+            ready.append(self._waiting.popleft()[1])
+        return ready
+
+
+class ControllerContext:
+    """Of one controller. `handle` of the controller begins and ends each input with it."""
+
+    def __init__(self, settings: ControllerSettings, placement: Placement) -> None:
+        self.settings, self.placement = settings, placement
+        self.name = ""
+        """Of the broker that is the controller."""
+        self.now_s = 0.0
+        self.map = ClusterMap()
+        """As applied, before this input."""
+        self.draft = Draft(self.map)
+        self.reports = Reports()
+        self.liveness = Liveness()
+        self.orders = Orders()
+        self.commits = Commits()
+        self._wall_offset_ms = 0
+        self._numbers = 0
+        self._writes = 0
+        self._effects: list[ControllerEffect] = []
+        self._answers: list[Answer] = []
+        self._placement_brokers: dict[str, PlacementBroker] | None = None
+        self.dirty: set[str] = set()
+        """Sets of which something is another than when they were looked at."""
+
+    def began(self, name: str, applied: ClusterMap, wall_ms: int) -> None:
+        """This broker is the controller now."""
+        self.name, self.map = name, applied
+        self.draft = Draft(applied)
+        self._wall_offset_ms = wall_ms - int(self.now_s * 1000)
+        self.reports.clear()
+        self.orders.clear()
+        self.commits.clear()
+        self._answers.clear()
+
+    @property
+    def wall_ms(self) -> int:
+        """The time of day, in ms since 1970."""
+        return self._wall_offset_ms + int(self.now_s * 1000)
+
+    def begin(self, now_s: float) -> None:
+        """An input comes."""
+        self.now_s, self.draft, self._placement_brokers = now_s, Draft(self.map), None
+
+    def end(self) -> list[ControllerEffect]:
+        """All that it comes to."""
+        effects: list[ControllerEffect] = []
+        if self.draft.events:
+            self._writes += 1
+            effects.append(WriteMap(self._writes, tuple(self.draft.events)))
+            self.commits.map_written(self._writes, UNKNOWN_LSN)
+        self.commits.wait(self._writes, self._answers)
+        effects += self._effects
+        effects += self.commits.take()
+        self._effects, self._answers = [], []
+        return effects
+
+    # --- what the parts want done
+
+    def write(self, event: ev.MapEvent) -> None:
+        """Into the map."""
+        self.draft.write(event)
+
+    def take_back(self) -> None:
+        """Write nothing of what this request wanted: it is refused. Nothing else comes with a request."""
+        self.draft = Draft(self.map)
+
+    def place(self, entry: SetEntry) -> None:
+        """Have the map say of a set what `entry` does, if it says something else; its record stays."""
+        if self.draft.sets.get(entry.name, SetEntry("", ()))[:6] != entry[:6]:
+            self.write(ev.SetPlaced(*entry[:6]))
+            self.dirty.add(entry.name)
+
+    def send(self, effect: ControllerEffect) -> None:
+        """At once."""
+        self._effects.append(effect)
+
+    def note(self, level: str, text: str) -> None:
+        """For the operator's log."""
+        self._effects.append(ControllerNote(level, text))
+
+    def answer(self, answer: Answer) -> None:
+        """Once all that was written is committed."""
+        self._answers.append(answer)
+
+    def order(self, broker: str, set_name: str, kind: OrderKind, to: str, cause: str) -> None:
+        """Tell a member."""
+        self._numbers += 1
+        order = GiveOrder(self._numbers, broker, set_name, kind, to, cause)
+        self.orders.given(order, self.now_s)
+        self._effects.append(order)
+
+    # --- what the parts ask
+
+    def is_up(self, name: str) -> bool:
+        """Whether a broker is there; of one that a new controller has not heard of yet, what the old one said."""
+        entry = self.draft.brokers.get(name)
+        life = self.liveness.life(name)
+        return life is BrokerLife.ALIVE or (life is BrokerLife.AWAITED and entry is not None and entry.up)
+
+    def primaries(self) -> Counter[str]:
+        """How many sets each broker leads, or was told to."""
+        counts = Counter(entry.record.primary for entry in self.draft.sets.values())
+        return counts + self.orders.promoting()
+
+    def placement_brokers(self) -> dict[str, PlacementBroker]:
+        """All that are in the map, counted once for each input; who adds replicas counts those himself."""
+        if self._placement_brokers is None or self._placement_brokers.keys() != self.draft.brokers.keys():
+            self._placement_brokers = self._count_brokers()
+        return self._placement_brokers
+
+    def _count_brokers(self) -> dict[str, PlacementBroker]:
+        replicas: Counter[str] = Counter()
+        catching_up: Counter[str] = Counter()
+        primaries: Counter[str] = Counter()
+        rates: Counter[str] = Counter()
+        for entry in self.draft.sets.values():
+            primaries[entry.record.primary] += 1
+            leading = self.reports.leads(entry.record.primary, entry.name, entry.record.generation)
+            rates[entry.record.primary] += 0 if leading is None else leading.load.rate
+            for name in entry.replicas:
+                replicas[name] += name not in entry.leaving
+                catching_up[name] += leading is not None and name not in entry.record.members
+        lags = self.reports.lags()
+        found = {}
+        for name, broker in self.draft.brokers.items():
+            reported = self.reports.brokers.get(name)
+            up = self.is_up(name)
+            found[name] = PlacementBroker(
+                name,
+                broker.zone,
+                up,
+                broker.draining,
+                0.0 if up else self._away_s(broker),
+                0 if reported is None else reported.room_bytes,
+                replicas[name],
+                primaries[name],
+                rates[name],
+                lags[name],
+                catching_up[name],
+            )
+        return found
+
+    def _away_s(self, broker: BrokerEntry) -> float:
+        """The clocks of two controllers may differ, so what an older one wrote is no more than a hint."""
+        lost_since_s = self.liveness.lost_since_s(broker.name)
+        here_s = 0.0 if lost_since_s is None else self.now_s - lost_since_s
+        recorded_s = 0.0 if broker.up else (self.wall_ms - broker.since_ms) / 1000
+        return max(here_s, recorded_s)

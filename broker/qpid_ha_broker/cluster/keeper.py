@@ -1,0 +1,168 @@
+"""When the replicas of each set are looked at, and having done what follows.
+
+Each set is checked once in `check_interval_s`, with jitter, so that a failure does not start everything at once; and
+soon after something was said about it: a broker joined or was removed, a policy was changed, a replica was moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from zlib import crc32
+
+from qpid_ha_broker.cluster.context import ControllerContext
+from qpid_ha_broker.cluster.map import SetEntry
+from qpid_ha_broker.cluster.placement import PlacementBroker, PlacementSet, rank, ring
+from qpid_ha_broker.cluster.replicas import (
+    ReplicaAction,
+    ReplicaDecision,
+    ReplicaStep,
+    WantedReplicas,
+    check,
+    extra_replicas,
+    wanted_replicas,
+)
+
+THROTTLED_S = 1.0
+"""Until a set is checked again for which no broker had an addition left."""
+_SAID = (ReplicaStep.ADD, ReplicaStep.KEEP, ReplicaStep.LEAVE, ReplicaStep.REMOVE)
+
+
+class ReplicaKeeper:
+    """The promise: no set has fewer replicas than it wants for longer than the recovery interval and one check, while
+    there are brokers for them."""
+
+    def __init__(self, ctx: ControllerContext) -> None:
+        self._ctx = ctx
+        self._due_s: dict[str, float] = {}
+        self._checks = 0
+        self._problem = ""
+
+    def began(self) -> None:
+        """A new controller looks at all, spread over the first interval."""
+        self._due_s = {name: self._ctx.now_s + self._jitter(name) for name in self._ctx.draft.sets}
+
+    def _jitter(self, name: str) -> float:
+        """Between 0 and the interval; of another set, and of another check, another one."""
+        self._checks += 1
+        return self._ctx.settings.check_interval_s * crc32(f"{name} {self._checks}".encode()) / 2**32
+
+    def trigger(self, names: Iterable[str] | None = None) -> None:
+        """Something changed: look at these now; None: at all."""
+        for name in self._ctx.draft.sets if names is None else names:
+            self._due_s[name] = self._ctx.now_s
+
+    def forget_set(self, name: str) -> None:
+        """It was deleted."""
+        self._due_s.pop(name, None)
+
+    def wanted(self, entry: SetEntry) -> WantedReplicas:
+        """How many, and who says so."""
+        draft = self._ctx.draft
+        return wanted_replicas(entry, draft.policies, self._ctx.settings, len(draft.brokers))
+
+    def tick(self) -> None:
+        """Check what is due."""
+        now_s = self._ctx.now_s
+        due = [name for name, due_s in self._due_s.items() if due_s <= now_s]
+        if not due:
+            return
+        brokers = self._ctx.placement_brokers()
+        for name in due:
+            entry = self._ctx.draft.sets.get(name)
+            if entry is None:
+                self.forget_set(name)
+                continue
+            decision = self._check(entry, brokers)
+            is_throttled = any(action.step is ReplicaStep.WAIT for action in decision.actions)
+            interval_s = self._ctx.settings.check_interval_s
+            soon_s = min(THROTTLED_S, interval_s)
+            self._due_s[name] = now_s + (soon_s if is_throttled else 0.5 * interval_s + 0.5 * self._jitter(name) + 0.5)
+            self._carry_out(entry, decision)
+
+    def review(self, name: str) -> None:
+        """Whether one that leaves can go now."""
+        entry = self._ctx.draft.sets[name]
+        if entry.leaving:
+            self._carry_out(entry, self._check(entry, self._ctx.placement_brokers()))
+
+    def _check(self, entry: SetEntry, brokers: dict[str, PlacementBroker]) -> ReplicaDecision:
+        ctx = self._ctx
+        record = entry.record
+        leading = ctx.reports.leads(record.primary, entry.name, record.generation)
+        size_bytes = 0 if leading is None else leading.load.bytes
+        wanted = self.wanted(entry).number
+        return check(entry, brokers, wanted, ctx.settings, ctx.placement, size_bytes, leading is not None)
+
+    def _carry_out(self, entry: SetEntry, decision: ReplicaDecision) -> None:
+        if decision.problem and decision.problem != self._problem:
+            self._ctx.note("error", decision.problem)
+        self._problem = decision.problem
+        for action in decision.actions:
+            if action.step in _SAID:
+                self._ctx.note("info", f"set {entry.name}: {action.step} replica {action.broker}: {action.why}")
+        self._ctx.place(entry._replace(replicas=decision.replicas, leaving=decision.leaving))
+        brokers = self._ctx.placement_brokers()
+        for name in set(decision.replicas) - set(entry.replicas):
+            there = brokers[name]
+            brokers[name] = there._replace(replicas=there.replicas + 1, catching_up=there.catching_up + 1)
+
+    # --- what operators ask
+
+    def plan(self, names: Iterable[str]) -> list[ReplicaAction]:
+        """What would be done if all of these were looked at now."""
+        brokers = self._ctx.placement_brokers()
+        sets = self._ctx.draft.sets
+        return [action for name in names for action in self._check(sets[name], brokers).actions]
+
+    def extras(self, entry: SetEntry) -> tuple[str, ...]:
+        """Replicas beyond what the set wants, worst first."""
+        brokers = self._ctx.placement_brokers()
+        wanted = self.wanted(entry).number
+        return extra_replicas(entry, brokers, list(self._check(entry, brokers).counted), wanted)
+
+    def trim(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Have what is beyond leave: of which set which ones."""
+        trimmed = {}
+        for name in names:
+            entry = self._ctx.draft.sets[name]
+            extras = self.extras(entry)
+            if extras:
+                trimmed[name] = extras
+                self._ctx.place(entry._replace(leaving=(*entry.leaving, *extras)))
+        return trimmed
+
+    def choose(self, entry: SetEntry, count: int) -> tuple[str, ...]:
+        """Brokers for so many more replicas of a set, best first; fewer where there are not as many."""
+        brokers = self._ctx.placement_brokers()
+        chosen: list[str] = []
+        while len(chosen) < count:
+            placed = (*entry.staying, *chosen)
+            others = {name: broker for name, broker in brokers.items() if name in placed or name not in entry.replicas}
+            primary = entry.preferred or entry.record.primary or (placed[0] if placed else "")
+            ranking = rank(self._ctx.placement, PlacementSet(entry.name, placed, primary), others)
+            if not ranking.ranked:
+                break
+            chosen.append(ranking.ranked[0].broker)
+        return tuple(chosen)
+
+    def close_ring(self, names: Iterable[str]) -> int:
+        """With placement `ring`: who was put in between takes over what it should, and its neighbours let go of it.
+
+        How many sets change.
+        """
+        if self._ctx.placement is not ring:
+            return 0
+        brokers, changed = self._ctx.placement_brokers(), 0
+        for name in names:
+            entry = self._ctx.draft.sets[name]
+            first = entry.preferred or entry.record.primary
+            if first not in brokers or not brokers[first].is_open:
+                continue
+            after = [each.broker for each in ring(PlacementSet(name, (first,), first), brokers)]
+            right = (first, *after[: self.wanted(entry).number - 1])
+            if set(right) == set(entry.staying):
+                continue
+            changed += 1
+            replicas = (*right, *(each for each in entry.replicas if each not in right))
+            self._ctx.place(entry._replace(replicas=replicas, leaving=replicas[len(right) :]))
+        return changed

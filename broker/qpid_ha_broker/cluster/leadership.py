@@ -1,0 +1,204 @@
+"""Who leads each set: the controller sees that everyone has a primary, and chooses the next one when it has failed.
+
+What is done about one set (`Leadership.review`), the first that applies:
+
+| what is | what is done | why |
+| --- | --- | --- |
+| a broker out of the list is in the record, and nobody leads | it is put back | it may hold what nobody else does |
+| the recorded primary leads, by its own report | lost brokers are dropped | nobody waits for them |
+| a new controller has not heard of the recorded primary yet | wait | it may lead |
+| somebody was named a moment ago, and is alive | wait | he begins |
+| somebody was told to lead, and has not answered | wait | he asks the others first |
+| all who could were asked, and have refused | wait a second | what they wait for may come |
+| nobody has ever led it, and somebody is missing or not ready | wait | one that is empty may have lost its data |
+| nobody has ever led it | the preferred, else who leads fewest is told to | |
+| some in sync are alive | the furthest is told to, then the preferred, then who leads fewest | it has all |
+| none is | wait, and say who is missing | an operator knows whether they come back |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from qpid_ha_broker.cluster.context import ORDER_LIMIT_S, ControllerContext
+from qpid_ha_broker.cluster.liveness import BrokerLife
+from qpid_ha_broker.cluster.map import SetEntry
+from qpid_ha_broker.cluster.messages import GiveOrder, OrderKind
+from qpid_ha_broker.cluster.records import SetRecords
+from qpid_ha_broker.cluster.reports import MAY_LEAD
+
+RETRY_S = 1.0
+RETRY_MOST_S = 10.0
+"""After all who could lead have refused: the first pause and the longest; it doubles, and begins anew with a broker."""
+
+
+class Leadership:
+    """The promise: of a set that could have a primary somebody is told to lead, and never two at a time."""
+
+    def __init__(self, ctx: ControllerContext, records: SetRecords) -> None:
+        self._ctx, self._records = ctx, records
+        self.problems: dict[str, str] = {}
+        """Why a set has no primary; those that have one are not in it."""
+        self._refused: dict[str, dict[str, str]] = {}
+        """Of a set without primary, who would not lead, and why."""
+        self._retry_s: dict[str, float] = {}
+        self._pause_s: dict[str, float] = {}
+        self._dropped: set[tuple[str, int, str]] = set()
+        """(set, generation, backup): its primary has confirmed that it does not wait for it."""
+        self._noted: dict[tuple[str, str], str] = {}
+        """Of (set, broker) the last refusal that was logged."""
+        self._counts: Counter[str] | None = None
+
+    def began(self) -> None:
+        """A new controller does not know what the old one has tried."""
+        for table in (self.problems, self._refused, self._retry_s, self._pause_s):
+            table.clear()
+        self._dropped.clear()
+
+    def forget_set(self, name: str) -> None:
+        """It was deleted."""
+        for table in (self.problems, self._refused, self._retry_s, self._pause_s):
+            table.pop(name, None)
+
+    def broker_came(self, broker: str) -> None:
+        """It is there or back: when it is lost again, that is another loss; and who refused may have waited for it."""
+        self._dropped = {key for key in self._dropped if key[2] != broker}
+        self._retry_s.clear()
+        self._pause_s.clear()
+
+    def begin_pass(self) -> None:
+        """What is counted is counted once for many sets."""
+        self._counts = None
+
+    def leads(self, entry: SetEntry) -> bool:
+        """Whether the set's primary leads it, by its own report."""
+        record, ctx = entry.record, self._ctx
+        return (
+            record.generation > 0
+            and ctx.liveness.is_alive(record.primary)
+            and ctx.reports.leads(record.primary, entry.name, record.generation) is not None
+        )
+
+    def review(self, name: str) -> None:
+        """By the table above."""
+        entry = self._ctx.draft.sets[name]
+        if self.leads(entry):
+            self.forget_set(name)
+            self._drop_lost(entry)
+            return
+        wait = self._why_wait(entry)
+        if wait:
+            self.problems[name] = wait
+            return
+        lacking = self._why_not_first(entry) if not entry.record.generation else ""
+        candidates = [] if lacking else self._candidates(entry)
+        if lacking or not candidates:
+            self._put_back(entry)
+            self.problems[name] = lacking or self._why_nobody(entry)
+            return
+        refused = self._refused.setdefault(name, {})
+        left = [each for each in candidates if each not in refused]
+        if not left:
+            self.problems[name] = "; ".join(f"{who}: {why}" for who, why in refused.items())
+            self._pause_s[name] = min(RETRY_MOST_S, 2 * self._pause_s.get(name, RETRY_S / 2))
+            self._retry_s[name] = self._ctx.now_s + self._pause_s[name]
+            refused.clear()
+            self._put_back(entry)
+            return
+        chosen = min(left, key=lambda each: self._rank(entry, each))
+        counts = self._counted()
+        counts[chosen] += 1
+        self.problems[name] = f"{chosen} is told to lead"
+        cause = f"{entry.record.primary} has failed" if entry.record.generation else "the set is new"
+        self._ctx.order(chosen, name, OrderKind.PROMOTE, "", cause)
+
+    def _counted(self) -> Counter[str]:
+        if self._counts is None:
+            self._counts = self._ctx.primaries()
+            for broker in self._ctx.draft.brokers:
+                if not self._ctx.is_up(broker):
+                    self._counts.pop(broker, None)
+        return self._counts
+
+    def _why_wait(self, entry: SetEntry) -> str:
+        ctx, record = self._ctx, entry.record
+        if record.primary and ctx.liveness.life(record.primary) is BrokerLife.AWAITED:
+            return f"{record.primary} has not been heard of yet"
+        changed_s = self._records.changed_s.get(entry.name, -ORDER_LIMIT_S)
+        if ctx.now_s - changed_s < ORDER_LIMIT_S and ctx.liveness.is_alive(record.primary):
+            return f"{record.primary} begins generation {record.generation}"
+        pending = ctx.orders.pending(entry.name, OrderKind.PROMOTE, ctx.now_s)
+        if pending is not None and ctx.liveness.is_alive(pending.broker):
+            return f"{pending.broker} is told to lead"
+        if ctx.now_s < self._retry_s.get(entry.name, 0.0):
+            return self.problems.get(entry.name, "")
+        return ""
+
+    def _why_not_first(self, entry: SetEntry) -> str:
+        """All must be there and empty, or it is not known whether one has data."""
+        for name in entry.replicas:
+            replica = self._ctx.reports.replica(name, entry.name) if self._ctx.liveness.is_alive(name) else None
+            if replica is None or replica.state not in MAY_LEAD:
+                return f"it is new, and {name} does not host it yet"
+        return ""
+
+    def _candidates(self, entry: SetEntry) -> list[str]:
+        ctx, record = self._ctx, entry.record
+        found = []
+        for name in record.members if record.generation else entry.replicas:
+            replica = ctx.reports.replica(name, entry.name) if ctx.liveness.is_alive(name) else None
+            may_lead = replica is not None and replica.state in MAY_LEAD and name in entry.replicas
+            is_whole = replica is not None and (replica.generation > 0 or record.claimed or not record.generation)
+            if may_lead and is_whole:
+                found.append(name)
+        return found
+
+    def _rank(self, entry: SetEntry, name: str) -> tuple[object, ...]:
+        replica = self._ctx.reports.replica(name, entry.name)
+        generation, lsn = (0, 0) if replica is None else (replica.generation, replica.lsn)
+        broker = self._ctx.draft.brokers.get(name)
+        should_not = name in entry.leaving or (broker is not None and broker.draining)
+        return -generation, -lsn, should_not, name != entry.preferred, self._counted()[name], name
+
+    def _why_nobody(self, entry: SetEntry) -> str:
+        record = entry.record
+        missing = [name for name in record.members if not self._ctx.liveness.is_alive(name)]
+        others = [name for name in record.members if name not in missing]
+        unready = f"; {', '.join(others)} cannot lead now" if others else ""
+        return f"in sync were {', '.join(record.members)}: start {', '.join(missing) or 'nobody'}{unready}"
+
+    def _put_back(self, entry: SetEntry) -> None:
+        """Who is in the record has its data still, and answers no longer because it is out of the list."""
+        alive = [name for name in self._ctx.draft.brokers if self._ctx.liveness.is_alive(name)]
+        lacking = [name for name in entry.record.members if name not in entry.replicas and name in alive]
+        if lacking:
+            replicas = (*entry.replicas, *lacking)
+            self._ctx.place(entry._replace(replicas=replicas, leaving=(*entry.leaving, *lacking)))
+
+    def _drop_lost(self, entry: SetEntry) -> None:
+        """A primary that has just begun waits for all that were in sync; who is lost holds up every confirmation."""
+        ctx, record = self._ctx, entry.record
+        for name in record.members:
+            key = (entry.name, record.generation, name)
+            is_lost = name != record.primary and ctx.liveness.life(name) is BrokerLife.LOST
+            if not is_lost or key in self._dropped:
+                continue
+            if ctx.orders.pending(entry.name, OrderKind.DROP, ctx.now_s, name) is None:
+                ctx.order(record.primary, entry.name, OrderKind.DROP, name, f"{name} has failed")
+
+    # --- what comes of orders
+
+    def answered(self, order: GiveOrder, done: bool, text: str) -> None:
+        """What the member said."""
+        name = order.set
+        entry = self._ctx.draft.sets.get(name)
+        if entry is None:
+            return
+        if order.kind is OrderKind.DROP and done:
+            self._dropped.add((name, entry.record.generation, order.to))
+        elif order.kind is OrderKind.PROMOTE and not done and not self.leads(entry):
+            self._refused.setdefault(name, {})[order.broker] = text
+            if self._noted.get((name, order.broker)) != text:  # it is asked again and again
+                self._noted[name, order.broker] = text
+                self._ctx.note("warning", f"set {name}: {order.broker} does not lead: {text}")
+        self._ctx.dirty.add(name)

@@ -1,0 +1,330 @@
+"""What operators ask of the controller: each request is refused with a sentence that says what to do, or done.
+
+Who is refused changes nothing. What takes long is answered once it is decided, and `ShowCluster` tells how far it is;
+a transfer and a rebalancing are answered when they end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from qpid_ha_broker.cluster.context import ControllerContext
+from qpid_ha_broker.cluster.keeper import ReplicaKeeper
+from qpid_ha_broker.cluster.leadership import Leadership
+from qpid_ha_broker.cluster.map import SetEntry
+from qpid_ha_broker.cluster.messages import (
+    AddReplica,
+    AnswerRequest,
+    ClusterRequest,
+    CreateSet,
+    DeleteQueue,
+    DeleteSet,
+    DrainBroker,
+    FailBroker,
+    ForgetBroker,
+    PlanReplicas,
+    Rebalance,
+    RemoveReplica,
+    RequestReceived,
+    SetPolicies,
+    SettleQueue,
+    ShowCluster,
+    TransferPrimary,
+    TrimReplicas,
+    UndrainBroker,
+)
+from qpid_ha_broker.cluster.moves import Moves
+from qpid_ha_broker.cluster.overview import ClusterOverview
+from qpid_ha_broker.cluster.queue_placement import ClusterRefusal, QueueDirectory
+from qpid_ha_broker.events import types as ev
+
+MOST_REPLICAS = 100
+
+
+class Operators:
+    """The promise: a request that is refused changes nothing, and every request is answered once."""
+
+    def __init__(
+        self,
+        ctx: ControllerContext,
+        leadership: Leadership,
+        moves: Moves,
+        keeper: ReplicaKeeper,
+        queues: QueueDirectory,
+        lose: Callable[[str, str], None],
+    ) -> None:
+        self._ctx, self._leadership, self._moves, self._keeper, self._queues = ctx, leadership, moves, keeper, queues
+        self._lose = lose
+        self._overview = ClusterOverview(ctx, leadership, moves, keeper)
+        self._do: Final[dict[type[ClusterRequest], Callable[[int, Any], None]]] = {
+            CreateSet: self._create_set,
+            DeleteSet: self._delete_set,
+            TransferPrimary: self._transfer,
+            AddReplica: self._add_replica,
+            RemoveReplica: self._remove_replica,
+            DrainBroker: self._drain,
+            UndrainBroker: self._undrain,
+            FailBroker: self._fail,
+            ForgetBroker: self._forget,
+            SetPolicies: self._set_policies,
+            Rebalance: self._rebalance,
+            PlanReplicas: self._plan,
+            TrimReplicas: self._trim,
+            SettleQueue: self._settle_queue,
+            DeleteQueue: self._queues.delete,
+            ShowCluster: self._show,
+        }
+
+    def requested(self, asked: RequestReceived) -> None:
+        """Do it, or say why not."""
+        try:
+            self._do[type(asked.request)](asked.number, asked.request)
+        except ClusterRefusal as refused:
+            self._ctx.answer(AnswerRequest(asked.number, False, str(refused)))
+
+    def _done(self, number: int, text: str, **result: object) -> None:
+        self._ctx.answer(AnswerRequest(number, True, text, result))
+
+    # --- the beginning of a cluster of many sets
+
+    def _have_map(self) -> None:
+        """Have the brokers in the map: from now on the cluster may have more than one set. Raises ClusterRefusal."""
+        ctx = self._ctx
+        if ctx.draft.brokers:
+            return
+        unknown = sorted(ctx.reports.backups_of_default() - ctx.reports.brokers.keys())
+        if unknown:
+            raise ClusterRefusal(
+                f"{', '.join(unknown)} has a replica of `default` and does not report to the controller: it runs a"
+                " release that knows no resource sets, so upgrade it first; or it was started just now, so try again"
+            )
+        for name, reported in sorted(ctx.reports.brokers.items()):
+            _, uuid, _, address, clients_url, zone, version = reported.identity
+            ctx.write(ev.BrokerRegistered(name, uuid, address, clients_url, zone, version))
+            ctx.write(ev.BrokerChanged(name, True, False, ctx.wall_ms))
+
+    def _entry(self, name: str) -> SetEntry:
+        entry = self._ctx.draft.sets.get(name)
+        if entry is None:
+            others = ", ".join(sorted(self._ctx.draft.sets)[:10]) or "none but `default`, which is driven from outside"
+            raise ClusterRefusal(f"there is no resource set {name}; there are {others}")
+        return entry
+
+    def _check_broker(self, name: str) -> None:
+        brokers = self._ctx.draft.brokers
+        if not brokers:
+            raise ClusterRefusal("the cluster has one resource set, `default`: the map has no brokers yet")
+        if name not in brokers:
+            raise ClusterRefusal(f"there is no broker {name}; there are {', '.join(sorted(brokers))}")
+
+    # --- sets
+
+    def _create_set(self, number: int, asked: CreateSet) -> None:
+        self._have_map()
+        entry = SetEntry(asked.name, asked.replicas, (), asked.preferred, asked.min_replicas, asked.min_in_sync)
+        try:
+            self._queues.make(entry)
+        except ClusterRefusal:
+            self._ctx.take_back()
+            raise
+        replicas = self._ctx.draft.sets[asked.name].replicas
+        self._done(number, f"set {asked.name} gets replicas on {', '.join(replicas)}", replicas=list(replicas))
+
+    def _delete_set(self, number: int, asked: DeleteSet) -> None:
+        self._entry(asked.name)
+        queues = sorted(self._ctx.map.queues_of(asked.name))
+        if queues:
+            raise ClusterRefusal(
+                f"set {asked.name} has {len(queues)} queues ({', '.join(queues[:3])}...): delete them first"
+            )
+        self._ctx.write(ev.SetDeleted(asked.name))
+        self._leadership.forget_set(asked.name)
+        self._keeper.forget_set(asked.name)
+        self._ctx.dirty.add(asked.name)
+        self._done(number, f"set {asked.name} is deleted")
+
+    def _transfer(self, number: int, asked: TransferPrimary) -> None:
+        entry = self._entry(asked.set)
+        primary = entry.record.primary
+        if asked.to:
+            self._check_broker(asked.to)
+        if not self._leadership.leads(entry):
+            raise ClusterRefusal(f"{asked.set} has no primary now: {self._leadership.problems.get(asked.set, '')}")
+        ready = self._moves.targets(entry)
+        if asked.to != primary and (asked.to not in ready if asked.to else not ready):
+            who = f"{asked.to} has no replica of {asked.set} that is ready" if asked.to else "no other replica is ready"
+            raise ClusterRefusal(f"{who}; ready are: {', '.join(ready) or 'none'}")
+        if asked.to == primary:
+            self._done(number, f"{primary} leads {asked.set} already")
+        else:
+            problem = self._moves.begin(asked.set, asked.to, "a transfer by an operator", number)
+            if problem:
+                raise ClusterRefusal(problem)
+        if asked.to and asked.prefer:
+            self._ctx.place(entry._replace(preferred=asked.to))
+
+    def _add_replica(self, number: int, asked: AddReplica) -> None:
+        entry = self._entry(asked.set)
+        broker = asked.broker or next(iter(self._keeper.choose(entry, 1)), "")
+        if not broker:
+            raise ClusterRefusal(
+                f"each open broker has a replica of {asked.set}; there are {len(self._ctx.draft.brokers)}"
+            )
+        self._queues.check_open(broker)
+        if broker in entry.staying:
+            raise ClusterRefusal(f"{broker} has a replica of {asked.set} already")
+        replicas = tuple(dict.fromkeys([*entry.replicas, broker]))
+        leaving = tuple(name for name in entry.leaving if name != broker)
+        self._ctx.place(entry._replace(replicas=replicas, leaving=leaving))
+        self._done(number, f"{broker} gets a replica of {asked.set}", broker=broker)
+
+    def _remove_replica(self, number: int, asked: RemoveReplica) -> None:
+        entry = self._entry(asked.set)
+        name = asked.broker
+        if name not in entry.replicas:
+            raise ClusterRefusal(f"{name} has no replica of {asked.set}: {', '.join(entry.replicas)} have")
+        rest = [each for each in entry.staying if each != name and self._ctx.is_up(each)]
+        in_sync = [each for each in rest if each in entry.record.members]
+        wanted = self._keeper.wanted(entry)
+        if len(rest) < wanted.number and not asked.force:
+            raise ClusterRefusal(
+                f"{asked.set} wants {wanted.number} replicas ({wanted.why}), and {len(rest)} would be left: add one"
+                " first, or use --force"
+            )
+        if not in_sync or (asked.force and len(rest) < wanted.number and name == entry.record.primary):
+            raise ClusterRefusal(f"{name} leads {asked.set}, or nobody else is in sync: transfer it first")
+        if len(rest) < wanted.number:
+            replicas = tuple(each for each in entry.replicas if each != name)
+            placed = entry._replace(replicas=replicas, leaving=tuple(each for each in entry.leaving if each != name))
+        else:
+            placed = entry._replace(leaving=tuple(dict.fromkeys([*entry.leaving, name])))
+        self._ctx.place(placed)
+        self._keeper.trigger([asked.set])
+        self._done(number, f"the replica of {asked.set} on {name} goes once {', '.join(rest)} are enough")
+
+    # --- brokers
+
+    def _sets_on(self, broker: str) -> list[SetEntry]:
+        return [entry for entry in self._ctx.draft.sets.values() if broker in entry.replicas]
+
+    def _drain(self, number: int, asked: DrainBroker) -> None:
+        name, ctx = asked.broker, self._ctx
+        self._check_broker(name)
+        others = [each for each in ctx.draft.brokers.values() if each.name != name and not each.draining]
+        ready = sum(ctx.is_up(each.name) for each in others)
+        sets = self._sets_on(name)
+        few = {entry.name: self._keeper.wanted(entry).number for entry in sets}
+        few = {each: count for each, count in few.items() if count > ready}
+        if few and (not asked.force or not ready):
+            which = ", ".join(f"{each} wants {count}" for each, count in list(few.items())[:5])
+            raise ClusterRefusal(
+                f"without {name} {ready} brokers are open, too few for {len(few)} sets ({which}): start or undrain"
+                f" {max(few.values()) - ready} more{'' if not ready else ', or use --force'}"
+            )
+        entry = ctx.draft.brokers[name]
+        if not entry.draining:
+            ctx.write(ev.BrokerChanged(name, entry.up, True, entry.since_ms))
+        self._keeper.trigger([each.name for each in sets])
+        primaries = sum(each.record.primary == name for each in sets)
+        text = f"{name} is drained: {primaries} primaries move, {len(sets)} replicas are replaced"
+        self._done(number, text, primaries=primaries, replicas=len(sets))
+
+    def _undrain(self, number: int, asked: UndrainBroker) -> None:
+        name, ctx = asked.broker, self._ctx
+        self._check_broker(name)
+        entry = ctx.draft.brokers[name]
+        if entry.draining:
+            ctx.write(ev.BrokerChanged(name, entry.up, False, entry.since_ms))
+        for placed in self._sets_on(name):
+            ctx.place(placed._replace(leaving=tuple(each for each in placed.leaving if each != name)))
+        self._keeper.trigger()
+        self._done(number, f"{name} may have replicas again")
+
+    def _fail(self, number: int, asked: FailBroker) -> None:
+        self._check_broker(asked.broker)
+        if asked.broker == self._ctx.name:
+            raise ClusterRefusal(f"{asked.broker} is the controller, and answers this")
+        if self._ctx.liveness.lost_since_s(asked.broker) is None:
+            self._ctx.liveness.fail(asked.broker, self._ctx.now_s)
+            self._lose(asked.broker, "somebody said so")
+        self._done(number, f"{asked.broker} counts as failed until it reports again")
+
+    def _forget(self, number: int, asked: ForgetBroker) -> None:
+        name, ctx = asked.broker, self._ctx
+        self._check_broker(name)
+        if ctx.is_up(name):
+            raise ClusterRefusal(f"{name} is up: drain it, and stop it first")
+        sets = self._sets_on(name)
+        for entry in sets:
+            others = [each for each in entry.record.members if each != name and ctx.is_up(each)]
+            if (entry.record.generation and not others) or entry.replicas == (name,):
+                raise ClusterRefusal(
+                    f"nobody else who is up holds all of {entry.name}: bring {name} back, or one of"
+                    f" {', '.join(each for each in entry.record.members if each != name) or 'nobody'}"
+                )
+        for entry in sets:
+            replicas = tuple(each for each in entry.replicas if each != name)
+            ctx.place(entry._replace(replicas=replicas, leaving=tuple(each for each in entry.leaving if each != name)))
+        for entry in [each for each in ctx.draft.sets.values() if each.preferred == name]:
+            ctx.place(entry._replace(preferred=""))
+        ctx.write(ev.BrokerRemoved(name))
+        ctx.reports.forget(name)
+        ctx.liveness.forget(name)
+        self._keeper.trigger([entry.name for entry in sets])
+        self._done(number, f"{name} is of the cluster no more; {len(sets)} replicas are made up for")
+
+    # --- replicas and balance
+
+    def _set_policies(self, number: int, asked: SetPolicies) -> None:
+        for pattern, count in asked.policies:
+            if not pattern or not 1 <= count <= MOST_REPLICAS:
+                raise ClusterRefusal(
+                    f"{pattern!r:.80}: {count} is no policy; a pattern, and 1 to {MOST_REPLICAS} replicas"
+                )
+        patterns = [pattern for pattern, _ in asked.policies]
+        twice = next((pattern for pattern in patterns if patterns.count(pattern) > 1), None)
+        if twice is not None:
+            raise ClusterRefusal(f"there are two policies for {twice}: leave one of them out")
+        self._have_map()
+        self._ctx.write(ev.ReplicaPoliciesChanged(tuple(patterns), tuple(count for _, count in asked.policies)))
+        self._keeper.trigger()
+        self._done(number, f"{len(patterns)} policies")
+
+    def _rebalance(self, number: int, asked: Rebalance) -> None:
+        if asked.plan_only:
+            moves = [move._asdict() for move in self._moves.plan()]
+            self._done(number, f"{len(moves)} primaries would move", moves=moves)
+            return
+        self._keeper.close_ring(list(self._ctx.draft.sets))
+        problem = self._moves.balance(number)
+        if problem:
+            raise ClusterRefusal(problem)
+
+    def _names(self, name: str) -> list[str]:
+        return [self._entry(name).name] if name else sorted(self._ctx.draft.sets)
+
+    def _plan(self, number: int, asked: PlanReplicas) -> None:
+        actions = [action._asdict() for action in self._keeper.plan(self._names(asked.set))]
+        self._done(number, f"{len(actions)} things to do", actions=actions)
+
+    def _trim(self, number: int, asked: TrimReplicas) -> None:
+        trimmed = self._keeper.trim(self._names(asked.set))
+        text = "; ".join(f"{name}: {', '.join(brokers)}" for name, brokers in trimmed.items())
+        result = {name: list(brokers) for name, brokers in trimmed.items()}
+        self._done(number, f"to leave: {text}" if text else "no set has more replicas than it wants", trimmed=result)
+
+    # --- queues, and what there is
+
+    def _settle_queue(self, number: int, asked: SettleQueue) -> None:
+        if asked.set or asked.primary or asked.min_replicas or asked.spread:
+            self._have_map()
+        try:
+            self._queues.settle(number, asked)
+        except ClusterRefusal:
+            self._ctx.take_back()
+            raise
+
+    def _show(self, number: int, asked: ShowCluster) -> None:
+        brokers, sets = self._ctx.draft.brokers, self._ctx.draft.sets
+        self._done(number, f"{len(brokers)} brokers, {len(sets)} sets besides `default`", **self._overview.shown())

@@ -1,0 +1,84 @@
+"""What there is, for people and programs: the map, what brokers say of it, and what is missing."""
+
+from __future__ import annotations
+
+from qpid_ha_broker.cluster.context import ControllerContext
+from qpid_ha_broker.cluster.keeper import ReplicaKeeper
+from qpid_ha_broker.cluster.leadership import Leadership
+from qpid_ha_broker.cluster.map import BrokerEntry, SetEntry
+from qpid_ha_broker.cluster.moves import Moves
+
+
+class ClusterOverview:
+    """Tells, and changes nothing."""
+
+    def __init__(self, ctx: ControllerContext, leadership: Leadership, moves: Moves, keeper: ReplicaKeeper) -> None:
+        self._ctx, self._leadership, self._moves, self._keeper = ctx, leadership, moves, keeper
+
+    def shown(self) -> dict[str, object]:
+        """All of it, as JSON can carry it."""
+        draft = self._ctx.draft
+        return {
+            "controller": self._ctx.name,
+            "brokers": [self._broker(broker) for _, broker in sorted(draft.brokers.items())],
+            "sets": [self._set(entry) for _, entry in sorted(draft.sets.items())],
+            "policies": [list(policy) for policy in draft.policies],
+            "balancing": len(self._moves.balancing),
+        }
+
+    def why_not_to_stop(self, name: str) -> list[str]:
+        """What a broker still has; empty: it is safe to stop it."""
+        sets = self._ctx.draft.sets.values()
+        primaries = [entry.name for entry in sets if entry.record.primary == name]
+        replicas = [entry.name for entry in sets if name in entry.replicas]
+        reasons = []
+        if primaries:
+            reasons.append(f"it leads {len(primaries)} sets: {', '.join(primaries[:3])}")
+        if replicas:
+            reasons.append(f"it has {len(replicas)} replicas: {', '.join(replicas[:3])}")
+        if name == self._ctx.name:
+            reasons.append("it leads `default`: have another broker lead that (`qpid-ha switchover`)")
+        return reasons
+
+    def _broker(self, broker: BrokerEntry) -> dict[str, object]:
+        ctx, name = self._ctx, broker.name
+        sets = ctx.draft.sets.values()
+        reported = ctx.reports.brokers.get(name)
+        reasons = self.why_not_to_stop(name) if broker.draining else []
+        return {
+            **broker._asdict(),
+            "up": ctx.is_up(name),
+            "primaries": sum(entry.record.primary == name for entry in sets),
+            "replicas": sum(name in entry.replicas for entry in sets),
+            "room_bytes": 0 if reported is None else reported.room_bytes,
+            "safe_to_stop": broker.draining and not reasons,
+            "why_not_to_stop": reasons,
+        }
+
+    def _set(self, entry: SetEntry) -> dict[str, object]:
+        ctx, record = self._ctx, entry.record
+        wanted = self._keeper.wanted(entry)
+        leading = ctx.reports.leads(record.primary, entry.name, record.generation)
+        states = {}
+        for name in entry.replicas:
+            replica = ctx.reports.replica(name, entry.name)
+            states[name] = "away" if not ctx.is_up(name) else "" if replica is None else replica.state
+        move = self._moves.under_way.get(entry.name)
+        return {
+            "name": entry.name,
+            "primary": record.primary if leading is not None else "",
+            "generation": record.generation,
+            "in_sync": list(record.members),
+            "replicas": states,
+            "leaving": list(entry.leaving),
+            "extras": list(self._keeper.extras(entry)),
+            "preferred": entry.preferred,
+            "wanted": wanted.number,
+            "why": wanted.why,
+            "min_in_sync": entry.min_in_sync,
+            "queues": len(ctx.map.queues_of(entry.name)),
+            "phase": "" if leading is None else leading.phase,
+            "lags": {} if leading is None else {backup.name: backup.lag for backup in leading.backups},
+            "problem": self._leadership.problems.get(entry.name, "" if leading is None else leading.problem),
+            "moving_to": "" if move is None else move.to or "the best",
+        }

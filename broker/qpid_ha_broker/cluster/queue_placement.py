@@ -1,0 +1,162 @@
+"""Which set a queue belongs to, as clients declare and delete queues, and as their sets' primaries report.
+
+The directory has an entry before the set has the queue, and until the set's primary says that it has deleted it: so
+there is no queue without an entry, whoever dies in between.
+"""
+
+from __future__ import annotations
+
+from qpid_ha_broker.cluster.context import ControllerContext
+from qpid_ha_broker.cluster.keeper import ReplicaKeeper
+from qpid_ha_broker.cluster.map import SetEntry
+from qpid_ha_broker.cluster.messages import AnswerRequest, BrokerReport, DeleteQueue, SettleQueue
+from qpid_ha_broker.cluster.reports import DEFAULT
+from qpid_ha_broker.events import types as ev
+
+
+class ClusterRefusal(Exception):
+    """What was asked for cannot be done; the text says why, and what to do."""
+
+
+class QueueDirectory:
+    """Decides where queues are, and makes the sets that this takes."""
+
+    def __init__(self, ctx: ControllerContext, keeper: ReplicaKeeper) -> None:
+        self._ctx, self._keeper = ctx, keeper
+        self._complained: set[str] = set()
+
+    def settle(self, number: int, asked: SettleQueue) -> None:
+        """Say which set it belongs to. Raises ClusterRefusal."""
+        there = self._ctx.map.queues.get(asked.name)
+        if there is not None and there.deleting:
+            raise ClusterRefusal(f"queue {asked.name} is being deleted: try again")
+        name = self._set_for(asked) if there is None else there.set
+        if there is None and name != DEFAULT:
+            self._ctx.write(ev.QueuePlaced(asked.name, name, asked.arguments, False))
+        self._ctx.answer(AnswerRequest(number, True, f"queue {asked.name} is in {name}", {"set": name}))
+
+    def delete(self, number: int, asked: DeleteQueue) -> None:
+        """Have its set delete it. Raises ClusterRefusal."""
+        there = self._ctx.map.queues.get(asked.name)
+        if there is None:
+            raise ClusterRefusal(f"there is no queue {asked.name} in the directory")
+        if not there.deleting:
+            self._ctx.write(ev.QueuePlaced(there.name, there.set, there.arguments, True))
+        text = f"queue {asked.name} is being deleted from {there.set}"
+        self._ctx.answer(AnswerRequest(number, True, text, {"set": there.set, "id": there.id}))
+
+    def reported(self, report: BrokerReport) -> None:
+        """What a primary says of queues. Of who does not lead the set, nothing counts."""
+        ctx, broker = self._ctx, report.broker.name
+        for queue_id in dict.fromkeys(report.deleted_queues):
+            queue = ctx.map.queues_by_id.get(queue_id)
+            if queue is not None and ctx.draft.sets[queue.set].record.primary == broker:
+                ctx.write(ev.QueueRemoved(queue_id))
+        placed: set[str] = set()
+        for found in report.unplaced_queues:
+            entry = ctx.draft.sets.get(found.set)
+            there = ctx.map.queues.get(found.name)
+            if entry is None or entry.record.primary != broker or found.name in placed:
+                continue
+            if there is None:
+                placed.add(found.name)
+                ctx.write(ev.QueuePlaced(found.name, found.set, found.arguments, False))
+                ctx.note(
+                    "warning", f"set {found.set} has a queue {found.name} that the directory has lost: it has it now"
+                )
+            elif there.set != found.set and found.name not in self._complained:
+                self._complained.add(found.name)
+                ctx.note("error", f"set {found.set} has a queue {found.name}, which the directory has in {there.set}")
+
+    def _set_for(self, asked: SettleQueue) -> str:
+        if asked.set == DEFAULT:
+            return DEFAULT
+        if asked.set:
+            if asked.set not in self._ctx.draft.sets:
+                raise ClusterRefusal(f"there is no resource set {asked.set}: `qpid-ha set create {asked.set}` makes it")
+            return asked.set
+        if asked.primary:
+            return self._of_broker(asked.primary)
+        if asked.min_replicas:
+            return self._with_replicas(asked.min_replicas)
+        return self._of_shards(asked.spread) if asked.spread else DEFAULT
+
+    def _of_broker(self, broker: str) -> str:
+        sets = self._ctx.draft.sets
+        theirs = [name for name, entry in sets.items() if entry.preferred == broker]
+        if theirs:
+            return self._emptiest(theirs)
+        if broker not in self._ctx.draft.brokers:
+            raise ClusterRefusal(f"there is no broker {broker}; there are {', '.join(sorted(self._ctx.draft.brokers))}")
+        return self.make(SetEntry(self._free_name(broker), (), preferred=broker))
+
+    def _with_replicas(self, count: int) -> str:
+        sets = self._ctx.draft.sets
+        wanted = {name: self._keeper.wanted(entry).number for name, entry in sets.items()}
+        fitting = [name for name in sets if wanted[name] >= count]
+        least = min((wanted[name] for name in fitting), default=0)
+        fitting = [name for name in fitting if wanted[name] == least]
+        return self._emptiest(fitting) if fitting else self.make(SetEntry(f"replicas-{count}", (), min_replicas=count))
+
+    def _of_shards(self, count: int) -> str:
+        names = [f"shard-{number}" for number in range(1, count + 1)]
+        for name in names:
+            if name not in self._ctx.draft.sets:
+                self.make(SetEntry(name, (), preferred=self._least_preferred()))
+        return self._emptiest(names)
+
+    def _least_preferred(self) -> str:
+        """The open broker at which the fewest sets should have their primary."""
+        ctx = self._ctx
+        counts = {name: 0 for name, broker in ctx.draft.brokers.items() if ctx.is_up(name) and not broker.draining}
+        for entry in ctx.draft.sets.values():
+            if entry.preferred in counts:
+                counts[entry.preferred] += 1
+        return min(counts, key=lambda name: (counts[name], name), default="")
+
+    def _emptiest(self, names: list[str]) -> str:
+        return min(names, key=lambda name: (len(self._ctx.map.queues_of(name)), names.index(name)))
+
+    def _free_name(self, name: str) -> str:
+        sets = self._ctx.draft.sets
+        candidates = (name, *(f"{name}-{number}" for number in range(2, len(sets) + 3)))
+        return next(each for each in candidates if each not in sets and each != DEFAULT)
+
+    def make(self, entry: SetEntry) -> str:
+        """Make a set, with replicas where it has none yet. Raises ClusterRefusal."""
+        ctx, name = self._ctx, entry.name
+        brokers = ctx.draft.brokers
+        if name == DEFAULT or name in ctx.draft.sets:
+            raise ClusterRefusal(f"there is a resource set {name} already")
+        if not name or len(name.encode()) > 64:
+            raise ClusterRefusal("the name of a resource set has 1 to 64 bytes")
+        for broker in dict.fromkeys([*entry.replicas, *([entry.preferred] if entry.preferred else [])]):
+            self.check_open(broker)
+        if entry.replicas and entry.preferred and entry.preferred not in entry.replicas:
+            raise ClusterRefusal(f"{entry.preferred} should lead {name}, and is to have no replica of it")
+        if len(set(entry.replicas)) != len(entry.replicas):
+            raise ClusterRefusal(f"a broker has at most one replica of {name}")
+        most = max(entry.min_replicas, entry.min_in_sync)
+        if most > len(brokers):
+            raise ClusterRefusal(f"{name} wants {most} replicas, and there are {len(brokers)} brokers")
+        if not entry.replicas:
+            first = (entry.preferred,) if entry.preferred else ()
+            wanted = self._keeper.wanted(entry).number
+            entry = entry._replace(replicas=first)
+            entry = entry._replace(replicas=(*first, *self._keeper.choose(entry, wanted - len(first))))
+        if not entry.replicas:
+            raise ClusterRefusal(f"no broker is open for a replica of {name}")
+        ctx.place(entry)
+        self._keeper.trigger([name])
+        return name
+
+    def check_open(self, broker: str) -> None:
+        """Whether it can have another replica. Raises ClusterRefusal."""
+        there = self._ctx.draft.brokers.get(broker)
+        if there is None:
+            brokers = ", ".join(sorted(self._ctx.draft.brokers))
+            raise ClusterRefusal(f"there is no broker {broker} that knows resource sets; there are {brokers}")
+        if there.draining:
+            raise ClusterRefusal(f"{broker} is being drained: `qpid-ha undrain {broker}` lets it have replicas again")
+        if not self._ctx.is_up(broker):
+            raise ClusterRefusal(f"{broker} is away: start it, or choose another one")

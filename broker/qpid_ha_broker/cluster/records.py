@@ -1,0 +1,55 @@
+"""The controller as coordinator of all sets but `default`: their records are events, replaced by compare-and-set.
+
+What happens to a request, the first that applies:
+
+| request | answer | why |
+| --- | --- | --- |
+| the set is unknown | nobody knows | it was deleted, or the asker's map is ahead of this controller's |
+| it reads | what the map has | it is answered once that is committed |
+| the map has what is wanted | written | the answer to the first try was lost |
+| the map has something else than expected | what it has | somebody was faster |
+| the asker has no replica | what the map has | it was removed, and must not lead, nor decide who is in sync |
+| else | written, once that is committed | |
+"""
+
+from __future__ import annotations
+
+from qpid_ha_broker.cluster.context import ControllerContext
+from qpid_ha_broker.cluster.messages import AnswerRecord, RecordRequested
+
+
+class SetRecords:
+    """The promise: a record changes by compare-and-set only, and what was answered is committed."""
+
+    def __init__(self, ctx: ControllerContext) -> None:
+        self._ctx = ctx
+        self.changed_s: dict[str, float] = {}
+        """When the primary of a set changed under this controller."""
+
+    def began(self) -> None:
+        """A new controller."""
+        self.changed_s.clear()
+
+    def requested(self, asked: RecordRequested) -> None:
+        """By the table above."""
+        broker, number, name, expected, wanted = asked
+        entry = self._ctx.draft.sets.get(name)
+        if entry is None:
+            self._ctx.answer(AnswerRecord(broker, number, False, None, f"there is no resource set {name}"))
+            return
+        record = entry.record if entry.record.name else entry.record._replace(name=name)
+        if wanted is None or expected is None:
+            self._ctx.answer(AnswerRecord(broker, number, False, record))
+        elif record == wanted:
+            self._ctx.answer(AnswerRecord(broker, number, True, wanted))
+        elif record != expected:
+            self._ctx.answer(AnswerRecord(broker, number, False, record))
+        elif broker not in entry.replicas:
+            text = f"{broker} has no replica of {name} any more"
+            self._ctx.answer(AnswerRecord(broker, number, False, record, text))
+        else:
+            self._ctx.write(wanted)
+            self._ctx.dirty.add(name)
+            if (wanted.generation, wanted.primary) != (record.generation, record.primary):
+                self.changed_s[name] = self._ctx.now_s
+            self._ctx.answer(AnswerRecord(broker, number, True, wanted))

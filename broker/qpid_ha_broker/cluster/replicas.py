@@ -1,0 +1,247 @@
+"""How many replicas each resource set wants, which ones it has, and what is to be done about the difference. Pure.
+
+Source: seed 003, continuously maintained minimum replica count. Never below, above is fine.
+
+What follows from a check of one set (`check`); all that apply, in this order:
+
+| what is | what is done | why |
+| --- | --- | --- |
+| too few count, and one that leaves is on an open broker | it stays | it has the data already |
+| too few count, and a broker is open that may take an addition | a replica is added there | the placement says where |
+| too few count, and all open brokers have their additions | wait | a failure does not start everything at once |
+| too few count, and no broker is open | say so | one that joins has it looked at again |
+| one is on a draining broker, or on one that is of the cluster no more | it is to leave | an operator said so |
+| one is on a broker that is away for too long, and enough are in sync | it is to leave | it was made up for |
+| one is to leave, another one leads, and the rest in sync is enough | it is removed | nothing that counts is lost |
+| more count than wanted | shown; with `auto_trim` the worst are to leave | what an operator adds stays |
+
+A replica *counts* unless it is to leave, its broker is draining, or is away for longer than the recovery interval. Of a
+set that nobody has led yet, a replica on a broker that is away does not count: there is nothing to come back for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from qpid_ha_broker.cluster.map import SetEntry
+from qpid_ha_broker.cluster.messages import ControllerSettings
+from qpid_ha_broker.cluster.placement import Placement, PlacementBroker, PlacementSet, rank
+
+
+class ReplicaStep(StrEnum):
+    """What is done about one replica."""
+
+    ADD = "add"
+    KEEP = "keep"
+    """It was to leave."""
+    LEAVE = "leave"
+    REMOVE = "remove"
+    WAIT = "wait"
+    """For additions that are under way."""
+    LACK = "lack"
+    """There is no broker for it."""
+    EXTRA = "extra"
+
+
+class ReplicaAction(NamedTuple):
+    """One line of a plan. `broker` is empty where there is none to be had."""
+
+    set: str
+    step: ReplicaStep
+    broker: str
+    why: str
+
+
+class WantedReplicas(NamedTuple):
+    """How many, and who says so."""
+
+    number: int
+    why: str
+
+
+class ReplicaDecision(NamedTuple):
+    """What `SetPlaced` should say of a set, and why."""
+
+    replicas: tuple[str, ...]
+    leaving: tuple[str, ...]
+    actions: tuple[ReplicaAction, ...]
+    counted: tuple[str, ...]
+    """The replicas that count."""
+    problem: str
+    """Of the placement."""
+
+
+def wanted_replicas(
+    entry: SetEntry, policies: tuple[tuple[str, int], ...], settings: ControllerSettings, brokers: int
+) -> WantedReplicas:
+    """The set's own number, else the first policy that matches, else the default; never more than there are brokers."""
+    matching = next((policy for policy in (*policies, *settings.policies) if fnmatchcase(entry.name, policy[0])), None)
+    if entry.min_replicas:
+        wanted = WantedReplicas(entry.min_replicas, "the set's own")
+    elif matching is not None:
+        wanted = WantedReplicas(matching[1], f"policy {matching[0]}")
+    else:
+        wanted = WantedReplicas(settings.min_replicas, "ha.min-replicas")
+    if wanted.number <= brokers:
+        return wanted
+    return WantedReplicas(max(brokers, 1), f"{wanted.why} says {wanted.number}, and there are {brokers} brokers")
+
+
+class _Check:
+    """A check as it goes on."""
+
+    def __init__(
+        self, entry: SetEntry, brokers: Mapping[str, PlacementBroker], wanted: int, settings: ControllerSettings
+    ) -> None:
+        self.is_led = False
+        """Only a primary can have it recorded that somebody is not in sync any more."""
+        self.entry, self.brokers, self.wanted, self.settings = entry, brokers, wanted, settings
+        self.replicas, self.leaving = list(entry.replicas), list(entry.leaving)
+        self.actions: list[ReplicaAction] = []
+        self.problem = ""
+
+    def act(self, step: ReplicaStep, broker: str, why: str) -> None:
+        self.actions.append(ReplicaAction(self.entry.name, step, broker, why))
+
+    def is_away(self, name: str) -> bool:
+        """For too long, or for ever."""
+        broker = self.brokers.get(name)
+        if broker is None:
+            return True
+        patience_s = self.settings.recovery_interval_s if self.entry.record.generation else 0.0
+        return not broker.up and broker.away_s >= patience_s
+
+    def is_draining(self, name: str) -> bool:
+        broker = self.brokers.get(name)
+        return broker is None or broker.draining
+
+    def counted(self) -> list[str]:
+        here = [name for name in self.replicas if name not in self.leaving]
+        return [name for name in here if not self.is_away(name) and not self.is_draining(name)]
+
+    def make_up(self, placement: Placement, size_bytes: int) -> None:
+        """Have enough that count."""
+        while len(self.counted()) < self.wanted:
+            back = next((name for name in self.leaving if name in self.brokers and self.brokers[name].is_open), None)
+            if back is not None:
+                self.leaving.remove(back)
+                self.act(ReplicaStep.KEEP, back, "it is needed again")
+            elif not self._add(placement, size_bytes):
+                return
+
+    def _add(self, placement: Placement, size_bytes: int) -> bool:
+        counted, record = self.counted(), self.entry.record
+        primary = self.entry.preferred or record.primary or (counted[0] if counted else "")
+        outside = {
+            name: broker for name, broker in self.brokers.items() if name in counted or name not in self.replicas
+        }
+        ranking = rank(placement, PlacementSet(self.entry.name, tuple(counted), primary, size_bytes), outside)
+        self.problem = self.problem or ranking.problem
+        shortage = f"{len(counted)} of {self.wanted} replicas count"
+        if not ranking.ranked:
+            self.act(ReplicaStep.LACK, "", f"{shortage}, and no other broker is open")
+            return False
+        most = self.settings.additions
+        chosen = next((each for each in ranking.ranked if self.brokers[each.broker].catching_up < most), None)
+        if chosen is None:
+            self.act(ReplicaStep.WAIT, "", f"{shortage}, and each open broker catches up with {most} already")
+            return False
+        self.replicas.append(chosen.broker)
+        self.act(ReplicaStep.ADD, chosen.broker, f"{shortage}; {chosen.why}")
+        return True
+
+    def send_away(self) -> None:
+        """Have those leave that are made up for, or shall not be there."""
+        for name in self.replicas:
+            if name in self.leaving:
+                continue
+            if self.is_draining(name):
+                known = "it is drained" if name in self.brokers else "it is of the cluster no more"
+                self._leave(name, known)
+            elif self.is_away(name) and self.is_led and len(self.in_sync_without(name)) >= self.wanted:
+                self._leave(name, f"it has been away for {self.brokers[name].away_s:.0f} s, and is made up for")
+
+    def in_sync_without(self, name: str) -> list[str]:
+        """The rest of the in-sync set: who is up and stays."""
+        staying = [each for each in self.entry.record.members if each in self.replicas and each not in self.leaving]
+        return [each for each in staying if each != name and each in self.brokers and self.brokers[each].up]
+
+    def _leave(self, name: str, why: str) -> None:
+        self.leaving.append(name)
+        self.act(ReplicaStep.LEAVE, name, why)
+
+    def trim(self) -> None:
+        """What is beyond the wanted number, worst first."""
+        extras = extra_replicas(self.entry, self.brokers, self.counted(), self.wanted)
+        for name in extras:
+            if self.settings.auto_trim:
+                self._leave(name, f"{self.wanted} are wanted, and ha.auto-trim is on")
+            else:
+                self.act(ReplicaStep.EXTRA, name, f"{self.wanted} are wanted")
+
+    def remove(self) -> None:
+        """Those that leave, once the rest is enough."""
+        record = self.entry.record
+        open_brokers = sum(not broker.draining for broker in self.brokers.values())
+        enough = max(1, min(self.wanted, open_brokers))
+        for name in list(self.leaving):
+            rest = self.in_sync_without(name)
+            if not record.generation and len(self.replicas) > 1 and name != record.primary:
+                why = "nobody has led the set yet"
+            elif self.is_led and name != record.primary and len(rest) >= enough:
+                why = f"in sync without it are {', '.join(rest)}"
+            else:
+                continue
+            self.replicas.remove(name)
+            self.leaving.remove(name)
+            self.act(ReplicaStep.REMOVE, name, why)
+
+
+def extra_replicas(
+    entry: SetEntry, brokers: Mapping[str, PlacementBroker], counted: list[str], wanted: int
+) -> tuple[str, ...]:
+    """Of those that count, the ones beyond the wanted number, worst first.
+
+    Neither who leads nor who should; first who is not in sync, then who shares its zone with most, then who has most
+    replicas.
+    """
+    record = entry.record
+    staying, extras = list(counted), []
+    while len(staying) > wanted:
+        zones = [brokers[name].zone for name in staying]
+
+        def badness(name: str, zones: list[str] = zones) -> tuple[object, ...]:
+            broker = brokers[name]
+            return name not in record.members, zones.count(broker.zone), broker.replicas, name
+
+        may_go = [name for name in staying if name not in (record.primary, entry.preferred)]
+        if not may_go:
+            break
+        worst = max(may_go, key=badness)
+        staying.remove(worst)
+        extras.append(worst)
+    return tuple(extras)
+
+
+def check(
+    entry: SetEntry,
+    brokers: Mapping[str, PlacementBroker],
+    wanted: int,
+    settings: ControllerSettings,
+    placement: Placement,
+    size_bytes: int = 0,
+    is_led: bool = True,
+) -> ReplicaDecision:
+    """What the table above comes to for one set."""
+    going = _Check(entry, brokers, wanted, settings)
+    going.is_led = is_led
+    going.make_up(placement, size_bytes)
+    going.send_away()
+    going.trim()
+    going.remove()
+    return ReplicaDecision(
+        tuple(going.replicas), tuple(going.leaving), tuple(going.actions), tuple(going.counted()), going.problem
+    )

@@ -1,0 +1,178 @@
+"""Clusters of many resource sets under seeded faults: whatever happens, each comes to rest as it should be.
+
+The checkers find what they are there for: bugs are planted in the controller, and seeds must find them soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from qpid_ha_broker.cluster import messages as ms
+from qpid_ha_broker.cluster.leadership import Leadership
+from qpid_ha_broker.cluster.liveness import Liveness
+from qpid_ha_broker.cluster.records import SetRecords
+from qpid_ha_broker.cluster.replicas import _Check
+from simulation.runs import jobs_of_a_test
+from simulation.sets_runs import SetsOutcome, run_many_sets, run_sets
+from simulation.sets_world import World
+
+CLUSTERS = 40
+
+
+def test_forty_clusters_of_many_sets_keep_their_promises() -> None:
+    outcomes = list(run_many_sets(range(CLUSTERS), jobs_of_a_test()))
+
+    assert {each.seed: each.problem for each in outcomes if each.problem} == {}
+    # A simulation in which nothing happens would pass as well.
+    assert sum(outcome.confirmed for outcome in outcomes) > 500 * CLUSTERS
+    assert sum(outcome.generations for outcome in outcomes) > 10 * CLUSTERS
+
+
+def test_a_seed_tells_the_same_story_twice() -> None:
+    assert run_sets(3) == run_sets(3)
+
+
+def found_by(monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int]) -> SetsOutcome:
+    """The first run in which a promise is broken with the planted bug, and is not without it."""
+    for seed in seeds:
+        outcome = run_sets(seed)
+        if outcome.problem:
+            monkeypatch.undo()
+            assert not outcome.problem.startswith("Traceback"), outcome.problem
+            assert run_sets(seed).problem == ""
+            return outcome
+    pytest.fail("no cluster has found it")
+
+
+def test_a_record_that_is_replaced_without_a_comparison_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    requested = SetRecords.requested
+
+    def believe(self: SetRecords, asked: ms.RecordRequested) -> None:
+        entry = self._ctx.draft.sets.get(asked.set)
+        if entry is not None and entry.record.name and asked.wanted is not None:
+            asked = asked._replace(expected=entry.record)
+        requested(self, asked)
+
+    monkeypatch.setattr(SetRecords, "requested", believe)
+
+    found_by(monkeypatch, range(20))
+
+
+def test_a_replica_that_goes_before_the_rest_is_in_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Check, "in_sync_without", lambda self, name: [each for each in self.replicas if each != name])
+
+    assert "loses" in found_by(monkeypatch, range(20)).problem
+
+
+def test_a_failover_to_somebody_who_is_not_in_sync_is_refused_for_ever_and_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Leadership, "_candidates", lambda self, entry: [entry.replicas[-1]])
+
+    assert "is led by []" in found_by(monkeypatch, range(20)).problem
+
+
+def test_a_lost_broker_that_nobody_misses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Liveness, "losses", lambda self, now_s, gone_after_s, failure_timeout_s: [])
+
+    found_by(monkeypatch, range(20))
+
+
+def many_sets(count: int) -> World:
+    """Three brokers, and so many sets whose primaries are spread over them."""
+    world = World(7, {"a": "", "b": "", "c": ""})
+    world.lead("a")
+    world.run(1.0)
+    for number in range(count):
+        world.ask(ms.CreateSet(f"set-{number}"))
+    world.run(5.0)
+    return world
+
+
+def led_by(world: World) -> dict[str, int]:
+    primaries = [entry.record.primary for entry in world.committed_map.sets.values()]
+    return {name: primaries.count(name) for name in world.brokers}
+
+
+def test_the_primaries_of_a_failed_broker_are_spread_over_the_others_at_once() -> None:
+    world = many_sets(12)
+    assert led_by(world) == {"a": 4, "b": 4, "c": 4}
+
+    world.kill("c")
+    world.run(1.0)
+
+    assert sorted(led_by(world).values()) == [0, 6, 6]
+
+
+def test_a_new_controller_goes_on_from_the_map_when_it_failed_together_with_primaries() -> None:
+    world = many_sets(12)
+
+    world.kill("a")
+    world.lead("b")
+    world.run(4.0)
+
+    assert led_by(world) == {"a": 0, "b": 6, "c": 6}
+    world.settle(60.0)
+
+
+def test_a_set_goes_on_where_only_the_controller_cannot_reach_its_primary() -> None:
+    world = World(7, {"a": "", "b": "", "c": "", "d": ""})
+    world.lead("a")
+    world.run(1.0)
+    world.ask(ms.CreateSet("set", ("b", "c", "d"), preferred="c"))
+    world.run(5.0)
+
+    world.cut.add(frozenset(("a", "c")))
+    world.run(1.0)
+    before = len(world.confirmed["set"])
+    world.run(10.0)
+
+    assert world.committed_map.sets["set"].record.primary == "c", "B and D answer that C leads"
+    assert len(world.confirmed["set"]) > before + 50
+    world.heal()
+    world.settle(60.0)
+
+
+def test_a_drained_broker_is_empty_when_it_is_said_to_be_safe_to_stop() -> None:
+    world = World(7, {"a": "", "b": "", "c": "", "d": ""})
+    world.lead("a")
+    world.run(1.0)
+    for number in range(8):
+        world.ask(ms.CreateSet(f"set-{number}"))
+    world.run(5.0)
+
+    assert world.asked(ms.DrainBroker("c")).done
+    world.run_until(lambda: any("c is drained" in note for note in world.notes), 120.0)
+
+    assert all("c" not in entry.replicas for entry in world.committed_map.sets.values())
+    assert world.asked(ms.UndrainBroker("c")).done
+    world.settle(200.0)
+
+
+def test_rebalancing_brings_primaries_back_one_at_a_time_and_then_has_nothing_to_do() -> None:
+    world = many_sets(12)
+    world.kill("c")
+    world.run(2.0)
+    world.start("c")
+    world.run(10.0)
+    assert led_by(world)["c"] == 0
+
+    answer = world.asked(ms.Rebalance(), 60.0)
+
+    assert answer.result == {"moved": 4}
+    assert led_by(world) == {"a": 4, "b": 4, "c": 4}
+    assert world.asked(ms.Rebalance(plan_only=True)).result == {"moves": []}
+
+
+def test_a_transfer_is_answered_when_the_other_one_leads() -> None:
+    world = many_sets(1)
+    primary = world.committed_map.sets["set-0"].record.primary
+    to = next(name for name in world.brokers if name != primary)
+
+    answer = world.asked(ms.TransferPrimary("set-0", to))
+
+    assert answer.done
+    entry = world.committed_map.sets["set-0"]
+    assert (entry.record.primary, entry.preferred, entry.record.generation) == (to, to, 2)

@@ -1,0 +1,378 @@
+"""What the controller answers to what it cannot do, where replicas go, and who counts as failed: case by case."""
+
+from __future__ import annotations
+
+import pytest
+
+from qpid_ha_broker.cluster import messages as ms
+from qpid_ha_broker.cluster.controller import Controller
+from qpid_ha_broker.cluster.liveness import BrokerLife, Liveness
+from qpid_ha_broker.cluster.map import ClusterMap, SetEntry
+from qpid_ha_broker.cluster.placement import (
+    Placement,
+    PlacementBroker,
+    PlacementSet,
+    Ranked,
+    rank,
+    ring,
+    spread,
+    static,
+)
+from qpid_ha_broker.cluster.replicas import ReplicaStep, check, wanted_replicas
+from qpid_ha_broker.events import types as ev
+
+SETTINGS = ms.ControllerSettings()
+
+
+def report(
+    name: str, *replicas: ms.ReplicaReport, number: int = 1, uuid: str = "", instance: str = ""
+) -> ms.BrokerReport:
+    identity = ms.BrokerIdentity(name, uuid or f"uuid-{name}", instance or f"{name}/1", f"{name}:1", "", "", "1.0")
+    return ms.BrokerReport(identity, number, True, 1 << 30, replicas)
+
+
+class Bench:
+    """A controller on broker `a`, its map, and what it said."""
+
+    def __init__(self, *brokers: str, placement: Placement = spread) -> None:
+        self.map, self.lsn, self.now_s = ClusterMap(), 0, 0.0
+        self.controller = Controller(SETTINGS, placement)
+        self.said: list[ms.ControllerEffect] = []
+        self.feed(ms.ControllerBegan(self.map, "a", 1, 0))
+        for name in brokers:
+            self.feed(ms.ReportReceived(report(name)))
+
+    def feed(self, happened: ms.ControllerInput) -> list[ms.ControllerEffect]:
+        effects = self.controller.handle(happened, self.now_s)
+        self.said += effects
+        for effect in effects:
+            if isinstance(effect, ms.WriteMap):
+                for event in effect.events:
+                    self.lsn += 1
+                    self.map.apply(self.lsn, event)
+                self.feed(ms.MapWritten(effect.number, self.lsn))
+        return effects
+
+    def ask(self, request: ms.ClusterRequest) -> ms.AnswerRequest:
+        self.feed(ms.RequestReceived(len(self.said) + 1, request))
+        self.feed(ms.MapCommitted(self.lsn))
+        return [each for each in self.said if isinstance(each, ms.AnswerRequest)][-1]
+
+
+def test_a_cluster_of_one_set_has_nothing_in_its_map() -> None:
+    bench = Bench("a", "b", "c")
+
+    bench.feed(ms.BrokerDisconnected("b"))
+    bench.now_s = 0.9
+    bench.feed(ms.TimePassed())
+
+    assert bench.map.is_empty
+    assert bench.ask(ms.SettleQueue("q", {})).result == {"set": "default"}
+    assert bench.map.is_empty
+
+
+def test_the_first_set_brings_all_brokers_into_the_map() -> None:
+    bench = Bench("a", "b", "c")
+
+    assert bench.ask(ms.CreateSet("orders")).done
+    assert sorted(bench.map.brokers) == ["a", "b", "c"]
+    assert len(bench.map.sets["orders"].replicas) == 3
+
+
+@pytest.mark.parametrize(
+    ("request_", "needs"),
+    [
+        (ms.CreateSet("orders"), "already"),
+        (ms.CreateSet("default"), "already"),
+        (ms.CreateSet("x", ("a", "z")), "no broker z"),
+        (ms.CreateSet("x", ("a", "a")), "at most one replica"),
+        (ms.CreateSet("x", min_replicas=4), "there are 3 brokers"),
+        (ms.CreateSet("x", ("a",), preferred="b"), "should lead"),
+        (ms.CreateSet(""), "1 to 64"),
+        (ms.DeleteSet("x"), "no resource set x"),
+        (ms.TransferPrimary("x"), "no resource set x"),
+        (ms.TransferPrimary("orders", "b"), "no primary"),
+        (ms.TransferPrimary("orders", "z"), "no broker z"),
+        (ms.AddReplica("orders"), "each open broker"),
+        (ms.AddReplica("orders", "b"), "already"),
+        (ms.AddReplica("orders", "z"), "no broker z"),
+        (ms.RemoveReplica("orders", "z"), "no replica"),
+        (ms.RemoveReplica("orders", "b"), "wants 3"),
+        (ms.DrainBroker("b"), "--force"),
+        (ms.DrainBroker("z"), "no broker z"),
+        (ms.ForgetBroker("b"), "is up"),
+        (ms.FailBroker("a"), "is the controller"),
+        (ms.SetPolicies((("*", 0),)), "no policy"),
+        (ms.SetPolicies((("*", 2), ("*", 3))), "two policies"),
+        (ms.SettleQueue("q", {}, set="x"), "no resource set x"),
+        (ms.SettleQueue("q", {}, primary="z"), "no broker z"),
+        (ms.SettleQueue("q", {}, min_replicas=9), "there are 3 brokers"),
+        (ms.DeleteQueue("q"), "no queue q"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_a_reason_and_changes_nothing(
+    request_: ms.ClusterRequest, needs: str
+) -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders"))
+    before = list(bench.map.events(1))
+
+    answer = bench.ask(request_)
+
+    assert not answer.done
+    assert needs in answer.text
+    assert list(bench.map.events(1)) == before
+
+
+def test_an_older_broker_keeps_the_cluster_at_one_set() -> None:
+    bench = Bench("a", "b")
+    backups = (ms.BackupReport("b", True, 0), ms.BackupReport("old", True, 0))
+    bench.feed(ms.ReportReceived(report("a", ms.ReplicaReport("default", "primary", generation=1, backups=backups))))
+
+    answer = bench.ask(ms.CreateSet("orders"))
+
+    assert not answer.done
+    assert "old" in answer.text
+    assert "upgrade" in answer.text
+    assert bench.map.is_empty
+
+
+def test_a_broker_under_a_name_that_lives_is_refused_and_taken_in_once_that_one_has_failed() -> None:
+    bench = Bench("a", "b")
+    bench.ask(ms.CreateSet("orders"))
+    other = report("b", uuid="another", instance="b/other")
+
+    (refused,) = [each for each in bench.feed(ms.ReportReceived(other)) if isinstance(each, ms.RefuseBroker)]
+    assert "uuid-b" in refused.text
+    bench.now_s = 0.5
+    bench.feed(ms.BrokerDisconnected("b", "b/1"))
+    for _ in range(4):
+        bench.now_s += 0.1
+        bench.feed(ms.TimePassed())
+    bench.feed(ms.ReportReceived(other))
+
+    assert bench.map.brokers["b"].uuid == "another"
+
+
+def test_a_set_with_queues_is_not_deleted() -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders"))
+    assert bench.ask(ms.SettleQueue("q", {}, set="orders")).result == {"set": "orders"}
+
+    assert "q" in bench.ask(ms.DeleteSet("orders")).text
+    assert bench.ask(ms.DeleteQueue("q")).done
+    assert "being deleted" in bench.ask(ms.SettleQueue("q", {})).text
+
+
+def test_queues_are_spread_over_shards_whose_primaries_are_spread_over_brokers() -> None:
+    bench = Bench("a", "b", "c")
+
+    sets = [bench.ask(ms.SettleQueue(f"q{number}", {}, spread=3)).result["set"] for number in range(6)]
+
+    assert sets == ["shard-1", "shard-2", "shard-3"] * 2
+    assert {entry.preferred for entry in bench.map.sets.values()} == {"a", "b", "c"}
+
+
+def test_a_queue_at_a_brokers_own_set_makes_it_once() -> None:
+    bench = Bench("a", "b", "c")
+
+    one, two = (bench.ask(ms.SettleQueue(name, {}, primary="b")).result["set"] for name in ("q1", "q2"))
+
+    assert one == two == "b"
+    assert bench.map.sets["b"].preferred == "b"
+
+
+def test_a_record_is_answered_when_it_is_committed_and_not_before() -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders", ("a", "b", "c")))
+    empty = ev.SetRecorded("orders", "", 0, "", 0, (), False)
+    wanted = ev.SetRecorded("orders", "c", 1, "b", 1, ("b",), True)
+
+    at_once = bench.feed(ms.RecordRequested("b", 1, "orders", empty, wanted))
+    too_late = bench.feed(ms.RecordRequested("c", 2, "orders", empty, wanted._replace(primary="c")))
+    assert not any(isinstance(effect, ms.AnswerRecord) for effect in [*at_once, *too_late])
+
+    answers = [each for each in bench.feed(ms.MapCommitted(bench.lsn)) if isinstance(each, ms.AnswerRecord)]
+    assert [(each.broker, each.written, each.record) for each in answers] == [("b", True, wanted), ("c", False, wanted)]
+
+
+def test_who_has_no_replica_records_nothing() -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders", ("a", "b")))
+    empty = ev.SetRecorded("orders", "", 0, "", 0, (), False)
+
+    bench.feed(ms.RecordRequested("c", 1, "orders", empty, empty._replace(generation=1, primary="c")))
+
+    assert bench.map.sets["orders"].record.generation == 0
+
+
+def test_an_order_goes_out_once_all_replicas_of_a_new_set_are_there() -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders", ("a", "b", "c"), preferred="b"))
+    hosted = ms.ReplicaReport("orders", "connecting")
+
+    for name in ("a", "b"):
+        assert not [
+            each for each in bench.feed(ms.ReportReceived(report(name, hosted))) if isinstance(each, ms.GiveOrder)
+        ]
+    orders = [each for each in bench.feed(ms.ReportReceived(report("c", hosted))) if isinstance(each, ms.GiveOrder)]
+
+    assert [(order.broker, order.kind) for order in orders] == [("b", ms.OrderKind.PROMOTE)]
+
+
+# --- placement
+
+BROKERS = {
+    "a": PlacementBroker("a", "one", replicas=1, room_bytes=10),
+    "b": PlacementBroker("b", "one", room_bytes=10),
+    "c": PlacementBroker("c", "two", replicas=5, room_bytes=10),
+    "d": PlacementBroker("d", "two", replicas=5, room_bytes=20),
+    "e": PlacementBroker("e", "three", draining=True),
+    "f": PlacementBroker("f", "three", up=False),
+}
+PLACED = PlacementSet("orders", ("a",), "a")
+
+
+def test_spread_takes_another_zone_then_the_fewest_replicas_then_the_most_room() -> None:
+    assert [each.broker for each in spread(PLACED, BROKERS)] == ["d", "c", "b"]
+
+
+def test_ring_takes_those_after_the_primary_and_static_those_first_by_name() -> None:
+    placed = PlacementSet("orders", ("c",), "c")
+    assert [each.broker for each in ring(placed, BROKERS)] == ["d", "a", "b"]
+    assert [each.broker for each in static(placed, BROKERS)] == ["a", "b", "d"]
+
+
+def test_a_broker_without_room_for_the_set_comes_last() -> None:
+    two = {
+        "c": PlacementBroker("c", replicas=5, room_bytes=20),
+        "d": PlacementBroker("d", room_bytes=10),
+    }
+    placed = PlacementSet("orders", (), "")
+
+    assert [each.broker for each in spread(placed, two)] == ["d", "c"]
+    assert [each.broker for each in spread(placed._replace(bytes=15), two)] == ["c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (["b"], "no sequence of Ranked"),
+        ([Ranked("z", "")], "cannot have"),
+        ([Ranked("e", "")], "cannot have"),
+        ([Ranked("a", "")], "cannot have"),
+        ([Ranked("b", ""), Ranked("b", "")], "twice"),
+        ([], "nobody"),
+        (None, "TypeError"),
+    ],
+)
+def test_a_placement_that_answers_nonsense_is_replaced_by_spread_and_it_is_said(answer: object, problem: str) -> None:
+    def odd(placed: PlacementSet, brokers: object) -> object:
+        return answer
+
+    ranking = rank(odd, PLACED, BROKERS)  # type: ignore[arg-type]
+
+    assert problem in ranking.problem
+    assert [each.broker for each in ranking.ranked] == ["d", "c", "b"]
+
+
+def test_a_placement_that_raises_is_said_in_the_log_and_replicas_are_placed_all_the_same() -> None:
+    def broken(placed: PlacementSet, brokers: object) -> list[Ranked]:
+        raise RuntimeError("no such zone")
+
+    ranking = rank(broken, PLACED, BROKERS)
+
+    assert "no such zone" in ranking.problem
+    assert ranking.ranked
+
+
+# --- how many
+
+ENTRY = SetEntry("orders", ("a", "b", "c"), record=ev.SetRecorded("orders", "c", 1, "a", 1, ("a", "b", "c"), False))
+
+
+def test_the_sets_own_number_counts_before_a_policy_and_that_before_the_default() -> None:
+    policies = (("ord*", 2), ("*", 5))
+    assert wanted_replicas(ENTRY._replace(min_replicas=4), policies, SETTINGS, 9).number == 4
+    assert wanted_replicas(ENTRY, policies, SETTINGS, 9).number == 2
+    assert wanted_replicas(ENTRY._replace(name="x"), policies, SETTINGS, 9).number == 5
+    assert wanted_replicas(ENTRY, (), SETTINGS, 9).number == 3
+    assert wanted_replicas(ENTRY, (), SETTINGS, 2).number == 2
+
+
+def brokers(**changes: PlacementBroker) -> dict[str, PlacementBroker]:
+    return {name: PlacementBroker(name, room_bytes=1) for name in "abcd"} | changes
+
+
+@pytest.mark.parametrize(
+    ("away_s", "steps"), [(59.0, []), (60.0, [(ReplicaStep.ADD, "d")])], ids=["before the interval", "after it"]
+)
+def test_a_broker_may_be_away_for_the_recovery_interval(away_s: float, steps: list[tuple[ReplicaStep, str]]) -> None:
+    there = brokers(c=PlacementBroker("c", up=False, away_s=away_s))
+    entry = ENTRY._replace(record=ENTRY.record._replace(members=("a", "b")))
+
+    decision = check(entry, there, 3, SETTINGS, spread)
+
+    assert [(action.step, action.broker) for action in decision.actions] == steps
+
+
+def test_a_broker_that_catches_up_with_enough_gets_no_more() -> None:
+    there = brokers(c=PlacementBroker("c", up=False, away_s=99), d=PlacementBroker("d", catching_up=2))
+
+    decision = check(ENTRY, there, 3, SETTINGS, spread)
+
+    assert [action.step for action in decision.actions] == [ReplicaStep.WAIT]
+    assert decision.replicas == ENTRY.replicas
+
+
+def test_a_replica_that_leaves_goes_when_the_rest_in_sync_is_enough_and_somebody_leads() -> None:
+    entry = ENTRY._replace(replicas=("a", "b", "c", "d"), leaving=("b",))
+    synced = entry._replace(record=entry.record._replace(members=("a", "b", "c", "d")))
+
+    assert check(entry, brokers(), 3, SETTINGS, spread).replicas == entry.replicas
+    assert check(synced, brokers(), 3, SETTINGS, spread, is_led=False).replicas == entry.replicas
+    assert check(synced, brokers(), 3, SETTINGS, spread).replicas == ("a", "c", "d")
+
+
+def test_extras_are_shown_and_with_auto_trim_they_leave_but_never_who_leads() -> None:
+    entry = ENTRY._replace(record=ENTRY.record._replace(primary="c"))
+
+    assert [action.step for action in check(entry, brokers(), 1, SETTINGS, spread).actions] == [ReplicaStep.EXTRA] * 2
+    trimmed = check(entry, brokers(), 1, SETTINGS._replace(auto_trim=True), spread)
+    assert trimmed.replicas == ("c",)
+
+
+# --- liveness
+
+
+def test_who_was_reset_and_is_not_back_soon_is_gone_and_who_is_silent_for_long_is_lost() -> None:
+    live = Liveness()
+    live.began("a", ("a", "b", "c"), 0.0)
+    live.heard("b", 0.0)
+    live.heard("c", 0.0)
+    live.disconnected("b", 0.5)
+
+    assert live.losses(0.6, 0.2, 2.0) == []
+    assert [loss.name for loss in live.losses(0.75, 0.2, 2.0)] == ["b"]
+    assert live.losses(1.5, 0.2, 2.0) == []
+    assert [loss.name for loss in live.losses(2.0, 0.2, 2.0)] == ["c"]
+    assert live.life("a") is BrokerLife.ALIVE
+
+
+def test_who_connects_again_at_once_is_not_gone() -> None:
+    live = Liveness()
+    live.began("a", ("a", "b"), 0.0)
+    live.disconnected("b", 0.0)
+    live.heard("b", 0.1)
+
+    assert live.losses(0.5, 0.2, 2.0) == []
+
+
+def test_a_controller_that_slept_judges_nobody() -> None:
+    live = Liveness()
+    live.began("a", ("a", "b"), 0.0)
+    live.heard("b", 0.0)
+    live.losses(0.1, 0.2, 2.0)
+
+    assert live.losses(9.0, 0.2, 2.0) == []
+    assert live.losses(9.1, 0.2, 2.0) == []
