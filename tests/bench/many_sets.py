@@ -55,7 +55,7 @@ def measured(story: Callable[[HostedSets], Awaitable[list[Measurement]]]) -> lis
 
     async def run() -> list[Measurement]:
         with tempfile.TemporaryDirectory() as directory:
-            async with InProcessCluster(Path(directory), *BROKERS) as cluster:
+            async with InProcessCluster(Path(directory), *BROKERS, link_heartbeat_interval="1s") as cluster:
                 await cluster.form("a")
                 return await story(HostedSets(cluster))
 
@@ -65,11 +65,13 @@ def measured(story: Callable[[HostedSets], Awaitable[list[Measurement]]]) -> lis
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the log lines of thousands of changes of roles."""
+    """Without the log lines of thousands of changes of roles, and garbage collected as seldom as `qpidd` has it."""
     logging.disable(logging.WARNING)
+    gc.disable()
     try:
         yield
     finally:
+        gc.enable()
         logging.disable(logging.NOTSET)
 
 
@@ -80,6 +82,7 @@ async def placed(sets: HostedSets, names: list[str], primaries: str) -> list[Pla
         some = list(zip(names, leaders, strict=True))[first : first + AT_ONCE]
         for name, leader in some:
             sets.host(name, (leader, *[broker for broker in BROKERS if broker != leader]))
+            await sets.loaded(name, *BROKERS)
         await asyncio.gather(*[sets.promote(leader, name) for name, leader in some])
     for name, leader in zip(names, leaders, strict=True):
         for broker in BROKERS:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from cluster_in_process import InProcessCluster, eventually
+from cluster_in_process import PATIENCE_S, InProcessCluster, eventually
 from model_support import message
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.ha import effects as fx
@@ -86,6 +87,9 @@ class HostedSets:
     async def loaded(self, set_name: str, *brokers: str) -> None:
         """Wait until these have their replicas."""
         await eventually(lambda: all(set_name in self.at(name).members for name in brokers))
+        for name in brokers:
+            member = self.member(name, set_name).member
+            member.settings = replace(member.settings, ask_limit_s=PATIENCE_S)
 
     def host_again(self, set_name: str, broker: str, *others: str) -> None:
         """Have a replica at `broker`, which has none; the others are there."""

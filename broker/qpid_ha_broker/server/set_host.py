@@ -45,7 +45,7 @@ from qpid_ha_config.addresses import show_addresses
 log = logging.getLogger("cluster")
 
 TICK_S: Final = 0.1
-REST_TICKS: Final = 30
+REST_TICKS: Final = 50
 """A member at rest gets one tick of so many."""
 TAIL_SHARE: Final = 64
 """Of `ha.tail-bytes`, what a set keeps of its stream: there may be a thousand of them, and few have much to do."""

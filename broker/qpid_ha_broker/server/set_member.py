@@ -190,10 +190,7 @@ class SetMember(MemberDriver):
 
     def feed(self, happened: fx.Input) -> None:
         """Put it before the core, and do what it wants."""
-        self._is_active = True
-        if not self.is_awake:
-            self.is_awake = True
-            self._services.wake(self)
+        self._wake()
         self.member.ran_until(self._services.process.ran_until_s)
         super().feed(happened)
 
@@ -245,8 +242,21 @@ class SetMember(MemberDriver):
         """`RecordRead` follows."""
         number = effect.number
         self._services.records.read_record(
-            self.name, lambda answer: self.feed(fx.RecordRead(number, answer.record, answer.problem))
+            self.name, lambda answer: self._record_read(fx.RecordRead(number, answer.record, answer.problem))
         )
+
+    def _record_read(self, read: fx.RecordRead) -> None:
+        """A primary looks at its record every few seconds: as long as it finds what it expects, it stays at rest."""
+        self.member.ran_until(self._services.process.ran_until_s)
+        super().feed(read)
+        if not self.is_at_rest:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._is_active = True
+        if not self.is_awake:
+            self.is_awake = True
+            self._services.wake(self)
 
     def write(self, effect: fx.WriteRecord) -> None:
         """`RecordWritten` follows."""
