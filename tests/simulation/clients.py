@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from map_events import map_event
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue import Queue
@@ -288,12 +289,18 @@ class Administrator:
                 self._make(node, name)
             else:
                 node.configuration.delete_queue(name)
+            self._change_map(node)
         except ModelError:
             node.end_session(session)
             return
         written = node.resources.default.log.written
         node.wait(written, session, partial(self._changed, session, name, change, written.lsn))
         node.written()
+
+    def _change_map(self, node: Node) -> None:
+        """Write an event of the cluster map: whatever becomes of replicas, it must be the same in all of them."""
+        default, there = node.resources.default, node.resources.catalog
+        default.write(map_event(random.Random(default.log.last_lsn), there.map, {*there.queues, *there.exchanges}))
 
     def _make(self, node: Node, name: str) -> None:
         queue = node.configuration.declare_queue(name, {})

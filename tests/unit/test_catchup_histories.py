@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchup_support import Pair
+from map_events import map_event
 from model_support import NOW_MS, Core, message, transaction_of
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.errors import ModelError
@@ -29,7 +31,9 @@ operations = st.one_of(
     st.tuples(st.sampled_from(["publish", "publish", "publish", "route"]), names, st.integers(1, 9)),
     st.tuples(st.sampled_from(["consume", "consume", "fail", "hold"]), names, st.integers(1, 255)),
     st.tuples(st.sampled_from(["declare", "delete", "purge", "update", "bind", "unbind"]), names, st.integers(0, 6)),
-    st.tuples(st.sampled_from(["exchange", "drop exchange", "transaction", "level"]), names, st.integers(1, 255)),
+    st.tuples(
+        st.sampled_from(["exchange", "drop exchange", "transaction", "level", "map"]), names, st.integers(1, 255)
+    ),
 )
 histories = st.lists(operations, max_size=12)
 
@@ -44,6 +48,9 @@ def perform(core: Core, what: str, name: str, number: int) -> None:
             configuration.declare_exchange("x", ["fanout", "topic"][number % 2], {})
         elif what == "level":
             configuration.set_replication([(name, list(Replicate)[number % 3])], Replicate.MESSAGES)
+        elif what == "map":
+            event = map_event(Random(number), there.map, {*there.queues, *there.exchanges})
+            resources.default.write(event)
         elif what == "drop exchange":
             configuration.delete_exchange("x")
         elif what == "route":
