@@ -171,3 +171,18 @@ def test_few_journals_are_folded_at_a_time_and_all_of_them_share_the_room() -> N
     assert share.has_room
     share.running += 1
     assert not share.has_room
+
+
+def test_a_store_that_is_not_wanted_after_all_lets_go_of_its_files(tmp_path: Path) -> None:
+    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+    before = descriptors()
+    (store,), _ = load(fleet, ["orders"])
+    store.abandon()
+    fleet.delete("orders")
+    assert not [name for name in descriptors() - before if "journal/" in name and name.endswith((".log", "(deleted)"))]
+    assert fleet.names() == []
+
+
+def descriptors() -> set[str]:
+    """The files that this process has open."""
+    return {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}

@@ -215,7 +215,8 @@ class Broker:
             self.membership.start()  # before the first client: there is nobody to ask
         else:
             self.container.peers = self.membership.links
-            self.sets = SetHost(self, Dialler(self._settings.name, PeerEngines(self.current)))
+            writer = None if self.broker_store is None else self.broker_store.store.threads
+            self.sets = SetHost(self, Dialler(self._settings.name, PeerEngines(self.current)), writer)
 
     async def _listen(self) -> None:
         for address in self._settings.listen:

@@ -38,6 +38,7 @@ from qpid_ha_broker.server.set_member import (
 from qpid_ha_broker.server.set_questions import SetQuestions
 from qpid_ha_broker.server.shared_connections import SharedConnections
 from qpid_ha_broker.server.store_fleet import SIDE_BY_SIDE, StoreFleet
+from qpid_ha_broker.server.store_writer import StoreWriter
 from qpid_ha_broker.server.sub_channels import SubChannel
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.addresses import show_addresses
@@ -79,7 +80,8 @@ class SetHost:
     For the listener's methods, which are about sub-channels for questions, see `peer_frames.PeerListener`.
     """
 
-    def __init__(self, broker: SetMemberHost, dialler: Dialler) -> None:
+    def __init__(self, broker: SetMemberHost, dialler: Dialler, writer: StoreWriter | None = None) -> None:
+        """`writer`: that of the store of `default`; the other sets' stores are written by the same."""
         self.members: dict[str, SetMember] = {}
         self.loading: dict[str, MemberSettings] = {}
         """Sets whose stores are being loaded."""
@@ -97,7 +99,7 @@ class SetHost:
         self._fleet: StoreFleet | None = None
         """The stores; None: replicas are in memory only."""
         if settings.data_dir is not None and settings.has_store:
-            self._fleet = StoreFleet(settings.data_dir, settings.store, settings.name)
+            self._fleet = StoreFleet(settings.data_dir, settings.store, settings.name, writer)
         self.stored: list[str] = []
         """The sets that had a store here when the broker started."""
         self._side_by_side = asyncio.Semaphore(SIDE_BY_SIDE)
@@ -177,6 +179,7 @@ class SetHost:
                 return
         settings = self.loading.pop(name, None)
         if settings is None:  # it is not wanted any more
+            kept.store.abandon()
             await asyncio.to_thread(fleet.delete, name)
             return
         hosted = container.host(name, resources)
@@ -186,7 +189,7 @@ class SetHost:
     def _begin(
         self, settings: MemberSettings, hosted: HostedSet, restored: Restored | None, kept: BrokerStore | None
     ) -> None:
-        discarded = DiscardedMessages(self._broker.current().data_dir)
+        discarded = DiscardedMessages(self._broker.current().data_dir, hosted.name)
         member = SetMember(self._services, hosted, settings, restored, discarded, kept)
         self.members[hosted.name] = member
         member.start()

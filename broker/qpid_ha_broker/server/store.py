@@ -69,7 +69,8 @@ class Store:
         self.health = "ok"
         """`ok`, `full` while the disk has no room or the process no descriptor, `failed` once nothing can be kept."""
         self.is_started = False
-        self._threads = StoreWriter() if writer is None else writer
+        self.threads = StoreWriter() if writer is None else writer
+        """That write the stores of all sets."""
         self._recovery = StoreRecovery(self.directory, set_name, settings, name, disk)
         self._progress = SyncProgress()
         self._ticked_at = (-1, -1, -1)
@@ -103,10 +104,10 @@ class Store:
     def start(self, listener: StoreListener, pager: Pager | None = None) -> None:
         """Begin to write; the loop runs. `pager`: has to know of each file that comes or goes."""
         loop, journal = asyncio.get_running_loop(), self.files.journal
-        writer = self._threads.open(journal, self, loop)
+        writer = self.threads.open(journal, self, loop)
         appender = JournalAppender(journal, writer, self._progress, self.files.begins_after)
-        folding = Folding(writer, journal, self.directory, loop, self._threads.folding, pager)
-        self._threads.folding.sets += 1
+        folding = Folding(writer, journal, self.directory, loop, self.threads.folding, pager)
+        self.threads.folding.sets += 1
         checkpoints = Checkpoints(self.files, appender, self._sets, folding.drop_before, loop.call_soon)
         self._begin(listener, appender, checkpoints, folding)
 
@@ -207,10 +208,14 @@ class Store:
 
     # --- the end
 
+    def abandon(self) -> None:
+        """It was recovered and is not to be written after all: let go of its files."""
+        self.files.journal.close()
+
     async def close(self, clean: str) -> bool:
         """Write what is left, end the journal, and mark the store clean with that UUID (empty: not). Whether it is."""
         await self._folding.stop()
-        self._threads.folding.sets -= 1
+        self.threads.folding.sets -= 1
         if self.health == "failed":
             return False
         self.appender.settle()

@@ -44,11 +44,12 @@ class StoreFleet:
     `directory`: the broker's data directory; `name`: the broker's.
     """
 
-    def __init__(self, directory: Path, settings: StoreSettings, name: str) -> None:
+    def __init__(self, directory: Path, settings: StoreSettings, name: str, writer: StoreWriter | None = None) -> None:
+        """`writer`: that of `default`, where its store is open already."""
         self._directory = directory
         self._settings = settings
         self._name = name
-        self.writer = StoreWriter()
+        self.writer = StoreWriter() if writer is None else writer
         """Of all stores."""
         self.pager_threads = ThreadPoolExecutor(THREADS, "pager")
         """Those of all sets' pagers."""
