@@ -31,8 +31,8 @@ from written_journal import BEGAN_MS, CLUSTER, WrittenJournal, amqp, write_snaps
 BROKERS = ("alpha", "beta", "gamma")
 OWN = "0b0c8a52-9f0e-4a7e-8a34-7d3cf9d3f5aa"
 """What each set but `default` has: a UUID of its own."""
-SCRAP = QUICK = 4
-"""Ids of queues: in `default` the first, which is deleted, and in `fast` the second."""
+ORDERS = QUICK = 4
+"""Ids of queues, in `default` and in `fast`."""
 DISCARDED = 9
 """In `fast`, an event that only beta has, which led until gamma was promoted by force."""
 Fleet = dict[tuple[str, str], WrittenJournal]
@@ -43,11 +43,12 @@ def write_default(journal: WrittenJournal) -> None:
     """Led by alpha: LSNs 1 to 10. Four messages came into `orders`, of which the first has gone."""
     journal.start(1, "alpha")
     journal.write(ev.InSyncChanged(1, BROKERS))
-    orders, _scrap = journal.declare("orders"), journal.declare("scrap")
-    ids = journal.enqueue(orders, *[amqp(f"d{number}", id=f"d{number}") for number in range(4)])
+    scrap = journal.declare("scrap")
+    assert journal.declare("orders") == ORDERS
+    ids = journal.enqueue(ORDERS, *[amqp(f"d{number}", id=f"d{number}") for number in range(4)])
     journal.now_ms += 1000
-    journal.dequeue(orders, ids[:1])
-    journal.write(ev.QueueDeleted(SCRAP))
+    journal.dequeue(ORDERS, ids[:1])
+    journal.write(ev.QueueDeleted(scrap))
     journal.write_status(epoch=1, members=BROKERS)
 
 
@@ -120,7 +121,7 @@ def test_all_sets_are_read_and_each_event_is_one_row_of_its_set(tmp_path: Path) 
     assert Counter(row["set"] for row in rows) == {"default": 10, "fast": 11}
     assert by_set(rows, "body_text") == {"default": ["d0", "d1", "d2", "d3"], "fast": ["f0", "f1", "f2"]}
     assert by_set(rows, "queue") == {"default": ["orders"] * 4, "fast": ["quick"] * 3}
-    assert by_set(rows, "queue_id") == {"default": [3] * 4, "fast": [QUICK] * 3}
+    assert by_set(rows, "queue_id") == {"default": [ORDERS] * 4, "fast": [QUICK] * 3}
     assert by_set(rows, "queue", "queue_deleted") == {"default": ["scrap"]}
     assert by_set(rows, "generation", "generation_started") == {"default": [1], "fast": [1, 2]}
 
@@ -151,7 +152,7 @@ def test_what_lies_beside_the_sets_is_none(fleet: Fleet) -> None:
     data_dir = fleet["fast", "alpha"].data_dir
     shutil.copytree(data_dir / "fast", data_dir / "fast.set-aside-20260131T120000Z")
     (data_dir / "notes").mkdir()
-    assert by_set(read_rows(data_dir), "body_text")["fast"] == ["f0", "f1", "f2"]
+    assert by_set(read_rows(data_dir, replicas="all"), "body_text")["fast"] == ["f0", "f1", "f2"]
     aside = data_dir / "fast.set-aside-20260131T120000Z"
     assert by_set(read_rows(aside, set="fast"), "body_text") == {"fast": ["f0", "f1", "f2"]}
 
@@ -238,7 +239,7 @@ def test_a_set_that_is_made_while_a_stream_runs_is_read_from_its_beginning(fleet
     new = WrittenJournal(fleet["default", "alpha"].data_dir, "alpha", cluster="new", resource_set="new")
     new.start(1)
     new.declare("orders")
-    fleet["default", "alpha"].enqueue(3, b"later")
+    fleet["default", "alpha"].enqueue(ORDERS, b"later")
     assert sorted(query.batch()) == [1, 2, 11]
     query.restart()
     new.enqueue(2, b"x")
