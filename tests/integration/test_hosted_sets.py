@@ -209,3 +209,25 @@ def test_the_store_of_a_replica_that_is_taken_away_is_deleted(tmp_path: Path) ->
         assert sets.bodies("c", "orders", "q") == ["one"]
 
     story_of_three(tmp_path, story, **settings)
+
+
+def test_the_store_of_a_replica_that_the_others_refuse_stays(tmp_path: Path) -> None:
+    settings = {name: {"data_dir": str(tmp_path / name)} for name in BROKERS}
+
+    async def story(sets: HostedSets) -> None:
+        await sets.place("orders", "a", "b")
+        await sets.publish("a", "orders", "q", "one", durable=True)
+        sets.at("a").unhost("orders", "the test takes it away", delete=False)
+        sets.at("b").unhost("orders", "the test takes it away")
+        await eventually(lambda: not (tmp_path / "b" / "orders").exists())
+        sets.records.records.clear()
+        sets.host("orders", ("b", "c"))
+        await sets.loaded("orders", "b", "c")
+        await sets.promote("b", "orders")
+        sets.host_again("orders", "a", "b", "c")
+        await eventually(lambda: "belongs to the cluster" in sets.at("a").problems.get("orders", ""))
+        await eventually(lambda: "orders" not in sets.at("a").members)
+        assert (tmp_path / "a" / "orders" / "STATUS").exists()
+        assert sets.cluster.member("a").member.status.state is State.PRIMARY
+
+    story_of_three(tmp_path, story, **settings)

@@ -194,8 +194,11 @@ class SetHost:
         self.members[hosted.name] = member
         member.start()
 
-    def unhost(self, name: str, reason: str) -> None:
-        """Have no replica of that set any more; what was held of it is forgotten. Raises KeyError."""
+    def unhost(self, name: str, reason: str, *, delete: bool = True) -> None:
+        """Have no replica of that set any more; what was held of it is forgotten. Raises KeyError.
+
+        `delete`: its store, too; if not, that is there for an operator, or for the next time.
+        """
         if self.loading.pop(name, None) is not None:
             return
         member = self.members.pop(name)
@@ -203,13 +206,17 @@ class SetHost:
         self._awake.pop(member, None)
         self._broker.container.unhost(name, AmqpError(RESOURCE_LOCKED, reason))
         if member.kept is not None and self._fleet is not None:
-            ending = asyncio.get_running_loop().create_task(self._delete(name, member.kept, self._fleet))
+            ending = asyncio.get_running_loop().create_task(
+                self._end_store(name, member.kept, self._fleet, delete=delete)
+            )
             self._ending[name] = ending
             ending.add_done_callback(lambda _: self._ending.pop(name, None))
         self._broker.schedule_turn()
 
-    async def _delete(self, name: str, kept: BrokerStore, fleet: StoreFleet) -> None:
+    async def _end_store(self, name: str, kept: BrokerStore, fleet: StoreFleet, *, delete: bool) -> None:
         await kept.close("")
+        if not delete:
+            return
         try:
             await asyncio.to_thread(fleet.delete, name)
         except OSError as error:
@@ -252,14 +259,17 @@ class SetHost:
         )
 
     def _cannot_go_on(self, member: SetMember, reason: str) -> None:
-        """The broker goes on with its other sets. Not at once: the member's effects are being carried out."""
+        """The broker goes on with its other sets, and the store of this one stays: it may hold what nobody else does.
+
+        Not at once: the member's effects are being carried out.
+        """
         log.error("set %s: this broker's replica ends: %s", member.name, reason)
         self.problems[member.name] = reason
         asyncio.get_running_loop().call_soon(self._drop_replica, member, reason)
 
     def _drop_replica(self, member: SetMember, reason: str) -> None:
         if self.members.get(member.name) is member:
-            self.unhost(member.name, reason)
+            self.unhost(member.name, reason, delete=False)
 
     def change_settings(self) -> None:
         """Other settings of the broker are in force."""
