@@ -129,6 +129,7 @@ class Commits:
         self._written = 0
         """The number of the last `WriteMap`."""
         self._lsn_of: dict[int, int] = {}
+        """Of what is not committed, as far as is known, in order."""
         self._committed_lsn = 0
         self._waiting: deque[tuple[int, Answer]] = deque()
 
@@ -152,8 +153,9 @@ class Commits:
 
     def take(self) -> list[Answer]:
         """The answers that wait for nothing any more."""
-        self._lsn_of = {number: lsn for number, lsn in self._lsn_of.items() if lsn > self._committed_lsn}
-        first = min(self._lsn_of, default=self._written + 1)
+        while self._lsn_of and self._lsn_of[next(iter(self._lsn_of))] <= self._committed_lsn:
+            del self._lsn_of[next(iter(self._lsn_of))]
+        first = next(iter(self._lsn_of), self._written + 1)
         ready: list[Answer] = []
         while self._waiting and self._waiting[0][0] < first:
             ready.append(self._waiting.popleft()[1])
