@@ -29,6 +29,7 @@ QueueArgument = str | int | float | bool
 HIDDEN = "********"
 """What is shown for a secret."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+MOST_REPLICAS = 100
 AUTO = -1
 """The number for a size that the broker chooses."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -229,6 +230,36 @@ def _parse_rules(value: object) -> tuple[ReplicationRule, ...]:
     return tuple(_rule(item) for item in value)
 
 
+def _parse_policies(value: object) -> tuple[tuple[str, int], ...]:
+    """PATTERN=COUNT, as a mapping, a list of them, or text with commas."""
+    if isinstance(value, str):
+        value = [part for part in value.split(",") if part.strip()]
+    if isinstance(value, list | tuple):
+        value = dict(_policy(item) for item in value)
+    if not isinstance(value, Mapping):
+        raise ValueError
+    policies = []
+    for pattern, wanted in value.items():
+        if not isinstance(pattern, str) or not pattern:
+            raise ValueError(f"{pattern!r:.80} is no pattern; give text such as audit-*")
+        number = parse_count(wanted)
+        if not 1 <= number <= MOST_REPLICAS:
+            raise ValueError(f"{number} replicas; give 1 to {MOST_REPLICAS}")
+        policies.append((pattern, number))
+    return tuple(policies)
+
+
+def _policy(item: object) -> tuple[object, object]:
+    if isinstance(item, str):
+        pattern, separator, wanted = item.rpartition("=")
+        if not separator:
+            raise ValueError(f"{item!r:.80} is not PATTERN=COUNT")
+        return pattern.strip(), wanted.strip()
+    if not isinstance(item, list | tuple) or len(item) != 2:
+        raise ValueError(f"{item!r:.80} is not PATTERN=COUNT")
+    return item[0], item[1]
+
+
 def _rule(item: object) -> ReplicationRule:
     if isinstance(item, ReplicationRule):
         return item
@@ -321,5 +352,8 @@ SET_RULES = Kind(
     "a list of {pattern: orders.*, set: orders}, or text such as orders.*=orders,log.*=logs",
     _parse_set_rules,
     lambda rules: [{"pattern": rule.pattern, "set": rule.resource_set} for rule in rules],
+)
+POLICIES = Kind(
+    "a mapping of patterns to numbers such as {audit-*: 5, '*': 3}", _parse_policies, lambda policies: dict(policies)
 )
 QUEUE_ARGUMENTS = Kind("a mapping such as {qpid.max_count: 1000}", _parse_queue_arguments, dict)

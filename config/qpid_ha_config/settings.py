@@ -32,9 +32,11 @@ from qpid_ha_config.kinds import (
     LOG_LEVELS,
     MECHANISM,
     MECHANISM_LIST,
+    MOST_REPLICAS,
     NAME,
     PATH,
     PEERS,
+    POLICIES,
     QUEUE_ARGUMENTS,
     RULES,
     SECRET,
@@ -216,6 +218,31 @@ class ActivationSettings:
     """After so long either of them is killed."""
 
 
+@dataclass(frozen=True)
+class ReplicaSettings:
+    """How the replicas of resource sets are placed and kept up. Those of the primary of `default` count, but `zone`."""
+
+    zone: str | None = setting("ha.zone", NAME)
+    """Where this broker is: what fails together, such as a rack."""
+    min_replicas: int = setting("ha.min-replicas", count(1, MOST_REPLICAS), 3, changeable=True)
+    """Of a set that neither says it itself nor matches a policy; never more than there are brokers."""
+    policies: tuple[tuple[str, int], ...] = setting("replica-policies", POLICIES, (), changeable=True)
+    """By patterns of the names of sets; the first that matches counts."""
+    placement: str = setting("ha.placement", NAME, "spread", changeable=True)
+    """Where replicas go: an entry point of the group `qpid_ha.placement`."""
+    failure_timeout_s: float = setting("ha.failure-timeout", duration(0.2, 3600), 2.0, changeable=True)
+    """A broker that has been silent for so long counts as failed."""
+    failure_recovery_interval_s: float = setting(
+        "ha.failure-recovery-interval", duration(0, 86_400), 60.0, changeable=True
+    )
+    """So long a broker may be away before its replicas are made up for elsewhere."""
+    check_interval_s: float = setting("ha.replica-check-interval", duration(0.1, 86_400), 60.0, changeable=True)
+    additions: int = setting("ha.replica-additions", count(1, 100), 2, changeable=True)
+    """New replicas that one broker catches up with at a time."""
+    auto_trim: bool = setting("ha.auto-trim", BOOLEAN, False, changeable=True)
+    """Remove replicas that a set has beyond what it wants."""
+
+
 _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "tls": TlsSettings,
@@ -226,6 +253,7 @@ _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
         "resource_sets": ResourceSetSettings,
         "coordinator": CoordinatorSettings,
         "activation": ActivationSettings,
+        "replicas": ReplicaSettings,
     }
 )
 """The field of `BrokerSettings`, and what is in it."""
@@ -290,6 +318,7 @@ class BrokerSettings:
     resource_sets: ResourceSetSettings = ResourceSetSettings()
     coordinator: CoordinatorSettings = CoordinatorSettings()
     activation: ActivationSettings = ActivationSettings()
+    replicas: ReplicaSettings = ReplicaSettings()
 
     def __post_init__(self) -> None:
         if self.control_socket == Path():
