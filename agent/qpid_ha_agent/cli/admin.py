@@ -9,10 +9,10 @@ from qpid_ha_agent.cli.cluster import commands
 from qpid_ha_agent.cli.coordinator import coordinator
 from qpid_ha_agent.cli.exchange import exchange
 from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
-from qpid_ha_agent.cli.output import print_document, print_facts, print_notes, value_text
-from qpid_ha_agent.cli.parameters import read_changes
+from qpid_ha_agent.cli.output import print_document, print_facts, value_text
 from qpid_ha_agent.cli.pause import pause, resume
 from qpid_ha_agent.cli.queue import queue
+from qpid_ha_agent.cli.sets import set_commands
 from qpid_ha_agent.cli.store import store
 from qpid_ha_agent.cli.tls import tls
 from qpid_ha_agent.cli.watch import watch
@@ -56,26 +56,7 @@ def get(invocation: Invocation, key: str | None) -> None:
         print_facts(settings, invocation.format)
 
 
-@admin.command("set", context_settings={"ignore_unknown_options": True})
-@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="KEY VALUE | KEY=VALUE ...")
-@common_options
-@click.pass_obj
-def set_settings(invocation: Invocation, words: tuple[str, ...]) -> None:
-    """Change settings of the running broker, until it restarts.
-
-    `--KEY VALUE` works too, and `ha.` may be left out: `--brokers-url URL --public-url URL --backup-timeout 10s`.
-    """
-    for key, value in read_changes(words):
-        change = facts_of(invocation.call("set", key=key, value=value))
-        if invocation.format == "table":
-            old, new = value_text(change.get("old")), value_text(change.get("new"))
-            click.echo(f"{change.get('key')}: {old or 'none'} -> {new or 'none'}")
-            print_notes(change)
-        else:
-            print_document(change, invocation.format)
-
-
-for command in (*commands, pause, resume, watch, coordinator, queue, exchange, store, activation, tls):
+for command in (*commands, *set_commands, pause, resume, watch, coordinator, queue, exchange, store, activation, tls):
     admin.add_command(command)
 
 

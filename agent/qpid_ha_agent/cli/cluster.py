@@ -15,6 +15,7 @@ import click
 from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, CliFailure, Invocation, common_options, facts_of, rows_of
 from qpid_ha_agent.cli.output import cell, print_comparison, print_document, print_facts, print_notes, print_rows
 from qpid_ha_agent.cli.parameters import duration
+from qpid_ha_agent.cli.set_tables import print_sets
 from qpid_ha_broker.ha.states import State
 from qpid_ha_config.scalars import format_progress
 
@@ -25,6 +26,7 @@ HISTORY_COLUMNS = ("generation", "primary", "first-lsn", "started", "cause", "fo
 COPY_COLUMNS = ("queue", "from", "state", "primary", "messages", "lag-events", "problem")
 UNREACHABLE_STATE = "unreachable"
 WAIT_STEP_S = 0.5
+SETS_TIMEOUT_S = 2.0
 ELSEWHERE_TIMEOUT_S = 3.0
 """For each of the brokers that are asked because the one of this machine is silent."""
 CHANGE_TIMEOUT_S = 30.0
@@ -54,6 +56,8 @@ def status(context: click.Context, expect: str | None, is_primary: bool, wait_s:
         rows = status_rows(invocation)
         print_rows(rows, STATUS_COLUMNS, invocation.format)
         _print_problems(rows)
+        if invocation.format == "table":
+            _print_sets(invocation)
         return
     wanted = "primary" if is_primary else expect
     if wait_s is not None:
@@ -83,6 +87,13 @@ def _print_problems(rows: Sequence[Mapping[str, Any]]) -> None:
             click.echo(cell(f"{row.get('name')}: {row['problem']}"), err=True)
         if paused := pause_text(row):
             click.echo(cell(paused), err=True)
+
+
+def _print_sets(invocation: Invocation) -> None:
+    """Those beside `default`, if there are any, and a controller that tells of them in time."""
+    asked = replace(invocation, timeout_s=invocation.timeout_s or SETS_TIMEOUT_S)
+    with suppress(CliFailure):
+        print_sets(rows_of(asked.call("sets", action="list")))
 
 
 def pause_text(row: Mapping[str, Any]) -> str:

@@ -1,0 +1,250 @@
+"""`qpid-ha set`, `brokers`, `map`, `replicas`, `rebalance`, `drain`: a cluster of many resource sets.
+
+Any broker of the cluster can be asked: it passes on to the controller, the primary of `default`, what is for that one.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from qpid_ha_agent.cli.cluster import CHANGE_TIMEOUT_S, operator_text
+from qpid_ha_agent.cli.invocation import NO, CliFailure, Invocation, common_options, facts_of, rows_of
+from qpid_ha_agent.cli.output import cell, print_document, print_facts, print_rows
+from qpid_ha_agent.cli.parameters import duration
+from qpid_ha_agent.cli.set_tables import BROKER_COLUMNS, SET_COLUMNS, print_problems, print_sets, set_rows
+from qpid_ha_agent.cli.settings import set_settings
+
+PLAN_COLUMNS = ("set", "step", "broker", "why")
+MOVE_COLUMNS = ("set", "source", "to", "why")
+DRAIN_STEP_S = 0.5
+
+
+class _SetGroup(click.Group):
+    """`qpid-ha set` was there before resource sets were: what names no command of this group is a setting."""
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in self.commands:
+            return super().resolve_command(context, args)
+        return set_settings.name, set_settings, args
+
+
+@click.group("set", cls=_SetGroup, context_settings={"ignore_unknown_options": True})
+@common_options
+def resource_set() -> None:
+    """Resource sets of the cluster; `set KEY VALUE`: settings of the broker."""
+
+
+@resource_set.command("list")
+@common_options
+@click.pass_obj
+def list_sets(invocation: Invocation) -> None:
+    """All sets, one per line."""
+    sets = rows_of(invocation.call("sets", action="list"))
+    print_rows(set_rows(sets) if invocation.format == "table" else sets, SET_COLUMNS, invocation.format)
+    print_problems(sets)
+
+
+@resource_set.command("show")
+@click.argument("name", metavar="SET")
+@common_options
+@click.pass_obj
+def show_set(invocation: Invocation, name: str) -> None:
+    """One set: its replicas, its record, and what it waits for."""
+    print_facts(facts_of(invocation.call("sets", action="show", name=name)), invocation.format)
+
+
+@resource_set.command("create")
+@click.argument("name", metavar="SET")
+@click.option("--replica", "replicas", multiple=True, metavar="BROKER", help="Where; repeatable. Default: placed.")
+@click.option("--min-replicas", type=click.IntRange(min=1), help="How many it wants. Default: as the policies say.")
+@click.option("--min-in-sync", type=click.IntRange(min=1), help="That must hold a message. Default: ha.min-in-sync.")
+@click.option("--preferred", metavar="BROKER", help="Who should be its primary.")
+@common_options
+@click.pass_obj
+def create_set(invocation: Invocation, /, name: str, replicas: tuple[str, ...], **wanted: Any) -> None:
+    """Make a set; it is there once its primary serves."""
+    _do(invocation, "sets", action="create", name=name, replicas=list(replicas) or None, **wanted)
+
+
+@resource_set.command("delete")
+@click.argument("name", metavar="SET")
+@common_options
+@click.pass_obj
+def delete_set(invocation: Invocation, name: str) -> None:
+    """Delete a set that has no queues."""
+    _do(invocation, "sets", action="delete", name=name)
+
+
+@resource_set.command("transfer")
+@click.argument("name", metavar="SET")
+@click.argument("to", metavar="BROKER", required=False)
+@common_options
+@click.pass_obj
+def transfer(invocation: Invocation, name: str, to: str | None) -> None:
+    """Let another replica be the primary of SET: nothing is lost."""
+    _do(invocation, "sets", action="transfer", name=name, to=to)
+
+
+@resource_set.command("add-replica")
+@click.argument("name", metavar="SET")
+@click.argument("broker", required=False)
+@common_options
+@click.pass_obj
+def add_replica(invocation: Invocation, name: str, broker: str | None) -> None:
+    """Have one more replica of SET, at BROKER or where it is best."""
+    _do(invocation, "sets", action="add-replica", name=name, broker=broker)
+
+
+@resource_set.command("remove-replica")
+@click.argument("name", metavar="SET")
+@click.argument("broker")
+@common_options
+@click.pass_obj
+def remove_replica(invocation: Invocation, name: str, broker: str) -> None:
+    """Have no replica of SET at BROKER; the rest must be enough."""
+    _do(invocation, "sets", action="remove-replica", name=name, broker=broker)
+
+
+@click.group("brokers", invoke_without_command=True)
+@common_options
+@click.pass_context
+def brokers(context: click.Context) -> None:
+    """Brokers of the cluster, one per line."""
+    if context.invoked_subcommand is None:
+        invocation: Invocation = context.obj
+        rows = rows_of(invocation.call("brokers", action="list"))
+        print_rows(rows, BROKER_COLUMNS, invocation.format)
+        print_problems(rows)
+
+
+@brokers.command()
+@click.argument("name", metavar="BROKER")
+@common_options
+@click.pass_obj
+def fail(invocation: Invocation, name: str) -> None:
+    """BROKER is dead for certain, such as fenced: do not wait for its time-out."""
+    _do(invocation, "brokers", action="fail", name=name)
+
+
+@brokers.command()
+@click.argument("name", metavar="BROKER")
+@common_options
+@click.pass_obj
+def forget(invocation: Invocation, name: str) -> None:
+    """BROKER is gone for good: it is of the cluster no more, and its replicas are made elsewhere."""
+    _do(invocation, "brokers", action="forget", name=name)
+
+
+@click.command()
+@click.argument("broker")
+@click.option("--force", is_flag=True, help="Even if sets have too few replicas then.")
+@click.option("--no-wait", is_flag=True, help="Begin it, and do not wait until the broker may be stopped.")
+@click.option("--wait", "wait_s", type=duration, default="10m", metavar="DURATION", help="So long at most.")
+@common_options
+@click.pass_obj
+def drain(invocation: Invocation, broker: str, force: bool, no_wait: bool, wait_s: float) -> None:
+    """Empty BROKER, so that it may be stopped: its primaries go elsewhere, its replicas are made up for."""
+    _do(invocation, "brokers", action="drain", name=broker, force=force or None)
+    if not no_wait:
+        _await_drained(invocation, broker, wait_s)
+
+
+def _await_drained(invocation: Invocation, name: str, wait_s: float) -> None:
+    deadline_s, shown = time.monotonic() + wait_s, ""
+    while True:
+        row = next((row for row in rows_of(invocation.call("brokers", action="list")) if row.get("name") == name), None)
+        if row is None:
+            raise CliFailure(f"{name} is no broker of the cluster any more", NO)
+        if row.get("state") == "drained":
+            _tell(invocation, f"{name} is drained: it may be stopped")
+            return
+        text = f"{name}: {row.get('primaries')} primaries and {row.get('replicas')} replicas left"
+        if text != shown:
+            shown = text
+            _tell(invocation, text)
+        if row.get("state") != "draining":
+            raise CliFailure(f"{name} is {row.get('state')}, and is not drained any more", NO)
+        if time.monotonic() >= deadline_s:
+            problem = f": {row['problem']}" if row.get("problem") else ""
+            raise CliFailure(f"{name} is not drained after {wait_s:g} s{problem}; it goes on meanwhile", NO)
+        time.sleep(DRAIN_STEP_S)
+
+
+@click.command()
+@click.argument("broker")
+@common_options
+@click.pass_obj
+def undrain(invocation: Invocation, broker: str) -> None:
+    """Let BROKER have replicas again."""
+    _do(invocation, "brokers", action="undrain", name=broker)
+
+
+@click.command()
+@click.option("--plan", is_flag=True, help="Say what would move, and why; move nothing.")
+@common_options
+@click.pass_obj
+def rebalance(invocation: Invocation, plan: bool) -> None:
+    """Move primaries to the brokers that they prefer, evenly else, one at a time."""
+    if plan:
+        print_rows(rows_of(invocation.call("rebalance", plan=True)), MOVE_COLUMNS, invocation.format)
+    else:
+        _do(invocation, "rebalance")
+
+
+@click.group("replicas")
+def replicas() -> None:
+    """How many replicas sets have, and should have."""
+
+
+@replicas.command("plan")
+@common_options
+@click.pass_obj
+def plan_replicas(invocation: Invocation) -> None:
+    """What the controller would add where, and why; also what it waits for."""
+    print_rows(rows_of(invocation.call("replicas", action="plan")), PLAN_COLUMNS, invocation.format)
+
+
+@replicas.command("trim")
+@click.argument("name", metavar="SET", required=False)
+@common_options
+@click.pass_obj
+def trim_replicas(invocation: Invocation, name: str | None) -> None:
+    """Remove replicas that SET, or any set, has beyond what it wants."""
+    _do(invocation, "replicas", action="trim", name=name)
+
+
+@click.command("map")
+@common_options
+@click.pass_obj
+def cluster_map(invocation: Invocation) -> None:
+    """The cluster map: brokers, sets, and which queue is in which."""
+    found = facts_of(invocation.call("map"))
+    if invocation.format != "table":
+        print_document(found, invocation.format)
+        return
+    print_rows(rows_of(found.get("brokers")), BROKER_COLUMNS, invocation.format)
+    print_sets(rows_of(found.get("sets")))
+    print_rows(rows_of(found.get("queues")), ("queue", "set"), invocation.format)
+
+
+def _do(invocation: Invocation, method: str, **params: Any) -> None:
+    """Have it done, and say what came of it."""
+    answer = facts_of(
+        invocation.call(method, usual_timeout_s=CHANGE_TIMEOUT_S, cause=f"by {operator_text()}", **params)
+    )
+    if invocation.format != "table":
+        print_document(answer, invocation.format)
+    else:
+        click.echo(cell(answer.get("text", "done")))
+
+
+def _tell(invocation: Invocation, text: str) -> None:
+    click.echo(cell(text), err=invocation.format != "table")
+
+
+set_commands: tuple[click.Command, ...] = (resource_set, brokers, drain, undrain, rebalance, replicas, cluster_map)
