@@ -1,7 +1,7 @@
 """Where a replica of a resource set goes: a pure function, which anybody may replace, and what became of it.
 
 It ranks the brokers that could have one, best first, and says why. `spread`, `ring` and `static` are the entry points
-of the group `qpid_ha.placement` that come with the release. Of one that raises, or whose answer makes
+of the group `qpid_ha.placement` that come with the release; docs/cluster.md. Of one that raises, or whose answer makes
 no sense, that is said, and `spread` serves.
 """
 

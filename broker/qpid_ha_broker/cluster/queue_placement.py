@@ -12,6 +12,7 @@ from qpid_ha_broker.cluster.map import SetEntry
 from qpid_ha_broker.cluster.messages import AnswerRequest, BrokerReport, DeleteQueue, SettleQueue
 from qpid_ha_broker.cluster.reports import DEFAULT
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.set_names import set_name_problem
 
 
 class ClusterRefusal(Exception):
@@ -128,8 +129,9 @@ class QueueDirectory:
         brokers = ctx.draft.brokers
         if name == DEFAULT or name in ctx.draft.sets:
             raise ClusterRefusal(f"there is a resource set {name} already")
-        if not name or len(name.encode()) > 64:
-            raise ClusterRefusal("the name of a resource set has 1 to 64 bytes")
+        problem = set_name_problem(name)
+        if problem is not None:
+            raise ClusterRefusal(problem)
         for broker in dict.fromkeys([*entry.replicas, *([entry.preferred] if entry.preferred else [])]):
             self.check_open(broker)
         if entry.replicas and entry.preferred and entry.preferred not in entry.replicas:

@@ -51,6 +51,8 @@ class MemberStatus(NamedTuple):
     """Who is primary, as far as this broker knows; empty: nobody."""
     primary_address: str
     """Where clients find the primary; empty when this broker does not know, or is it."""
+    primary_broker_address: str
+    """Where brokers do."""
     store: StoreOrigin
     """Where what this broker holds comes from."""
     is_chosen: bool

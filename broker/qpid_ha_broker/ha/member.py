@@ -78,6 +78,7 @@ class Member:
             history=replica.history.entries(),
             primary=view.primary,
             primary_address=view.primary_address,
+            primary_broker_address=view.primary_broker_address,
             store=replica.store,
             is_chosen=replica.is_chosen,
             login_problem=view.login_problem,

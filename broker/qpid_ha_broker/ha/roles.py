@@ -132,6 +132,7 @@ class RoleView(NamedTuple):
 
     primary: str = ""
     primary_address: str = ""
+    primary_broker_address: str = ""
     phase: Phase | None = None
     login_problem: str = ""
     problem: str = ""
@@ -527,9 +528,14 @@ class Following(Standby):
         }
 
     def view(self) -> RoleView:
-        """And where clients find its primary."""
-        address = self._welcome.clients_url or self._parts.channel.address
-        return super().view()._replace(primary=self._welcome.name, primary_address=address)
+        """And where its primary is found."""
+        address = self._parts.channel.address
+        clients_url = self._welcome.clients_url or address
+        return (
+            super()
+            .view()
+            ._replace(primary=self._welcome.name, primary_address=clients_url, primary_broker_address=address)
+        )
 
     @property
     def is_level(self) -> bool:
