@@ -51,9 +51,9 @@ class HostedSets:
 
     def at(self, broker: str) -> SetHost:
         """The replicas of one broker."""
-        host = self.cluster.brokers[broker].sets
-        assert host is not None
-        return host
+        sets = self.cluster.brokers[broker].sets
+        assert sets is not None
+        return sets.hosts
 
     def member(self, broker: str, set_name: str) -> SetMember:
         """One of them."""
@@ -152,8 +152,9 @@ class HostedSets:
     async def crash(self, name: str) -> None:
         """The broker is gone as after kill -9: its sockets are reset, and nothing more happens there."""
         broker = self.cluster.brokers.pop(name)
-        membership, host = broker.membership, broker.sets
-        assert host is not None
+        membership = broker.membership
+        assert broker.sets is not None
+        host = broker.sets.hosts
         membership._is_stopped = True
         membership._tasks.cancel()
         membership.questions.close()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.amqp.conditions import LINK_REDIRECT, RESOURCE_LOCKED, AmqpError
-from qpid_ha_broker.model.errors import NotPrimary
+from qpid_ha_broker.amqp.node_wait import NodeWait
+from qpid_ha_broker.events.types import Arguments
+from qpid_ha_broker.model.errors import NotPrimary, OtherSet
+from qpid_ha_broker.model.naming import Naming
 
 
 class ServerAddress(NamedTuple):
@@ -30,6 +33,9 @@ class SetDirectory(Protocol):
     def primary_of(self, set_name: str) -> ServerAddress | None:
         """The broker that leads a set; None: nobody is known to."""
 
+    def place(self, queue_name: str, arguments: Arguments, naming: Naming) -> NodeWait:
+        """Have a new queue made in the set that was chosen for it; what to wait for. Raises OtherSet."""
+
 
 class OneSet:
     """The directory of a broker that knows of no set but `default`."""
@@ -46,6 +52,10 @@ class OneSet:
     def primary_of(self, set_name: str) -> ServerAddress | None:
         """Not known here: clients are sent away before they could ask."""
         return None
+
+    def place(self, queue_name: str, arguments: Arguments, naming: Naming) -> NodeWait:
+        """There is nobody to ask."""
+        raise OtherSet(f"queue {queue_name} belongs to the resource set {naming.set}, and this broker has but one")
 
 
 class ServedElsewhere(AmqpError, NotPrimary):

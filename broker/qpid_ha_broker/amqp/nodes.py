@@ -14,6 +14,7 @@ from qpid_ha_broker.amqp.sets_administration import HostedSets
 from qpid_ha_broker.amqp.subscriptions import Route, Subscriptions
 from qpid_ha_broker.amqp.terminus import Filters, Terminus
 from qpid_ha_broker.events.types import Scalar
+from qpid_ha_broker.model.errors import OtherSet
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
 from qpid_ha_broker.model.queue import Queue
 
@@ -159,4 +160,8 @@ class Nodes:
         if terminus is not None and terminus.topic:
             return self._configuration.declare_exchange(address, ExchangeKind.TOPIC, {})
         arguments = {**self.settings.auto_create_arguments, **(terminus.arguments if terminus else {})}
-        return self._configuration.declare_queue(address, arguments)
+        try:
+            return self._configuration.declare_queue(address, arguments)
+        except OtherSet:
+            naming = self._configuration.set_of(address, arguments)
+            raise AttachWaits(self._host.directory.place(address, arguments, naming)) from None

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.model.administration import Administration, Done, Facts, Pending
+from qpid_ha_broker.model.errors import OtherSet
 
 
 class HostedSets(Protocol):
@@ -67,8 +68,11 @@ class SetsAdministration(Administration):
         return self.of_queue(name).update_queue(name, arguments, most_moved)
 
     def delete_queue(self, name: object, if_empty: object = False, if_unused: object = False) -> Pending[Facts]:
-        """As `Administration.delete_queue`."""
-        return self.of_queue(name).delete_queue(name, if_empty, if_unused)
+        """As `Administration.delete_queue`. Raises OtherSet: what is not of `default` the directory has to let go."""
+        there = self.of_queue(name)
+        if there is not self._hosted.default.administration:
+            raise OtherSet(f"queue {name} is of another resource set: delete it with `qpid-ha queue delete`")
+        return there.delete_queue(name, if_empty, if_unused)
 
     def purge_queue(self, name: object) -> Pending[int]:
         """As `Administration.purge_queue`."""

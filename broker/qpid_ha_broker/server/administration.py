@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from qpid_ha_broker.model.administration import Administration, Done, Outcome, Pending
-from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, ModelError, NotFound
+from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, ModelError, NotFound, OtherSet
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_config.errors import SettingsError, nearest
 from qpid_ha_config.settings import BrokerSettings
@@ -19,7 +19,8 @@ Params = dict[str, object]
 WaitDone = Callable[[Outcome[Any]], Awaitable[object]]
 """The result of a command, once all of it is done and committed. Raises the ModelError for which it was given up."""
 
-_REASONS = {NotFound: "not-found", AlreadyExists: "already-exists", InUse: "in-use"}
+OTHER_SET = "other-set"
+_REASONS = {NotFound: "not-found", AlreadyExists: "already-exists", InUse: "in-use", OtherSet: OTHER_SET}
 
 
 class SettingsHolder(Protocol):

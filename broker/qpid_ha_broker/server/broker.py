@@ -28,16 +28,16 @@ from qpid_ha_broker.server.cluster_control import cluster_methods
 from qpid_ha_broker.server.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control import REFUSED, ControlError, ControlServer, Method
 from qpid_ha_broker.server.descriptors import Descriptors
-from qpid_ha_broker.server.engines import Engines, PeerEngines
+from qpid_ha_broker.server.engines import Engines
 from qpid_ha_broker.server.listeners import Listeners
 from qpid_ha_broker.server.logs import NoticeLog, configure_logging
 from qpid_ha_broker.server.member_settings import member_settings
 from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.membership_setup import make_membership
-from qpid_ha_broker.server.peer_channels import Dialler
 from qpid_ha_broker.server.queue_copies import QueueCopies
 from qpid_ha_broker.server.remote_control import RemoteControl
-from qpid_ha_broker.server.set_host import SetHost
+from qpid_ha_broker.server.set_cluster import SetCluster, make_set_cluster
+from qpid_ha_broker.server.set_methods import SetMethods
 from qpid_ha_broker.server.store import make_store
 from qpid_ha_broker.server.store_loading import StoreLoading
 from qpid_ha_config.errors import SettingsError
@@ -46,8 +46,6 @@ from qpid_ha_config.settings import BrokerSettings
 
 log = logging.getLogger("broker")
 
-REPLICAS = 3
-"""Of a resource set for which nothing else is said, if there are so many brokers."""
 TICK_S = 0.25
 """How late an expiry, an automatic deletion or the end of a silence may be noticed."""
 TEMPORARY_QUEUE_SHARE = 128
@@ -96,8 +94,8 @@ class Broker:
         self.container.management.control = RemoteControl(self.current, self.schedule_turn)
         self.membership: Membership
         """Since the store is loaded."""
-        self.sets: SetHost | None = None
-        """The replicas of other resource sets; None: this broker is in no cluster."""
+        self.sets: SetCluster | None = None
+        """This broker's part in the other resource sets; None: it is in no cluster."""
         self._set_replication()
         self._set_naming()
         store = make_store(settings)
@@ -134,7 +132,7 @@ class Broker:
         self.membership.change_settings(settings)
         self._set_naming()
         if self.sets is not None:
-            self.sets.change_settings()
+            self.sets.change_settings(settings)
         rules = ("replication-rules", "ha.replicate")
         return self._set_replication() if any(before[key] != after[key] for key in rules) else []
 
@@ -151,7 +149,7 @@ class Broker:
         ha, own = self._settings.ha, self._settings.resource_sets
         if ha.cluster:
             rules = tuple((rule.pattern, rule.resource_set) for rule in own.rules)
-            replicas = min(len(ha.brokers_url), REPLICAS)
+            replicas = min(len(ha.brokers_url), self._settings.replicas.min_replicas)
             self.container.default.configuration.naming = NamingRules(rules, own.spread, replicas)
 
     def reload_tls(self, params: dict[str, object]) -> object:
@@ -216,7 +214,9 @@ class Broker:
         else:
             self.container.peers = self.membership.links
             writer = None if self.broker_store is None else self.broker_store.store.threads
-            self.sets = SetHost(self, Dialler(self._settings.name, PeerEngines(self.current)), writer)
+            self.sets = make_set_cluster(self, writer)
+            methods = SetMethods(self.sets, self.container.administration)
+            self._control.methods = methods.methods(self._control.methods)
 
     async def _listen(self) -> None:
         for address in self._settings.listen:

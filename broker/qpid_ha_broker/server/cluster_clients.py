@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
+from qpid_ha_broker.amqp.directory import ServedElsewhere
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import LEADING, State
+from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.server.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.host import Host
 from qpid_ha_config.addresses import Address
@@ -57,7 +59,8 @@ class ClientAccess:
     def update(self) -> None:
         """Serve clients, or refuse them and name the primary: as it is now."""
         container, member = self._broker.container, self._member
-        container.client_refusal = None if self.is_serving else refusal(member)
+        serves_some = self.is_serving or container.directory.has_many_sets
+        container.client_refusal = None if serves_some else refusal(member)
         container.default.read_only = not self.is_serving
         container.failover_servers = failover_servers(self._broker.current().ha, member)
 
@@ -77,8 +80,16 @@ class ClientAccess:
 
     def end_now(self) -> None:
         """This broker is primary no more: clients go before a turn confirms anything, and who waits for one is told."""
-        self._broker.end_clients(refusal(self._member))
+        self._end_clients()
         self._broker.waiters.refuse()
+
+    def _end_clients(self) -> None:
+        """In a cluster of many sets they may have something else here: then only their links to `default` end."""
+        container = self._broker.container
+        if container.directory.has_many_sets:
+            container.default.end_links(ServedElsewhere(container.directory, DEFAULT_SET), browsers=False)
+        else:
+            self._broker.end_clients(refusal(self._member))
 
     def end_soon(self, _effect: fx.EndClients) -> None:
         """Not at once: what comes in through a client's connection may be what led to this. `ClientsEnded` follows."""
@@ -89,7 +100,7 @@ class ClientAccess:
     def _end(self) -> None:
         if self._is_stopped:
             return
-        self._broker.end_clients(refusal(self._member))
+        self._end_clients()
         self._broker.turn()
         self._feed(fx.ClientsEnded())
         self._is_leaving = False

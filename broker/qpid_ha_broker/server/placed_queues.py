@@ -1,0 +1,118 @@
+"""The queues of the sets that this broker leads, as the directory says that they should be: see `cluster.directory`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from qpid_ha_broker.cluster.directory import DirectoryDifference, SetLeader, compare
+from qpid_ha_broker.cluster.map import Changes, ClusterMap
+from qpid_ha_broker.cluster.messages import UnplacedQueue
+from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.server.replica_reports import QueueReport
+from qpid_ha_broker.server.set_member import SetMember
+
+log = logging.getLogger("cluster")
+
+
+class PlacedQueues:
+    """The promise: what is reported as deleted, or as without an entry, is so in what the set's log has committed.
+
+    `default`: the member of the set whose log has the map. `reportable`: called when there is something to report.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        cluster_map: ClusterMap,
+        default: Member,
+        members: Mapping[str, SetMember],
+        reportable: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._map = cluster_map
+        self._default = default
+        self._members = members
+        self._reportable = reportable
+        self._uncommitted: dict[str, int] = {}
+        """Queues of which the map has an event that may not be committed, and its LSN, or that of its unit's end."""
+        self._due: dict[str, None] = {}
+        """Sets to look at."""
+        self._seen: dict[str, tuple[int, DirectoryDifference]] = {}
+        """By set: what is to be reported once its log is committed up to there."""
+        self._complaints: dict[str, str] = {}
+
+    def look_at(self, set_name: str) -> None:
+        """Something may be different there: who leads it, or what it has."""
+        self._due[set_name] = None
+
+    def map_changed(self, changes: Changes, names: Iterable[str]) -> None:
+        """The map has changed; `names`: of all queues that it has changed, also of those that are gone."""
+        for set_name in changes.sets:
+            self._due[set_name] = None
+        for name in names:
+            self._uncommitted[name] = self._default.position.lsn
+            queue = self._map.queues.get(name)
+            if queue is not None:
+                self._due[queue.set] = None
+
+    def work(self) -> None:
+        """At the end of a turn, and now and then."""
+        if self._uncommitted:
+            committed_lsn = self._default.committed_lsn
+            done = [name for name, lsn in self._uncommitted.items() if lsn <= committed_lsn]
+            for name in done:
+                del self._uncommitted[name]
+                queue = self._map.queues.get(name)
+                if queue is not None:
+                    self._due[queue.set] = None
+        if self._due:
+            due, self._due = self._due, {}
+            for set_name in due:
+                self._compare(set_name)
+
+    def report(self) -> QueueReport:
+        """What the controller is to know."""
+        deleted: list[int] = []
+        unplaced: list[UnplacedQueue] = []
+        for set_name, (lsn, found) in self._seen.items():
+            member = self._members.get(set_name)
+            if member is not None and lsn <= member.hosted.resources.default.log.committed_lsn:
+                deleted += found.deleted
+                unplaced += found.unplaced
+        return QueueReport(tuple(deleted), tuple(unplaced))
+
+    def _compare(self, set_name: str) -> None:
+        self._seen.pop(set_name, None)
+        member = self._members.get(set_name)
+        if member is None or not member.is_serving:
+            return
+        hosted = member.hosted
+        queues = {queue.name: queue.arguments.given for queue in hosted.resources.catalog.queues.values()}
+        leader = SetLeader(set_name, self._name, member.member.status.generation)
+        found = compare(leader, self._map, self._uncommitted, queues)
+        if found is None:
+            return
+        configuration = hosted.configuration
+        for placed in found.declare:
+            self._try(placed.name, partial(configuration.declare_queue, placed.name, placed.arguments))
+        for name in found.delete:
+            self._try(name, partial(configuration.delete_queue, name))
+        if found.declare or found.delete:
+            hosted.touch()
+            self._due[set_name] = None  # once more: to see that it is done, and to report what is deleted
+        if found.deleted or found.unplaced:
+            self._seen[set_name] = hosted.resources.default.log.last_lsn, found
+            self._reportable()
+
+    def _try(self, name: str, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except ModelError as error:
+            if self._complaints.get(name) != str(error):
+                self._complaints[name] = str(error)
+                log.error("queue %s cannot be as the directory says: %s", name, error)
+        else:
+            self._complaints.pop(name, None)

@@ -1,0 +1,372 @@
+"""A broker's part in a cluster of many resource sets: it hosts what the map says, and reports to the controller.
+
+The parts know nothing of each other: `SetHost` the replicas, `ControllerClient` the way to the controller,
+`ControllerService` the controller while this broker is it, `PlacedQueues` the queues of sets that are led here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from qpid_ha_broker import __version__
+from qpid_ha_broker.amqp.conditions import NOT_ALLOWED, RESOURCE_LOCKED, AmqpError
+from qpid_ha_broker.amqp.hosted_set import HostedSet
+from qpid_ha_broker.amqp.node_wait import NodeWait
+from qpid_ha_broker.amqp.peer_frames import Channel, PeerListener
+from qpid_ha_broker.cluster.control_frames import RecordTold, Told
+from qpid_ha_broker.cluster.controller import Controller
+from qpid_ha_broker.cluster.map import Changes, SetEntry
+from qpid_ha_broker.cluster.messages import BrokerIdentity, BrokerReport, ControllerSettings, OrderKind
+from qpid_ha_broker.events.types import Arguments, SetRecorded
+from qpid_ha_broker.ha.effects import Answered, ClusterRecord
+from qpid_ha_broker.model.log import LogBatch
+from qpid_ha_broker.model.naming import Naming
+from qpid_ha_broker.server.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.broker_identity import broker_uuid
+from qpid_ha_broker.server.controller_client import ControllerClient, ControllerGone
+from qpid_ha_broker.server.controller_service import ControllerService
+from qpid_ha_broker.server.engines import PeerEngines
+from qpid_ha_broker.server.loopback_channel import LoopbackChannel
+from qpid_ha_broker.server.map_directory import MapDirectory
+from qpid_ha_broker.server.membership import Membership
+from qpid_ha_broker.server.peer_channels import Dialler
+from qpid_ha_broker.server.placed_queues import PlacedQueues
+from qpid_ha_broker.server.placements import find_placement
+from qpid_ha_broker.server.replica_reports import HostedReplica, ReplicaReports
+from qpid_ha_broker.server.set_host import SetHost
+from qpid_ha_broker.server.set_member import RecordAnswer, SetMember, SetMemberHost
+from qpid_ha_broker.server.store_writer import StoreWriter
+from qpid_ha_config.settings import BrokerSettings
+
+log = logging.getLogger("cluster")
+
+TICK_S: Final = 0.1
+PLACING_LIMIT_S: Final = 10.0
+"""So long an attach waits for the controller to say where its queue is to be."""
+_HERE: Final = "this broker"
+
+
+class SetClusterHost(SetMemberHost, Protocol):
+    """What is needed of the broker."""
+
+    membership: Membership
+
+
+class SetCluster:
+    """The promise: this broker has replicas of the sets of which the map says so, and of no others."""
+
+    def __init__(self, broker: SetClusterHost, hosts: SetHost, core: Controller, identity: BrokerIdentity) -> None:
+        default = broker.container.default
+        resource_set = default.resources.default
+        self.map = resource_set.state.map
+        self.hosts = hosts
+        self._broker = broker
+        self._member = broker.membership.member
+        self._default = default
+        self._identity = identity
+        self._name = identity.name
+        self._core = core
+        self.service = ControllerService(broker, identity.name, core, resource_set)
+        self.queues = PlacedQueues(identity.name, self.map, self._member, hosts.members, self._reportable)
+        reports = ReplicaReports(self._whoami, self._replicas, self.queues.report, self._room_bytes)
+        self._reports = reports
+        self.client = ControllerClient(self, self, self._dial)
+        self._status: object = None
+        self._due: dict[str, None] = dict.fromkeys(self.map.sets)
+        """Sets to host, not to host any more, or with other brokers."""
+        self._queue_names: dict[int, str] = {each.id: each.name for each in self.map.queues.values()}
+        self._placing: dict[str, NodeWait] = {}
+        self._tasks = BackgroundTasks()
+        self.map.listeners.append(self._map_changed)
+        hosts.records = self
+        hosts.changed = self._member_changed
+        self.directory = broker.container.directory = _PlacingDirectory(self)
+
+    def start(self) -> None:
+        """Take part. The broker listens already."""
+        self.hosts.start()
+        self._tasks.start(self._tick_forever())
+
+    def change_settings(self, settings: BrokerSettings) -> None:
+        """Other settings are in force."""
+        self._core.change_settings(controller_settings(settings), find_placement(settings.replicas.placement))
+        self.hosts.change_settings()
+
+    def stop(self) -> None:
+        """The process will end."""
+        self._tasks.cancel()
+        self.service.end("the broker is stopping")
+        self.client.close()
+        self.hosts.stop()
+
+    async def close_stores(self) -> None:
+        """The last turn is over: write what is left."""
+        await self.hosts.close_stores()
+
+    def turn_pagers(self, turns: Sequence[tuple[HostedSet, LogBatch | None]]) -> None:
+        """The turn is over for everybody else."""
+        self.hosts.turn_pagers(turns)
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._look()
+            self.service.tick()
+            self.client.tick(time.monotonic())
+            self.queues.work()
+
+    def turn_ended(self, turns: Sequence[tuple[HostedSet, LogBatch | None]]) -> None:
+        """These sets, other than `default`, had a turn."""
+        self._look()
+        self.hosts.turn_ended(turns)
+        self.service.turn_ended()
+        if self._due:
+            self._arrange()
+        self.queues.work()
+        self.client.flush()
+
+    # --- who the controller is
+
+    def _look(self) -> None:
+        """What has become of the member of `default`."""
+        status, clients = self._member.status, self._broker.membership.clients
+        leads = clients.is_serving
+        if (status, leads) == self._status:
+            return
+        self._status = status, leads
+        if leads:
+            self.service.begin(status.generation)
+            self.hosts.control = self.service
+            self.client.follow(_HERE)
+        else:
+            self.hosts.control = None
+            self.service.end(f"broker {self._name} does not lead the set default any more")
+            self.client.follow(status.primary_broker_address or None)
+        self._reportable()
+
+    def _dial(self, address: str, listener: PeerListener) -> Channel:
+        if address == _HERE:
+            return LoopbackChannel.open(listener, self.service)
+        return self.hosts.open_control(address, listener)
+
+    # --- what the map says
+
+    def _map_changed(self, changes: Changes) -> None:
+        had_many = bool(self._broker.container.directory.has_many_sets)
+        self._due |= dict.fromkeys(changes.sets)
+        if changes.brokers:
+            self._due |= dict.fromkeys(
+                name for name, entry in self.map.sets.items() if not set(entry.replicas).isdisjoint(changes.brokers)
+            )
+        names = []
+        for queue_id in changes.queues:
+            queue = self.map.queues_by_id.get(queue_id)
+            if queue is not None:
+                self._queue_names[queue_id] = queue.name
+            elif queue_id in self._queue_names:
+                names.append(self._queue_names.pop(queue_id))
+            if queue is not None:
+                names.append(queue.name)
+        self.queues.map_changed(changes, names)
+        if had_many or changes.sets:
+            self._broker.membership.clients.update()
+        self._broker.schedule_turn()
+
+    def _arrange(self) -> None:
+        """Host what is to be hosted."""
+        due, self._due = self._due, {}
+        for name in due:
+            entry = self.map.sets.get(name)
+            own = self.map.brokers.get(self._name)
+            if entry is None or own is None or self._name not in entry.replicas:
+                if name in self.hosts.members or name in self.hosts.loading:
+                    self._unhost(name, entry)
+                continue
+            brokers = [self.map.brokers[each] for each in entry.replicas if each in self.map.brokers]
+            addresses = tuple(each.address for each in brokers)
+            if name in self.hosts.members or name in self.hosts.loading:
+                self.hosts.change_replicas(name, addresses, own.address, min_in_sync=entry.min_in_sync)
+            else:
+                log.info("set %s is hosted here, with replicas at %s", name, ", ".join(each.name for each in brokers))
+                self.hosts.host(name, addresses, own.address, min_in_sync=entry.min_in_sync)
+            self.queues.look_at(name)
+
+    def _unhost(self, name: str, entry: SetEntry | None) -> None:
+        """A set that was deleted has no queues, and one whose replica was moved is held by others.
+
+        If it is not so, the map has lost what it knew: another log of `default` was made the cluster's by force.
+        """
+        if entry is None:
+            reason = "the cluster map has no such set any more"
+            hosted = self._broker.container.sets.get(name)
+            may_be_wanted = hosted is None or bool(hosted.resources.catalog.queues)
+        else:
+            reason = "the cluster map has its replicas elsewhere"
+            may_be_wanted = self._name in entry.record.members
+        log.info("set %s is not hosted here any more: %s", name, reason)
+        self.hosts.unhost(name, reason, delete=not may_be_wanted)
+        self._reportable()
+
+    def _member_changed(self, member: SetMember) -> None:
+        self.queues.look_at(member.name)
+        self._reportable()
+
+    # --- reports: see `controller_client.ReportSource`
+
+    def report(self, *, full: bool) -> BrokerReport | None:
+        """None as long as this broker does not know by which address others reach it."""
+        return self._reports.report(full=full) if self._member.settings.own_address else None
+
+    def _reportable(self) -> None:
+        self.client.changed()
+        self._broker.schedule_turn()
+
+    def _whoami(self) -> BrokerIdentity:
+        return self._identity._replace(address=self._member.settings.own_address)
+
+    def _replicas(self) -> Iterable[HostedReplica]:
+        yield HostedReplica(self._member, self._default.resources.catalog)
+        for member in self.hosts.members.values():
+            yield HostedReplica(member.member, member.hosted.resources.catalog)
+
+    def _room_bytes(self) -> int:
+        settings = self._broker.current()
+        if settings.data_dir is not None and settings.has_store:
+            return shutil.disk_usage(settings.data_dir).free
+        return max(0, settings.memory_limit_bytes - self._default.resources.catalog.memory_bytes)
+
+    # --- orders: see `controller_client.OrderTaker`
+
+    def carry_out(
+        self, set_name: str, kind: OrderKind, to: str, cause: str, answer: Callable[[bool, str], None]
+    ) -> None:
+        """Of the controller."""
+
+        def answered(told: Answered) -> None:
+            answer(told.done, told.text)
+
+        try:
+            if kind is OrderKind.PROMOTE:
+                self.hosts.promote(set_name, answered, cause=cause, failover=True)
+            elif kind is OrderKind.SWITCH_OVER:
+                self.hosts.switch_over(set_name, to, answered, cause=cause)
+            else:
+                self.hosts.drop(set_name, to, answered, cause=cause)
+        except KeyError:
+            answer(False, f"broker {self._name} has no replica of {set_name}")
+
+    # --- records: see `set_member.RecordService`
+
+    def read_record(self, set_name: str, answer: Callable[[RecordAnswer], None]) -> None:
+        """From the controller."""
+        self.client.read_record(set_name, lambda told: answer(_record_answer(told)))
+
+    def write_record(
+        self, set_name: str, expected: ClusterRecord, wanted: ClusterRecord, answer: Callable[[RecordAnswer], None]
+    ) -> None:
+        """By the controller."""
+        self.client.write_record(
+            set_name,
+            SetRecorded(set_name, *expected),
+            SetRecorded(set_name, *wanted),
+            lambda told: answer(_record_answer(told)),
+        )
+
+    # --- queues
+
+    def place(self, name: str, arguments: Arguments, naming: Naming) -> NodeWait:
+        """Have the controller put a new queue into its set; what waits for that."""
+        wait = self._placing.get(name)
+        if wait is None:
+            wait = self._placing[name] = NodeWait(f"the queue {name} is being put into the resource set {naming.set}")
+            self._tasks.start(self._place(name, arguments, naming, wait))
+        return wait
+
+    async def _place(self, name: str, arguments: Arguments, naming: Naming, wait: NodeWait) -> None:
+        error: AmqpError | None
+        try:
+            async with asyncio.timeout(PLACING_LIMIT_S):
+                told = await self.settle(name, arguments, naming)
+            error = None if told.done else AmqpError(NOT_ALLOWED, told.text)
+        except (ControllerGone, TimeoutError) as gone:
+            error = AmqpError(RESOURCE_LOCKED, f"queue {name}: {gone or 'the controller does not answer'}: try again")
+        finally:
+            del self._placing[name]
+        if error is None:
+            wait.ready()
+        else:
+            wait.fail(error)
+        self._broker.schedule_turn()
+
+    async def create_queue(self, name: str, arguments: Arguments) -> Told:
+        """Have a queue in the set that is chosen for it. Raises ControllerGone."""
+        return await self.settle(name, arguments, self._default.configuration.set_of(name, arguments))
+
+    def leads(self, set_name: str) -> bool:
+        """Whether this broker serves that set."""
+        member = self.hosts.members.get(set_name)
+        return member is not None and member.is_serving
+
+    async def settle(self, name: str, arguments: Arguments, naming: Naming) -> Told:
+        """Have the directory say where the queue is. Raises ControllerGone."""
+        asked: dict[str, Any] = {"name": name, "arguments": dict(arguments)}
+        if not naming.missing:
+            asked["set"] = naming.set
+        elif naming.preferred:
+            asked["primary"] = naming.preferred
+        else:
+            asked["spread"] = self._broker.current().resource_sets.spread
+        return await self.client.ask("queue-settle", asked)
+
+
+class _PlacingDirectory(MapDirectory):
+    """The directory, with the way to have a queue placed."""
+
+    def __init__(self, cluster: SetCluster) -> None:
+        super().__init__(cluster.map, lambda: cluster._member.status)
+        self._cluster = cluster
+
+    def place(self, queue_name: str, arguments: Arguments, naming: Naming) -> NodeWait:
+        """See `SetCluster.place`."""
+        return self._cluster.place(queue_name, arguments, naming)
+
+
+def _record_answer(told: RecordTold) -> RecordAnswer:
+    record = None if told.record is None else ClusterRecord(*told.record[1:])
+    return RecordAnswer(told.written, record, told.problem)
+
+
+def controller_settings(settings: BrokerSettings) -> ControllerSettings:
+    """What the controller needs to know of the settings."""
+    own = settings.replicas
+    return ControllerSettings(
+        failure_timeout_s=own.failure_timeout_s,
+        min_replicas=own.min_replicas,
+        recovery_interval_s=own.failure_recovery_interval_s,
+        check_interval_s=own.check_interval_s,
+        additions=own.additions,
+        auto_trim=own.auto_trim,
+        policies=own.policies,
+    )
+
+
+def make_set_cluster(broker: SetClusterHost, writer: StoreWriter | None) -> SetCluster:
+    """The part of `broker`, which is a member of `default`, whose store `writer` writes. Raises SettingsError."""
+    settings = broker.current()
+    identity = BrokerIdentity(
+        name=settings.name,
+        uuid=broker_uuid(settings.data_dir if settings.has_store else None),
+        instance=broker.membership.member.settings.instance,
+        address="",
+        clients_url="",
+        zone=settings.replicas.zone or "",
+        version=__version__,
+    )
+    core = Controller(controller_settings(settings), find_placement(settings.replicas.placement))
+    hosts = SetHost(broker, Dialler(settings.name, PeerEngines(broker.current)), writer)
+    return SetCluster(broker, hosts, core, identity)

@@ -1,0 +1,217 @@
+"""The control socket's methods about many resource sets: any broker takes them, and asks the controller."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, NamedTuple
+
+from qpid_ha_broker.amqp.sets_administration import SetsAdministration
+from qpid_ha_broker.cluster.control_frames import Told
+from qpid_ha_broker.server.administration import OTHER_SET, Params, check_known
+from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method
+from qpid_ha_broker.server.controller_client import ControllerGone
+from qpid_ha_broker.server.set_cluster import SetCluster
+from qpid_ha_config.errors import nearest
+
+log = logging.getLogger("controller")
+
+REQUEST_LIMIT_S: Final = 25.0
+"""After so long nobody waits for the controller any more."""
+
+
+class SetAction(NamedTuple):
+    """What `action` stands for: the controller's method, and its params by the names that operators use."""
+
+    method: str
+    params: Mapping[str, str] = {}
+
+
+_ACTIONS: Final[Mapping[str, Mapping[str, SetAction]]] = {
+    "sets": {
+        "create": SetAction(
+            "set-create",
+            {name: name for name in ("name", "replicas", "preferred", "min_replicas", "min_in_sync")},
+        ),
+        "delete": SetAction("set-delete", {"name": "name"}),
+        "transfer": SetAction("set-transfer", {"name": "set", "to": "to"}),
+        "add-replica": SetAction("set-add-replica", {"name": "set", "broker": "broker"}),
+        "remove-replica": SetAction("set-remove-replica", {"name": "set", "broker": "broker", "force": "force"}),
+    },
+    "brokers": {
+        "drain": SetAction("drain", {"name": "broker", "force": "force"}),
+        "undrain": SetAction("undrain", {"name": "broker"}),
+        "fail": SetAction("brokers-fail", {"name": "broker"}),
+        "forget": SetAction("brokers-forget", {"name": "broker"}),
+    },
+    "replicas": {
+        "trim": SetAction("replicas-trim", {"name": "set"}),
+        "policies": SetAction("replica-policies", {"policies": "policies"}),
+    },
+}
+"""Those that change something, by method of the control socket and by `action`."""
+
+
+class SetMethods:
+    """Each public method but `methods` is one of the control socket."""
+
+    def __init__(self, cluster: SetCluster, administration: SetsAdministration) -> None:
+        self._cluster = cluster
+        self._administration = administration
+        self._queues: Method
+
+    def methods(self, others: Mapping[str, Method]) -> dict[str, Method]:
+        """By name; `others` are those of a broker that knows of one set."""
+        self._queues = others["queues"]
+        return {
+            **others,
+            "queues": self.queues,
+            "sets": self.sets,
+            "brokers": self.brokers,
+            "replicas": self.replicas,
+            "rebalance": self.rebalance,
+            "map": self.map,
+        }
+
+    async def queues(self, params: Params) -> object:
+        """As without other sets; what concerns the queue of another one goes by the directory."""
+        name, action = params.get("name"), params.get("action", "list")
+        set_name = self._cluster.directory.set_of(name) if isinstance(name, str) else None
+        if isinstance(name, str) and set_name is not None and action == "delete":
+            return await self._delete_queue(name, set_name, params)
+        if isinstance(name, str) and set_name is not None and action == "create":
+            return {"name": name, "set": set_name, "created": False}
+        try:
+            answer = self._queues(params)
+            return await answer if isinstance(answer, Awaitable) else answer
+        except ControlError as error:
+            if action != "create" or not isinstance(error.data, Mapping) or error.data.get("reason") != OTHER_SET:
+                raise
+            return await self._create_queue(str(name), params.get("arguments") or {})
+
+    async def _create_queue(self, name: str, arguments: Any) -> object:
+        try:
+            async with asyncio.timeout(REQUEST_LIMIT_S):
+                told = await self._cluster.create_queue(name, arguments)
+        except (ControllerGone, TimeoutError) as error:
+            raise _no_controller(error) from None
+        if not told.done:
+            raise ControlError(REFUSED, told.text, {"reason": "refused"})
+        return {"name": name, "created": True, **told.result}
+
+    async def _delete_queue(self, name: str, set_name: str, params: Params) -> object:
+        check_known(params, ("action", "name", "if_empty", "if_unused"))
+        asks = [each for each in ("if_empty", "if_unused") if params.get(each)]
+        if asks:
+            if not self._cluster.leads(set_name):
+                where = self._cluster.directory.primary_of(set_name)
+                text = f"whether {name} is empty or unused, the primary of {set_name} knows"
+                raise ControlError(REFUSED, f"{text}: ask {where.broker if where else 'it, once there is one'}")
+            facts = self._administration.queue(name)
+            for key, fact in (("if_empty", "messages"), ("if_unused", "consumers")):
+                if params.get(key) and facts[fact]:
+                    raise ControlError(REFUSED, f"queue {name} has {facts[fact]} {fact}", {"reason": "in-use"})
+        return self._told(await self._done("queue-delete", {"name": name}))
+
+    async def sets(self, params: Params) -> object:
+        """`list`, `show`, or a change of a set."""
+        action = params.get("action", "list")
+        if action == "list":
+            check_known(params, ("action",))
+            return (await self._shown())["sets"]
+        if action == "show":
+            check_known(params, ("action", "name"))
+            return _named((await self._shown())["sets"], params.get("name"))
+        return await self._change("sets", params, ("list", "show"))
+
+    async def brokers(self, params: Params) -> object:
+        """`list`, or a change of what a broker is to do."""
+        if params.get("action", "list") == "list":
+            check_known(params, ("action",))
+            return (await self._shown())["brokers"]
+        return await self._change("brokers", params, ("list",))
+
+    async def replicas(self, params: Params) -> object:
+        """`plan`: what would be done about replicas, and why; or a change."""
+        if params.get("action", "plan") == "plan":
+            check_known(params, ("action",))
+            return (await self._done("replicas-plan")).result.get("actions", [])
+        return await self._change("replicas", params, ("plan",))
+
+    async def rebalance(self, params: Params) -> object:
+        """Move primaries, or with `plan` say which would be moved, and why."""
+        check_known(params, ("plan", "cause"))
+        if params.get("plan") is True:
+            return (await self._done("rebalance", {"plan_only": True})).result.get("moves", [])
+        return self._told(await self._done("rebalance", cause=params.get("cause")))
+
+    async def map(self, params: Params) -> object:
+        """Brokers, sets, and which queue is in which."""
+        check_known(params, ())
+        queues = [{"queue": queue.name, "set": queue.set} for queue in self._cluster.map.queues.values()]
+        return {**await self._shown(), "queues": sorted(queues, key=lambda row: row["queue"])}
+
+    async def _shown(self) -> dict[str, Any]:
+        shown = dict((await self._done("cluster-show")).result)
+        shown["sets"] = [{**row, "state": _set_state(row)} for row in shown.get("sets", [])]
+        shown["brokers"] = [{**row, "state": _broker_state(row)} for row in shown.get("brokers", [])]
+        return shown
+
+    async def _change(self, method: str, params: Params, others: tuple[str, ...]) -> object:
+        wanted = params.get("action")
+        action = _ACTIONS[method].get(wanted) if isinstance(wanted, str) else None
+        if action is None:
+            known = (*others, *_ACTIONS[method])
+            raise ControlError(INVALID_PARAMS, f"no action {wanted!r:.80}; {nearest(f'{wanted!s:.80}', known)}")
+        check_known(params, ("action", "cause", *action.params))
+        given = {own: params[name] for name, own in action.params.items() if params.get(name) is not None}
+        return self._told(await self._done(action.method, given, params.get("cause")))
+
+    @staticmethod
+    def _told(told: Told) -> object:
+        return {**told.result, "text": told.text}
+
+    async def _done(self, method: str, params: Mapping[str, Any] | None = None, cause: object = None) -> Told:
+        """Raises ControlError when it was refused."""
+        if cause is not None:
+            log.info("%s %s %.100s", method, dict(params or {}), cause)
+        try:
+            async with asyncio.timeout(REQUEST_LIMIT_S):
+                told = await self._cluster.client.ask(method, params or {})
+        except (ControllerGone, TimeoutError) as error:
+            raise _no_controller(error) from None
+        if not told.done:
+            raise ControlError(REFUSED, told.text, {"reason": "refused", **told.result})
+        return told
+
+
+def _no_controller(error: ControllerGone | TimeoutError) -> ControlError:
+    if isinstance(error, ControllerGone):
+        return ControlError(REFUSED, f"{error}; see `qpid-ha status --all`", {"reason": "no-controller"})
+    text = f"no outcome within {REQUEST_LIMIT_S:g} s: it may go on; look at `qpid-ha map` and at the logs"
+    return ControlError(REFUSED, text, {"reason": "timeout"})
+
+
+def _set_state(row: Mapping[str, Any]) -> str:
+    """In a word or two; `ok`: it wants nothing."""
+    if not row["primary"]:
+        return "no primary"
+    if row["moving_to"]:
+        return f"moving to {row['moving_to']}"
+    if len(row["in_sync"]) < row["wanted"]:
+        return "too few in sync"
+    return "ok"
+
+
+def _broker_state(row: Mapping[str, Any]) -> str:
+    if row["draining"]:
+        return "drained" if row["safe_to_stop"] else "draining"
+    return "up" if row["up"] else "down"
+
+
+def _named(rows: object, name: object) -> object:
+    for row in rows if isinstance(rows, list) else []:
+        if row.get("name") == name:
+            return row
+    raise ControlError(REFUSED, f"there is no set {name!s:.80}: see `qpid-ha set list`", {"reason": "not-found"})
