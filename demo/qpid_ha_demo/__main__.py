@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import click
 from rich.live import Live
@@ -28,6 +29,7 @@ from qpid_ha_demo.history import write_history
 from qpid_ha_demo.ledger import Ledger, LedgerAudit
 from qpid_ha_demo.load import DemoConsumer, DemoPublisher
 from qpid_ha_demo.outages import FAULTS, NAMESPACE, SESSION_S, Outage, Scene, inject
+from qpid_ha_demo.sets import show_sets
 from qpid_ha_demo.stage import LiveTable, Stage
 from qpid_ha_demo.zookeeper_ensemble import EnsembleFailed, ZookeeperEnsemble, why_not_here
 
@@ -191,20 +193,37 @@ def _settings(ensemble: ZookeeperEnsemble | None) -> dict[str, object]:
     return {"ha": {"coordinator": ensemble.url(NAMESPACE), "coordinator-timeout": f"{SESSION_S:g}s"}}
 
 
+def _show_sets(stage: Stage) -> NoReturn:
+    """Ends the program."""
+    title = "qpid-ha: five brokers, twelve resource sets, kill -9"
+    stage.console.print(Panel(Text(title, justify="center"), style="bold"))
+    try:
+        with tempfile.TemporaryDirectory(prefix="qpid-ha-demo-") as directory:
+            good = show_sets(stage, Path(directory))
+    except (ClusterFailed, ControlFailure) as error:
+        sys.exit("\n".join([f"demo: {error}", *getattr(error, "__notes__", [])]))
+    except (KeyboardInterrupt, _Ended):
+        sys.exit(130)
+    sys.exit(0 if good else 1)
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--once", is_flag=True, help="One failover, then end: exit code 0 if all went well, else 1.")
 @click.option("--leave", is_flag=True, help="End after the last failover, as --once does after the first.")
 @click.option(
     "--zookeeper", is_flag=True, help="With three ZooKeeper servers. Each round also kills one, and cuts a broker off."
 )
+@click.option("--sets", is_flag=True, help="Five brokers in three zones, with twelve resource sets.")
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How often to kill.")
 @click.option("--rate", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Messages a second.")
 @click.option(
     "--keep", type=click.Path(file_okay=False, path_type=Path),
     help="Give the brokers stores below this directory, and leave them there with what the clients saw.",
 )  # fmt: skip
-def main(once: bool, leave: bool, zookeeper: bool, rounds: int, rate: int, keep: Path | None) -> None:
+def main(once: bool, leave: bool, zookeeper: bool, sets: bool, rounds: int, rate: int, keep: Path | None) -> None:
     """Run three brokers, kill the primary under load, and show what became of every message."""
+    if sets:
+        _show_sets(Stage())
     if zookeeper and (problem := why_not_here()):
         sys.exit(f"demo: {problem}")
     stage = Stage()

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -95,6 +95,14 @@ class LocalBroker:
             self._process.wait()
         return at_s
 
+    def kill_all(self) -> float:
+        """SIGKILL to the agent and to the broker; when that was."""
+        at_s = time.monotonic()
+        if self._process is not None:
+            self._kill_all(self._process.pid)
+            self._process.wait()
+        return at_s
+
     def processes(self) -> list[int]:
         """All that runs of it, the agent before its broker."""
         if self._process is None:
@@ -154,10 +162,13 @@ class LocalCluster:
         *,
         agents: bool = True,
         settings: Mapping[str, object] | None = None,
+        own_settings: Sequence[Mapping[str, object]] = (),
         sockets: Path | None = None,
         stores: Path | None = None,
     ) -> None:
-        """`settings` are keys of the configuration file; control sockets lie in `sockets`, else in `directory`.
+        """`settings` are keys of the configuration file, `own_settings` such as each broker has for itself.
+
+        Control sockets lie in `sockets`, else in `directory`.
 
         With `stores` each broker has a data directory of its own there, named as it is; without, it keeps nothing.
         """
@@ -179,6 +190,8 @@ class LocalCluster:
             }
             if stores is not None:
                 own["data-dir"] = str(stores / name)
+            if own_settings:
+                own |= own_settings[number - 1]
             self.brokers.append(LocalBroker(directory, {**own, **given, "ha": ha}, has_agent=agents))
 
     def _reserve_port(self) -> int:

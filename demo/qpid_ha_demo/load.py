@@ -28,6 +28,7 @@ _HEARTBEAT_S = 1.0
 _PAUSES_S = (0.02, 0.04, 0.08, 0.1)
 _PREFETCH = 500
 _SENT_AGAIN: Final = "sent-again"
+_REDIRECT: Final = "amqp:link:redirect"
 
 
 class Addresses:
@@ -39,14 +40,22 @@ class Addresses:
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = deque(urls)
         self._attempts = 0
+        self._redirected_to: str | None = None
 
     @property
     def upcoming(self) -> str:
         """What `next` will give."""
-        return self._urls[0]
+        return self._redirected_to or self._urls[0]
+
+    def redirect(self, url: str) -> None:
+        """A broker said that what we want is there."""
+        self._redirected_to = url
 
     def next(self) -> str:
         """The one to try now."""
+        if self._redirected_to is not None:
+            url, self._redirected_to = self._redirected_to, None
+            return url
         url = self._urls[0]
         self._urls.rotate(-1)
         return url
@@ -157,8 +166,12 @@ class FailoverClient(MessagingHandler, ABC):
         self._start_over(event)
 
     def on_link_error(self, event: Any) -> None:
-        """The broker ended the link: a new connection will tell whether it means it."""
-        self.problems.append(f"{event.link.remote_condition.name}: {event.link.remote_condition.description}")
+        """The broker ended the link: a new connection will tell whether it means it; it may have said where to."""
+        condition = event.link.remote_condition
+        if condition.name == _REDIRECT and condition.info:
+            self._addresses.redirect(f"amqp://{condition.info['network-host']}:{int(condition.info['port'])}")
+        else:
+            self.problems.append(f"{condition.name}: {condition.description}")
         self._start_over(event)
         event.connection.close()
 

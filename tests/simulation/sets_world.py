@@ -407,8 +407,7 @@ class World:
     def _record_answered(self, answer: ms.AnswerRecord) -> None:
         member = self.record_requests.pop(answer.number)
         here = self.brokers[member.broker]
-        is_there = here.is_up and here.members.get(member.set_name) is member and member.set_name in here.map.sets
-        if member.asked != answer.number or not is_there:
+        if member.asked != answer.number or here.members.get(member.set_name) is not member or not here.is_up:
             return
         member.asked = 0
         if answer.record is None:

@@ -6,7 +6,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -34,11 +34,18 @@ class RunningCluster(LocalCluster):
         *,
         agents: bool = False,
         settings: Mapping[str, object] | None = None,
+        own_settings: Sequence[Mapping[str, object]] = (),
         stores: Path | None = None,
     ) -> None:
         self._sockets = tempfile.TemporaryDirectory(prefix="qpid-ha-test-")
         super().__init__(
-            directory, count, agents=agents, settings=settings, sockets=Path(self._sockets.name), stores=stores
+            directory,
+            count,
+            agents=agents,
+            settings=settings,
+            own_settings=own_settings,
+            sockets=Path(self._sockets.name),
+            stores=stores,
         )
 
     def __enter__(self) -> RunningCluster:

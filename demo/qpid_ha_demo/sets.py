@@ -1,0 +1,231 @@
+"""`./dev demo --sets`: five brokers in three zones, twelve resource sets, one broker that is killed.
+
+Each set has a queue, a publisher and a consumer, who are told nothing but the addresses of all brokers: redirects lead
+them to their set's primary. What is shown: how the sets that the killed broker led get other primaries, how replicas
+are made up for on brokers of the right zone, and what became of every message.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from qpid_ha_agent.control import ControlFailure
+from qpid_ha_demo.cluster import ClusterFailed, LocalBroker, LocalCluster
+from qpid_ha_demo.ledger import Ledger
+from qpid_ha_demo.load import DemoConsumer, DemoPublisher
+from qpid_ha_demo.stage import Stage
+
+ZONES: Final = ("north", "north", "south", "south", "west")
+SETS: Final = 12
+RATE: Final = 40
+"""Messages a second of each set."""
+RECOVERY_S: Final = 3.0
+"""Less than an operator would want: so that one sees replicas made up for."""
+CALM_S: Final = 2.0
+PATIENCE_S: Final = 60.0
+STEP_S: Final = 0.02
+
+Row = dict[str, Any]
+
+
+class SetTraffic:
+    """A publisher and a consumer of one set's queue."""
+
+    def __init__(self, name: str, urls: list[str]) -> None:
+        self.name = name
+        self.queue = f"queue-{name}"
+        self.ledger = Ledger()
+        self.publisher = DemoPublisher(urls, self.queue, self.ledger, rate=RATE)
+        self.consumer = DemoConsumer(urls, self.queue, self.ledger)
+
+    def start(self) -> None:
+        """Begin."""
+        self.publisher.start()
+        self.consumer.start()
+
+    def stop(self) -> None:
+        """End both."""
+        self.publisher.stop()
+        self.consumer.stop()
+
+    @property
+    def is_settled(self) -> bool:
+        """Everything that was sent is confirmed, and has arrived."""
+        return self.publisher.is_settled and self.ledger.missing == 0
+
+
+class SetsOutcome(NamedTuple):
+    """Of one killed broker; times in seconds since then."""
+
+    killed: str
+    led: int
+    """Sets."""
+    shortest_s: float
+    """For how long nothing was confirmed in the first of them that went on; without any: 0."""
+    longest_s: float
+    """In the last."""
+    whole_s: float
+    """Until each set had as many replicas in sync as it wants."""
+
+
+class SetsDemo:
+    """The story, on a stage."""
+
+    def __init__(self, stage: Stage, cluster: LocalCluster) -> None:
+        self._stage = stage
+        self._cluster = cluster
+        self._traffic = [SetTraffic(f"set-{number:02}", cluster.urls) for number in range(1, SETS + 1)]
+
+    def start(self) -> None:
+        """Make the sets, and begin to work."""
+        self._cluster.wait_whole()
+        controller = self._controller()
+        self._stage.step("five brokers in three zones, each with its agent", f"{controller.name} is the controller")
+        brokers = [broker.name for broker in self._cluster.brokers]
+        for number, traffic in enumerate(self._traffic):
+            self._ask("sets", action="create", name=traffic.name, preferred=brokers[number % len(brokers)])
+        self._wait_whole("the sets are there")
+        for traffic in self._traffic:
+            self._ask("queues", action="create", name=traffic.queue, arguments={"qpid.resource-set": traffic.name})
+            traffic.start()
+        self._wait(lambda: all(each.ledger.arrived for each in self._traffic), "a message arrived in each set")
+        self._stage.step(f"{SETS} sets with a queue, a publisher and a consumer each", self._primaries())
+
+    def stop(self) -> None:
+        """End all clients."""
+        for traffic in self._traffic:
+            traffic.stop()
+
+    def kill_one(self) -> SetsOutcome:
+        """A broker that is not the controller, with its agent, and for good."""
+        time.sleep(CALM_S)
+        controller = self._controller()
+        led = Counter(str(row["primary"]) for row in self.sets())
+        victim = max(
+            [broker for broker in self._cluster.brokers if broker is not controller], key=lambda each: led[each.name]
+        )
+        lost = {str(row["name"]) for row in self.sets() if row["primary"] == victim.name}
+        killed_at_s = victim.kill_all()
+        self._stage.step(f"killed {victim.name}, for good", f"it led {len(lost)} sets: {', '.join(sorted(lost))}")
+        gaps_s = self._await_others([each for each in self._traffic if each.name in lost], victim, killed_at_s)
+        self._stage.step("all sets confirm again", self._primaries())
+        self._wait_whole("each set has its replicas again")
+        whole_s = time.monotonic() - killed_at_s
+        self._stage.step("replicas were made up for", self._replicas())
+        return SetsOutcome(victim.name, len(lost), min(gaps_s, default=0.0), max(gaps_s, default=0.0), whole_s)
+
+    def _await_others(self, lost: list[SetTraffic], victim: LocalBroker, killed_at_s: float) -> list[float]:
+        """Until other brokers lead these sets, and confirm; for how long each confirmed nothing, in seconds."""
+        names = {each.name for each in lost}
+
+        def are_led() -> bool:
+            led = {str(row["name"]) for row in self.sets() if row["primary"] not in ("", victim.name)}
+            return names <= led
+
+        self._wait(are_led, "other brokers lead the sets")
+        marks = [(each, len(each.ledger.confirmed_at_s)) for each in lost]
+        self._wait(
+            lambda: all(len(each.ledger.confirmed_at_s) > before for each, before in marks), "all sets confirm again"
+        )
+        return [each.ledger.longest_gap_s(killed_at_s, time.monotonic()) for each in lost]
+
+    def settle(self) -> bool:
+        """Publish no more, let all of it arrive, and draw up the account; whether it is flawless."""
+        for traffic in self._traffic:
+            traffic.publisher.pause()
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not all(each.is_settled for each in self._traffic) and time.monotonic() < deadline_s:
+            time.sleep(STEP_S)
+        audits = [(each.name, each.ledger.audit()) for each in self._traffic]
+        self._stage.console.print(_account(audits))
+        return all(audit.is_flawless and audit.confirmed for _, audit in audits)
+
+    # --- what there is
+
+    def sets(self) -> list[Row]:
+        """As the controller tells; empty while there is none."""
+        try:
+            rows = self._controller().ask("sets", timeout_s=5.0, action="list").get("answer")
+        except (ControlFailure, ClusterFailed):
+            return []
+        return rows if isinstance(rows, list) else []
+
+    def _controller(self) -> LocalBroker:
+        found = self._cluster.primary()
+        if found is None:
+            raise ClusterFailed("default has no primary")
+        return found
+
+    def _ask(self, method: str, **params: Any) -> None:
+        self._controller().ask(method, timeout_s=10.0, **params)
+
+    def _primaries(self) -> str:
+        led = Counter(str(row["primary"]) for row in self.sets())
+        return "primaries: " + ", ".join(f"{name} {count}" for name, count in sorted(led.items()))
+
+    def _replicas(self) -> str:
+        held = Counter(name for row in self.sets() for name in row["replicas"])
+        return "replicas: " + ", ".join(f"{name} {count}" for name, count in sorted(held.items()))
+
+    def _wait_whole(self, what: str) -> None:
+        def is_whole() -> bool:
+            rows = self.sets()
+            return len(rows) == SETS and all(row["state"] == "ok" for row in rows)
+
+        self._wait(is_whole, what)
+
+    def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
+        self._cluster.wait_until(is_reached, what, PATIENCE_S)
+
+
+def own_settings() -> list[dict[str, object]]:
+    """Of each broker: its zone."""
+    return [{"ha.zone": zone} for zone in ZONES]
+
+
+def cluster_settings() -> dict[str, object]:
+    """Of all of them."""
+    return {"ha": {"failure-recovery-interval": f"{RECOVERY_S:g}s", "replica-check-interval": "1s"}}
+
+
+def show_sets(stage: Stage, directory: Path) -> bool:
+    """The whole story; whether all went well."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(
+            LocalCluster(directory, len(ZONES), settings=cluster_settings(), own_settings=own_settings())
+        )
+        demo = SetsDemo(stage, cluster)
+        stack.callback(demo.stop)
+        demo.start()
+        outcome = demo.kill_one()
+        stage.console.print(
+            f"   {outcome.killed} led {outcome.led} sets, which confirmed nothing for {outcome.shortest_s:.3f} to"
+            f" {outcome.longest_s:.3f} s; all replicas in sync again after {outcome.whole_s:.1f} s",
+            highlight=False,
+        )
+        return demo.settle()
+
+
+def _account(audits: list[tuple[str, Any]]) -> RenderableType:
+    table = Table()
+    for name in ("set", "confirmed", "received", "lost", "copies", "unmarked", "out of order"):
+        table.add_column(name, justify="left" if name == "set" else "right")
+    for name, audit in audits:
+        figures = (
+            audit.confirmed,
+            audit.received,
+            len(audit.lost),
+            audit.duplicates_announced,
+            len(audit.duplicates_unmarked),
+            len(audit.out_of_order),
+        )
+        table.add_row(name, *(f"{figure:,}" for figure in figures))
+    return table

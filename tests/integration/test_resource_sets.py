@@ -1,0 +1,115 @@
+"""A cluster of many resource sets: real brokers, an operator's commands, and clients that follow redirects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qpid_ha_agent.control import RequestRefused
+from running_cluster import RunningCluster
+from sets_cluster import SetTraffic, change, create_queue, create_set, sets_of, wait_whole
+
+SETS = ("orders", "audit", "mail")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
+    with RunningCluster(tmp_path, settings={"ha": {"failure-timeout": "1s"}}) as cluster:
+        cluster.form()
+        yield cluster
+
+
+def test_three_sets_work_on_three_brokers_and_one_that_dies_is_replaced_in_each(cluster: RunningCluster) -> None:
+    names = [broker.name for broker in cluster.brokers]
+    for name, preferred in zip(SETS, names, strict=True):
+        create_set(cluster, name, preferred=preferred)
+    sets = wait_whole(cluster, 1, *SETS)
+    assert [sets[name]["primary"] for name in SETS] == names
+    for name in SETS:
+        create_queue(cluster, 0, f"q-{name}", name)
+
+    with (
+        SetTraffic(cluster, "q-orders") as orders,
+        SetTraffic(cluster, "q-audit") as audit,
+        SetTraffic(cluster, "q-mail") as mail,
+    ):
+        everybody = (orders, audit, mail)
+        for traffic in everybody:
+            traffic.wait_confirmed(50)
+        cluster.kill(2)
+        for traffic in everybody:
+            traffic.wait_confirmed(200)
+        sets = sets_of(cluster.broker(0))
+        assert sets["mail"]["primary"] in names[:2]
+        assert [sets[name]["primary"] for name in ("orders", "audit")] == names[:2]
+        cluster.restart(2)
+        wait_whole(cluster, 0, *SETS)
+        for traffic in everybody:
+            traffic.wait_confirmed(50)
+            traffic.settle()
+
+
+def test_the_controller_dies_and_the_next_one_goes_on_where_it_was(cluster: RunningCluster) -> None:
+    create_set(cluster, "orders", preferred=cluster.broker(1).name)
+    wait_whole(cluster, 0, "orders")
+    create_queue(cluster, 0, "q", "orders")
+    with SetTraffic(cluster, "q") as traffic:
+        traffic.wait_confirmed(50)
+        cluster.kill(0)  # it has a backup of the set, which the set's primary may leave out once a controller agrees
+        cluster.promote(2)
+        traffic.wait_confirmed(50)
+        cluster.wait_until(lambda: "orders" in sets_of(cluster.broker(2)), "the next controller knows the set")
+        cluster.restart(0)
+        wait_whole(cluster, 2, "orders")
+        traffic.wait_confirmed(50)
+        traffic.settle()
+
+
+def test_a_set_is_handed_over_and_back_under_load(cluster: RunningCluster) -> None:
+    names = [broker.name for broker in cluster.brokers]
+    create_set(cluster, "orders", preferred=names[1])
+    wait_whole(cluster, 0, "orders")
+    create_queue(cluster, 0, "q", "orders")
+    with SetTraffic(cluster, "q") as traffic:
+        for to in (names[2], names[0], names[1]):
+            traffic.wait_confirmed(50)
+            change(cluster, 0, "sets", "transfer", name="orders", to=to)
+            assert wait_whole(cluster, 0, "orders")["orders"]["primary"] == to
+        traffic.wait_confirmed(50)
+        traffic.settle()
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "part"),
+    [
+        ("sets", {"action": "create", "name": "orders"}, "orders already"),
+        ("sets", {"action": "create", "name": "../x"}, "../x"),
+        ("sets", {"action": "create", "name": "default"}, "default"),
+        ("sets", {"action": "create", "name": "new", "replicas": ["nobody"]}, "nobody"),
+        ("sets", {"action": "create", "name": "new", "min_replicas": 4}, "4"),
+        ("sets", {"action": "delete", "name": "no"}, "no"),
+        ("sets", {"action": "transfer", "name": "orders", "to": "nobody"}, "nobody"),
+        ("sets", {"action": "add-replica", "name": "orders", "broker": "nobody"}, "nobody"),
+        ("brokers", {"action": "drain", "name": "broker2"}, "broker2"),
+        ("brokers", {"action": "drain", "name": "nobody"}, "nobody"),
+        ("brokers", {"action": "forget", "name": "broker2"}, "broker2"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_a_reason(
+    refusing: RunningCluster, method: str, params: dict[str, Any], part: str
+) -> None:
+    with pytest.raises(RequestRefused) as raised:
+        refusing.broker(1).ask(method, timeout_s=10.0, **params)
+    assert part in raised.value.message
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    with RunningCluster(tmp_path_factory.mktemp("refusing")) as cluster:
+        cluster.form()
+        create_set(cluster, "orders")
+        wait_whole(cluster, 0, "orders")
+        yield cluster
