@@ -124,7 +124,7 @@ def test_sets_at_rest_say_nothing_and_stay_together(tmp_path: Path) -> None:
 def test_a_replica_that_is_taken_away_is_not_waited_for_and_comes_back_level(tmp_path: Path) -> None:
     async def story(sets: HostedSets) -> None:
         await sets.place("orders", "a", "b", "c")
-        sets.at("c").unhost("orders", "the test takes it away", may_be_wanted=False)
+        sets.at("c").unhost("orders", "the test takes it away")
         await sets.publish("a", "orders", "q", "one")
         await eventually(lambda: sets.member("a", "orders").member.status.members == ("a", "b"))
         assert "orders" not in sets.cluster.brokers["c"].container.sets
@@ -201,7 +201,7 @@ def test_the_store_of_a_replica_that_is_taken_away_is_deleted(tmp_path: Path) ->
     async def story(sets: HostedSets) -> None:
         await sets.place("orders", "a", "b", "c")
         await sets.publish("a", "orders", "q", "one", durable=True)
-        sets.at("c").unhost("orders", "the test takes it away", may_be_wanted=False)
+        sets.at("c").unhost("orders", "the test takes it away")
         await eventually(lambda: not (tmp_path / "c" / "orders").exists())
         sets.host_again("orders", "c", "a", "b")
         await sets.loaded("orders", "c")

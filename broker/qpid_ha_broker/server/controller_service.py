@@ -51,6 +51,8 @@ class ControllerService:
         """By the name of the broker at the other end, which has reported."""
         self._brokers: dict[Channel, ms.BrokerIdentity] = {}
         self._waiting: dict[int, Answer] = {}
+        self._complaints: set[str] = set()
+        """Names of queues about which it was said that they cannot be placed."""
         self._numbers = itertools.count(1)
         self._inputs: list[ms.ControllerInput] = []
         self._is_feeding = False
@@ -106,6 +108,10 @@ class ControllerService:
     def request(self, request: ms.ClusterRequest, answer: Answer) -> None:
         """Somebody wants something; `answer` is called once, unless this broker leads no more before that."""
         number = next(self._numbers)
+        taken = self._of_default(request.name) if isinstance(request, ms.SettleQueue) else ""
+        if taken:
+            answer(ms.AnswerRequest(number, False, f"{taken}: queues and exchanges share their names"))
+            return
         self._waiting[number] = answer
         self._feed(ms.RequestReceived(number, request))
 
@@ -136,10 +142,26 @@ class ControllerService:
 
     def _reported(self, channel: Channel, report: ms.BrokerReport) -> None:
         identity = report.broker
+        if report.unplaced_queues:
+            report = report._replace(unplaced_queues=tuple(filter(self._may_be_placed, report.unplaced_queues)))
         self._brokers[channel] = identity
         if self._channels.get(identity.name) is not channel:
             self._channels[identity.name] = channel
         self._feed(ms.ReportReceived(report))
+
+    def _may_be_placed(self, queue: ms.UnplacedQueue) -> bool:
+        """Not under a name that something in `default` has: no event of the map may say so."""
+        there = self._of_default(queue.name)
+        if there and queue.name not in self._complaints:
+            self._complaints.add(queue.name)
+            log.error("set %s has a queue %s, and %s: delete one of them", queue.set, queue.name, there)
+        return not there
+
+    def _of_default(self, name: str) -> str:
+        """What `default` has under that name; empty: nothing."""
+        catalog = self._default.catalog
+        kinds = (("queue", catalog.queues), ("exchange", catalog.exchanges))
+        return next((f"default has the {kind} {name}" for kind, there in kinds if name in there), "")
 
     def _heard(self, name: str, frame: cf.ControlFrame) -> None:
         match frame:

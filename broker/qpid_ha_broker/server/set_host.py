@@ -178,9 +178,8 @@ class SetHost:
                 del self.loading[name]
                 return
         settings = self.loading.pop(name, None)
-        if settings is None:  # it is not wanted any more
+        if settings is None:  # it is not wanted any more; what is there nobody has looked at, so it stays
             kept.store.abandon()
-            await asyncio.to_thread(fleet.delete, name)
             return
         hosted = container.host(name, resources)
         kept.begin(loaded.found, hosted)
