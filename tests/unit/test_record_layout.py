@@ -17,12 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 BROKER, PIPELINE = ROOT / "broker" / "qpid_ha_broker", ROOT / "pipeline" / "qpid_ha_pipeline"
 WITH_RECORDS = (BROKER / "events", BROKER / "model", BROKER / "store", BROKER / "ha", PIPELINE / "journal")
 LAYOUT = BROKER / "events" / "layout.py"
+FRAMES = {BROKER / "ha" / "frame_codec.py", BROKER / "ha" / "bundles.py", BROKER / "ha" / "forward_frames.py"}
 # These pack something else: single values, blocks and headers of files, frames between brokers.
-MAY_PACK = {LAYOUT, BROKER / "events" / "fields.py", BROKER / "store" / "blocks.py", BROKER / "ha" / "frame_codec.py"}
+MAY_PACK = {LAYOUT, BROKER / "events" / "fields.py", BROKER / "store" / "blocks.py", *FRAMES}
 # These have numbers of their own that look like kinds: of frames, and of AMQP's types in a payload.
 OTHER_KINDS = {
     LAYOUT,
-    BROKER / "ha" / "frame_codec.py",
+    *FRAMES,
     PIPELINE / "journal" / "messages.py",
     PIPELINE / "journal" / "sections.py",
 }
