@@ -230,7 +230,7 @@ class ReplicaSettings:
     """By patterns of the names of sets; the first that matches counts."""
     placement: str = setting("ha.placement", NAME, "spread", changeable=True)
     """Where replicas go: an entry point of the group `qpid_ha.placement`."""
-    failure_timeout_s: float = setting("ha.failure-timeout", duration(0.2, 3600), 2.0, changeable=True)
+    failure_timeout_s: float = setting("ha.failure-timeout", duration(0.2, 3600), 2.0)
     """A broker that has been silent for so long counts as failed."""
     failure_recovery_interval_s: float = setting(
         "ha.failure-recovery-interval", duration(0, 86_400), 60.0, changeable=True

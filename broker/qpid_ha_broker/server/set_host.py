@@ -39,13 +39,15 @@ from qpid_ha_broker.server.set_questions import SetQuestions
 from qpid_ha_broker.server.shared_connections import SharedConnections
 from qpid_ha_broker.server.store_fleet import SIDE_BY_SIDE, StoreFleet
 from qpid_ha_broker.server.store_writer import StoreWriter
-from qpid_ha_broker.server.sub_channels import SubChannel
+from qpid_ha_broker.server.sub_channels import SharedTimes, SubChannel
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.addresses import show_addresses
 
 log = logging.getLogger("cluster")
 
 TICK_S: Final = 0.1
+HEARTBEAT_S: Final = 1.0
+"""On a connection that sets share, or more often: twice in `ha.failure-timeout`."""
 REST_TICKS: Final = 50
 """A member at rest gets one tick of so many."""
 TAIL_SHARE: Final = 64
@@ -93,9 +95,11 @@ class SetHost:
         """Called when there is something new to be told of a member."""
         self.problems: dict[str, str] = {}
         """Sets that this broker was to host and could not go on with, and why."""
-        self.shared = SharedConnections(broker, dialler, self._accept)
-        self._broker = broker
         settings = broker.current()
+        silence_s = settings.replicas.failure_timeout_s
+        times = SharedTimes(heartbeat_s=min(HEARTBEAT_S, silence_s / 2), silence_s=silence_s)
+        self.shared = SharedConnections(broker, dialler, self._accept, times)
+        self._broker = broker
         self._fleet: StoreFleet | None = None
         """The stores; None: replicas are in memory only."""
         if settings.data_dir is not None and settings.has_store:
