@@ -92,7 +92,7 @@ class SetsDemo:
         brokers = [broker.name for broker in self._cluster.brokers]
         for number, traffic in enumerate(self._traffic):
             self._ask("sets", action="create", name=traffic.name, preferred=brokers[number % len(brokers)])
-        self._wait_whole("the sets are there")
+        self.wait_whole("the sets are there")
         for traffic in self._traffic:
             self._ask("queues", action="create", name=traffic.queue, arguments={"qpid.resource-set": traffic.name})
             traffic.start()
@@ -117,7 +117,7 @@ class SetsDemo:
         self._stage.step(f"killed {victim.name}, for good", f"it led {len(lost)} sets: {', '.join(sorted(lost))}")
         gaps_s = self._await_others([each for each in self._traffic if each.name in lost], victim, killed_at_s)
         self._stage.step("all sets confirm again", self._primaries())
-        self._wait_whole("each set has its replicas again")
+        self.wait_whole("each set has its replicas again")
         whole_s = time.monotonic() - killed_at_s
         self._stage.step("replicas were made up for", self._replicas())
         return SetsOutcome(victim.name, len(lost), min(gaps_s, default=0.0), max(gaps_s, default=0.0), whole_s)
@@ -175,7 +175,9 @@ class SetsDemo:
         held = Counter(name for row in self.sets() for name in row["replicas"])
         return "replicas: " + ", ".join(f"{name} {count}" for name, count in sorted(held.items()))
 
-    def _wait_whole(self, what: str) -> None:
+    def wait_whole(self, what: str) -> None:
+        """Until each set wants nothing."""
+
         def is_whole() -> bool:
             rows = self.sets()
             return len(rows) == SETS and all(row["state"] == "ok" for row in rows)
