@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from proton import Delivery, Message
 
+from blocking_client import BlockingClient
 from qpid_ha_agent.control import RequestRefused
 from running_cluster import RunningCluster
 from sets_cluster import SetTraffic, change, create_queue, create_set, sets_of, wait_whole
@@ -113,3 +115,31 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluste
         create_set(cluster, "orders")
         wait_whole(cluster, 0, "orders")
         yield cluster
+
+
+def test_what_comes_to_an_exchange_reaches_the_queues_of_all_sets_also_when_a_primary_dies(
+    cluster: RunningCluster,
+) -> None:
+    names = [broker.name for broker in cluster.brokers]
+    for name, preferred in zip(SETS, names, strict=True):
+        create_set(cluster, name, preferred=preferred)
+    wait_whole(cluster, 0, *SETS)
+    for name in SETS:
+        create_queue(cluster, 0, f"q-{name}", name)
+        change(cluster, 0, "exchanges", "bind", name="amq.fanout", queue=f"q-{name}")
+
+    publisher = BlockingClient(cluster.urls[0])
+    sender = publisher.sender("amq.fanout")
+    for number in range(20):
+        assert publisher.offer(sender, Message(str(number))).state == Delivery.ACCEPTED
+    cluster.kill(2)
+    for number in range(20, 40):
+        assert publisher.offer(sender, Message(str(number))).state == Delivery.ACCEPTED
+
+    sets = sets_of(cluster.broker(0))
+    for name in SETS:
+        client = BlockingClient(cluster.urls[names.index(str(sets[name]["primary"]))])
+        receiver = client.receiver(f"q-{name}", 40)
+        assert [receiver.receive(timeout=10).body for _ in range(40)] == [str(number) for number in range(40)]
+        client.connection.close()
+    publisher.connection.close()

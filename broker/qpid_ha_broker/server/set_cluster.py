@@ -38,6 +38,7 @@ from qpid_ha_broker.server.peer_channels import Dialler
 from qpid_ha_broker.server.placed_queues import PlacedQueues
 from qpid_ha_broker.server.placements import find_placement
 from qpid_ha_broker.server.replica_reports import HostedReplica, ReplicaReports
+from qpid_ha_broker.server.set_forwarding import SetForwarding
 from qpid_ha_broker.server.set_host import SetHost
 from qpid_ha_broker.server.set_member import RecordAnswer, SetMember, SetMemberHost
 from qpid_ha_broker.server.store_writer import StoreWriter
@@ -76,6 +77,7 @@ class SetCluster:
         reports = ReplicaReports(self._whoami, self._replicas, self.queues.report, self._room_bytes)
         self._reports = reports
         self.client = ControllerClient(self, self, self._dial)
+        self.forwarding = SetForwarding(broker, hosts, self.map, identity.name, identity.instance)
         self._status: object = None
         self._due: dict[str, None] = dict.fromkeys(self.map.sets)
         """Sets to host, not to host any more, or with other brokers."""
@@ -119,16 +121,20 @@ class SetCluster:
             self.service.tick()
             self.client.tick(time.monotonic())
             self.queues.work()
+            self.forwarding.work()
 
     def turn_ended(self, turns: Sequence[tuple[HostedSet, LogBatch | None]]) -> None:
         """These sets, other than `default`, had a turn."""
         self._look()
+        self.forwarding.work()
         self.hosts.turn_ended(turns)
+        self.forwarding.tell_committed()
         self.service.turn_ended()
         if self._due:
             self._arrange()
         self.queues.work()
         self.client.flush()
+        self.hosts.shared.flush()
 
     # --- who the controller is
 
@@ -173,6 +179,7 @@ class SetCluster:
             if queue is not None:
                 names.append(queue.name)
         self.queues.map_changed(changes, names)
+        self.forwarding.map_changed(changes)
         if had_many or changes.sets:
             self._broker.membership.clients.update()
         self._broker.schedule_turn()

@@ -91,6 +91,8 @@ class SetHost:
         """Where the records of sets are."""
         self.control: PeerListener | None = None
         """Who listens to brokers that look for the controller here; None: this broker is not it."""
+        self.arrivals: Callable[[str], PeerListener] | None = None
+        """Who takes what other brokers hand on for a set."""
         self.changed: Callable[[SetMember], None] = lambda member: None
         """Called when there is something new to be told of a member."""
         self.problems: dict[str, str] = {}
@@ -326,6 +328,8 @@ class SetHost:
             return self
         if sub_channel.purpose == Purpose.CONTROL:
             return self.control or f"broker {name} is not the controller"
+        if sub_channel.purpose == Purpose.FORWARD and self.arrivals is not None:
+            return self.arrivals(sub_channel.set)
         return f"broker {name} is of a release that knows no sub-channels of kind {sub_channel.purpose}"
 
     def open_control(self, address: str, listener: PeerListener) -> SubChannel:
