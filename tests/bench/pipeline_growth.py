@@ -112,7 +112,8 @@ def _count(spark: SparkSession, fleet: Fleet) -> int:
 def _stores(spark: SparkSession, fleet: Fleet) -> int:
     from qpid_ha_pipeline.jobs.stores import facts
 
-    return fleet.messages if len(facts(spark, fleet.paths)) == 2 else 0
+    found = facts(spark, fleet.paths)
+    return fleet.messages if sum(map(len, found.values())) == 2 else 0
 
 
 def _snapshots(spark: SparkSession, fleet: Fleet) -> int:
