@@ -143,3 +143,25 @@ def test_what_comes_to_an_exchange_reaches_the_queues_of_all_sets_also_when_a_pr
         assert [receiver.receive(timeout=10).body for _ in range(40)] == [str(number) for number in range(40)]
         client.connection.close()
     publisher.connection.close()
+
+
+def test_a_broker_that_is_stopped_in_order_has_others_lead_its_sets_first(cluster: RunningCluster) -> None:
+    names = [broker.name for broker in cluster.brokers]
+    for name in SETS:
+        create_set(cluster, name, preferred=names[2])
+    wait_whole(cluster, 0, *SETS)
+    create_queue(cluster, 0, "q", "orders")
+    with SetTraffic(cluster, "q") as traffic:
+        traffic.wait_confirmed(50)
+
+        stopped = cluster.broker(2)
+        stopped.terminate()
+        stopped.wait()
+
+        sets = sets_of(cluster.broker(0))
+        assert {sets[name]["primary"] for name in SETS} <= set(names[:2])
+        assert {sets[name]["generation"] for name in SETS} == {2}
+        traffic.wait_confirmed(50)
+        cluster.restart(2)
+        wait_whole(cluster, 0, *SETS)
+        traffic.settle()

@@ -196,6 +196,43 @@ def test_a_record_is_answered_when_it_is_committed_and_not_before() -> None:
     assert [(each.broker, each.written, each.record) for each in answers] == [("b", True, wanted), ("c", False, wanted)]
 
 
+def led(bench: Bench, name: str, primary: str, *backups: str) -> None:
+    """Have the set made, and led there, with these in sync."""
+    members = (primary, *backups)
+    bench.ask(ms.CreateSet(name, members))
+    empty = ev.SetRecorded(name, "", 0, "", 0, (), False)
+    first = ev.SetRecorded(name, primary, 1, primary, 1, members, True)
+    bench.feed(ms.RecordRequested(primary, 1, name, empty, first))
+    leading = ms.ReplicaReport(
+        name, "primary", "active", 1, 5, backups=tuple(ms.BackupReport(each, True, 0) for each in backups),
+        load=ms.SetLoad(messages=7),
+    )  # fmt: skip
+    bench.feed(ms.ReportReceived(report(primary, leading, number=2)))
+    for each in backups:
+        bench.feed(ms.ReportReceived(report(each, ms.ReplicaReport(name, "ready", "", 1, 5), number=2)))
+
+
+def orders(bench: Bench, kind: ms.OrderKind) -> list[tuple[str, str, str]]:
+    """Of that kind, as (broker, set, to)."""
+    given = [each for each in bench.said if isinstance(each, ms.GiveOrder)]
+    return [(each.broker, each.set, each.to) for each in given if each.kind is kind]
+
+
+def test_a_broker_that_is_about_to_stop_hands_over_what_it_leads_and_gets_nothing() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+
+    assert bench.ask(ms.LeaveBroker("b")).result == {"left": 1}
+    assert orders(bench, ms.OrderKind.SWITCH_OVER) == [("b", "orders", "c")]
+
+    assert bench.ask(ms.LeaveBroker("c")).result == {"left": 0}, "it leads nothing yet"
+    assert bench.ask(ms.LeaveBroker("b")).result == {"left": 0}, "nobody else stays who could lead"
+    bench.now_s = 6.0
+    bench.feed(ms.ReportReceived(report("b", number=3)))
+    bench.feed(ms.ReportReceived(report("c", number=3)))
+    assert bench.ask(ms.LeaveBroker("b")).result == {"left": 1}, "the other one thought better of it"
+
+
 def test_who_has_no_replica_records_nothing() -> None:
     bench = Bench("a", "b", "c")
     bench.ask(ms.CreateSet("orders", ("a", "b")))

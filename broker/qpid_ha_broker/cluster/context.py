@@ -21,6 +21,8 @@ from qpid_ha_broker.cluster.placement import Placement, PlacementBroker
 from qpid_ha_broker.cluster.reports import Reports
 from qpid_ha_broker.events import types as ev
 
+LEAVING_S = 5.0
+"""So long a broker counts as one that is about to stop, after it said so last: it may have thought better of it."""
 ORDER_LIMIT_S = 2.0
 """An order of which nothing came for so long may be given again, or to somebody else."""
 
@@ -183,6 +185,8 @@ class ControllerContext:
         self._effects: list[ControllerEffect] = []
         self._answers: list[Answer] = []
         self._placement_brokers: dict[str, PlacementBroker] | None = None
+        self.leaving_until_s: dict[str, float] = {}
+        """Brokers that are about to stop."""
         self.dirty: set[str] = set()
         """Sets of which something is another than when they were looked at."""
 
@@ -194,6 +198,7 @@ class ControllerContext:
         self.reports.clear()
         self.orders.clear()
         self.commits.clear()
+        self.leaving_until_s.clear()
         self._answers.clear()
 
     @property
@@ -260,6 +265,15 @@ class ControllerContext:
         entry = self.draft.brokers.get(name)
         life = self.liveness.life(name)
         return life is BrokerLife.ALIVE or (life is BrokerLife.AWAITED and entry is not None and entry.up)
+
+    def may_lead(self, name: str) -> bool:
+        """Whether primaries may go to a broker: nobody drains it, and it does not stop."""
+        broker = self.draft.brokers.get(name)
+        return broker is not None and not broker.draining and not self.is_leaving(name)
+
+    def is_leaving(self, name: str) -> bool:
+        """Whether it said of late that it is about to stop."""
+        return self.now_s < self.leaving_until_s.get(name, 0.0)
 
     def primaries(self) -> Counter[str]:
         """How many sets each broker leads, or was told to."""

@@ -156,8 +156,7 @@ class Leadership:
     def _rank(self, entry: SetEntry, name: str) -> tuple[object, ...]:
         replica = self._ctx.reports.replica(name, entry.name)
         generation, lsn = (0, 0) if replica is None else (replica.generation, replica.lsn)
-        broker = self._ctx.draft.brokers.get(name)
-        should_not = name in entry.leaving or (broker is not None and broker.draining)
+        should_not = name in entry.leaving or not self._ctx.may_lead(name)
         return -generation, -lsn, should_not, name != entry.preferred, self._counted()[name], name
 
     def _why_nobody(self, entry: SetEntry) -> str:

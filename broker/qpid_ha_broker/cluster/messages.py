@@ -163,6 +163,15 @@ class UndrainBroker(NamedTuple):
     broker: str
 
 
+class LeaveBroker(NamedTuple):
+    """A broker is about to be stopped in order: its primaries go elsewhere, its replicas stay where they are.
+
+    Answered at once with how many it leads that others could (`left`), and asked again until that is 0.
+    """
+
+    broker: str
+
+
 class FailBroker(NamedTuple):
     """Somebody knows that a broker is gone, because he has fenced it for instance."""
 
@@ -237,6 +246,7 @@ ClusterRequest = (
     | RemoveReplica
     | DrainBroker
     | UndrainBroker
+    | LeaveBroker
     | FailBroker
     | ForgetBroker
     | SetPolicies
@@ -256,6 +266,7 @@ REQUESTS: Final[Mapping[str, type[ClusterRequest]]] = {
     "set-remove-replica": RemoveReplica,
     "drain": DrainBroker,
     "undrain": UndrainBroker,
+    "brokers-leave": LeaveBroker,
     "brokers-fail": FailBroker,
     "brokers-forget": ForgetBroker,
     "replica-policies": SetPolicies,

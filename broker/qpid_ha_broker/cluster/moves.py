@@ -142,9 +142,8 @@ class Moves:
         found = []
         for backup in () if leading is None else leading.backups:
             replica = ctx.reports.replica(backup.name, entry.name)
-            broker = ctx.draft.brokers.get(backup.name)
             is_ready = replica is not None and replica.state == "ready" and ctx.liveness.is_alive(backup.name)
-            is_open = broker is not None and not broker.draining and backup.name in entry.staying
+            is_open = ctx.may_lead(backup.name) and backup.name in entry.staying
             if backup.in_sync and is_ready and is_open and backup.name in record.members:
                 found.append(backup.name)
         return tuple(found)
@@ -202,7 +201,7 @@ class Moves:
     # --- drained brokers
 
     def clear_out(self) -> None:
-        """Have the primaries of brokers that are drained, and replicas that leave, hand over; so many at a time."""
+        """Have primaries hand over that should not be where they are; so many at a time."""
         ctx = self._ctx
         brokers = ctx.draft.brokers
         draining = {name for name, broker in brokers.items() if broker.draining}
@@ -211,17 +210,33 @@ class Moves:
             if room <= 0:
                 return
             primary = entry.record.primary
-            should_go = primary in draining or primary in entry.leaving
-            if should_go and name not in self.under_way and self.targets(entry):
-                self.begin(name, "", f"{primary} is drained" if primary in draining else "its replica there leaves")
+            if primary in draining:
+                why = f"{primary} is drained"
+            elif ctx.is_leaving(primary):
+                why = f"{primary} is about to stop"
+            elif primary in entry.leaving:
+                why = "its replica there leaves"
+            else:
+                continue
+            if name not in self.under_way and self.targets(entry):
+                self.begin(name, "", why)
                 room -= 1
+
+    def movable(self, broker: str) -> int:
+        """How many sets it leads that somebody else who is in sync could lead, now or in a moment."""
+        ctx = self._ctx
+        led = [entry for entry in ctx.draft.sets.values() if entry.record.primary == broker]
+        return sum(
+            any(name != broker and ctx.is_up(name) and ctx.may_lead(name) for name in entry.record.members)
+            for entry in led
+        )
 
     # --- rebalancing
 
     def plan(self) -> list[PlannedMove]:
         """What rebalancing would do now."""
         ctx = self._ctx
-        open_brokers = [name for name, broker in ctx.draft.brokers.items() if ctx.is_up(name) and not broker.draining]
+        open_brokers = [name for name in ctx.draft.brokers if ctx.is_up(name) and ctx.may_lead(name)]
         in_sync = {name: self.targets(entry) for name, entry in ctx.draft.sets.items() if self._leadership.leads(entry)}
         return plan_balance(ctx.draft.sets, tuple(open_brokers), in_sync)
 

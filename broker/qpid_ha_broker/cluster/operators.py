@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from qpid_ha_broker.cluster.context import ControllerContext
+from qpid_ha_broker.cluster.context import LEAVING_S, ControllerContext
 from qpid_ha_broker.cluster.keeper import ReplicaKeeper
 from qpid_ha_broker.cluster.leadership import Leadership
 from qpid_ha_broker.cluster.map import SetEntry
@@ -23,6 +23,7 @@ from qpid_ha_broker.cluster.messages import (
     DrainBroker,
     FailBroker,
     ForgetBroker,
+    LeaveBroker,
     PlanReplicas,
     Rebalance,
     RemoveReplica,
@@ -65,6 +66,7 @@ class Operators:
             RemoveReplica: self._remove_replica,
             DrainBroker: self._drain,
             UndrainBroker: self._undrain,
+            LeaveBroker: self._leave,
             FailBroker: self._fail,
             ForgetBroker: self._forget,
             SetPolicies: self._set_policies,
@@ -240,6 +242,14 @@ class Operators:
             ctx.place(placed._replace(leaving=tuple(each for each in placed.leaving if each != name)))
         self._keeper.trigger()
         self._done(number, f"{name} may have replicas again")
+
+    def _leave(self, number: int, asked: LeaveBroker) -> None:
+        name, ctx = asked.broker, self._ctx
+        self._check_broker(name)
+        ctx.leaving_until_s[name] = ctx.now_s + LEAVING_S
+        self._moves.clear_out()
+        left = self._moves.movable(name)
+        self._done(number, f"{name} is about to stop: {left} sets are to be led by others first", left=left)
 
     def _fail(self, number: int, asked: FailBroker) -> None:
         self._check_broker(asked.broker)

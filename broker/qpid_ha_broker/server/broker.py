@@ -229,6 +229,8 @@ class Broker:
         A broker that served nobody waits a moment: those who are still connected were told to go before, and many
         cannot be reached any more, because the address that they came by has moved to the next primary.
         """
+        if self.sets is not None and not self.failure and not self._clean:
+            await self.sets.leave()
         self.is_stopping = True
         log.info("stopping: %d clients are told", len(self._protocols))
         has_served = self.membership.clients.is_serving

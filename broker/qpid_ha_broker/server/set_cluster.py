@@ -49,6 +49,10 @@ log = logging.getLogger("cluster")
 TICK_S: Final = 0.1
 PLACING_LIMIT_S: Final = 10.0
 """So long an attach waits for the controller to say where its queue is to be."""
+LEAVING_LIMIT_S: Final = 5.0
+"""So long a broker that is told to stop waits for others to lead what it led."""
+CONTROLLER_LIMIT_S: Final = 1.0
+"""So long it waits for a controller for that; where all are stopped there is none."""
 _HERE: Final = "this broker"
 
 
@@ -98,6 +102,37 @@ class SetCluster:
         """Other settings are in force."""
         self._core.change_settings(controller_settings(settings), find_placement(settings.replicas.placement))
         self.hosts.change_settings()
+
+    async def leave(self) -> None:
+        """Have other brokers lead what this one leads, as far as they can, before it stops; within LEAVING_LIMIT_S."""
+        led = sum(member.is_serving for member in self.hosts.members.values())
+        if not led:
+            return
+        log.info("%d sets that are led here get other primaries first", led)
+        try:
+            async with asyncio.timeout(LEAVING_LIMIT_S):
+                problem = await self._ask_to_leave()
+        except TimeoutError:
+            problem = f"it took more than {LEAVING_LIMIT_S:g} s"
+        if problem:
+            log.warning("not all sets are led by others: %s", problem)
+
+    async def _ask_to_leave(self) -> str:
+        """Until nobody else could lead what is led here; why that is not known."""
+        lost_s = time.monotonic() + CONTROLLER_LIMIT_S
+        while True:
+            try:
+                told = await self.client.ask("brokers-leave", {"broker": self._name})
+            except ControllerGone as gone:  # another one may be about to begin, or nobody is left
+                if time.monotonic() >= lost_s:
+                    return str(gone)
+            else:
+                if not told.done:
+                    return told.text
+                if not told.result.get("left"):
+                    return ""
+                lost_s = time.monotonic() + CONTROLLER_LIMIT_S
+            await asyncio.sleep(TICK_S)
 
     def stop(self) -> None:
         """The process will end."""
