@@ -85,6 +85,8 @@ def _print_problems(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         if row.get("problem"):
             click.echo(cell(f"{row.get('name')}: {row['problem']}"), err=True)
+        if row.get("controller_problem"):
+            click.echo(cell(f"{row.get('name')}: {row['controller_problem']}"), err=True)
         if paused := pause_text(row):
             click.echo(cell(paused), err=True)
 

@@ -395,6 +395,10 @@ class Broker:
 
     # ---
 
+    def _controller_facts(self) -> dict[str, object]:
+        problem = "" if self.sets is None else self.sets.service.problem
+        return {"controller_problem": problem} if problem else {}
+
     def facts(self) -> dict[str, object]:
         """What `qpid-ha query` shows."""
         catalog, log_ = self.container.default.resources.catalog, self.container.default.resources.default.log
@@ -404,6 +408,7 @@ class Broker:
             "name": self._settings.name,
             "version": self.container.settings.version,
             **self.membership.facts(),
+            **self._controller_facts(),
             **({"store": "off"} if self.broker_store is None else self.broker_store.facts()),
             **self.copies.facts(),
             "listening": ", ".join(self.listening),

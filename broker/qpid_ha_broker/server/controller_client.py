@@ -20,7 +20,7 @@ from qpid_ha_broker.events.types import SetRecorded
 log = logging.getLogger("controller")
 
 REPORT_S: Final = 1.0
-"""Between two reports, when nothing happens."""
+"""Between two reports, when nothing happens, at most; two go into the time after which a broker counts as failed."""
 RECORD_LIMIT_S: Final = 5.0
 """So long a member waits for an answer about its record; as for a coordinator's."""
 RETRY_S: Final = 0.1
@@ -63,16 +63,20 @@ class ControllerClient:
     For the listener's methods see `peer_frames.PeerListener`.
     """
 
-    def __init__(self, source: ReportSource, orders: OrderTaker, dial: Dial) -> None:
+    def __init__(self, source: ReportSource, orders: OrderTaker, dial: Dial, failure_timeout_s: float) -> None:
         self._source = source
         self._orders = orders
         self._dial = dial
+        self._report_interval_s = min(REPORT_S, failure_timeout_s / 2)
         self._address: str | None = None
         """Where the controller is, as far as is known."""
         self._channel: Channel | None = None
         self._is_open = False
         self._retry_at_s = 0.0
         self._pause_s = RETRY_S
+        self._opened_s = 0.0
+        self._why_closed = ""
+        """What was said when the last channel ended; empty: nothing, or another one has held since."""
         self._report_at_s = 0.0
         self._is_report_due = False
         self._numbers = itertools.count(1)
@@ -87,7 +91,7 @@ class ControllerClient:
         if address == self._address:
             return
         self._address = address
-        self._retry_at_s, self._pause_s = 0.0, RETRY_S
+        self._retry_at_s, self._pause_s, self._why_closed = 0.0, RETRY_S, ""
         if self._channel is not None:
             channel = self._channel
             self._lost(NO_CONTROLLER)
@@ -96,6 +100,10 @@ class ControllerClient:
 
     def tick(self, now_s: float) -> None:
         """At least every 0.1 s."""
+        if (
+            self._is_open and now_s - self._opened_s >= REPORT_S
+        ):  # before that it may be closed at once, as the last one
+            self._pause_s, self._why_closed = RETRY_S, ""
         if self._channel is None:
             self._open()
         elif self._is_open and (self._is_report_due or now_s >= self._report_at_s):
@@ -123,7 +131,7 @@ class ControllerClient:
         report = self._source.report(full=full)
         if report is not None:
             self._is_report_due = False
-            self._report_at_s = time.monotonic() + REPORT_S
+            self._report_at_s = time.monotonic() + self._report_interval_s
             self._send(cf.Reported(report))
 
     # --- what is asked of the controller
@@ -151,10 +159,17 @@ class ControllerClient:
         if waiting is not None:
             waiting[1](cf.RecordTold(number, False, None, problem))
 
+    @property
+    def problem(self) -> str:
+        """Why nobody can be asked now; empty: somebody can."""
+        if self._is_open:
+            return ""
+        return f"{NO_CONTROLLER}: {self._why_closed}" if self._why_closed else NO_CONTROLLER
+
     async def ask(self, method: str, params: Mapping[str, Any]) -> cf.Told:
         """Have the controller do it. Raises ControllerGone."""
         if not self._is_open:
-            raise ControllerGone(NO_CONTROLLER)
+            raise ControllerGone(self.problem)
         number = next(self._numbers)
         told: asyncio.Future[cf.Told] = asyncio.get_running_loop().create_future()
         self._requests[number] = told
@@ -174,7 +189,7 @@ class ControllerClient:
         """It is there."""
         if channel is self._channel:
             self._is_open = True
-            self._pause_s = RETRY_S
+            self._opened_s = time.monotonic()
             self._report(full=True)
 
     def received(self, channel: Channel, data: bytes) -> None:
@@ -191,6 +206,7 @@ class ControllerClient:
     def closed(self, channel: Channel, reason: str) -> None:
         """It is gone, or could not be opened."""
         if channel is self._channel:
+            self._why_closed = reason
             self._lost(reason)
 
     def _lost(self, reason: str) -> None:

@@ -14,12 +14,18 @@ from typing import Any, Final, Protocol
 from qpid_ha_broker.amqp.peer_frames import Channel
 from qpid_ha_broker.cluster import control_frames as cf
 from qpid_ha_broker.cluster import messages as ms
+from qpid_ha_broker.cluster.placement import Placement
+from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.server.host import Host
 
 log = logging.getLogger("controller")
 
 _LEVELS: Final = logging.getLevelNamesMapping()
+RETRY_S: Final = 1.0
+RETRY_MOST_S: Final = 60.0
+"""Until a controller that was given up is begun anew: the first pause and the longest; it doubles, and begins with the
+first again after one that has gone well for the longest."""
 Answer = Callable[[ms.AnswerRequest], None]
 
 
@@ -29,20 +35,38 @@ class ControllerCore(Protocol):
     def handle(self, happened: ms.ControllerInput, now_s: float) -> list[ms.ControllerEffect]:
         """One input, and what is to be done because of it, in this order."""
 
+    def change_settings(self, settings: ms.ControllerSettings, placement: Placement) -> None:
+        """They count from the next input on."""
+
+
+MakeCore = Callable[[], ControllerCore]
+"""A new one, with the settings that are in force."""
+
 
 class ControllerService:
     """The promise: inputs reach the core in the order in which they happen, and effects are carried out in theirs.
+
+    A core that raises is given up, and the broker leads `default` all the same: its next primary would meet the same
+    input. What the map has is whole then, as one input's events are written at once or not at all. After a pause a new
+    core goes on from the map and the next reports, as on a broker that has just become the controller.
 
     For the listener's methods see `peer_frames.PeerListener`. Who waits for an answer of a controller that has ended
     asks the next one.
     """
 
-    def __init__(self, broker: Host, name: str, core: ControllerCore, default: ResourceSet) -> None:
+    def __init__(self, broker: Host, name: str, make_core: MakeCore, default: ResourceSet) -> None:
         self._broker = broker
         self._name = name
-        self._core = core
+        self._make_core = make_core
+        self.core = make_core()
         self._default = default
         self.is_active = False
+        """This broker leads `default`, and decides."""
+        self.problem = ""
+        """Why it leads, and decides nothing; empty: it decides, or does not lead."""
+        self._generation = 0
+        """Of `default`, while this broker leads it."""
+        self._began_s = self._again_s = self._pause_s = 0.0
         self._uncommitted_lsn = 0
         """Of the last write of which the core has not heard that it is committed; 0: it has of all."""
         self._committed_lsn = 0
@@ -70,23 +94,50 @@ class ControllerService:
 
     def begin(self, generation: int) -> None:
         """This broker leads `default`, and clients are served."""
-        if not self.is_active:
-            self.is_active = True
-            wall_ms = int(time.time() * 1000)
-            self._feed(ms.ControllerBegan(self._default.state.map, self._name, generation, wall_ms))
+        if not self.is_active and not self.problem:
+            self._generation, self._pause_s = generation, 0.0
+            self._begin()
+
+    def _begin(self) -> None:
+        self.is_active, self.problem, self._began_s = True, "", time.monotonic()
+        wall_ms = int(time.time() * 1000)
+        self._feed(ms.ControllerBegan(self._default.state.map, self._name, self._generation, wall_ms))
 
     def end(self, reason: str) -> None:
         """It leads no more."""
-        if not self.is_active:
-            return
-        self._feed(ms.ControllerEnded())
+        if self.is_active:
+            self._feed(ms.ControllerEnded())
+        self.problem = ""
+        self._waiting.clear()
+        self._stop(reason)
+
+    def _stop(self, reason: str) -> None:
+        """Nobody is listened to any more; whoever is asked something hears `reason`."""
         self.is_active = False
         self._uncommitted_lsn = self._committed_lsn = 0
-        self._waiting.clear()
         self._brokers.clear()
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             channel.close(reason)
+
+    def _give_up(self, error: Exception) -> None:
+        """The core has raised: whatever state it is in now, it must not decide for the cluster any more."""
+        now_s = time.monotonic()
+        went_well = now_s - self._began_s >= RETRY_MOST_S
+        self._pause_s = RETRY_S if went_well or not self._pause_s else min(RETRY_MOST_S, 2 * self._pause_s)
+        self._again_s = now_s + self._pause_s
+        self.problem = (
+            f"the controller, on broker {self._name}, has stopped deciding because of a bug ({type(error).__name__}):"
+            " resource sets and clients go on as they are, and what fails meanwhile is not replaced. It tries again by"
+            " itself; report what the log of that broker has, and if it goes on, let another broker lead `default`"
+            " (`qpid-ha switchover`)"
+        )
+        log.critical("%s; the next attempt is in %g s", self.problem, self._pause_s, exc_info=error)
+        waiting, self._waiting = self._waiting, {}
+        self._stop(self.problem)
+        for number, answer in waiting.items():
+            answer(ms.AnswerRequest(number, False, self.problem))
+        self.core = self._make_core()
 
     # --- what happens
 
@@ -94,6 +145,9 @@ class ControllerService:
         """At least every 0.1 s."""
         if self.is_active:
             self._feed(ms.TimePassed())
+        elif self.problem and time.monotonic() >= self._again_s:
+            log.warning("the controller begins anew, from the cluster map")
+            self._begin()
 
     def turn_ended(self) -> None:
         """Something may have been committed."""
@@ -120,7 +174,7 @@ class ControllerService:
     def opened(self, channel: Channel) -> None:
         """A broker has opened it; its first frame says who it is."""
         if not self.is_active:
-            channel.close(f"broker {self._name} does not lead")
+            channel.close(self.problem or f"broker {self._name} does not lead")
 
     def received(self, channel: Channel, data: bytes) -> None:
         """A frame came."""
@@ -199,22 +253,25 @@ class ControllerService:
     # --- the core
 
     def _feed(self, happened: ms.ControllerInput) -> None:
+        if self._default.read_only and not isinstance(happened, ms.ControllerEnded):
+            return  # this broker leads no more, and `end` follows with the turn
         self._inputs.append(happened)
         if self._is_feeding:
             return
         self._is_feeding = True
         try:
             while self._inputs:
-                for effect in self._core.handle(self._inputs.pop(0), time.monotonic()):
+                for effect in self.core.handle(self._inputs.pop(0), time.monotonic()):
                     self._actions[type(effect)](effect)
-        except Exception as error:  # whatever state it is in now, it must not decide for the cluster any more
-            log.exception("a bug: %s", error)
-            self._broker.fail(f"a bug in the controller ({type(error).__name__}); the log has it")
-        finally:
+        except Exception as error:  # noqa: BLE001 # a bug, whatever it is: see `_give_up`, which logs it
             self._inputs.clear()
+            self._give_up(error)
+        finally:
             self._is_feeding = False
 
     def _write_map(self, effect: ms.WriteMap) -> None:
+        for event in effect.events:
+            encode(0, event)  # raises before anything is written
         if len(effect.events) == 1:
             self._default.write(effect.events[0])
         else:

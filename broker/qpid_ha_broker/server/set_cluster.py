@@ -65,7 +65,7 @@ class SetClusterHost(SetMemberHost, Protocol):
 class SetCluster:
     """The promise: this broker has replicas of the sets of which the map says so, and of no others."""
 
-    def __init__(self, broker: SetClusterHost, hosts: SetHost, core: Controller, identity: BrokerIdentity) -> None:
+    def __init__(self, broker: SetClusterHost, hosts: SetHost, identity: BrokerIdentity) -> None:
         default = broker.container.default
         resource_set = default.resources.default
         self.map = resource_set.state.map
@@ -74,13 +74,12 @@ class SetCluster:
         self._member = broker.membership.member
         self._default = default
         self._identity = identity
-        self._name = identity.name
-        self._core = core
-        self.service = ControllerService(broker, identity.name, core, resource_set)
+        self.name = identity.name
+        self.service = ControllerService(broker, identity.name, self._make_controller, resource_set)
         self.queues = PlacedQueues(identity.name, self.map, self._member, hosts.members, self._reportable)
         reports = ReplicaReports(self._whoami, self._replicas, self.queues.report, self._room_bytes)
         self._reports = reports
-        self.client = ControllerClient(self, self, self._dial)
+        self.client = ControllerClient(self, self, self._dial, broker.current().replicas.failure_timeout_s)
         self.forwarding = SetForwarding(broker, hosts, self.map, identity.name, identity.instance)
         self._status: object = None
         self._due: dict[str, None] = dict.fromkeys(self.map.sets)
@@ -100,7 +99,7 @@ class SetCluster:
 
     def change_settings(self, settings: BrokerSettings) -> None:
         """Other settings are in force."""
-        self._core.change_settings(controller_settings(settings), find_placement(settings.replicas.placement))
+        self.service.core.change_settings(controller_settings(settings), find_placement(settings.replicas.placement))
         self.hosts.change_settings()
 
     async def leave(self) -> None:
@@ -173,6 +172,10 @@ class SetCluster:
 
     # --- who the controller is
 
+    def _make_controller(self) -> Controller:
+        settings = self._broker.current()
+        return Controller(controller_settings(settings), find_placement(settings.replicas.placement))
+
     def _look(self) -> None:
         """What has become of the member of `default`."""
         status, clients = self._member.status, self._broker.membership.clients
@@ -186,7 +189,7 @@ class SetCluster:
             self.client.follow(_HERE)
         else:
             self.hosts.control = None
-            self.service.end(f"broker {self._name} does not lead the set default any more")
+            self.service.end(f"broker {self.name} does not lead the set default any more")
             self.client.follow(status.primary_broker_address or None)
         self._reportable()
 
@@ -224,8 +227,8 @@ class SetCluster:
         due, self._due = self._due, {}
         for name in due:
             entry = self.map.sets.get(name)
-            own = self.map.brokers.get(self._name)
-            if entry is None or own is None or self._name not in entry.replicas:
+            own = self.map.brokers.get(self.name)
+            if entry is None or own is None or self.name not in entry.replicas:
                 if name in self.hosts.members or name in self.hosts.loading:
                     self._unhost(name, entry)
                 continue
@@ -249,7 +252,7 @@ class SetCluster:
             may_be_wanted = hosted is None or bool(hosted.resources.catalog.queues)
         else:
             reason = "the cluster map has its replicas elsewhere"
-            may_be_wanted = self._name in entry.record.members
+            may_be_wanted = self.name in entry.record.members
         log.info("set %s is not hosted here any more: %s", name, reason)
         self.hosts.unhost(name, reason, delete=not may_be_wanted)
         self._reportable()
@@ -300,7 +303,7 @@ class SetCluster:
             else:
                 self.hosts.drop(set_name, to, answered, cause=cause)
         except KeyError:
-            answer(False, f"broker {self._name} has no replica of {set_name}")
+            answer(False, f"broker {self.name} has no replica of {set_name}")
 
     # --- records: see `set_member.RecordService`
 
@@ -409,6 +412,5 @@ def make_set_cluster(broker: SetClusterHost, writer: StoreWriter | None) -> SetC
         zone=settings.replicas.zone or "",
         version=__version__,
     )
-    core = Controller(controller_settings(settings), find_placement(settings.replicas.placement))
     hosts = SetHost(broker, Dialler(settings.name, PeerEngines(broker.current)), writer)
-    return SetCluster(broker, hosts, core, identity)
+    return SetCluster(broker, hosts, identity)

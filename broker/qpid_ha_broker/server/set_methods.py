@@ -60,12 +60,14 @@ class SetMethods:
         self._cluster = cluster
         self._administration = administration
         self._queues: Method
+        self._status: Method
 
     def methods(self, others: Mapping[str, Method]) -> dict[str, Method]:
         """By name; `others` are those of a broker that knows of one set."""
-        self._queues = others["queues"]
+        self._queues, self._status = others["queues"], others["status"]
         return {
             **others,
+            "status": self.status,
             "queues": self.queues,
             "sets": self.sets,
             "brokers": self.brokers,
@@ -73,6 +75,16 @@ class SetMethods:
             "rebalance": self.rebalance,
             "map": self.map,
         }
+
+    async def status(self, params: Params) -> object:
+        """As without other sets; with `controller_problem` where the primary decides nothing about them."""
+        answer = self._status(params)
+        told = await answer if isinstance(answer, Awaitable) else answer
+        problem = self._cluster.service.problem
+        for row in told if isinstance(told, list) else [told]:
+            if problem and isinstance(row, dict) and row.get("name") == self._cluster.name:
+                row["controller_problem"] = problem
+        return told
 
     async def queues(self, params: Params) -> object:
         """As without other sets; what concerns the queue of another one goes by the directory."""
