@@ -121,7 +121,7 @@ class SetCluster:
         lost_s = time.monotonic() + CONTROLLER_LIMIT_S
         while True:
             try:
-                told = await self.client.ask("brokers-leave", {"broker": self._name})
+                told = await self.client.ask("brokers-leave", {"broker": self.name})
             except ControllerGone as gone:  # another one may be about to begin, or nobody is left
                 if time.monotonic() >= lost_s:
                     return str(gone)
