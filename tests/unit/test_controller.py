@@ -159,9 +159,11 @@ def test_a_set_with_queues_is_not_deleted() -> None:
     bench.ask(ms.CreateSet("orders"))
     assert bench.ask(ms.SettleQueue("q", {}, set="orders")).result == {"set": "orders"}
 
+    assert bench.ask(ms.LocateQueue("q")).result == {"set": "orders"}
     assert "q" in bench.ask(ms.DeleteSet("orders")).text
     assert bench.ask(ms.DeleteQueue("q")).done
     assert "being deleted" in bench.ask(ms.SettleQueue("q", {})).text
+    assert bench.ask(ms.LocateQueue("q")).result == {"set": ""}
 
 
 def test_queues_are_spread_over_shards_whose_primaries_are_spread_over_brokers() -> None:

@@ -33,6 +33,7 @@ class ClusterDirectory:
     def __init__(self) -> None:
         self.queues: dict[str, str] = {}
         self.primaries: dict[str, ServerAddress] = {}
+        self.locating: NodeWait | None = None
 
     def set_of(self, queue_name: str) -> str | None:
         """As the test says."""
@@ -41,6 +42,10 @@ class ClusterDirectory:
     def primary_of(self, set_name: str) -> ServerAddress | None:
         """As the test says."""
         return self.primaries.get(set_name)
+
+    def locate(self, queue_name: str) -> NodeWait | None:
+        """As the test says."""
+        return self.locating
 
     def place(self, queue_name: str, arguments: ev.Arguments, naming: Naming) -> NodeWait:
         """Nobody asks for that here."""
@@ -832,6 +837,31 @@ def test_who_waits_for_a_queue_is_redirected_when_another_broker_is_to_make_it(
     broker.settle_down()
 
     assert link.remote_condition.info == redirect("new")
+
+
+def test_a_backup_of_default_asks_for_a_queue_that_it_does_not_know_before_it_sends_a_client_elsewhere(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    broker.lead_elsewhere("default")
+    broker.directory.locating = wait = NodeWait("the controller is asked")
+    found, missing = attaching(broker, client, "new"), attaching(broker, client, "not-there")
+    assert not is_answered(found)
+    assert not is_answered(missing)
+
+    broker.declare("red", "new")
+    broker.directory.locating = None
+    wait.ready()
+    broker.settle_down()
+
+    assert is_answered(found)
+    assert found.remote_condition is None
+    assert missing.remote_condition.info == redirect("not-there")
+
+
+def test_who_leads_default_asks_nobody_for_a_queue_that_is_not_there(broker: SeveralSets, client: PairedClient) -> None:
+    broker.directory.locating = NodeWait("the controller is asked")
+    assert is_answered(attaching(broker, client, "new"))
+    assert "new" in broker.container.default.resources.catalog.queues
 
 
 def test_an_attach_that_waits_for_too_long_is_refused(broker: SeveralSets, client: PairedClient) -> None:

@@ -33,6 +33,9 @@ class SetDirectory(Protocol):
     def primary_of(self, set_name: str) -> ServerAddress | None:
         """The broker that leads a set; None: nobody is known to."""
 
+    def locate(self, queue_name: str) -> NodeWait | None:
+        """What to wait for, where another broker may know of a queue that is not known here; None: nobody does."""
+
     def place(self, queue_name: str, arguments: Arguments, naming: Naming) -> NodeWait:
         """Have a new queue made in the set that was chosen for it; what to wait for. Raises OtherSet."""
 
@@ -51,6 +54,10 @@ class OneSet:
 
     def primary_of(self, set_name: str) -> ServerAddress | None:
         """Not known here: clients are sent away before they could ask."""
+        return None
+
+    def locate(self, queue_name: str) -> NodeWait | None:
+        """There is nobody to ask."""
         return None
 
     def place(self, queue_name: str, arguments: Arguments, naming: Naming) -> NodeWait:

@@ -76,6 +76,7 @@ class Nodes:
         default = self._host.default
         found = self._existing(address) or self._in_other_set(address)
         if found is None:
+            self._check_located(address)
             self._check_serves(default, address)
             found = Target(default, self._create(address, terminus))
         is_queue = isinstance(found.node, Queue)
@@ -137,6 +138,13 @@ class Nodes:
             return Target(hosted, queue)
         self._check_serves(hosted, address)
         raise AttachWaits(hosted.await_queue(address))
+
+    def _check_located(self, address: str) -> None:
+        """Raises AttachWaits where the broker that leads `default` may know of a queue that is not known here yet."""
+        if self._host.default.read_only:
+            wait = self._host.directory.locate(address)
+            if wait is not None:
+                raise AttachWaits(wait)
 
     def has_queue(self, address: str) -> bool:
         """Whether the address is that of a queue, wherever it is."""

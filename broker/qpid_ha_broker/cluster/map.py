@@ -78,6 +78,8 @@ class ClusterMap:
         self.queues_by_id: dict[int, PlacedQueue] = {}
         self.policies: tuple[tuple[str, int], ...] = ()
         """Patterns of names of sets, and how many replicas those want that do not say so themselves."""
+        self.changed_lsn = 0
+        """Of the last event that was applied; where nobody has a second set, 0."""
         self.listeners: list[Listener] = []
         """Called after each change; after `replace` with all that was there before, or is now."""
         self._queues_of: dict[str, dict[str, PlacedQueue]] = {}
@@ -104,7 +106,9 @@ class ClusterMap:
 
     def apply(self, lsn: int, event: ev.MapEvent) -> None:
         """Let `event`, which has that LSN in the log of `default`, count."""
-        self._tell(self._apply[type(event)](lsn, event))
+        changes = self._apply[type(event)](lsn, event)
+        self.changed_lsn = lsn
+        self._tell(changes)
 
     def events(self, lsn: int) -> Iterator[tuple[int, ev.MapEvent]]:
         """What makes this map of an empty one, as of `lsn`, in an order in which it can be applied; with the LSNs."""

@@ -234,6 +234,12 @@ class DeleteQueue(NamedTuple):
     name: str
 
 
+class LocateQueue(NamedTuple):
+    """Say which set has a queue, if it is not `default`; empty: the directory has no such queue."""
+
+    name: str
+
+
 class ShowCluster(NamedTuple):
     """The map, and what brokers say, for people; `result` has it."""
 
@@ -255,6 +261,7 @@ ClusterRequest = (
     | TrimReplicas
     | SettleQueue
     | DeleteQueue
+    | LocateQueue
     | ShowCluster
 )
 
@@ -275,6 +282,7 @@ REQUESTS: Final[Mapping[str, type[ClusterRequest]]] = {
     "replicas-trim": TrimReplicas,
     "queue-settle": SettleQueue,
     "queue-delete": DeleteQueue,
+    "queue-locate": LocateQueue,
     "cluster-show": ShowCluster,
 }
 """By the method's name, as operators and other brokers ask for it."""

@@ -24,6 +24,7 @@ from qpid_ha_broker.cluster.messages import (
     FailBroker,
     ForgetBroker,
     LeaveBroker,
+    LocateQueue,
     PlanReplicas,
     Rebalance,
     RemoveReplica,
@@ -75,6 +76,7 @@ class Operators:
             TrimReplicas: self._trim,
             SettleQueue: self._settle_queue,
             DeleteQueue: self._queues.delete,
+            LocateQueue: self._queues.locate,
             ShowCluster: self._show,
         }
 

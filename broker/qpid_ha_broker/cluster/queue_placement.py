@@ -9,7 +9,7 @@ from __future__ import annotations
 from qpid_ha_broker.cluster.context import ControllerContext
 from qpid_ha_broker.cluster.keeper import ReplicaKeeper
 from qpid_ha_broker.cluster.map import SetEntry
-from qpid_ha_broker.cluster.messages import AnswerRequest, BrokerReport, DeleteQueue, SettleQueue
+from qpid_ha_broker.cluster.messages import AnswerRequest, BrokerReport, DeleteQueue, LocateQueue, SettleQueue
 from qpid_ha_broker.cluster.reports import DEFAULT
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.set_names import set_name_problem
@@ -45,6 +45,13 @@ class QueueDirectory:
             self._ctx.write(ev.QueuePlaced(there.name, there.set, there.arguments, True))
         text = f"queue {asked.name} is being deleted from {there.set}"
         self._ctx.answer(AnswerRequest(number, True, text, {"set": there.set, "id": there.id}))
+
+    def locate(self, number: int, asked: LocateQueue) -> None:
+        """Say where it is, as far as that is committed."""
+        there = self._ctx.map.queues.get(asked.name)
+        name = "" if there is None or there.deleting else there.set
+        text = f"queue {asked.name} is in {name}" if name else f"the directory has no queue {asked.name}"
+        self._ctx.answer(AnswerRequest(number, True, text, {"set": name}))
 
     def reported(self, report: BrokerReport) -> None:
         """What a primary says of queues. Of who does not lead the set, nothing counts."""

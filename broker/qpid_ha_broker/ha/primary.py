@@ -54,6 +54,8 @@ class Primary:
         self.unrecorded: InSyncChange | None = None
         """The newest change that still has to be recorded; see `epoch_recorder`."""
         self._unrecorded_lsn = 0
+        self._map_lsn = 0
+        """The end of the last batch that changed the cluster map; 0: backups know that it is committed."""
         self._check_size()
 
     def began(self, start_lsn: int, in_sync_lsn: int) -> None:
@@ -124,6 +126,8 @@ class Primary:
         if batch is not None:
             self._tail.append(batch.first_lsn, batch.last_lsn, batch.data)
             self._feed.send_to(self.links.values(), batch)
+            if self._ctx.resource_set.state.map.changed_lsn >= batch.first_lsn:
+                self._map_lsn = batch.last_lsn
             self._persist(batch)
             self.persisted()
         events = 0 if batch is None else batch.last_lsn - batch.first_lsn + 1
@@ -192,6 +196,19 @@ class Primary:
             self._log.acknowledge(WITNESS, committed_lsn)
             self.followers.release(committed_lsn)
             self._ctx.want_turn()
+            if 0 < self._map_lsn <= committed_lsn:
+                self._tell_committed(committed_lsn)
+
+    def _tell_committed(self, committed_lsn: int) -> None:
+        """The map has changed: every broker sends clients where it says, so nobody waits for the next heartbeat."""
+        self._map_lsn = 0
+        for backup in self.links.values():
+            if backup.progress is BackupProgress.FOLLOWING and backup.told_committed < committed_lsn:
+                self._send_heartbeat(backup, committed_lsn)
+
+    def _send_heartbeat(self, backup: BackupLink, committed_lsn: int) -> None:
+        backup.told_committed, backup.sent_s = committed_lsn, self._ctx.clock_s
+        self._ctx.send(backup.link, fr.Heartbeat(self.generation, committed_lsn, self._tail.last_lsn))
 
     # --- the in-sync set
 
@@ -291,8 +308,7 @@ class Primary:
             if silent_s > settings.backup_timeout_s:
                 self._give_up(backup, f"it has not answered, or not read, for {silent_s:.1f} s (ha.backup-timeout)")
             elif committed != backup.told_committed or is_due:
-                backup.told_committed, backup.sent_s = committed, clock_s
-                self._ctx.send(backup.link, fr.Heartbeat(self.generation, committed, self._tail.last_lsn))
+                self._send_heartbeat(backup, committed)
         if clock_s - self._began_s > settings.backup_timeout_s:
             for name in sorted(self._expected):
                 self._leave(name, f"it did not come back within {settings.backup_timeout_s:g} s")

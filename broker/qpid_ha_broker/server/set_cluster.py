@@ -53,6 +53,8 @@ LEAVING_LIMIT_S: Final = 5.0
 """So long a broker that is told to stop waits for others to lead what it led."""
 CONTROLLER_LIMIT_S: Final = 1.0
 """So long it waits for a controller for that; where all are stopped there is none."""
+LOCATING_LIMIT_S: Final = 1.0
+"""So long an attach waits for the controller to say whether there is such a queue, and for the map to have it."""
 _HERE: Final = "this broker"
 
 
@@ -86,6 +88,10 @@ class SetCluster:
         """Sets to host, not to host any more, or with other brokers."""
         self._queue_names: dict[int, str] = {each.id: each.name for each in self.map.queues.values()}
         self._placing: dict[str, NodeWait] = {}
+        self._locating: dict[str, tuple[NodeWait, asyncio.Event]] = {}
+        """By queue: who waits, and whether the map has it."""
+        self._nowhere: dict[str, float] = {}
+        """Names of which the controller said that the directory does not have them; and until when that counts."""
         self._tasks = BackgroundTasks()
         self.map.listeners.append(self._map_changed)
         hosts.records = self
@@ -216,6 +222,8 @@ class SetCluster:
                 names.append(self._queue_names.pop(queue_id))
             if queue is not None:
                 names.append(queue.name)
+                if queue.name in self._locating:
+                    self._locating[queue.name][1].set()
         self.queues.map_changed(changes, names)
         self.forwarding.map_changed(changes)
         if had_many or changes.sets:
@@ -348,6 +356,33 @@ class SetCluster:
             wait.fail(error)
         self._broker.schedule_turn()
 
+    def locate(self, name: str) -> NodeWait | None:
+        """Have the controller say whether the directory has a queue that the map here has not; None: it has not."""
+        now_s = time.monotonic()
+        if not self.map.sets or self._nowhere.get(name, 0.0) > now_s:
+            return None
+        there = self._locating.get(name)
+        if there is None:
+            there = self._locating[name] = NodeWait(f"the controller is asked for the queue {name}"), asyncio.Event()
+            self._tasks.start(self._locate(name, *there))
+        return there[0]
+
+    async def _locate(self, name: str, wait: NodeWait, is_in_map: asyncio.Event) -> None:
+        try:
+            async with asyncio.timeout(LOCATING_LIMIT_S):
+                if (await self.client.ask("queue-locate", {"name": name})).result.get("set"):
+                    await is_in_map.wait()
+        except (ControllerGone, TimeoutError):
+            pass  # it is answered by what is known here: that the controller is to be asked
+        finally:
+            del self._locating[name]
+        if not is_in_map.is_set():
+            now_s = time.monotonic()
+            self._nowhere = {each: until_s for each, until_s in self._nowhere.items() if until_s > now_s}
+            self._nowhere[name] = now_s + LOCATING_LIMIT_S
+        wait.ready()
+        self._broker.schedule_turn()
+
     async def create_queue(self, name: str, arguments: Arguments) -> Told:
         """Have a queue in the set that is chosen for it. Raises ControllerGone."""
         return await self.settle(name, arguments, self._default.configuration.set_of(name, arguments))
@@ -375,6 +410,10 @@ class _PlacingDirectory(MapDirectory):
     def __init__(self, cluster: SetCluster) -> None:
         super().__init__(cluster.map, lambda: cluster._member.status)
         self._cluster = cluster
+
+    def locate(self, queue_name: str) -> NodeWait | None:
+        """See `SetCluster.locate`."""
+        return self._cluster.locate(queue_name)
 
     def place(self, queue_name: str, arguments: Arguments, naming: Naming) -> NodeWait:
         """See `SetCluster.place`."""
