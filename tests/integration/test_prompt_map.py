@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from proton.utils import LinkDetached
@@ -43,7 +43,7 @@ def find(clients: dict[str, BlockingClient], url: str, queue: str) -> Found:
         try:
             clients[url].receiver(queue, 0).close()
         except LinkDetached as detached:
-            condition = detached.link.remote_condition
+            condition: Any = detached.link.remote_condition
             assert condition.name == LINK_REDIRECT, condition
             info = {str(key): value for key, value in condition.info.items()}
             url = f"amqp://{info['network-host']}:{int(info['port'])}"
