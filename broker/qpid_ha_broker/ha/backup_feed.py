@@ -118,6 +118,18 @@ class BackupFeed:
                 frame = frame or self._frame(batch.first_lsn, batch.last_lsn, batch.data)
                 self._send_batch(backup, frame)
 
+    def tell_committed(self, backups: Collection[BackupLink]) -> None:
+        """What is committed now: to those who would otherwise hear of it with the next batch or heartbeat."""
+        for backup in backups:
+            if backup.progress is BackupProgress.FOLLOWING and backup.told_committed < self._in_sync.committed_lsn:
+                self.send_heartbeat(backup)
+
+    def send_heartbeat(self, backup: BackupLink) -> None:
+        """That this primary is there, and what is committed."""
+        backup.told_committed, backup.sent_s = self._in_sync.committed_lsn, self._ctx.clock_s
+        heartbeat = fr.Heartbeat(self._generation, backup.told_committed, self._tail.last_lsn)
+        self._ctx.send(backup.link, heartbeat)
+
     def catch_up(self, backups: Collection[BackupLink], events: int) -> Iterator[tuple[BackupLink, str]]:
         """A step for each that catches up, in a turn in which clients wrote `events`; who must be given up, and why."""
         self._pace.turn(self._ctx.clock_s, events)

@@ -196,19 +196,9 @@ class Primary:
             self._log.acknowledge(WITNESS, committed_lsn)
             self.followers.release(committed_lsn)
             self._ctx.want_turn()
-            if 0 < self._map_lsn <= committed_lsn:
-                self._tell_committed(committed_lsn)
-
-    def _tell_committed(self, committed_lsn: int) -> None:
-        """The map has changed: every broker sends clients where it says, so nobody waits for the next heartbeat."""
-        self._map_lsn = 0
-        for backup in self.links.values():
-            if backup.progress is BackupProgress.FOLLOWING and backup.told_committed < committed_lsn:
-                self._send_heartbeat(backup, committed_lsn)
-
-    def _send_heartbeat(self, backup: BackupLink, committed_lsn: int) -> None:
-        backup.told_committed, backup.sent_s = committed_lsn, self._ctx.clock_s
-        self._ctx.send(backup.link, fr.Heartbeat(self.generation, committed_lsn, self._tail.last_lsn))
+            if 0 < self._map_lsn <= committed_lsn:  # every broker sends clients where the map says
+                self._map_lsn = 0
+                self._feed.tell_committed(self.links.values())
 
     # --- the in-sync set
 
@@ -308,7 +298,7 @@ class Primary:
             if silent_s > settings.backup_timeout_s:
                 self._give_up(backup, f"it has not answered, or not read, for {silent_s:.1f} s (ha.backup-timeout)")
             elif committed != backup.told_committed or is_due:
-                self._send_heartbeat(backup, committed)
+                self._feed.send_heartbeat(backup)
         if clock_s - self._began_s > settings.backup_timeout_s:
             for name in sorted(self._expected):
                 self._leave(name, f"it did not come back within {settings.backup_timeout_s:g} s")

@@ -11,28 +11,25 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from qpid_ha_broker import __version__
-from qpid_ha_broker.amqp.conditions import NOT_ALLOWED, RESOURCE_LOCKED, AmqpError
 from qpid_ha_broker.amqp.hosted_set import HostedSet
-from qpid_ha_broker.amqp.node_wait import NodeWait
 from qpid_ha_broker.amqp.peer_frames import Channel, PeerListener
-from qpid_ha_broker.cluster.control_frames import RecordTold, Told
+from qpid_ha_broker.cluster.control_frames import RecordTold
 from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.map import Changes, SetEntry
 from qpid_ha_broker.cluster.messages import BrokerIdentity, BrokerReport, ControllerSettings, OrderKind
-from qpid_ha_broker.events.types import Arguments, SetRecorded
+from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.ha.effects import Answered, ClusterRecord
 from qpid_ha_broker.model.log import LogBatch
-from qpid_ha_broker.model.naming import Naming
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.broker_identity import broker_uuid
 from qpid_ha_broker.server.controller_client import ControllerClient, ControllerGone
+from qpid_ha_broker.server.controller_directory import ControllerDirectory
 from qpid_ha_broker.server.controller_service import ControllerService
 from qpid_ha_broker.server.engines import PeerEngines
 from qpid_ha_broker.server.loopback_channel import LoopbackChannel
-from qpid_ha_broker.server.map_directory import MapDirectory
 from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.peer_channels import Dialler
 from qpid_ha_broker.server.placed_queues import PlacedQueues
@@ -47,14 +44,10 @@ from qpid_ha_config.settings import BrokerSettings
 log = logging.getLogger("cluster")
 
 TICK_S: Final = 0.1
-PLACING_LIMIT_S: Final = 10.0
-"""So long an attach waits for the controller to say where its queue is to be."""
 LEAVING_LIMIT_S: Final = 5.0
 """So long a broker that is told to stop waits for others to lead what it led."""
 CONTROLLER_LIMIT_S: Final = 1.0
 """So long it waits for a controller for that; where all are stopped there is none."""
-LOCATING_LIMIT_S: Final = 1.0
-"""So long an attach waits for the controller to say whether there is such a queue, and for the map to have it."""
 _HERE: Final = "this broker"
 
 
@@ -87,16 +80,12 @@ class SetCluster:
         self._due: dict[str, None] = dict.fromkeys(self.map.sets)
         """Sets to host, not to host any more, or with other brokers."""
         self._queue_names: dict[int, str] = {each.id: each.name for each in self.map.queues.values()}
-        self._placing: dict[str, NodeWait] = {}
-        self._locating: dict[str, tuple[NodeWait, asyncio.Event]] = {}
-        """By queue: who waits, and whether the map has it."""
-        self._nowhere: dict[str, float] = {}
-        """Names of which the controller said that the directory does not have them; and until when that counts."""
         self._tasks = BackgroundTasks()
         self.map.listeners.append(self._map_changed)
         hosts.records = self
         hosts.changed = self._member_changed
-        self.directory = broker.container.directory = _PlacingDirectory(self)
+        directory = ControllerDirectory(broker, self.map, lambda: self._member.status, self.client)
+        self.directory = broker.container.directory = directory
 
     def start(self) -> None:
         """Take part. The broker listens already."""
@@ -142,6 +131,7 @@ class SetCluster:
     def stop(self) -> None:
         """The process will end."""
         self._tasks.cancel()
+        self.directory.stop()
         self.service.end("the broker is stopping")
         self.client.close()
         self.hosts.stop()
@@ -222,8 +212,7 @@ class SetCluster:
                 names.append(self._queue_names.pop(queue_id))
             if queue is not None:
                 names.append(queue.name)
-                if queue.name in self._locating:
-                    self._locating[queue.name][1].set()
+                self.directory.queue_changed(queue.name)
         self.queues.map_changed(changes, names)
         self.forwarding.map_changed(changes)
         if had_many or changes.sets:
@@ -330,94 +319,10 @@ class SetCluster:
             lambda told: answer(_record_answer(told)),
         )
 
-    # --- queues
-
-    def place(self, name: str, arguments: Arguments, naming: Naming) -> NodeWait:
-        """Have the controller put a new queue into its set; what waits for that."""
-        wait = self._placing.get(name)
-        if wait is None:
-            wait = self._placing[name] = NodeWait(f"the queue {name} is being put into the resource set {naming.set}")
-            self._tasks.start(self._place(name, arguments, naming, wait))
-        return wait
-
-    async def _place(self, name: str, arguments: Arguments, naming: Naming, wait: NodeWait) -> None:
-        error: AmqpError | None
-        try:
-            async with asyncio.timeout(PLACING_LIMIT_S):
-                told = await self.settle(name, arguments, naming)
-            error = None if told.done else AmqpError(NOT_ALLOWED, told.text)
-        except (ControllerGone, TimeoutError) as gone:
-            error = AmqpError(RESOURCE_LOCKED, f"queue {name}: {gone or 'the controller does not answer'}: try again")
-        finally:
-            del self._placing[name]
-        if error is None:
-            wait.ready()
-        else:
-            wait.fail(error)
-        self._broker.schedule_turn()
-
-    def locate(self, name: str) -> NodeWait | None:
-        """Have the controller say whether the directory has a queue that the map here has not; None: it has not."""
-        now_s = time.monotonic()
-        if not self.map.sets or self._nowhere.get(name, 0.0) > now_s:
-            return None
-        there = self._locating.get(name)
-        if there is None:
-            there = self._locating[name] = NodeWait(f"the controller is asked for the queue {name}"), asyncio.Event()
-            self._tasks.start(self._locate(name, *there))
-        return there[0]
-
-    async def _locate(self, name: str, wait: NodeWait, is_in_map: asyncio.Event) -> None:
-        try:
-            async with asyncio.timeout(LOCATING_LIMIT_S):
-                if (await self.client.ask("queue-locate", {"name": name})).result.get("set"):
-                    await is_in_map.wait()
-        except (ControllerGone, TimeoutError):
-            pass  # it is answered by what is known here: that the controller is to be asked
-        finally:
-            del self._locating[name]
-        if not is_in_map.is_set():
-            now_s = time.monotonic()
-            self._nowhere = {each: until_s for each, until_s in self._nowhere.items() if until_s > now_s}
-            self._nowhere[name] = now_s + LOCATING_LIMIT_S
-        wait.ready()
-        self._broker.schedule_turn()
-
-    async def create_queue(self, name: str, arguments: Arguments) -> Told:
-        """Have a queue in the set that is chosen for it. Raises ControllerGone."""
-        return await self.settle(name, arguments, self._default.configuration.set_of(name, arguments))
-
     def leads(self, set_name: str) -> bool:
         """Whether this broker serves that set."""
         member = self.hosts.members.get(set_name)
         return member is not None and member.is_serving
-
-    async def settle(self, name: str, arguments: Arguments, naming: Naming) -> Told:
-        """Have the directory say where the queue is. Raises ControllerGone."""
-        asked: dict[str, Any] = {"name": name, "arguments": dict(arguments)}
-        if not naming.missing:
-            asked["set"] = naming.set
-        elif naming.preferred:
-            asked["primary"] = naming.preferred
-        else:
-            asked["spread"] = self._broker.current().resource_sets.spread
-        return await self.client.ask("queue-settle", asked)
-
-
-class _PlacingDirectory(MapDirectory):
-    """The directory, with the way to have a queue placed."""
-
-    def __init__(self, cluster: SetCluster) -> None:
-        super().__init__(cluster.map, lambda: cluster._member.status)
-        self._cluster = cluster
-
-    def locate(self, queue_name: str) -> NodeWait | None:
-        """See `SetCluster.locate`."""
-        return self._cluster.locate(queue_name)
-
-    def place(self, queue_name: str, arguments: Arguments, naming: Naming) -> NodeWait:
-        """See `SetCluster.place`."""
-        return self._cluster.place(queue_name, arguments, naming)
 
 
 def _record_answer(told: RecordTold) -> RecordAnswer:

@@ -105,7 +105,7 @@ class SetMethods:
     async def _create_queue(self, name: str, arguments: Any) -> object:
         try:
             async with asyncio.timeout(REQUEST_LIMIT_S):
-                told = await self._cluster.create_queue(name, arguments)
+                told = await self._cluster.directory.create_queue(name, arguments)
         except (ControllerGone, TimeoutError) as error:
             raise _no_controller(error) from None
         if not told.done:
