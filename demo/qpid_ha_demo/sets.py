@@ -39,11 +39,11 @@ Row = dict[str, Any]
 class SetTraffic:
     """A publisher and a consumer of one set's queue."""
 
-    def __init__(self, name: str, urls: list[str]) -> None:
+    def __init__(self, name: str, urls: list[str], *, durable: bool) -> None:
         self.name = name
         self.queue = f"queue-{name}"
         self.ledger = Ledger()
-        self.publisher = DemoPublisher(urls, self.queue, self.ledger, rate=RATE)
+        self.publisher = DemoPublisher(urls, self.queue, self.ledger, rate=RATE, durable=durable)
         self.consumer = DemoConsumer(urls, self.queue, self.ledger)
 
     def start(self) -> None:
@@ -79,10 +79,11 @@ class SetsOutcome(NamedTuple):
 class SetsDemo:
     """The story, on a stage."""
 
-    def __init__(self, stage: Stage, cluster: LocalCluster) -> None:
+    def __init__(self, stage: Stage, cluster: LocalCluster, *, durable: bool = False) -> None:
         self._stage = stage
         self._cluster = cluster
-        self._traffic = [SetTraffic(f"set-{number:02}", cluster.urls) for number in range(1, SETS + 1)]
+        names = [f"set-{number:02}" for number in range(1, SETS + 1)]
+        self.traffic = [SetTraffic(name, cluster.urls, durable=durable) for name in names]
 
     def start(self) -> None:
         """Make the sets, and begin to work."""
@@ -90,18 +91,18 @@ class SetsDemo:
         controller = self._controller()
         self._stage.step("five brokers in three zones, each with its agent", f"{controller.name} is the controller")
         brokers = [broker.name for broker in self._cluster.brokers]
-        for number, traffic in enumerate(self._traffic):
+        for number, traffic in enumerate(self.traffic):
             self._ask("sets", action="create", name=traffic.name, preferred=brokers[number % len(brokers)])
         self.wait_whole("the sets are there")
-        for traffic in self._traffic:
+        for traffic in self.traffic:
             self._ask("queues", action="create", name=traffic.queue, arguments={"qpid.resource-set": traffic.name})
             traffic.start()
-        self._wait(lambda: all(each.ledger.arrived for each in self._traffic), "a message arrived in each set")
+        self._wait(lambda: all(each.ledger.arrived for each in self.traffic), "a message arrived in each set")
         self._stage.step(f"{SETS} sets with a queue, a publisher and a consumer each", self._primaries())
 
     def stop(self) -> None:
         """End all clients."""
-        for traffic in self._traffic:
+        for traffic in self.traffic:
             traffic.stop()
 
     def kill_one(self) -> SetsOutcome:
@@ -115,7 +116,7 @@ class SetsDemo:
         lost = {str(row["name"]) for row in self.sets() if row["primary"] == victim.name}
         killed_at_s = victim.kill_all()
         self._stage.step(f"killed {victim.name}, for good", f"it led {len(lost)} sets: {', '.join(sorted(lost))}")
-        gaps_s = self._await_others([each for each in self._traffic if each.name in lost], victim, killed_at_s)
+        gaps_s = self._await_others([each for each in self.traffic if each.name in lost], victim, killed_at_s)
         self._stage.step("all sets confirm again", self._primaries())
         self.wait_whole("each set has its replicas again")
         whole_s = time.monotonic() - killed_at_s
@@ -139,12 +140,12 @@ class SetsDemo:
 
     def settle(self) -> bool:
         """Publish no more, let all of it arrive, and draw up the account; whether it is flawless."""
-        for traffic in self._traffic:
+        for traffic in self.traffic:
             traffic.publisher.pause()
         deadline_s = time.monotonic() + PATIENCE_S
-        while not all(each.is_settled for each in self._traffic) and time.monotonic() < deadline_s:
+        while not all(each.is_settled for each in self.traffic) and time.monotonic() < deadline_s:
             time.sleep(STEP_S)
-        audits = [(each.name, each.ledger.audit()) for each in self._traffic]
+        audits = [(each.name, each.ledger.audit()) for each in self.traffic]
         self._stage.console.print(_account(audits))
         return all(audit.is_flawless and audit.confirmed for _, audit in audits)
 

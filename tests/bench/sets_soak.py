@@ -1,119 +1,228 @@
-"""Five brokers, twelve resource sets, and trouble: `python -m bench.sets_soak --minutes 10`.
+"""`./dev soak`: five brokers, twelve resource sets, and trouble (`sets_trouble`), under load.
 
-Every few seconds a broker is killed (its agent starts it again), drained and let in again, a set is handed over, the
-number of replicas is changed by a policy, or primaries are rebalanced; each set has a publisher and a consumer all the
-time. In the end everything that was confirmed has to have arrived, in order, and no copy without its mark.
+Each set has a publisher and a consumer all the time. In the end everything that was confirmed has to have arrived, in
+order, and no copy without its mark; no set may have confirmed nothing for a minute, and no broker may have written a
+traceback. What remains of a run that failed, logs and steps, stays where it says.
 """
 
 from __future__ import annotations
 
-import random
+import re
+import shutil
+import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Final, NamedTuple
 
 import click
+from rich.console import Console
+from rich.table import Table
 
-from qpid_ha_agent.control import ControlFailure
+from bench.sets_trouble import Trouble
 from qpid_ha_demo.cluster import ClusterFailed, LocalCluster
-from qpid_ha_demo.sets import ZONES, SetsDemo, cluster_settings, own_settings
+from qpid_ha_demo.sets import ZONES, SetsDemo, SetTraffic, cluster_settings, own_settings
 from qpid_ha_demo.stage import Stage
 
-PAUSES_S = (1.0, 6.0)
-DRAIN_S = 30.0
+PAUSE_S: Final = 0.25
+"""For less nobody would say that a set paused: a publisher sends every 25 ms, on a machine that is busy."""
+STUCK_S: Final = 60.0
+SHOWN: Final = 20
+"""Lines of a table, the most frequent first."""
+_VARIABLE: Final = (
+    (re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27,}|[0-9a-f]{32}"), "ID"),
+    (re.compile(r"(?:amqp://)?127\.0\.0\.1:\d+"), "ADDRESS"),
+    (re.compile(r"\bset-\d\d\b"), "SET"),
+    (re.compile(r"\bbroker\d(?:, broker\d)*\b"), "BROKER"),
+    (re.compile(r"\d+(?:\.\d+)?"), "N"),
+)
+_WHEN: Final = re.compile(r"^\S+Z ")
 
 
-class Trouble:
-    """What is done to a cluster, at random."""
+class Pauses(NamedTuple):
+    """For how long sets confirmed nothing, in seconds; shorter ones than PAUSE_S are none."""
 
-    def __init__(self, demo: SetsDemo, cluster: LocalCluster, random_: random.Random) -> None:
-        self._demo = demo
-        self._cluster = cluster
-        self._random = random_
-        self.done: Counter[str] = Counter()
-        self._kinds: dict[str, Callable[[], None]] = {
-            "kill": self._kill,
-            "kill ": self._kill,
-            "transfer": self._transfer,
-            "transfer ": self._transfer,
-            "drain": self._drain,
-            "policy": self._change_policy,
-            "rebalance": lambda: self._ask("rebalance"),
-        }
-
-    def make(self) -> None:
-        """One of them. What is refused counts as that."""
-        kind = self._random.choice(list(self._kinds))
-        try:
-            self._kinds[kind]()
-            self.done[kind.strip()] += 1
-        except (ControlFailure, ClusterFailed):
-            self.done[f"{kind.strip()} refused"] += 1
-
-    def end(self) -> None:
-        """As it was in the beginning, but for where things are."""
-        for broker in self._cluster.brokers:
-            self._ask("brokers", action="undrain", name=broker.name)
-        self._ask("replicas", action="policies", policies=[["*", 3]])
-
-    def _ask(self, method: str, **params: Any) -> None:
-        controller = self._cluster.primary()
-        if controller is None:
-            raise ClusterFailed("default has no primary")
-        controller.ask(method, timeout_s=15.0, **params)
-
-    def _kill(self) -> None:
-        self._random.choice(self._cluster.brokers).kill()
-
-    def _transfer(self) -> None:
-        row = self._random.choice(self._demo.sets() or [{"name": "none", "replicas": {"none": ""}}])
-        self._ask("sets", action="transfer", name=row["name"], to=self._random.choice(list(row["replicas"])))
-
-    def _change_policy(self) -> None:
-        self._ask("replicas", action="policies", policies=[["*", self._random.choice((2, 3, 4))]])
-
-    def _drain(self) -> None:
-        name = self._random.choice(self._cluster.brokers).name
-        self._ask("brokers", action="drain", name=name)
-        time.sleep(self._random.uniform(1.0, 10.0))
-        self._ask("brokers", action="undrain", name=name)
+    number: int
+    median_s: float
+    p99_s: float
+    longest_s: float
 
 
-@click.command()
-@click.option("--minutes", type=float, default=10.0, show_default=True)
-@click.option("--seed", type=int, default=lambda: int(time.time()))
-@click.option("--stores/--memory", default=False, help="With stores, on disk.")
-def main(minutes: float, seed: int, stores: bool) -> None:
-    """Run it, and say what became of every message."""
+def pauses_of(gaps_s: Sequence[float]) -> Pauses:
+    """Of those, the ones that count."""
+    long = sorted(gap_s for gap_s in gaps_s if gap_s >= PAUSE_S)
+    if not long:
+        return Pauses(0, 0.0, 0.0, 0.0)
+    return Pauses(len(long), statistics.median(long), long[int(0.99 * (len(long) - 1))], long[-1])
+
+
+def gaps_s(traffic: SetTraffic, began_s: float, ended_s: float) -> list[float]:
+    """Between two confirmations, from the beginning to the end of the trouble."""
+    within = [at_s for at_s in traffic.ledger.confirmed_at_s.values() if began_s <= at_s <= ended_s]
+    return [later_s - earlier_s for earlier_s, later_s in pairwise([began_s, *sorted(within), ended_s])]
+
+
+def kind_of(text: str) -> str:
+    """What is left when names and numbers are taken out."""
+    for pattern, word in _VARIABLE:
+        text = pattern.sub(word, text)
+    return text
+
+
+class LogLines(NamedTuple):
+    """What is alarming in the logs of brokers and agents."""
+
+    tracebacks: int
+    errors: Counter[str]
+    warnings: Counter[str]
+
+
+def read_logs(logs: Iterable[str]) -> LogLines:
+    """Lines of the same kind are counted together."""
+    found = LogLines(0, Counter(), Counter())
+    for text in logs:
+        found = found._replace(tracebacks=found.tracebacks + text.count("Traceback (most recent call last)"))
+        for line in text.splitlines():
+            level, _, rest = _WHEN.sub("", line).partition(" ")
+            if level in ("error", "critical"):
+                found.errors[kind_of(rest)] += 1
+            elif level == "warning":
+                found.warnings[kind_of(rest)] += 1
+    return found
+
+
+class Soak:
+    """One run, and what it showed."""
+
+    def __init__(self, stage: Stage, directory: Path, seed: int, *, stores: bool) -> None:
+        self._stage, self._directory, self._seed = stage, directory, seed
+        self._stores = directory / "stores" if stores else None
+        self._began_s = self._ended_s = 0.0
+        self._problem = ""
+
+    def run(self, minutes: float) -> bool:
+        """Make trouble for so long; whether all promises were kept."""
+        with ExitStack() as stack:
+            cluster = stack.enter_context(
+                LocalCluster(
+                    self._directory, len(ZONES), settings=cluster_settings(), own_settings=own_settings(),
+                    stores=self._stores,
+                )
+            )  # fmt: skip
+            demo = SetsDemo(self._stage, cluster, durable=self._stores is not None)
+            stack.callback(demo.stop)
+            demo.start()
+            trouble = Trouble(cluster, [each.name for each in demo.traffic], self._stores, self._seed)
+            stack.callback(lambda: self._write_steps(trouble))
+            self._began_s = time.monotonic()
+            while time.monotonic() < self._began_s + 60 * minutes:
+                step = trouble.draw()
+                trouble.make(step)
+                trouble.rest(step.pause_s)
+            try:
+                trouble.end()
+                demo.wait_whole("each set has its replicas again")
+            except ClusterFailed as error:
+                self._problem = str(error)
+            self._ended_s = time.monotonic()
+            is_flawless = demo.settle()
+            self._show_steps(trouble)
+            self._show_clients(demo.traffic)
+            return self._show_logs([broker.log() for broker in cluster.brokers], demo.traffic) and is_flawless
+
+    def _write_steps(self, trouble: Trouble) -> None:
+        lines = [f"{at_s:8.2f} {kind}: {target}{' REFUSED ' if text else ''}{text}\n"
+                 for at_s, kind, target, text in trouble.outcomes]  # fmt: skip
+        (self._directory / "steps.log").write_text("".join(lines), encoding="utf-8")
+
+    def _show_steps(self, trouble: Trouble) -> None:
+        table = Table(title=f"Trouble (seed {self._seed})", title_style="bold")
+        columns = ("done", "refused", "skipped")
+        for name in ("kind", *columns):
+            table.add_column(name, justify="left" if name == "kind" else "right")
+        for kind, counts in sorted(trouble.counts().items()):
+            table.add_row(kind, *(str(counts[column] or "") for column in columns))
+        self._stage.console.print(table)
+        refused = Counter(f"{kind}: {kind_of(text)}" for _, kind, _, text in trouble.outcomes if text)
+        _show_kinds(self._stage.console, "Refused", refused)
+
+    def _show_clients(self, traffic: Sequence[SetTraffic]) -> None:
+        problems = Counter(
+            f"{who}: {kind_of(text)}"
+            for each in traffic
+            for who, client in (("publisher", each.publisher), ("consumer", each.consumer))
+            for text in client.problems
+        )
+        _show_kinds(self._stage.console, "Clients were told", problems)
+
+    def _show_logs(self, logs: Sequence[str], traffic: Sequence[SetTraffic]) -> bool:
+        lines = read_logs(logs)
+        _show_kinds(self._stage.console, "Warnings in the logs", lines.warnings)
+        _show_kinds(self._stage.console, "Errors in the logs", lines.errors)
+        all_gaps_s = {each.name: gaps_s(each, self._began_s, self._ended_s) for each in traffic}
+        pauses = pauses_of([gap_s for gaps in all_gaps_s.values() for gap_s in gaps])
+        slowest = max(all_gaps_s, key=lambda name: max(all_gaps_s[name]))
+        self._stage.step(
+            f"{pauses.number} pauses of sets longer than {PAUSE_S:g} s: median {pauses.median_s:.2f} s,"
+            f" p99 {pauses.p99_s:.2f} s, longest {pauses.longest_s:.2f} s ({slowest})"
+        )
+        audits = [each.ledger.audit() for each in traffic]
+        self._stage.step(
+            f"confirmed {sum(each.confirmed for each in audits):,},"
+            f" received {sum(each.received for each in audits):,},"
+            f" lost {sum(len(each.lost) for each in audits)};"
+            f" copies marked by brokers {sum(each.duplicates_marked for each in audits):,},"
+            f" sent again {sum(each.duplicates_sent_again for each in audits):,},"
+            f" unmarked {sum(len(each.duplicates_unmarked) for each in audits)};"
+            f" out of order {sum(len(each.out_of_order) for each in audits)};"
+            f" tracebacks {lines.tracebacks}"
+        )
+        if pauses.longest_s > STUCK_S:
+            self._problem = self._problem or f"{slowest} confirmed nothing for {pauses.longest_s:.0f} s"
+        if lines.tracebacks:
+            self._problem = self._problem or f"there are {lines.tracebacks} tracebacks in the logs"
+        if self._problem:
+            self._stage.console.print(f"   {self._problem}", style="bold red", markup=False, highlight=False)
+        return not self._problem
+
+
+def _show_kinds(console: Console, title: str, kinds: Counter[str]) -> None:
+    if not kinds:
+        return
+    console.print(f"\n{title}:", style="bold")
+    for kind, count in kinds.most_common(SHOWN):
+        console.print(f"{count:7,}  {kind}", markup=False, emoji=False, highlight=False, soft_wrap=True)
+    if len(kinds) > SHOWN:
+        console.print(f"         and {len(kinds) - SHOWN} other kinds")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--minutes", type=click.FloatRange(0.1), default=10.0, show_default=True)
+@click.option("--seed", type=int, help="Of the steps; without it another one each time.")
+@click.option("--stores/--memory", default=False, show_default=True, help="With stores, below TMPDIR.")
+@click.option("--keep", is_flag=True, help="Leave logs, steps and stores, as after a run that failed.")
+def main(minutes: float, seed: int | None, stores: bool, keep: bool) -> None:
+    """Trouble a cluster of many resource sets under load; exit code 1 if a promise was broken."""
     stage = Stage()
-    stage.step(f"seed {seed}")
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qpid-ha-soak-")))
-        cluster = stack.enter_context(
-            LocalCluster(
-                directory, len(ZONES), settings=cluster_settings(), own_settings=own_settings(),
-                stores=directory / "stores" if stores else None,
-            )
-        )  # fmt: skip
-        demo = SetsDemo(stage, cluster)
-        stack.callback(demo.stop)
-        demo.start()
-        trouble, random_ = Trouble(demo, cluster, random.Random(seed)), random.Random(seed + 1)
-        end_s = time.monotonic() + 60 * minutes
-        while time.monotonic() < end_s:
-            trouble.make()
-            time.sleep(random_.uniform(*PAUSES_S))
-        stage.step("trouble", ", ".join(f"{kind} {count}" for kind, count in sorted(trouble.done.items())))
-        cluster.wait_until(lambda: cluster.primary() is not None, "default has a primary", 60.0)
-        trouble.end()
-        demo.wait_whole("each set has its replicas again")
-        if not demo.settle():
-            sys.exit(1)
+    seed = int(time.time()) if seed is None else seed
+    directory = Path(tempfile.mkdtemp(prefix="qpid-ha-soak-"))
+    stage.step(f"seed {seed}", f"{minutes:g} minutes, {'with stores' if stores else 'in memory'}, {directory}")
+    good = False
+    try:
+        good = Soak(stage, directory, seed, stores=stores).run(minutes)
+    except ClusterFailed as error:
+        sys.exit("\n".join([f"soak: {error}", *getattr(error, "__notes__", [])]))
+    finally:
+        if good and not keep:
+            shutil.rmtree(directory)
+        else:
+            stage.console.print(f"   logs and steps are in {directory}", highlight=False)
+    sys.exit(0 if good else 1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,406 @@
+"""What is done to a cluster of many resource sets at random, by a seed: kills, pauses, moves, and all of it at once.
+
+Each step is drawn before it is known what the cluster looks like, so that a seed names the same steps again; what they
+do to a cluster depends on when they meet it. In memory a broker that is killed comes back empty, so it is let live when
+a set would have no other replica in sync: that loss would be the operator's, not the cluster's.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final, NamedTuple
+
+from qpid_ha_agent.control import ControlFailure
+from qpid_ha_demo.cluster import ClusterFailed, LocalBroker, LocalCluster
+
+PAUSES_S: Final = (0.5, 5.0)
+"""Between two steps."""
+STOPPED_S: Final = (0.5, 7.0)
+"""How long a process is stopped: shorter, and longer, than `ha.failure-timeout` (2 s)."""
+DRAINED_S: Final = (1.0, 10.0)
+UNSURE_S: Final = 5.0
+"""So long after it was disturbed nobody counts on what a broker holds."""
+REPLICAS: Final = (2, 3, 4)
+_ASK_S: Final = 15.0
+_HOLDS: Final = ("primary", "ready")
+"""Replicas that have what they had in memory."""
+
+
+class Step(NamedTuple):
+    """What is to be done, as far as it was drawn."""
+
+    kind: str
+    brokers: tuple[int, ...]
+    """All of them, in the order in which they are chosen."""
+    set: int
+    share: float
+    """From 0 to 1: of a duration, or which of several."""
+    pause_s: float
+    """After it."""
+
+
+class Outcome(NamedTuple):
+    """What came of a step."""
+
+    at_s: float
+    """Since the beginning."""
+    kind: str
+    target: str
+    text: str
+    """Empty: it was done; else why not, or not yet."""
+
+
+class _Skipped(Exception):
+    """It would destroy what the cluster promises to keep as long as one replica lives."""
+
+
+class Trouble:
+    """Makes trouble, and a list of it."""
+
+    def __init__(self, cluster: LocalCluster, sets: Sequence[str], stores: Path | None, seed: int) -> None:
+        self._cluster = cluster
+        self._sets = sets
+        self._stores = stores
+        self._random = random.Random(seed)
+        self._began_s = time.monotonic()
+        self._disturbed_s: dict[str, float] = {}
+        """When a broker was, or will be, disturbed for the last time."""
+        self._stopped: dict[str, list[int]] = {}
+        """Processes to continue, by the broker's name."""
+        self._due: list[tuple[float, Callable[[], None]]] = []
+        self._asking: list[Thread] = []
+        self.outcomes: list[Outcome] = []
+        self._kinds = _kinds(self, has_stores=stores is not None)
+        self._names = [kind for kind, (_, weight) in self._kinds.items() for _ in range(weight)]
+
+    # --- steps
+
+    def draw(self) -> Step:
+        """The next one."""
+        order = list(range(len(self._cluster.brokers)))
+        kind, number = self._random.choice(self._names), self._random.randrange(len(self._sets))
+        self._random.shuffle(order)
+        return Step(kind, tuple(order), number, self._random.random(), self._random.uniform(*PAUSES_S))
+
+    def make(self, step: Step) -> None:
+        """Do it, and write down what came of it."""
+        try:
+            self._kinds[step.kind][0](step)
+        except _Skipped as why:
+            self._note(f"{step.kind}: skipped", str(why), "")
+        except (ControlFailure, ClusterFailed) as error:
+            self._note(step.kind, "", str(error).partition("\n")[0])
+
+    def rest(self, for_s: float) -> None:
+        """Let time pass, and do what is due meanwhile."""
+        end_s = time.monotonic() + for_s
+        while True:
+            now_s = time.monotonic()
+            for due in [each for each in self._due if each[0] <= now_s]:
+                self._due.remove(due)
+                due[1]()
+            if now_s >= end_s:
+                return
+            time.sleep(min(0.02, end_s - now_s))
+
+    def end(self) -> None:
+        """All brokers run and may have replicas, and sets want three."""
+        self.rest(max([0.0, *[due_s - time.monotonic() for due_s, _ in self._due]]))
+        for thread in self._asking:
+            thread.join()
+        self._cluster.wait_until(lambda: self._controller() is not None, "default has a primary", 60.0)
+        for broker in self._cluster.brokers:
+            self._insist("brokers", action="undrain", name=broker.name)
+        self._insist("replicas", action="policies", policies=[["*", 3]])
+
+    def _insist(self, method: str, **params: Any) -> None:
+        last = ""
+
+        def is_done() -> bool:
+            nonlocal last
+            try:
+                self._ask(method, **params)
+            except (ControlFailure, ClusterFailed) as error:
+                last = str(error)
+                return False
+            return True
+
+        try:
+            self._cluster.wait_until(is_done, f"{method} {params}", 60.0)
+        except ClusterFailed as error:
+            raise ClusterFailed(f"{error}; {last}") from None
+
+    def counts(self) -> Mapping[str, Counter[str]]:
+        """Of each kind, how often it was done, and what else became of it."""
+        counts: dict[str, Counter[str]] = {}
+        for outcome in self.outcomes:
+            kind, _, is_skipped = outcome.kind.partition(": ")
+            counts.setdefault(kind, Counter())[is_skipped or ("refused" if outcome.text else "done")] += 1
+        return counts
+
+    # --- what steps do
+
+    def kill(self, step: Step) -> None:
+        """A broker; its agent starts it again."""
+        self._kill_all(step.kind, [self._pick(step)])
+
+    def kill_controller(self, step: Step) -> None:
+        """The primary of `default`."""
+        controller = self._controller()
+        if controller is None:
+            raise ClusterFailed("default has no primary")
+        self._kill_all(step.kind, [controller])
+
+    def kill_two(self, step: Step) -> None:
+        """At once."""
+        self._kill_all(step.kind, [self._pick(step), self._pick(step, 1)])
+
+    def kill_controller_and_one(self, step: Step) -> None:
+        """At once."""
+        controller = self._controller()
+        if controller is None:
+            raise ClusterFailed("default has no primary")
+        other = next(each for each in map(self._broker, step.brokers) if each is not controller)
+        self._kill_all(step.kind, [controller, other])
+
+    def kill_everything(self, step: Step) -> None:
+        """All brokers at once: with stores nothing is lost."""
+        self._kill_all(step.kind, self._cluster.brokers)
+
+    def stop_broker(self, step: Step) -> None:
+        """SIGSTOP, and SIGCONT later; its agent sees that it hangs."""
+        broker = self._pick(step)
+        self._stop(step, broker, [broker.pid])
+
+    def stop_with_agent(self, step: Step) -> None:
+        """The same with its agent, as if the machine had hung."""
+        broker = self._pick(step)
+        self._stop(step, broker, broker.processes())
+
+    def restart(self, step: Step) -> None:
+        """Broker and agent are told to end, and started again; killed, if they hang."""
+        broker = self._pick(step)
+        self._check([broker])
+        self._disturb(broker, 2.0)
+        broker.terminate()
+        broker.wait()
+        broker.start()
+        self._note(step.kind, broker.name, "")
+
+    def wipe(self, step: Step) -> None:
+        """A machine that comes back with an empty disk."""
+        broker = self._pick(step)
+        self._check([broker], keeps_stores=False)
+        broker.kill_all()
+        if self._stores is not None:
+            shutil.rmtree(self._stores / broker.name)
+        self._disturb(broker)
+        broker.start()
+        self._note(step.kind, broker.name, "")
+
+    def transfer(self, step: Step) -> None:
+        """A set to another broker, or the same."""
+        name, to = self._sets[step.set], self._broker(step.brokers[0]).name
+        self._ask_soon(step.kind, f"{name} to {to}", "sets", action="transfer", name=name, to=to)
+
+    def kill_in_transfer(self, step: Step) -> None:
+        """Whoever takes part in it, or decides it."""
+        row = next((row for row in self._rows() if row["name"] == self._sets[step.set]), None)
+        targets = [] if row is None else [name for name in row["in_sync"] if name != row["primary"]]
+        if row is None or not row["primary"] or not targets:
+            raise _Skipped(f"{self._sets[step.set]} cannot be moved now")
+        controller = self._controller()
+        concerned = [row["primary"], targets[0], controller.name if controller else row["primary"]]
+        victim = next(each for each in self._cluster.brokers if each.name == concerned[int(step.share * 3)])
+        if victim.name in self._stopped:
+            raise _Skipped(f"{victim.name} is stopped")
+        self._check([victim])
+        name = str(row["name"])
+        self._ask_soon(step.kind, f"{name} to {targets[0]}", "sets", action="transfer", name=name, to=targets[0])
+        self.rest(0.1 * self._random.random())
+        self._kill_all(f"{step.kind}, the kill", [victim])
+
+    def drain(self, step: Step) -> None:
+        """A broker, for a while."""
+        broker = self._pick(step)
+        self._ask_soon(step.kind, broker.name, "brokers", action="drain", name=broker.name)
+        self._later(_within(DRAINED_S, step.share), lambda: self._undrain(broker))
+
+    def kill_in_drain(self, step: Step) -> None:
+        """The one that is drained, while sets leave it."""
+        broker = self._pick(step)
+        self._check([broker])
+        self.drain(step)
+        self.rest(0.5 * self._random.random())
+        self._kill_all(f"{step.kind}, the kill", [broker])
+
+    def _undrain(self, broker: LocalBroker) -> None:
+        self._ask_soon("undrain", broker.name, "brokers", action="undrain", name=broker.name)
+
+    def change_policy(self, step: Step) -> None:
+        """More replicas, or fewer."""
+        wanted = REPLICAS[int(step.share * len(REPLICAS))]
+        self._ask_soon(step.kind, f"{wanted} replicas", "replicas", action="policies", policies=[["*", wanted]])
+
+    def trim(self, step: Step) -> None:
+        """Replicas that sets have beyond what they want."""
+        self._ask_soon(step.kind, "", "replicas", action="trim")
+
+    def add_replica(self, step: Step) -> None:
+        """Of a set, where the placement says."""
+        self._ask_soon(step.kind, self._sets[step.set], "sets", action="add-replica", name=self._sets[step.set])
+
+    def remove_replica(self, step: Step) -> None:
+        """Of a set, from a broker that may have one."""
+        name, broker = self._sets[step.set], self._broker(step.brokers[0]).name
+        target = f"{name} from {broker}"
+        self._ask_soon(step.kind, target, "sets", action="remove-replica", name=name, broker=broker)
+
+    def rebalance(self, step: Step) -> None:
+        """All primaries."""
+        self._ask_soon(step.kind, "", "rebalance")
+
+    # --- how they do it
+
+    def _broker(self, number: int) -> LocalBroker:
+        return self._cluster.brokers[number]
+
+    def _pick(self, step: Step, number: int = 0) -> LocalBroker:
+        """Of those that run."""
+        running = [each for each in map(self._broker, step.brokers) if each.name not in self._stopped]
+        if len(running) <= number:
+            raise _Skipped("all are stopped")
+        return running[number]
+
+    def _kill_all(self, kind: str, victims: Sequence[LocalBroker]) -> None:
+        self._check(victims)
+        pids = []
+        for broker in victims:
+            with suppress(ClusterFailed):  # it was killed a moment ago
+                pids.append(broker.pid)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for broker in victims:
+            self._disturb(broker)
+        self._note(kind, ", ".join(broker.name for broker in victims), "")
+
+    def _check(self, victims: Sequence[LocalBroker], *, keeps_stores: bool = True) -> None:
+        """Raises _Skipped when a set would have nobody left that is in sync."""
+        if keeps_stores and self._stores is not None:
+            return
+        now_s = time.monotonic()
+        unsure = {broker.name for broker in victims} | self._stopped.keys()
+        unsure |= {name for name, at_s in self._disturbed_s.items() if now_s - at_s < UNSURE_S}
+        rows = self._rows()
+        if not rows:
+            raise _Skipped("nobody tells where the sets are")
+        for row in rows:
+            holders = [name for name in row["in_sync"] if row["replicas"].get(name) in _HOLDS and name not in unsure]
+            if not holders:
+                raise _Skipped(f"{row['name']} would have no replica in sync")
+        if not any(broker.status()["state"] in _HOLDS for broker in self._cluster.brokers if broker.name not in unsure):
+            raise _Skipped("default would have no replica in sync")
+
+    def _stop(self, step: Step, broker: LocalBroker, pids: list[int]) -> None:
+        for_s = _within(STOPPED_S, step.share)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        self._stopped[broker.name] = pids
+        self._disturb(broker, for_s)
+        self._note(step.kind, f"{broker.name} for {for_s:.1f} s", "")
+        self._later(for_s, lambda: self._continue(broker))
+
+    def _continue(self, broker: LocalBroker) -> None:
+        for pid in self._stopped.pop(broker.name):
+            with suppress(ProcessLookupError):  # its agent has killed it
+                os.kill(pid, signal.SIGCONT)
+        self._note("continue", broker.name, "")
+
+    def _disturb(self, broker: LocalBroker, for_s: float = 0.0) -> None:
+        self._disturbed_s[broker.name] = time.monotonic() + for_s
+
+    def _later(self, after_s: float, action: Callable[[], None]) -> None:
+        self._due.append((time.monotonic() + after_s, action))
+
+    def _note(self, kind: str, target: str, text: str) -> None:
+        self.outcomes.append(Outcome(time.monotonic() - self._began_s, kind, target, text))
+
+    # --- what is asked of the cluster
+
+    def _controller(self) -> LocalBroker | None:
+        """Of those that run, the one that leads `default`."""
+        running = [broker for broker in self._cluster.brokers if broker.name not in self._stopped]
+        found = [(facts.get("generation", 0), broker) for broker in running for facts in (broker.status(),)
+                 if facts.get("state") == "primary"]  # fmt: skip
+        return max(found, key=lambda item: item[0])[1] if found else None
+
+    def _ask(self, method: str, **params: Any) -> Any:
+        controller = self._controller()
+        if controller is None:
+            raise ClusterFailed("default has no primary")
+        return controller.ask(method, timeout_s=_ASK_S, **params)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        try:
+            rows = self._ask("sets", action="list").get("answer")
+        except (ControlFailure, ClusterFailed):
+            return []
+        return rows if isinstance(rows, list) else []
+
+    def _ask_soon(self, kind: str, target: str, method: str, **params: Any) -> None:
+        """On a thread: some are answered when they are done, and trouble does not wait for that."""
+
+        def ask() -> None:
+            text = ""
+            try:
+                self._ask(method, **params)
+            except (ControlFailure, ClusterFailed) as error:
+                text = str(error).partition("\n")[0]
+            self._note(kind, target, text)
+
+        thread = Thread(target=ask, daemon=True)
+        thread.start()
+        self._asking = [*[each for each in self._asking if each.is_alive()], thread]
+
+
+def _within(bounds: tuple[float, float], share: float) -> float:
+    low, high = bounds
+    return low + (high - low) * share
+
+
+Kind = tuple[Callable[[Step], None], int]
+"""What it does, and how often compared with others."""
+
+
+def _kinds(trouble: Trouble, *, has_stores: bool) -> Mapping[str, Kind]:
+    kinds: dict[str, Kind] = {
+        "kill": (trouble.kill, 3),
+        "kill the controller": (trouble.kill_controller, 2),
+        "kill two": (trouble.kill_two, 2),
+        "kill the controller and another": (trouble.kill_controller_and_one, 2),
+        "stop": (trouble.stop_broker, 2),
+        "stop with agent": (trouble.stop_with_agent, 3),
+        "restart": (trouble.restart, 1),
+        "transfer": (trouble.transfer, 4),
+        "kill in transfer": (trouble.kill_in_transfer, 3),
+        "drain": (trouble.drain, 2),
+        "kill in drain": (trouble.kill_in_drain, 1),
+        "policy": (trouble.change_policy, 2),
+        "trim": (trouble.trim, 1),
+        "add replica": (trouble.add_replica, 1),
+        "remove replica": (trouble.remove_replica, 1),
+        "rebalance": (trouble.rebalance, 2),
+    }
+    if has_stores:
+        kinds |= {"wipe": (trouble.wipe, 2), "kill all": (trouble.kill_everything, 1)}
+    return kinds
