@@ -91,6 +91,20 @@ def test_a_primary_hands_over_when_it_is_told_to(tmp_path: Path) -> None:
     story_of_three(tmp_path, story)
 
 
+def test_what_comes_of_an_order_is_logged_with_the_name_of_the_set(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "cluster")
+
+    async def story(sets: HostedSets) -> None:
+        await sets.place("orders", "a", "b")
+        await sets.switch_over("a", "orders", "b")
+        for line in ("set orders: primary of generation 1", "set orders: b takes over"):
+            assert line in caplog.messages
+
+    story_of_three(tmp_path, story)
+
+
 def test_what_fifty_sets_write_in_one_turn_goes_out_together(tmp_path: Path) -> None:
     async def story(sets: HostedSets) -> None:
         names = [f"set{number}" for number in range(50)]

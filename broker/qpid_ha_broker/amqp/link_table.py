@@ -7,7 +7,7 @@ from typing import Any
 
 import proton
 
-from qpid_ha_broker.amqp.conditions import RESOURCE_LIMIT, AmqpError
+from qpid_ha_broker.amqp.conditions import LINK_REDIRECT, RESOURCE_LIMIT, AmqpError
 from qpid_ha_broker.amqp.connection_log import ConnectionLog
 from qpid_ha_broker.amqp.container import Container
 from qpid_ha_broker.amqp.engine import Engine, is_in
@@ -107,14 +107,18 @@ class LinkTable:
     def refuse(self, link: proton.Link, error: AmqpError) -> None:
         """Answer an attach with one that leads nowhere, and a detach with the reason (section 2.6.3)."""
         _open_to_nowhere(link)
-        self._log.note("warning", f"link {link.name} refused: {error}")
+        self._note(link, "refused", error)
         self._close(link, error)
 
     def end(self, endpoint: LinkEndpoint, error: AmqpError) -> None:
         """Detach with an error."""
         self.remove(endpoint, lost=False)
-        self._log.note("warning", f"link {endpoint.link.name} ended: {error}")
+        self._note(endpoint.link, "ended", error)
         self._close(endpoint.link, error)
+
+    def _note(self, link: proton.Link, outcome: str, error: AmqpError) -> None:
+        """To be sent elsewhere is how clients of many sets find theirs: nothing that an operator has to look at."""
+        self._log.note("info" if error.name == LINK_REDIRECT else "warning", f"link {link.name} {outcome}: {error}")
 
     def _close(self, link: proton.Link, error: AmqpError) -> None:
         link.condition = error.as_condition()

@@ -31,7 +31,7 @@ class ControllerDirectory(MapDirectory):
     def __init__(
         self, broker: Host, cluster_map: ClusterMap, default: Callable[[], MemberStatus], client: ControllerClient
     ) -> None:
-        super().__init__(cluster_map, default)
+        super().__init__(broker.current().name, cluster_map, default)
         self._broker = broker
         self._client = client
         self._placing: dict[str, NodeWait] = {}

@@ -12,9 +12,10 @@ from qpid_ha_config.addresses import Address
 
 
 class MapDirectory:
-    """A `Directory` of all sets."""
+    """A `Directory` of all sets, for the broker `own`, whose member of `default` has that status."""
 
-    def __init__(self, cluster_map: ClusterMap, default: Callable[[], MemberStatus]) -> None:
+    def __init__(self, own: str, cluster_map: ClusterMap, default: Callable[[], MemberStatus]) -> None:
+        self._own = own
         self._map = cluster_map
         self._default = default
 
@@ -29,13 +30,20 @@ class MapDirectory:
         return None if queue is None or queue.deleting else queue.set
 
     def primary_of(self, set_name: str) -> ServerAddress | None:
-        """As recorded: a broker that was named only may not lead yet, and says so."""
+        """As recorded: a broker that was named only may not lead yet, and says so.
+
+        Nobody asks where a set is that this broker serves. If it is recorded all the same, it is about to begin, or to
+        hand over, and to whom the next record says.
+        """
         if set_name == DEFAULT_SET:
             status = self._default()
-            return _address(status.primary, status.primary_address)
+            return self._address(status.primary, status.primary_address)
         entry = self._map.sets.get(set_name)
         broker = None if entry is None else self._map.brokers.get(entry.record.primary)
-        return None if broker is None else _address(broker.name, broker.clients_url or broker.address)
+        return None if broker is None else self._address(broker.name, broker.clients_url or broker.address)
+
+    def _address(self, name: str, url: str) -> ServerAddress | None:
+        return None if name == self._own else _address(name, url)
 
 
 def _address(name: str, url: str) -> ServerAddress | None:

@@ -53,11 +53,12 @@ class MemberDriver:
     """The promise: inputs reach the core in the order in which they happen, and effects are carried out in theirs.
 
     The core is never entered twice: what happens while its effects are carried out waits for its turn.
+    `log_prefix`: of lines in the log about what was asked of the member.
     """
 
-    def __init__(self, broker: Host, member: Member, log: Log) -> None:
+    def __init__(self, broker: Host, member: Member, log: Log, log_prefix: str = "") -> None:
         self.member = member
-        self.requests = OperatorRequests(member, self.feed)
+        self.requests = OperatorRequests(member, self.feed, log_prefix)
         self.links: PeerLinks
         """Since `_carry_out`."""
         self._broker = broker

@@ -138,7 +138,7 @@ class SetMember(MemberDriver):
     ) -> None:
         resource_set = hosted.resources.default
         member = Member(settings, resource_set, random.random, _wall_ms, restored)
-        super().__init__(services.broker, member, resource_set.log)
+        super().__init__(services.broker, member, resource_set.log, f"set {hosted.name}: ")
         self.hosted = hosted
         self.name = hosted.name
         self.discarded = discarded
