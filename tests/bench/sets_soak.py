@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import statistics
 import sys
 import tempfile
 import time
@@ -32,6 +31,8 @@ from qpid_ha_demo.stage import Stage
 PAUSE_S: Final = 0.25
 """For less nobody would say that a set paused: a publisher sends every 25 ms, on a machine that is busy."""
 STUCK_S: Final = 60.0
+WORST: Final = 5
+"""Pauses that are shown."""
 SHOWN: Final = 20
 """Lines of a table, the most frequent first."""
 _VARIABLE: Final = (
@@ -44,27 +45,20 @@ _VARIABLE: Final = (
 _WHEN: Final = re.compile(r"^\S+Z ")
 
 
-class Pauses(NamedTuple):
-    """For how long sets confirmed nothing, in seconds; shorter ones than PAUSE_S are none."""
+class Pause(NamedTuple):
+    """A set confirmed nothing, for PAUSE_S at least; in seconds."""
 
-    number: int
-    median_s: float
-    p99_s: float
-    longest_s: float
-
-
-def pauses_of(gaps_s: Sequence[float]) -> Pauses:
-    """Of those, the ones that count."""
-    long = sorted(gap_s for gap_s in gaps_s if gap_s >= PAUSE_S)
-    if not long:
-        return Pauses(0, 0.0, 0.0, 0.0)
-    return Pauses(len(long), statistics.median(long), long[int(0.99 * (len(long) - 1))], long[-1])
+    for_s: float
+    from_s: float
+    """Since the beginning of the trouble."""
+    set: str
 
 
-def gaps_s(traffic: SetTraffic, began_s: float, ended_s: float) -> list[float]:
-    """Between two confirmations, from the beginning to the end of the trouble."""
+def pauses_of(traffic: SetTraffic, began_s: float, ended_s: float) -> list[Pause]:
+    """From the beginning to the end of the trouble."""
     within = [at_s for at_s in traffic.ledger.confirmed_at_s.values() if began_s <= at_s <= ended_s]
-    return [later_s - earlier_s for earlier_s, later_s in pairwise([began_s, *sorted(within), ended_s])]
+    gaps = pairwise([began_s, *sorted(within), ended_s])
+    return [Pause(end_s - at_s, at_s - began_s, traffic.name) for at_s, end_s in gaps if end_s - at_s >= PAUSE_S]
 
 
 def kind_of(text: str) -> str:
@@ -164,13 +158,8 @@ class Soak:
         lines = read_logs(logs)
         _show_kinds(self._stage.console, "Warnings in the logs", lines.warnings)
         _show_kinds(self._stage.console, "Errors in the logs", lines.errors)
-        all_gaps_s = {each.name: gaps_s(each, self._began_s, self._ended_s) for each in traffic}
-        pauses = pauses_of([gap_s for gaps in all_gaps_s.values() for gap_s in gaps])
-        slowest = max(all_gaps_s, key=lambda name: max(all_gaps_s[name]))
-        self._stage.step(
-            f"{pauses.number} pauses of sets longer than {PAUSE_S:g} s: median {pauses.median_s:.2f} s,"
-            f" p99 {pauses.p99_s:.2f} s, longest {pauses.longest_s:.2f} s ({slowest})"
-        )
+        pauses = sorted(pause for each in traffic for pause in pauses_of(each, self._began_s, self._ended_s))
+        self._show_pauses(pauses)
         audits = [each.ledger.audit() for each in traffic]
         self._stage.step(
             f"confirmed {sum(each.confirmed for each in audits):,},"
@@ -182,13 +171,25 @@ class Soak:
             f" out of order {sum(len(each.out_of_order) for each in audits)};"
             f" tracebacks {lines.tracebacks}"
         )
-        if pauses.longest_s > STUCK_S:
-            self._problem = self._problem or f"{slowest} confirmed nothing for {pauses.longest_s:.0f} s"
+        if pauses and pauses[-1].for_s > STUCK_S:
+            self._problem = self._problem or f"{pauses[-1].set} confirmed nothing for {pauses[-1].for_s:.0f} s"
         if lines.tracebacks:
             self._problem = self._problem or f"there are {lines.tracebacks} tracebacks in the logs"
         if self._problem:
             self._stage.console.print(f"   {self._problem}", style="bold red", markup=False, highlight=False)
         return not self._problem
+
+    def _show_pauses(self, pauses: Sequence[Pause]) -> None:
+        """They are in order, the longest last."""
+        if not pauses:
+            return
+        median_s, p99_s = (pauses[int(share * (len(pauses) - 1))].for_s for share in (0.5, 0.99))
+        self._stage.step(
+            f"{len(pauses)} pauses of sets, longer than {PAUSE_S:g} s: median {median_s:.2f} s, p99 {p99_s:.2f} s,"
+            f" longest {pauses[-1].for_s:.2f} s"
+        )
+        for pause in reversed(pauses[-WORST:]):
+            self._stage.console.print(f"   {pause.set} for {pause.for_s:.2f} s from {pause.from_s:.2f} s on")
 
 
 def _show_kinds(console: Console, title: str, kinds: Counter[str]) -> None:
