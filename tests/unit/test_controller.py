@@ -154,6 +154,21 @@ def test_a_broker_under_a_name_that_lives_is_refused_and_taken_in_once_that_one_
     assert bench.map.brokers["b"].uuid == "another"
 
 
+def test_a_broker_that_comes_back_without_its_data_waits_for_the_process_before_it_to_count_as_gone() -> None:
+    bench = Bench("a", "b")
+    bench.ask(ms.CreateSet("orders"))
+    other = report("b", uuid="another", instance="b/other")
+    bench.feed(ms.BrokerDisconnected("b", "b/1"))
+
+    assert bench.feed(ms.ReportReceived(other)) == []
+    for _ in range(4):
+        bench.now_s += 0.1
+        bench.feed(ms.TimePassed())
+    bench.feed(ms.ReportReceived(other))
+
+    assert bench.map.brokers["b"].uuid == "another"
+
+
 def test_a_set_with_queues_is_not_deleted() -> None:
     bench = Bench("a", "b", "c")
     bench.ask(ms.CreateSet("orders"))

@@ -167,6 +167,8 @@ class Controller:
         if ctx.reports.is_replaced(identity):
             return
         refusal = self._why_refused(identity)
+        if refusal and ctx.liveness.is_in_doubt(name):
+            return
         if refusal:
             if identity.instance not in self._refused:
                 ctx.note("error", refusal)
@@ -199,7 +201,8 @@ class Controller:
         | nobody | anybody | yes | it is new |
         | the same UUID | another process | yes | it was restarted |
         | another UUID, and is the controller itself | the first | yes | it leads `default`, so the map is its own |
-        | another UUID, and that one lives or may | | no | two brokers have one name, and one of them has its data |
+        | another UUID, and that one lives | | no | two brokers have one name, and one of them has its data |
+        | another UUID, and that one is in doubt | | not yet | it reports again, and by then it is known |
         | another UUID, and that one is lost | | yes | its data is gone, and it catches up from nothing |
         """
         ctx, name = self._ctx, identity.name

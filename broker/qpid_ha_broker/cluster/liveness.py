@@ -86,6 +86,10 @@ class Liveness:
         """Whether it was heard of, and is not lost since."""
         return self.life(name) is BrokerLife.ALIVE
 
+    def is_in_doubt(self, name: str) -> bool:
+        """Whether it is about to be known if it lives: it was not heard of yet, or its connection was reset."""
+        return self.life(name) is BrokerLife.AWAITED or name in self._reset_s
+
     def lost_since_s(self, name: str) -> float | None:
         """When that was; None if this controller has not seen it, or it is not lost."""
         return self._since_s.get(name) if self.life(name) is BrokerLife.LOST else None
