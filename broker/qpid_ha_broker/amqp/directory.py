@@ -75,7 +75,7 @@ class ServedElsewhere(AmqpError, NotPrimary):
 
     def __init__(self, directory: SetDirectory, set_name: str, address: str = "") -> None:
         primary = directory.primary_of(set_name)
-        node = f"{address} belongs to the resource set {set_name}" if address else f"the resource set {set_name}"
+        node = f"{address or 'it'} belongs to the resource set {set_name}"
         if primary is None:
             super().__init__(RESOURCE_LOCKED, f"{node}, which has no primary that is known here: try again")
             return
