@@ -129,12 +129,30 @@ def test_an_older_broker_keeps_the_cluster_at_one_set() -> None:
     backups = (ms.BackupReport("b", True, 0), ms.BackupReport("old", True, 0))
     bench.feed(ms.ReportReceived(report("a", ms.ReplicaReport("default", "primary", generation=1, backups=backups))))
 
-    answer = bench.ask(ms.CreateSet("orders"))
+    bench.feed(ms.RequestReceived(7, ms.CreateSet("orders")))
+    bench.now_s = SETTINGS.failure_timeout_s
+    (answer,) = bench.feed(ms.TimePassed())
 
+    assert isinstance(answer, ms.AnswerRequest)
     assert not answer.done
     assert "old" in answer.text
     assert "upgrade" in answer.text
     assert bench.map.is_empty
+
+
+def test_who_asks_for_a_set_before_all_brokers_have_reported_waits_for_those() -> None:
+    bench = Bench("a", "b")
+    backups = (ms.BackupReport("b", True, 0), ms.BackupReport("c", True, 0))
+    bench.feed(ms.ReportReceived(report("a", ms.ReplicaReport("default", "primary", generation=1, backups=backups))))
+
+    assert bench.feed(ms.RequestReceived(7, ms.CreateSet("orders"))) == []
+    bench.feed(ms.ReportReceived(report("c")))
+    bench.feed(ms.TimePassed())
+    bench.feed(ms.MapCommitted(bench.lsn))
+
+    (answer,) = [each for each in bench.said if isinstance(each, ms.AnswerRequest)]
+    assert answer.done
+    assert sorted(bench.map.brokers) == ["a", "b", "c"]
 
 
 def test_a_broker_under_a_name_that_lives_is_refused_and_taken_in_once_that_one_has_failed() -> None:

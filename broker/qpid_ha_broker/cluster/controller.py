@@ -110,7 +110,7 @@ class Controller:
         ctx.began(began.name, began.map, began.wall_ms)
         ctx.begin(ctx.now_s)
         ctx.liveness.began(began.name, tuple(ctx.draft.brokers), ctx.now_s)
-        for part in (self._records, self._leadership, self._moves, self._keeper):
+        for part in (self._records, self._leadership, self._moves, self._keeper, self._operators):
             part.began()
         self._drained.clear()
         self._refused.clear()
@@ -123,6 +123,7 @@ class Controller:
         for loss in ctx.liveness.losses(ctx.now_s, settings.gone_after_s, settings.failure_timeout_s):
             self._lost(loss.name, loss.why)
         ctx.dirty.update(self._leadership.problems, self._moves.under_way)
+        self._operators.try_early_one()
         if ctx.now_s < self._look_s:
             return
         self._look_s = ctx.now_s + LOOK_INTERVAL_S

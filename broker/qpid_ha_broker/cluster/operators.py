@@ -44,6 +44,10 @@ from qpid_ha_broker.events import types as ev
 MOST_REPLICAS = 100
 
 
+class _Unreported(ClusterRefusal):
+    """A broker has not said yet who it is, which it does soon after its start unless it is of an older release."""
+
+
 class Operators:
     """The promise: a request that is refused changes nothing, and every request is answered once."""
 
@@ -59,6 +63,8 @@ class Operators:
         self._ctx, self._leadership, self._moves, self._keeper, self._queues = ctx, leadership, moves, keeper, queues
         self._lose = lose
         self._overview = ClusterOverview(ctx, leadership, moves, keeper)
+        self._early: dict[int, tuple[RequestReceived, float]] = {}
+        """Requests that wait for reports of brokers, and until when, by number."""
         self._do: Final[dict[type[ClusterRequest], Callable[[int, Any], None]]] = {
             CreateSet: self._create_set,
             DeleteSet: self._delete_set,
@@ -80,12 +86,27 @@ class Operators:
             ShowCluster: self._show,
         }
 
+    def began(self) -> None:
+        """A new controller has no requests."""
+        self._early.clear()
+
     def requested(self, asked: RequestReceived) -> None:
         """Do it, or say why not."""
+        self._try(asked, self._ctx.now_s + self._ctx.settings.failure_timeout_s)
+
+    def try_early_one(self) -> None:
+        """Time has passed. One at a time, and with nothing else: who is refused takes back what is to be written."""
+        if self._early and not self._ctx.draft.events:
+            self._try(*self._early.pop(next(iter(self._early))))
+
+    def _try(self, asked: RequestReceived, until_s: float) -> None:
         try:
             self._do[type(asked.request)](asked.number, asked.request)
         except ClusterRefusal as refused:
-            self._ctx.answer(AnswerRequest(asked.number, False, str(refused)))
+            if isinstance(refused, _Unreported) and self._ctx.now_s < until_s:
+                self._early[asked.number] = asked, until_s
+            else:
+                self._ctx.answer(AnswerRequest(asked.number, False, str(refused)))
 
     def _done(self, number: int, text: str, **result: object) -> None:
         self._ctx.answer(AnswerRequest(number, True, text, result))
@@ -99,7 +120,7 @@ class Operators:
             return
         unknown = sorted(ctx.reports.backups_of_default() - ctx.reports.brokers.keys())
         if unknown:
-            raise ClusterRefusal(
+            raise _Unreported(
                 f"{', '.join(unknown)} has a replica of `default` and does not report to the controller: it runs a"
                 " release that knows no resource sets, so upgrade it first; or it was started just now, so try again"
             )
