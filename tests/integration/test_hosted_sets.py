@@ -182,7 +182,10 @@ def test_a_set_follows_where_its_replicas_are_moved_to(tmp_path: Path) -> None:
     story_of_three(tmp_path, story)
 
 
-def test_what_is_durable_comes_back_after_all_brokers_were_stopped(tmp_path: Path) -> None:
+def test_what_is_durable_comes_back_after_all_brokers_were_stopped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "store")
     settings = {name: {"data_dir": str(tmp_path / name)} for name in BROKERS}
 
     async def story(sets: HostedSets) -> None:
@@ -202,6 +205,7 @@ def test_what_is_durable_comes_back_after_all_brokers_were_stopped(tmp_path: Pat
         await sets.promote("b", "bills", failover=True)
         assert sets.bodies("c", "orders", "q") == ["one", "two"]
         assert sets.bodies("b", "bills", "q") == ["bill"]
+        assert sum(message.startswith("set orders: recovered ") for message in caplog.messages) == len(BROKERS)
         await sets.publish("c", "orders", "q", "three", durable=True)
         await sets.reach("a", "orders", State.READY)
         assert sets.bodies("a", "orders", "q")[:2] == ["one", "two"]

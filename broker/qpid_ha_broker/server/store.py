@@ -19,6 +19,7 @@ from qpid_ha_broker.model.local_log import LocalPart
 from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.model.resource_set import ResourceSets
 from qpid_ha_broker.server.pager import Pager
+from qpid_ha_broker.server.set_log import SetLog
 from qpid_ha_broker.server.store_appender import JournalAppender
 from qpid_ha_broker.server.store_checkpoint import Checkpoints
 from qpid_ha_broker.server.store_folding import Folding
@@ -30,8 +31,6 @@ from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.recovery import Progress, Recovered
 from qpid_ha_config.settings import BrokerSettings, StoreSettings
-
-log = logging.getLogger("store")
 
 CLOSE_LIMIT_S: Final = 10.0
 """How long the end waits for a disk that is full or slow; what was confirmed is there in any case."""
@@ -65,6 +64,7 @@ class Store:
         if problem is not None:
             raise ValueError(problem)
         self.directory = directory / set_name
+        self._log = SetLog(logging.getLogger("store"), set_name)
         self.settings = settings
         self.health = "ok"
         """`ok`, `full` while the disk has no room or the process no descriptor, `failed` once nothing can be kept."""
@@ -157,10 +157,10 @@ class Store:
         """There is no room on the disk, or no file descriptor; None: there is again."""
         self.health = "ok" if shortage is None else "full"
         if shortage is None:
-            log.warning("there is room again in %s: going on", self.directory)
+            self._log.warning("there is room again in %s: going on", self.directory)
         else:
             text = "no room for the store in %s (%s): nothing durable is confirmed until there is some"
-            log.error(text, self.directory, shortage.strerror)
+            self._log.error(text, self.directory, shortage.strerror)
 
     def failed(self, text: str) -> None:
         """Nothing is written any more."""
@@ -224,9 +224,9 @@ class Store:
         self.writer.run(partial(self._end, clean))
         ended = await asyncio.to_thread(self.writer.finish, CLOSE_LIMIT_S)
         if not ended or self.health == "failed":
-            log.error("the store in %s could not be closed in order; what was confirmed is there", self.directory)
+            self._log.error("the store in %s could not be closed in order; what was confirmed is there", self.directory)
             return False
-        log.info("the store is closed%s", f", clean ({clean})" if clean else "")
+        self._log.info("the store is closed%s", f", clean ({clean})" if clean else "")
         return True
 
     def _end(self, clean: str) -> None:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from qpid_ha_broker.server.pager import Pager
+from qpid_ha_broker.server.set_log import SetLog
 from qpid_ha_broker.server.store_writer import FoldingShare, JournalWriter
 from qpid_ha_broker.store.journal import ClosedSegment, Journal
 from qpid_ha_broker.store.layout import segment_path, snapshot_path
-
-log = logging.getLogger("store")
 
 LOOK_S: Final = 0.25
 """Between two looks at how much there is to fold."""
@@ -41,6 +40,7 @@ class Folding:
         self._writer = writer
         self._journal = journal
         self._directory = directory
+        self._log = SetLog(logging.getLogger("store"), directory.name)
         self._loop = loop
         self._share = share
         self._pager = pager
@@ -102,7 +102,7 @@ class Folding:
         try:
             in_use = frozenset() if self._pager is None else self._pager.replaced(number)
         except OSError as error:
-            log.warning("old files of the journal are not deleted yet (later again): %s", error)
+            self._log.warning("old files of the journal are not deleted yet (later again): %s", error)
             self._loop.call_later(PATIENCE_S, self.drop_before, number)
             return
         self._writer.run(partial(self._journal.drop_before, number, in_use))
@@ -114,7 +114,7 @@ class Folding:
         try:
             problem = await asyncio.to_thread(self._run, upto)
             if problem:
-                log.warning("old files of the journal were not folded (later again): %s", problem)
+                self._log.warning("old files of the journal were not folded (later again): %s", problem)
                 self._fold_at = time.monotonic() + PATIENCE_S
                 return
             path = self._directory / snapshot_path(upto)
@@ -122,11 +122,11 @@ class Folding:
             self._total += 1
             self.drop_before(upto)
             took_s = time.monotonic() - began
-            log.info(
+            self._log.info(
                 "the journal before file %d is now a snapshot of %d bytes (%.1f s)", upto, self._snapshot_bytes, took_s
             )
         except OSError as error:
-            log.warning("old files of the journal were not folded (later again): %s", error)
+            self._log.warning("old files of the journal were not folded (later again): %s", error)
             self._fold_at = time.monotonic() + PATIENCE_S
         finally:
             self._share.running -= 1

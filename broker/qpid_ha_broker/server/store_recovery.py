@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.resource_set import ResourceSets
 from qpid_ha_broker.server.recovery_progress import RecoveryProgress
+from qpid_ha_broker.server.set_log import SetLog
 from qpid_ha_broker.server.store_status import StoreStatus, journal_identity
 from qpid_ha_broker.store.advice import refused_advice
 from qpid_ha_broker.store.bodies import Bodies
@@ -23,9 +24,6 @@ from qpid_ha_broker.store.status import Status
 from qpid_ha_broker.store.survey import SegmentFound
 from qpid_ha_broker.store.unloading import Unloading
 from qpid_ha_config.settings import StoreSettings
-
-log = logging.getLogger("store")
-
 
 FIRST_SEGMENT_BYTES: Final = 256 * 1024
 """Of a set other than `default`: it grows with what is written, and a thousand idle ones take 256 MiB."""
@@ -53,6 +51,7 @@ class StoreRecovery:
     def __init__(self, directory: Path, set_name: str, settings: StoreSettings, name: str, disk: Disk | None) -> None:
         self._directory = directory
         self._set_name = set_name
+        self._log = SetLog(logging.getLogger("store"), set_name)
         self._settings = settings
         self._name = name
         self._disk = disk
@@ -94,9 +93,9 @@ class StoreRecovery:
             found = recover(disk, sets, apply_all=apply_all, progress=advance, unloading=unloading)
             show(found.bytes_read, found.bytes_read)
         for note in found.notes:
-            log.warning("%s", note)
+            self._log.warning("%s", note)
         if not found.is_empty:
-            log.info(
+            self._log.info(
                 "recovered %d messages from %d MB in %.1f s (%s)",
                 found.messages, found.bytes_read >> 20, time.monotonic() - began,
                 "it was closed in order" if found.was_clean else "it was not closed in order",
