@@ -388,6 +388,61 @@ def test_a_broker_may_be_away_for_the_recovery_interval(away_s: float, steps: li
     assert [(action.step, action.broker) for action in decision.actions] == steps
 
 
+def test_a_replica_whose_store_has_failed_is_made_up_for_at_once_and_goes_when_enough_are_in_sync() -> None:
+    failed = {"c": "its disk is broken"}
+
+    decision = check(ENTRY, brokers(), 3, SETTINGS, spread, failed=failed)
+    assert [(action.step, action.broker) for action in decision.actions] == [(ReplicaStep.ADD, "d")]
+
+    added = ENTRY._replace(replicas=("a", "b", "c", "d"))
+    assert check(added, brokers(), 3, SETTINGS, spread, failed=failed).replicas == added.replicas
+    synced = added._replace(record=ENTRY.record._replace(members=("a", "b", "c", "d")))
+    decision = check(synced, brokers(), 3, SETTINGS, spread, failed=failed)
+    assert decision.replicas == ("a", "b", "d")
+    assert "its disk is broken" in decision.actions[0].why
+
+
+def test_a_failed_replica_stays_where_there_is_no_broker_to_make_up_for_it() -> None:
+    three = {name: broker for name, broker in brokers().items() if name != "d"}
+    decision = check(ENTRY, three, 3, SETTINGS, spread, failed={"c": "its disk is broken"})
+    assert decision.replicas == ENTRY.replicas
+    assert [action.step for action in decision.actions] == [ReplicaStep.LACK]
+
+
+def test_a_primary_that_says_it_has_failed_is_replaced_at_once_and_shown_with_its_reason() -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders", ("a", "b", "c")))
+    empty = ev.SetRecorded("orders", "", 0, "", 0, (), False)
+    bench.feed(
+        ms.RecordRequested("b", 1, "orders", empty, empty._replace(generation=1, primary="b", members=("b", "c")))
+    )
+    bench.feed(ms.ReportReceived(report("b", ms.ReplicaReport("orders", "primary", generation=1, lsn=5))))
+    bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "connecting", generation=1, lsn=5), number=2)))
+
+    gone = ms.ReplicaReport("orders", "failed", problem="its disk is broken")
+    effects = bench.feed(ms.ReportReceived(report("b", gone, number=2)))
+
+    orders = [each for each in effects if isinstance(each, ms.GiveOrder)]
+    assert [(order.broker, order.kind) for order in orders] == [("c", ms.OrderKind.PROMOTE)]
+    bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "connecting", generation=1), number=3)))
+    bench.feed(
+        ms.RecordRequested(
+            "c",
+            1,
+            "orders",
+            bench.map.sets["orders"].record,
+            empty._replace(generation=2, primary="c", members=("b", "c")),
+        )
+    )
+    led = ms.ReplicaReport("orders", "primary", generation=2, lsn=6)
+    effects = bench.feed(ms.ReportReceived(report("c", led, number=4)))
+    drops = [(each.broker, each.to) for each in effects if isinstance(each, ms.GiveOrder)]
+    assert drops == [("c", "b")]  # nobody waits for its acknowledgements
+    rows = bench.ask(ms.ShowCluster()).result["sets"]
+    assert isinstance(rows, list)
+    assert [row["problem"] for row in rows] == ["b: its disk is broken"]
+
+
 def test_a_broker_that_catches_up_with_enough_gets_no_more() -> None:
     there = brokers(c=PlacementBroker("c", up=False, away_s=99), d=PlacementBroker("d", catching_up=2))
 

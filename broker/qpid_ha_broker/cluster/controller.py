@@ -190,6 +190,7 @@ class Controller:
             ctx.send(ms.AskReport(name))
             return
         ctx.dirty.update(each for each in changed if each in ctx.draft.sets)
+        self._keeper.trigger(each for each in changed if each in ctx.draft.sets and ctx.reports.failed(each, (name,)))
         if ctx.draft.brokers:
             self._register(identity)
         self._queues.reported(report)

@@ -91,7 +91,8 @@ class ReplicaKeeper:
         leading = ctx.reports.leads(record.primary, entry.name, record.generation)
         size_bytes = 0 if leading is None else leading.load.bytes
         wanted = self.wanted(entry).number
-        return check(entry, brokers, wanted, ctx.settings, ctx.placement, size_bytes, leading is not None)
+        failed = ctx.reports.failed(entry.name, entry.replicas)
+        return check(entry, brokers, wanted, ctx.settings, ctx.placement, size_bytes, leading is not None, failed)
 
     def _carry_out(self, entry: SetEntry, decision: ReplicaDecision) -> None:
         if decision.problem and decision.problem != self._problem:

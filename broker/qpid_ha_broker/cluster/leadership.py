@@ -6,6 +6,7 @@ What is done about one set (`Leadership.review`), the first that applies:
 | --- | --- | --- |
 | a broker out of the list is in the record, and nobody leads | it is put back | it may hold what nobody else does |
 | the recorded primary leads, by its own report | lost brokers are dropped | nobody waits for them |
+| the recorded primary says that it cannot lead any more | as below, without waiting for it | nothing comes of that |
 | a new controller has not heard of the recorded primary yet | wait | it may lead |
 | somebody was named a moment ago, and is alive | wait | he begins |
 | somebody was told to lead, and has not answered | wait | he asks the others first |
@@ -122,11 +123,17 @@ class Leadership:
 
     def _why_wait(self, entry: SetEntry) -> str:
         ctx, record = self._ctx, entry.record
+        if ctx.reports.failed(entry.name, (record.primary,)):
+            return self._why_wait_for_orders(entry)
         if record.primary and ctx.liveness.life(record.primary) is BrokerLife.AWAITED:
             return f"{record.primary} has not been heard of yet"
         changed_s = self._records.changed_s.get(entry.name, -ORDER_LIMIT_S)
         if ctx.now_s - changed_s < ORDER_LIMIT_S and ctx.liveness.is_alive(record.primary):
             return f"{record.primary} begins generation {record.generation}"
+        return self._why_wait_for_orders(entry)
+
+    def _why_wait_for_orders(self, entry: SetEntry) -> str:
+        ctx = self._ctx
         pending = ctx.orders.pending(entry.name, OrderKind.PROMOTE, ctx.now_s)
         if pending is not None and ctx.liveness.is_alive(pending.broker):
             return f"{pending.broker} is told to lead"
@@ -139,7 +146,8 @@ class Leadership:
         for name in entry.replicas:
             replica = self._ctx.reports.replica(name, entry.name) if self._ctx.liveness.is_alive(name) else None
             if replica is None or replica.state not in MAY_LEAD:
-                return f"it is new, and {name} does not host it yet"
+                why = "" if replica is None or not replica.problem else f": {replica.problem}"
+                return f"it is new, and {name} does not host it yet{why}"
         return ""
 
     def _candidates(self, entry: SetEntry) -> list[str]:
@@ -163,7 +171,9 @@ class Leadership:
         record = entry.record
         missing = [name for name in record.members if not self._ctx.liveness.is_alive(name)]
         others = [name for name in record.members if name not in missing]
-        unready = f"; {', '.join(others)} cannot lead now" if others else ""
+        failed = self._ctx.reports.failed(entry.name, others)
+        whys = [f"{name} cannot lead now{f' ({failed[name]})' if name in failed else ''}" for name in others]
+        unready = "".join(f"; {why}" for why in whys)
         return f"in sync were {', '.join(record.members)}: start {', '.join(missing) or 'nobody'}{unready}"
 
     def _put_back(self, entry: SetEntry) -> None:
@@ -179,7 +189,8 @@ class Leadership:
         ctx, record = self._ctx, entry.record
         for name in record.members:
             key = (entry.name, record.generation, name)
-            is_lost = name != record.primary and ctx.liveness.life(name) is BrokerLife.LOST
+            is_failed = bool(ctx.reports.failed(entry.name, (name,)))
+            is_lost = name != record.primary and (is_failed or ctx.liveness.life(name) is BrokerLife.LOST)
             if not is_lost or key in self._dropped:
                 continue
             if ctx.orders.pending(entry.name, OrderKind.DROP, ctx.now_s, name) is None:

@@ -51,12 +51,16 @@ class SetLoad(NamedTuple):
     """Messages that came or went per second, of late."""
 
 
+FAILED: Final = "failed"
+"""The state of a replica that its broker cannot have: its store cannot be opened, or not be written any more."""
+
+
 class ReplicaReport(NamedTuple):
     """A replica as its own broker sees it."""
 
     set: str
     state: str
-    """Of `ha.states.State`, as text."""
+    """Of `ha.states.State`, as text; FAILED for one that its broker cannot have, and `problem` says why."""
     phase: str = ""
     """Of `ha.states.Phase`, as text; empty unless it is primary."""
     generation: int = 0

@@ -63,6 +63,9 @@ class ClusterOverview:
         for name in entry.replicas:
             replica = ctx.reports.replica(name, entry.name)
             states[name] = "away" if not ctx.is_up(name) else "" if replica is None else replica.state
+        problems = [f"{name}: {text}" for name, text in ctx.reports.failed(entry.name, entry.replicas).items()]
+        if leading is not None and leading.problem:
+            problems.insert(0, leading.problem)
         move = self._moves.under_way.get(entry.name)
         return {
             "name": entry.name,
@@ -79,6 +82,6 @@ class ClusterOverview:
             "queues": len(ctx.map.queues_of(entry.name)),
             "phase": "" if leading is None else leading.phase,
             "lags": {} if leading is None else {backup.name: backup.lag for backup in leading.backups},
-            "problem": self._leadership.problems.get(entry.name, "" if leading is None else leading.problem),
+            "problem": self._leadership.problems.get(entry.name, "; ".join(problems)),
             "moving_to": "" if move is None else move.to or "the best",
         }

@@ -11,11 +11,13 @@ What follows from a check of one set (`check`); all that apply, in this order:
 | too few count, and all open brokers have their additions | wait | a failure does not start everything at once |
 | too few count, and no broker is open | say so | one that joins has it looked at again |
 | one is on a draining broker, or on one that is of the cluster no more | it is to leave | an operator said so |
+| one has failed where it is, and enough are in sync | it is to leave | it was made up for |
 | one is on a broker that is away for too long, and enough are in sync | it is to leave | it was made up for |
 | one is to leave, another one leads, and the rest in sync is enough | it is removed | nothing that counts is lost |
 | more count than wanted | shown; with `auto_trim` the worst are to leave | what an operator adds stays |
 
-A replica *counts* unless it is to leave, its broker is draining, or is away for longer than the recovery interval. Of a
+A replica *counts* unless it is to leave, its broker is draining, is away for longer than the recovery interval, or
+cannot have it: a store that cannot be opened or written does not come back by itself, so nobody waits for it. Of a
 set that nobody has led yet, a replica on a broker that is away does not count: there is nothing to come back for.
 """
 
@@ -98,6 +100,8 @@ class _Check:
     ) -> None:
         self.is_led = False
         """Only a primary can have it recorded that somebody is not in sync any more."""
+        self.failed: Mapping[str, str] = {}
+        """Brokers that cannot have their replica, and why."""
         self.entry, self.brokers, self.wanted, self.settings = entry, brokers, wanted, settings
         self.replicas, self.leaving = list(entry.replicas), list(entry.leaving)
         self.actions: list[ReplicaAction] = []
@@ -120,12 +124,14 @@ class _Check:
 
     def counted(self) -> list[str]:
         here = [name for name in self.replicas if name not in self.leaving]
-        return [name for name in here if not self.is_away(name) and not self.is_draining(name)]
+        lost = [name for name in here if self.is_away(name) or self.is_draining(name) or name in self.failed]
+        return [name for name in here if name not in lost]
 
     def make_up(self, placement: Placement, size_bytes: int) -> None:
         """Have enough that count."""
         while len(self.counted()) < self.wanted:
-            back = next((name for name in self.leaving if name in self.brokers and self.brokers[name].is_open), None)
+            whole = [name for name in self.leaving if name in self.brokers and name not in self.failed]
+            back = next((name for name in whole if self.brokers[name].is_open), None)
             if back is not None:
                 self.leaving.remove(back)
                 self.act(ReplicaStep.KEEP, back, "it is needed again")
@@ -161,13 +167,17 @@ class _Check:
             if self.is_draining(name):
                 known = "it is drained" if name in self.brokers else "it is of the cluster no more"
                 self._leave(name, known)
+            elif name in self.failed:
+                if self.is_led and len(self.in_sync_without(name)) >= self.wanted:
+                    self._leave(name, f"it has failed ({self.failed[name]}), and is made up for")
             elif self.is_away(name) and self.is_led and len(self.in_sync_without(name)) >= self.wanted:
                 self._leave(name, f"it has been away for {self.brokers[name].away_s:.0f} s, and is made up for")
 
     def in_sync_without(self, name: str) -> list[str]:
         """The rest of the in-sync set: who is up and stays."""
         staying = [each for each in self.entry.record.members if each in self.replicas and each not in self.leaving]
-        return [each for each in staying if each != name and each in self.brokers and self.brokers[each].up]
+        here = [each for each in staying if each not in self.failed]
+        return [each for each in here if each != name and each in self.brokers and self.brokers[each].up]
 
     def _leave(self, name: str, why: str) -> None:
         self.leaving.append(name)
@@ -234,10 +244,11 @@ def check(
     placement: Placement,
     size_bytes: int = 0,
     is_led: bool = True,
+    failed: Mapping[str, str] | None = None,
 ) -> ReplicaDecision:
-    """What the table above comes to for one set."""
+    """What the table above comes to for one set. `failed`: who cannot have its replica, and why."""
     going = _Check(entry, brokers, wanted, settings)
-    going.is_led = is_led
+    going.is_led, going.failed = is_led, failed or {}
     going.make_up(placement, size_bytes)
     going.send_away()
     going.trim()

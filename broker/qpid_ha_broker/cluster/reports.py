@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from qpid_ha_broker.cluster.messages import BrokerIdentity, BrokerReport, ReplicaReport
+from qpid_ha_broker.cluster.messages import FAILED, BrokerIdentity, BrokerReport, ReplicaReport
 
 DEFAULT = "default"
 """The set that always exists: its primary is the controller, and the map does not have it."""
@@ -87,6 +87,15 @@ class Reports:
         """What it said of its replica; None: nothing, or it has none."""
         there = self.brokers.get(broker)
         return None if there is None else there.replicas.get(set_name)
+
+    def failed(self, set_name: str, brokers: Iterable[str]) -> dict[str, str]:
+        """Which of these cannot have a replica of that set, by their own reports, and why."""
+        replicas = {name: self.replica(name, set_name) for name in brokers}
+        return {
+            name: replica.problem
+            for name, replica in replicas.items()
+            if replica is not None and replica.state == FAILED
+        }
 
     def leads(self, broker: str, set_name: str, generation: int) -> ReplicaReport | None:
         """Its replica, if it leads that generation."""

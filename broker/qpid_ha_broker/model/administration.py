@@ -15,7 +15,7 @@ from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.configuration import MAX_NAME_BYTES, Configuration
 from qpid_ha_broker.model.errors import InvalidArgument, ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange
-from qpid_ha_broker.model.log import CommitToken
+from qpid_ha_broker.model.log import CommitToken, Log
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import check_settable
 from qpid_ha_broker.model.resources import Resources
@@ -44,6 +44,10 @@ class Done(NamedTuple, Generic[Result]):
         """The same with another form of its result."""
         return Done(change(self.result), self.written)
 
+    def is_of(self, log: Log) -> bool:
+        """Whether `log` has it."""
+        return self.written.is_of(log)
+
 
 class Work(Protocol):
     """What goes on over several turns."""
@@ -57,8 +61,10 @@ class Work(Protocol):
 class Pending(Generic[Result]):
     """A command whose work goes on in the turns to come, whoever waits for it: ask at the end of each turn."""
 
-    def __init__(self, work: Work, result: Callable[[], Result]) -> None:
+    def __init__(self, work: Work, log: Log, result: Callable[[], Result]) -> None:
+        """`log`: what it comes to is written there."""
         self._work = work
+        self._log = log
         self._result = result
 
     def done(self) -> Done[Result] | None:
@@ -69,7 +75,11 @@ class Pending(Generic[Result]):
 
     def then(self, change: Callable[[Result], Other]) -> Pending[Other]:
         """The same command with another form of its result."""
-        return Pending(self._work, lambda: change(self._result()))
+        return Pending(self._work, self._log, lambda: change(self._result()))
+
+    def is_of(self, log: Log) -> bool:
+        """Whether `log` has it."""
+        return self._log is log
 
 
 Outcome = Done[Result] | Pending[Result]
@@ -132,12 +142,12 @@ class Administration:
         """Delete a queue; its messages go to its alternate exchange, or away. Raises NotFound, InUse."""
         conditions = {"if_empty": _flag(if_empty, "if_empty"), "if_unused": _flag(if_unused, "if_unused")}
         deletion = self.configuration.delete_queue(checked_name(name, "name"), **conditions)
-        return Pending(deletion, lambda: {"name": deletion.queue.name})
+        return Pending(deletion, self.resources.default.log, lambda: {"name": deletion.queue.name})
 
     def purge_queue(self, name: object) -> Pending[int]:
         """Drop what nobody has acquired; how many messages that were. Raises NotFound."""
         purge = self.resources.purges.begin(self.configuration.queue(checked_name(name, "name")))
-        return Pending(purge, lambda: purge.count)
+        return Pending(purge, self.resources.default.log, lambda: purge.count)
 
     # --- exchanges
 

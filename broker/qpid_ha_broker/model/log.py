@@ -74,6 +74,11 @@ class CommitToken(NamedTuple):
         """Whether it may be told."""
         return self.lsn <= self.log.committed_lsn and (self.also is None or self.also.is_committed)
 
+    def is_of(self, log: Log) -> bool:
+        """Whether it was written to `log`, or waits for what was: of a log that has no witnesses any more that is all
+        that can be said."""
+        return self.log is log or (self.also is not None and self.also.waits_for(log))
+
     def waits_for(self, log: Log) -> bool:
         """Whether what is not committed yet was written to `log`."""
         return not self.is_committed and (self.log is log or (self.also is not None and self.also.waits_for(log)))

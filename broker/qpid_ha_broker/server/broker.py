@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 import uuid
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.model.naming import NamingRules
 from qpid_ha_broker.model.queue_arguments import FullPolicy
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.administration import check_known, control_methods
 from qpid_ha_broker.server.admission import Admission, AdmissionLimits
 from qpid_ha_broker.server.broker_store import BrokerStore
@@ -233,18 +235,17 @@ class Broker:
             await self.sets.leave()
         self.is_stopping = True
         log.info("stopping: %d clients are told", len(self._protocols))
-        has_served = self.membership.clients.is_serving
-        patience_s = self._settings.stop_timeout_s if has_served else min(self._settings.stop_timeout_s, PARTING_S)
+        served = [self.container.default.resources] if self.membership.clients.is_serving else []
+        if self.sets is not None:
+            served += self.sets.served()
+        patience_s = self._settings.stop_timeout_s if served else min(self._settings.stop_timeout_s, PARTING_S)
         self._listeners.close()
         for protocol in self.admission.unopened:
             if protocol.connection is None:
                 protocol.abort()
         self.turn()
-        if has_served and not self.failure:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(
-                    self.waiters.wait_committed(self.container.default.resources.written), LAST_ANSWERS_S
-                )
+        if served and not self.failure:
+            await self._wait_committed(served)
         goodbye = AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} is stopping")
         self.end_clients(goodbye)
         self.turn()
@@ -270,6 +271,17 @@ class Broker:
         if self.broker_store is not None:
             await self.broker_store.close(self._clean if not self.failure else "")
         log.info("stopped")
+
+    async def _wait_committed(self, served: Sequence[Resources]) -> None:
+        """For what backups still owe the clients of these sets; at most LAST_ANSWERS_S."""
+        waits = [asyncio.create_task(self.waiters.wait_committed(resources.written)) for resources in served]
+        done, late = await asyncio.wait(waits, timeout=LAST_ANSWERS_S)
+        for wait in late:
+            wait.cancel()
+        for wait in done:
+            error = wait.exception()
+            if error is not None and not isinstance(error, ControlError):  # a set may have gone to another broker
+                raise error
 
     def end(self, clean: str) -> None:
         """Stop as soon as possible; `clean`: the UUID under which the store is closed as one that is whole."""

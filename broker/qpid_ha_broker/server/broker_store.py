@@ -46,7 +46,10 @@ class StoreOwner(Protocol):
         """The store holds what was asked for under that number."""
 
     def store_failed(self, text: str) -> None:
-        """Nothing more can be stored. Raises StoreError where the broker must not go on so."""
+        """Nothing more can be stored. Raises StoreError where the member must not go on so."""
+
+    def fail(self, reason: str) -> None:
+        """The member must not go on."""
 
 
 class BrokerStore:
@@ -102,7 +105,7 @@ class BrokerStore:
             self.store.persist_local(self._local_log.take_parts())
         except Exception as error:  # what is missing in the journal now must never seem to be there
             log.exception("a bug: %s", error)
-            self._broker.fail(f"a bug in the store ({type(error).__name__}); the log has it")
+            self.owner.fail(f"a bug in the store ({type(error).__name__}); the log has it")
 
     def tick(self) -> None:
         """Four times a second."""
@@ -148,7 +151,7 @@ class BrokerStore:
         try:
             self.owner.store_failed(text)
         except StoreError as error:
-            self._broker.fail(str(error))
+            self.owner.fail(str(error))
 
     # --- the end
 

@@ -81,7 +81,7 @@ class ClientAccess:
     def end_now(self) -> None:
         """This broker is primary no more: clients go before a turn confirms anything, and who waits for one is told."""
         self._end_clients()
-        self._broker.waiters.refuse()
+        self._broker.waiters.refuse(self._broker.container.default.resources)
 
     def _end_clients(self) -> None:
         """In a cluster of many sets they may have something else here: then only their links to `default` end."""

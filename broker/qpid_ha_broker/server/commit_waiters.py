@@ -9,6 +9,7 @@ from typing import Any
 from qpid_ha_broker.model.administration import Done, Outcome, Result
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.log import CommitToken
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.control import REFUSED, ControlError
 
 
@@ -47,9 +48,11 @@ class CommitWaiters:
                 waiter.set_result(done.result)
         self._waiting = [item for item in self._waiting if not item[1].done()]
 
-    def refuse(self) -> None:
-        """This broker is primary no more: what becomes of its last events, others decide."""
-        waiting, self._waiting = self._waiting, []
+    def refuse(self, resources: Resources) -> None:
+        """This broker is primary of that set no more: what becomes of the last events there, others decide."""
+        logs = (resources.default.log, resources.local.log)
+        waiting = [item for item in self._waiting if any(item[0].is_of(log) for log in logs)]
+        self._waiting = [item for item in self._waiting if item not in waiting]
         text = "this broker stopped being primary before the change was committed: ask the next one whether it was kept"
         for _, waiter in waiting:
             if not waiter.done():

@@ -112,14 +112,18 @@ class MemberDriver:
                 for effect in self.member.handle(input_, time.monotonic()):
                     self._actions[type(effect)](effect)
         except StoreError as error:
-            self._broker.fail(str(error))
+            self.fail(str(error))
         except Exception as error:  # whatever state the core is in now, it must not speak for this broker any more
             log.exception("a bug: %s", error)
-            self._broker.fail(f"a bug in the cluster's logic ({type(error).__name__}); the log has it")
+            self.fail(f"a bug in the cluster's logic ({type(error).__name__}); the log has it")
         finally:
             self._inputs.clear()
             self._is_feeding = False
         self.links.flush()
+
+    def fail(self, reason: str) -> None:
+        """The core must not go on. Of `default`: the broker ends."""
+        self._broker.fail(reason)
 
     def turn_ended(self, batch: LogBatch | None) -> None:
         """The set had a turn, and its log has nothing pending."""

@@ -10,6 +10,7 @@ from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_broker.ha.frames import StoreOrigin as StoreState
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
+from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.server.discarded import DiscardedMessages
 from qpid_ha_broker.server.engines import PeerEngines
 from qpid_ha_broker.server.member_settings import member_settings
@@ -29,7 +30,7 @@ def make_membership(broker: MemberHost, store: Store | None, restored: Restored 
     """
     settings = broker.current()
     if restored is not None:
-        _check_dirty(settings, restored.store)
+        check_dirty(settings, restored.store, DEFAULT_SET)
     resource_set = broker.container.default.resources.default
 
     def wall_ms() -> int:
@@ -42,9 +43,14 @@ def make_membership(broker: MemberHost, store: Store | None, restored: Restored 
     return Membership(broker, member, dialler, coordinator, discarded, store)
 
 
-def _check_dirty(settings: BrokerSettings, found: StoreState) -> None:
-    if settings.ha.cluster and found is StoreState.DIRTY and settings.ha.dirty_store == "refuse":
-        raise StoreError(
-            f"the store in {settings.data_dir} was not closed in order, and ha.dirty-store is refuse: compare it with"
-            " the others (`qpid-ha store best`), then start this broker with ha.dirty-store=rejoin, or set it aside"
-        )
+def check_dirty(settings: BrokerSettings, found: StoreState, set_name: str) -> None:
+    """Raises StoreError for the store of a set that `ha.dirty-store` does not let in."""
+    if not settings.ha.cluster or found is not StoreState.DIRTY or settings.ha.dirty_store != "refuse":
+        return
+    where, best = f"{settings.data_dir}", "qpid-ha store best"
+    if set_name != DEFAULT_SET:
+        where, best = f"{settings.data_dir}/{set_name}", f"{best} --set {set_name}"
+    raise StoreError(
+        f"the store in {where} was not closed in order, and ha.dirty-store is refuse: compare it with"
+        f" the others (`{best}`), then start this broker with ha.dirty-store=rejoin, or set it aside"
+    )

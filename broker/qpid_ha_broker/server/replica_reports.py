@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from qpid_ha_broker.cluster.messages import (
+    FAILED,
     BackupReport,
     BrokerIdentity,
     BrokerReport,
@@ -23,6 +24,8 @@ class HostedReplica(NamedTuple):
 
     member: Member
     catalog: Catalog
+    store_problem: str = ""
+    """Why nothing durable is confirmed; empty: it is."""
 
 
 class QueueReport(NamedTuple):
@@ -39,11 +42,14 @@ class ReplicaReports:
         self,
         identity: Callable[[], BrokerIdentity],
         replicas: Callable[[], Iterable[HostedReplica]],
+        problems: Callable[[], Mapping[str, str]],
         queues: Callable[[], QueueReport],
         room_bytes: Callable[[], int],
     ) -> None:
+        """`problems`: sets of which there should be a replica here, and why there is none."""
         self._identity = identity
         self._replicas = replicas
+        self._problems = problems
         self._queues = queues
         self._room_bytes = room_bytes
         self._number = 0
@@ -55,6 +61,7 @@ class ReplicaReports:
         """What has changed since the last one, or all of it."""
         now_s = time.monotonic()
         found = {each.member.set: self._replica_report(each, now_s) for each in self._replicas()}
+        found |= {name: ReplicaReport(name, FAILED, problem=text) for name, text in self._problems().items()}
         changed = [each for name, each in found.items() if full or self._reported.get(name) != each]
         dropped = () if full else tuple(self._reported.keys() - found.keys())
         self._number += 1
@@ -75,7 +82,7 @@ class ReplicaReports:
             "" if status.phase is None else status.phase.value,
             status.generation,
             member.position.lsn,
-            status.problem,
+            status.problem or replica.store_problem,
             _backups(member) if leads else (),
             self._load(member.set, replica.catalog, now_s) if leads else SetLoad(),
         )

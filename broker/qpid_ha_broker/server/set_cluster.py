@@ -23,6 +23,7 @@ from qpid_ha_broker.cluster.messages import BrokerIdentity, BrokerReport, Contro
 from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.ha.effects import Answered, ClusterRecord
 from qpid_ha_broker.model.log import LogBatch
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.broker_identity import broker_uuid
 from qpid_ha_broker.server.controller_client import ControllerClient, ControllerGone
@@ -72,7 +73,9 @@ class SetCluster:
         self.name = identity.name
         self.service = ControllerService(broker, identity.name, self._make_controller, resource_set)
         self.queues = PlacedQueues(identity.name, self.map, self._member, hosts.members, self._reportable)
-        reports = ReplicaReports(self._whoami, self._replicas, self.queues.report, self._room_bytes)
+        reports = ReplicaReports(
+            self._whoami, self._replicas, lambda: hosts.problems, self.queues.report, self._room_bytes
+        )
         self._reports = reports
         self.client = ControllerClient(self, self, self._dial, broker.current().replicas.failure_timeout_s)
         self.forwarding = SetForwarding(broker, hosts, self.map, identity.name, identity.instance)
@@ -84,6 +87,7 @@ class SetCluster:
         self.map.listeners.append(self._map_changed)
         hosts.records = self
         hosts.changed = self._member_changed
+        hosts.failed = self._reportable
         directory = ControllerDirectory(broker, self.map, lambda: self._member.status, self.client)
         self.directory = broker.container.directory = directory
 
@@ -95,7 +99,8 @@ class SetCluster:
     def change_settings(self, settings: BrokerSettings) -> None:
         """Other settings are in force."""
         self.service.core.change_settings(controller_settings(settings), find_placement(settings.replicas.placement))
-        self.hosts.change_settings()
+        self._due |= dict.fromkeys(self.map.sets)
+        self._broker.schedule_turn()
 
     async def leave(self) -> None:
         """Have other brokers lead what this one leads, as far as they can, before it stops; within LEAVING_LIMIT_S."""
@@ -226,8 +231,10 @@ class SetCluster:
             entry = self.map.sets.get(name)
             own = self.map.brokers.get(self.name)
             if entry is None or own is None or self.name not in entry.replicas:
-                if name in self.hosts.members or name in self.hosts.loading:
+                if name in self.hosts.members or name in self.hosts.loading or name in self.hosts.problems:
                     self._unhost(name, entry)
+                continue
+            if name in self.hosts.problems:  # somebody has to look at it first
                 continue
             brokers = [self.map.brokers[each] for each in entry.replicas if each in self.map.brokers]
             addresses = tuple(each.address for each in brokers)
@@ -274,7 +281,7 @@ class SetCluster:
     def _replicas(self) -> Iterable[HostedReplica]:
         yield HostedReplica(self._member, self._default.resources.catalog)
         for member in self.hosts.members.values():
-            yield HostedReplica(member.member, member.hosted.resources.catalog)
+            yield HostedReplica(member.member, member.hosted.resources.catalog, member.store_problem)
 
     def _room_bytes(self) -> int:
         settings = self._broker.current()
@@ -318,6 +325,40 @@ class SetCluster:
             SetRecorded(set_name, *wanted),
             lambda told: answer(_record_answer(told)),
         )
+
+    # --- queues
+
+    def place(self, name: str, arguments: Arguments, naming: Naming) -> NodeWait:
+        """Have the controller put a new queue into its set; what waits for that."""
+        wait = self._placing.get(name)
+        if wait is None:
+            wait = self._placing[name] = NodeWait(f"the queue {name} is being put into the resource set {naming.set}")
+            self._tasks.start(self._place(name, arguments, naming, wait))
+        return wait
+
+    async def _place(self, name: str, arguments: Arguments, naming: Naming, wait: NodeWait) -> None:
+        error: AmqpError | None
+        try:
+            async with asyncio.timeout(PLACING_LIMIT_S):
+                told = await self.settle(name, arguments, naming)
+            error = None if told.done else AmqpError(NOT_ALLOWED, told.text)
+        except (ControllerGone, TimeoutError) as gone:
+            error = AmqpError(RESOURCE_LOCKED, f"queue {name}: {gone or 'the controller does not answer'}: try again")
+        finally:
+            del self._placing[name]
+        if error is None:
+            wait.ready()
+        else:
+            wait.fail(error)
+        self._broker.schedule_turn()
+
+    async def create_queue(self, name: str, arguments: Arguments) -> Told:
+        """Have a queue in the set that is chosen for it. Raises ControllerGone."""
+        return await self.settle(name, arguments, self._default.configuration.set_of(name, arguments))
+
+    def served(self) -> list[Resources]:
+        """Of the sets that this broker serves, other than `default`."""
+        return [member.hosted.resources for member in self.hosts.members.values() if member.is_serving]
 
     def leads(self, set_name: str) -> bool:
         """Whether this broker serves that set."""

@@ -25,6 +25,7 @@ from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.broker_store import BrokerStore
 from qpid_ha_broker.server.discarded import DiscardedMessages
+from qpid_ha_broker.server.membership_setup import check_dirty
 from qpid_ha_broker.server.peer_channels import Dialler
 from qpid_ha_broker.server.set_member import (
     ProcessTime,
@@ -95,8 +96,11 @@ class SetHost:
         """Who takes what other brokers hand on for a set."""
         self.changed: Callable[[SetMember], None] = lambda member: None
         """Called when there is something new to be told of a member."""
+        self.failed: Callable[[], None] = lambda: None
+        """Called when there is another one of `problems`."""
         self.problems: dict[str, str] = {}
-        """Sets that this broker was to host and could not go on with, and why."""
+        """Sets of which this broker is to have a replica and cannot, and why: until it is told to have none, or to try
+        again."""
         settings = broker.current()
         silence_s = settings.replicas.failure_timeout_s
         times = SharedTimes(heartbeat_s=min(HEARTBEAT_S, silence_s / 2), silence_s=silence_s)
@@ -179,10 +183,14 @@ class SetHost:
             try:
                 loaded = await asyncio.to_thread(kept.read, self.loading[name])
             except StoreError as error:
-                log.error("set %s: this broker has no replica: %s", name, error)
-                self.problems[name] = str(error)
-                del self.loading[name]
+                self._cannot_load(name, error)
                 return
+        try:
+            check_dirty(self._broker.current(), loaded.restored.store, name)
+        except StoreError as error:
+            kept.store.abandon()
+            self._cannot_load(name, error)
+            return
         settings = self.loading.pop(name, None)
         if settings is None:  # it is not wanted any more; what is there nobody has looked at, so it stays
             kept.store.abandon()
@@ -190,6 +198,12 @@ class SetHost:
         hosted = container.host(name, resources)
         kept.begin(loaded.found, hosted)
         self._begin(settings, hosted, loaded.restored, kept)
+
+    def _cannot_load(self, name: str, error: StoreError) -> None:
+        if self.loading.pop(name, None) is not None:  # else it is not wanted any more
+            log.error("set %s: this broker has no replica: %s", name, error)
+            self.problems[name] = str(error)
+            self.failed()
 
     def _begin(
         self, settings: MemberSettings, hosted: HostedSet, restored: Restored | None, kept: BrokerStore | None
@@ -204,7 +218,7 @@ class SetHost:
 
         `delete`: its store, too; if not, that is there for an operator, or for the next time.
         """
-        if self.loading.pop(name, None) is not None:
+        if self.loading.pop(name, None) is not None or self.problems.pop(name, None) is not None:
             return
         member = self.members.pop(name)
         member.stop(reason)
@@ -269,18 +283,13 @@ class SetHost:
         Not at once: the member's effects are being carried out.
         """
         log.error("set %s: this broker's replica ends: %s", member.name, reason)
-        self.problems[member.name] = reason
         asyncio.get_running_loop().call_soon(self._drop_replica, member, reason)
 
     def _drop_replica(self, member: SetMember, reason: str) -> None:
         if self.members.get(member.name) is member:
             self.unhost(member.name, reason, delete=False)
-
-    def change_settings(self) -> None:
-        """Other settings of the broker are in force."""
-        for name, member in self.members.items():
-            current = member.member.settings
-            self.change_replicas(name, current.addresses, current.own_address, min_in_sync=current.min_in_sync)
+            self.problems[member.name] = reason
+            self.failed()
 
     # --- what the controller wants
 

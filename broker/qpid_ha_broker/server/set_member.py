@@ -27,6 +27,7 @@ from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import LEADING, Phase, State
 from qpid_ha_broker.server.broker_store import BrokerStore
+from qpid_ha_broker.server.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.discarded import DiscardedMessages
 from qpid_ha_broker.server.host import Host
 from qpid_ha_broker.server.member_driver import Action, MemberDriver
@@ -73,6 +74,8 @@ class RecordService(Protocol):
 
 class SetMemberHost(Host, Protocol):
     """What a set's member needs of the broker."""
+
+    waiters: CommitWaiters
 
     def unwritten_bytes(self, connection: Connection) -> int:
         """What its socket has not taken yet."""
@@ -150,6 +153,8 @@ class SetMember(MemberDriver):
         """Something has happened to it since its last tick."""
         self._rest_at_s = 0.0
         self._services = services
+        self._is_failed = False
+        """Whatever state the core is in, it must not speak for this replica any more."""
         self._is_leaving = False
         """Links are about to be ended, because the core wants to be primary no more."""
         store = None if kept is None else MemberStore(kept.store, hosted.resources.catalog, self.feed)
@@ -164,7 +169,7 @@ class SetMember(MemberDriver):
             fx.TurnDue: self._turn_due,
             fx.Discarded: lambda effect: self.discarded.keep(*effect),
             fx.Notice: self._note,
-            fx.Stop: lambda effect: services.cannot_go_on(self, effect.reason),
+            fx.Stop: lambda effect: self.fail(effect.reason),
             fx.CleanEnd: lambda effect: services.cannot_go_on(self, "the whole cluster of this set ends"),
         }
         self._carry_out(links, self, self, store, own)
@@ -190,9 +195,17 @@ class SetMember(MemberDriver):
 
     def feed(self, happened: fx.Input) -> None:
         """Put it before the core, and do what it wants."""
+        if self._is_failed:
+            return
         self._wake()
         self.member.ran_until(self._services.process.ran_until_s)
         super().feed(happened)
+
+    def fail(self, reason: str) -> None:
+        """This replica ends, without another word of its core; the broker goes on with its other sets."""
+        if not self._is_failed:
+            self._is_failed = self.hosted.read_only = True
+            self._services.cannot_go_on(self, reason)
 
     def tick(self, now_s: float) -> bool:
         """A while went by; whether the next tick matters, too."""
@@ -247,6 +260,8 @@ class SetMember(MemberDriver):
 
     def _record_read(self, read: fx.RecordRead) -> None:
         """A primary looks at its record every few seconds: as long as it finds what it expects, it stays at rest."""
+        if self._is_failed:
+            return
         self.member.ran_until(self._services.process.ran_until_s)
         super().feed(read)
         if not self.is_at_rest:
@@ -278,6 +293,7 @@ class SetMember(MemberDriver):
         self.hosted.read_only = not (after in LEADING and not self._is_leaving)
         if before is State.PRIMARY:  # at once: before the next turn, which could confirm what nobody else has
             self.hosted.end_links(self.refusal(), browsers=False)
+            self._services.broker.waiters.refuse(self.hosted.resources)
         self._turn_again()
 
     def _status_changed(self, effect: fx.StatusChanged) -> None:
@@ -301,6 +317,12 @@ class SetMember(MemberDriver):
 
     def _note(self, effect: fx.Notice) -> None:
         log.log(_LEVELS[effect.level.upper()], "set %s: %s", self.name, effect.text)
+
+    @property
+    def store_problem(self) -> str:
+        """Why nothing durable is confirmed; empty: it is."""
+        is_full = self.kept is not None and self.kept.store.health == "full"
+        return "there is no room for its store: make some" if is_full else ""
 
     def refusal(self) -> AmqpError:
         """Why this broker, which does not lead the set, does not serve a link to its queues."""

@@ -6,6 +6,7 @@ and change their STATUS, side by side.
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,8 @@ from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.status import holds_store_of
 from qpid_ha_config.settings import StoreSettings
+
+log = logging.getLogger("store")
 
 SIDE_BY_SIDE: Final = 16
 """Stores that are loaded, or whose votes are kept, at the same time."""
@@ -61,15 +64,23 @@ class StoreFleet:
     def names(self) -> list[str]:
         """The sets that have a store on disk: `default`, if it does, then the others by name.
 
-        What is left of a store that was deleted when the process ended is deleted now. Raises OSError.
+        What is left of a store that was deleted when the process ended is deleted now. One that cannot be looked into
+        is named, too: whoever opens it hears why. Raises OSError.
         """
         names = set()
         for path in self._directory.iterdir() if self._directory.is_dir() else ():
             if path.name.endswith(DELETED):
-                shutil.rmtree(path)
-            elif set_name_problem(path.name) is None and holds_store_of(LocalDisk(path), path.name):
+                self._delete_rest(path)
+            elif set_name_problem(path.name) is None and _may_hold_store(path):
                 names.add(path.name)
         return sorted(names, key=lambda name: (name != DEFAULT_SET, name))
+
+    @staticmethod
+    def _delete_rest(path: Path) -> None:
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            log.error("%s is left of a store that is not needed any more, and cannot be deleted: %s", path, error)
 
     def store(self, set_name: str) -> Store:
         """The one of that set, which is not open. Raises ValueError for what cannot be the name of a set."""
@@ -111,6 +122,13 @@ class StoreFleet:
         path.rename(gone)
         LocalDisk(self._directory, ()).sync_directory("")
         shutil.rmtree(gone)
+
+
+def _may_hold_store(path: Path) -> bool:
+    try:
+        return holds_store_of(LocalDisk(path), path.name)
+    except OSError:
+        return True
 
 
 Item = TypeVar("Item")

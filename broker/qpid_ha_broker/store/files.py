@@ -119,6 +119,8 @@ class LocalFile:
 
     def sync(self) -> None:
         os.fdatasync(self._descriptor)
+        if not os.fstat(self._descriptor).st_nlink:  # it is on a disk, and nobody will ever find it there
+            raise OSError(errno.ENOENT, "its file was deleted by somebody else")
 
     def read(self, offset: int, length: int) -> bytes:
         data = os.pread(self._descriptor, length, offset)

@@ -1,0 +1,170 @@
+"""Stores of resource sets beside `default`: what is wrong with one of them is the matter of that set alone."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster_in_process import InProcessCluster, eventually, free_ports, told
+from hosted_sets import HostedSets
+
+BROKERS = ("a", "b", "c", "d")
+
+
+class ManagedSets(HostedSets):
+    """The same with a controller that does it: `a`, which leads `default`."""
+
+    async def reported(self) -> None:
+        """Wait until the controller has heard of everybody."""
+        controller = self.cluster.brokers["a"].sets
+        assert controller is not None
+        await eventually(lambda: len(controller.service.core._ctx.reports.brokers) == len(BROKERS))
+
+    async def create(self, set_name: str, *replicas: str) -> None:
+        """A set that the first of them leads, in sync everywhere, with a queue of its name."""
+        await self.cluster.ask(
+            "a", "sets", action="create", name=set_name, replicas=list(replicas), preferred=replicas[0]
+        )
+        await self.whole(set_name, *replicas)
+        await self.cluster.ask("a", "queues", action="create", name=set_name, arguments={"qpid.resource-set": set_name})
+        for name in replicas:
+            await eventually(lambda name=name: set_name in self.hosted(name, set_name).resources.catalog.queues)  # type: ignore[misc]
+
+    async def row(self, set_name: str) -> dict[str, Any]:
+        """What `qpid-ha set show` tells."""
+        found: dict[str, Any] = await self.cluster.ask("a", "sets", action="show", name=set_name)
+        return found
+
+    async def whole(self, set_name: str, *brokers: str) -> dict[str, Any]:
+        """Wait until these are in sync, and nobody else is wanted."""
+        row = await self.row(set_name)
+        while not (row["primary"] and sorted(row["in_sync"]) == sorted(row["replicas"]) == sorted(brokers)):
+            row = await self.row(set_name)
+        return row
+
+    async def confirmed(self, broker: str, set_name: str, *texts: str) -> None:
+        """Publish durable messages there, and wait until they are confirmed."""
+        await self.publish(broker, set_name, set_name, *texts, durable=True)
+
+
+def fill(path: Path) -> None:
+    """With a file of all that there is."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+def remount(path: Path, option: str) -> None:
+    """`ro` or `rw`."""
+    subprocess.run(["mount", "-o", f"remount,{option}", str(path)], check=True)
+
+
+def story_of_four(
+    directory: Path,
+    story: Callable[[ManagedSets], Awaitable[None]],
+    own: Mapping[str, Mapping[str, object]] | None = None,
+) -> None:
+    """A cluster of four brokers with stores; `a` leads `default`, and is the controller."""
+
+    async def run() -> None:
+        async with InProcessCluster(directory, store__segment_size="256KiB") as cluster:
+            cluster.ports = dict(zip(BROKERS, free_ports(len(BROKERS)), strict=True))
+            for name in BROKERS:
+                await start(cluster, directory, name)
+            await cluster.form("a")
+            sets = ManagedSets.__new__(ManagedSets)
+            sets.cluster = cluster
+            await sets.reported()
+            await story(sets)
+
+    told(run)
+
+
+async def start(cluster: InProcessCluster, directory: Path, name: str, **settings: object) -> None:
+    await cluster.start(name, data_dir=str(directory / name), **settings)
+
+
+@contextmanager
+def disk_of_its_own(path: Path, size: str) -> Iterator[None]:
+    """A file system for one directory."""
+    path.mkdir(mode=0o700, parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "none", str(path)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a file system of its own needs the right to mount one")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=False)
+
+
+def test_a_set_whose_store_is_lost_under_its_primary_is_led_by_another_broker_and_made_up_for(tmp_path: Path) -> None:
+    async def story(sets: ManagedSets) -> None:
+        await sets.create("orders", "b", "a", "c")
+        await sets.create("bills", "b", "a", "c")
+        await sets.confirmed("b", "orders", "one")
+        shutil.rmtree(tmp_path / "b" / "orders")
+        there = sets.hosted("b", "orders")
+        there.configuration.declare_queue("something to write", {})
+        there.touch()
+        sets.cluster.brokers["b"].schedule_turn()
+
+        row = await sets.whole("orders", "a", "c", "d")
+
+        assert row["primary"] in ("a", "c")
+        assert sets.bodies(row["primary"], "orders", "orders") == ["one"]
+        await sets.confirmed(row["primary"], "orders", "two")
+        await sets.confirmed("b", "bills", "bill")
+        assert (await sets.row("bills"))["primary"] == "b"
+        assert not sets.cluster.brokers["b"].failure
+
+        # A store that cannot be opened at the next start: b takes over from c as it did from nobody.
+        await sets.cluster.stop("c")
+        (tmp_path / "c" / "orders" / "STATUS").write_bytes(b"{}")
+        await start(sets.cluster, tmp_path, "c")
+        row = await sets.whole("orders", "a", "b", "d")
+        assert sets.bodies("b", "orders", "orders") == ["one", "two"]
+        await sets.whole("bills", "a", "b", "c")
+
+    story_of_four(tmp_path, story)
+
+
+def test_a_full_disk_and_one_that_cannot_be_written_concern_the_set_that_lies_on_it(tmp_path: Path) -> None:
+    place = tmp_path / "b" / "orders"
+
+    async def story(sets: ManagedSets) -> None:
+        await sets.create("orders", "b", "a", "c")
+        await sets.create("bills", "b", "a", "c")
+        ballast = place / "ballast"
+        fill(ballast)
+        waiting = asyncio.create_task(sets.confirmed("b", "orders", *["x" * 10_000] * 100))
+        while "no room" not in (await sets.row("orders"))["problem"]:
+            assert not waiting.done()
+        await sets.confirmed("b", "bills", "one", "two")
+        assert not waiting.done()
+        ballast.unlink()
+        await waiting
+        while (await sets.row("orders"))["problem"]:
+            pass
+
+        await sets.cluster.stop("b")
+        remount(place, "ro")
+        await start(sets.cluster, tmp_path, "b")
+        await sets.whole("orders", "a", "c", "d")
+        await sets.whole("bills", "a", "b", "c")
+        await eventually(lambda: not sets.at("b").problems)
+
+        # Who has repaired it says so by giving the broker its replica again.
+        remount(place, "rw")
+        await sets.cluster.ask("a", "sets", action="add-replica", name="orders", broker="b")
+        await sets.whole("orders", "a", "b", "c", "d")
+        assert sets.bodies("b", "orders", "orders") == ["x" * 10_000] * 100
+
+    with disk_of_its_own(place, "4m"):
+        story_of_four(tmp_path, story)
