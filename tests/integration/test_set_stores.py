@@ -14,6 +14,7 @@ import pytest
 
 from cluster_in_process import InProcessCluster, eventually, free_ports, told
 from hosted_sets import HostedSets
+from qpid_ha_agent.control import RequestRefused
 
 BROKERS = ("a", "b", "c", "d")
 
@@ -21,17 +22,17 @@ BROKERS = ("a", "b", "c", "d")
 class ManagedSets(HostedSets):
     """The same with a controller that does it: `a`, which leads `default`."""
 
-    async def reported(self) -> None:
-        """Wait until the controller has heard of everybody."""
-        controller = self.cluster.brokers["a"].sets
-        assert controller is not None
-        await eventually(lambda: len(controller.service.core._ctx.reports.brokers) == len(BROKERS))
-
     async def create(self, set_name: str, *replicas: str) -> None:
         """A set that the first of them leads, in sync everywhere, with a queue of its name."""
-        await self.cluster.ask(
-            "a", "sets", action="create", name=set_name, replicas=list(replicas), preferred=replicas[0]
-        )
+        given = {"action": "create", "name": set_name, "replicas": list(replicas), "preferred": replicas[0]}
+        refusal = "not yet"
+        while refusal:  # until the controller has heard of everybody
+            try:
+                await self.cluster.ask("a", "sets", **given)
+                refusal = ""
+            except RequestRefused as refused:
+                refusal = refused.message
+                assert "does not report" in refusal
         await self.whole(set_name, *replicas)
         await self.cluster.ask("a", "queues", action="create", name=set_name, arguments={"qpid.resource-set": set_name})
         for name in replicas:
@@ -81,7 +82,6 @@ def story_of_four(
             await cluster.form("a")
             sets = ManagedSets.__new__(ManagedSets)
             sets.cluster = cluster
-            await sets.reported()
             await story(sets)
 
     told(run)

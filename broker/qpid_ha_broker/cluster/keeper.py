@@ -80,9 +80,9 @@ class ReplicaKeeper:
             self._carry_out(entry, decision)
 
     def review(self, name: str) -> None:
-        """Whether one that leaves can go now."""
+        """Whether one that leaves, or has failed, can go now."""
         entry = self._ctx.draft.sets[name]
-        if entry.leaving:
+        if entry.leaving or self._ctx.reports.failed(name, entry.replicas):
             self._carry_out(entry, self._check(entry, self._ctx.placement_brokers()))
 
     def _check(self, entry: SetEntry, brokers: dict[str, PlacementBroker]) -> ReplicaDecision:

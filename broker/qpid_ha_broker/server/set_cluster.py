@@ -326,36 +326,6 @@ class SetCluster:
             lambda told: answer(_record_answer(told)),
         )
 
-    # --- queues
-
-    def place(self, name: str, arguments: Arguments, naming: Naming) -> NodeWait:
-        """Have the controller put a new queue into its set; what waits for that."""
-        wait = self._placing.get(name)
-        if wait is None:
-            wait = self._placing[name] = NodeWait(f"the queue {name} is being put into the resource set {naming.set}")
-            self._tasks.start(self._place(name, arguments, naming, wait))
-        return wait
-
-    async def _place(self, name: str, arguments: Arguments, naming: Naming, wait: NodeWait) -> None:
-        error: AmqpError | None
-        try:
-            async with asyncio.timeout(PLACING_LIMIT_S):
-                told = await self.settle(name, arguments, naming)
-            error = None if told.done else AmqpError(NOT_ALLOWED, told.text)
-        except (ControllerGone, TimeoutError) as gone:
-            error = AmqpError(RESOURCE_LOCKED, f"queue {name}: {gone or 'the controller does not answer'}: try again")
-        finally:
-            del self._placing[name]
-        if error is None:
-            wait.ready()
-        else:
-            wait.fail(error)
-        self._broker.schedule_turn()
-
-    async def create_queue(self, name: str, arguments: Arguments) -> Told:
-        """Have a queue in the set that is chosen for it. Raises ControllerGone."""
-        return await self.settle(name, arguments, self._default.configuration.set_of(name, arguments))
-
     def served(self) -> list[Resources]:
         """Of the sets that this broker serves, other than `default`."""
         return [member.hosted.resources for member in self.hosts.members.values() if member.is_serving]
