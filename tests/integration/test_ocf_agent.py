@@ -165,6 +165,77 @@ def test_nobody_but_the_primary_is_told_and_one_that_cannot_be_told_is_no_failur
     assert (found.code, "was not told that n3 is gone: no such method" in found.log) == (OcfCode.SUCCESS, True)
 
 
+# --- a cluster of many resource sets
+
+MANY = {"sets": 2, "draining": False, "left": 0}
+STAND_BY = {"notify_type": "pre", "notify_stop_uname": NODE, "notify_active_uname": f"{NODE} n2"}
+
+
+def asked_of_the_controller(resource: Resource) -> list[object]:
+    return [each["action"] for each in resource.broker.asked("brokers")]
+
+
+def test_the_controller_hears_of_nodes_that_were_fenced_and_a_new_one_does_too(resource: Resource) -> None:
+    resource.up(**PRIMARY | MANY)
+    resource.do("notify", notify_type="post", notify_operation="stop", notify_stop_uname=f"n3 {NODE}")
+    resource.promote(NODE, "n3", notify_stop_uname="n3")
+    told = [(each["action"], each["name"]) for each in resource.broker.asked("brokers")]
+    assert told == [("fail", "n3")] * 2
+
+
+def test_a_node_that_goes_to_standby_is_drained_and_undrained_when_it_is_back(resource: Resource) -> None:
+    resource.pacemaker.standby("on")
+    resource.up(**IN_SYNC | MANY)
+    resource.do("notify", **STAND_BY, notify_operation="stop")
+    assert asked_of_the_controller(resource) == ["drain", "leave"]
+    assert resource.pacemaker.drained() == "true"
+
+    resource.broker.says(**IN_SYNC | MANY | {"draining": True})
+    resource.do("monitor")  # it is about to be stopped
+    assert resource.pacemaker.drained() == "true"
+    resource.pacemaker.standby("off")
+    resource.do("monitor")
+    assert asked_of_the_controller(resource) == ["drain", "leave", "undrain"]
+    assert resource.pacemaker.drained() == ""
+
+
+def test_what_an_operator_has_drained_stays_drained(resource: Resource) -> None:
+    resource.pacemaker.standby("on")
+    resource.up(**IN_SYNC | MANY | {"draining": True})
+    resource.do("notify", **STAND_BY, notify_operation="stop")
+    resource.pacemaker.standby("off")
+    resource.do("monitor")
+    assert asked_of_the_controller(resource) == ["leave"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "meta", "actions"),
+    [
+        pytest.param("demote", {"notify_demote_uname": NODE}, ["leave"], id="the primary goes"),
+        pytest.param("stop", {"notify_demote_uname": NODE}, [], id="it was cleared before it was demoted"),
+        pytest.param("stop", {"notify_start_uname": NODE}, [], id="it is restarted"),
+        pytest.param("stop", {"notify_stop_uname": "n2"}, [], id="another one is stopped"),
+        pytest.param("stop", {"notify_stop_uname": f"{NODE} n2"}, [], id="all are stopped"),
+        pytest.param("demote", {"notify_demote_uname": NODE, "notify_stop_uname": " "}, [], id="the primary moves"),
+    ],
+)
+def test_a_broker_is_cleared_before_it_is_stopped_for_longer(
+    resource: Resource, operation: str, meta: dict[str, str], actions: list[str]
+) -> None:
+    resource.up(**PRIMARY | MANY)
+    resource.do("notify", **STAND_BY | meta, notify_operation=operation)
+    assert asked_of_the_controller(resource) == actions
+
+
+def test_in_a_cluster_of_one_set_nobody_is_told_and_no_tool_is_asked(resource: Resource) -> None:
+    resource.pacemaker.standby("on")
+    resource.up(**PRIMARY)
+    resource.do("notify", **STAND_BY, notify_operation="stop")
+    resource.do("notify", notify_type="post", notify_operation="stop", notify_stop_uname="n3")
+    assert asked_of_the_controller(resource) == []
+    assert resource.pacemaker.calls("crm_attribute") == []
+
+
 def test_only_what_precedes_a_promotion_is_published(resource: Resource) -> None:
     resource.up(**IN_SYNC)
     for when in ("pre", "post"):

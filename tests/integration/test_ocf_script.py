@@ -36,16 +36,33 @@ def test_an_action_that_there_is_not_is_called_unimplemented() -> None:
         assert script(action).returncode == OcfCode.ERR_UNIMPLEMENTED
 
 
-@pytest.mark.parametrize(("when", "operation"), [("pre", "promote"), ("post", "stop")])
-def test_a_notification_of_interest_comes_to_the_agent(tmp_path: Path, when: str, operation: str) -> None:
+@pytest.mark.parametrize(
+    ("when", "operation", "stop", "start", "comes"),
+    [
+        ("pre", "promote", "", "", True),
+        ("post", "stop", "n2", "", True),
+        ("pre", "demote", "n2 n1", "", True),
+        ("pre", "stop", "n1", "n2", True),
+        ("pre", "demote", " ", "", False),
+        ("pre", "stop", "n11 n2", "", False),
+        ("pre", "demote", "n1", "n1", False),
+    ],
+)
+def test_a_notification_of_interest_comes_to_the_agent(
+    tmp_path: Path, when: str, operation: str, stop: str, start: str, comes: bool
+) -> None:
     agent = tmp_path / "qpid-ha-agent"
     agent.write_text("#!/bin/sh\necho agent $1\n", encoding="utf-8")
     agent.chmod(0o755)
     meta = "OCF_RESKEY_CRM_meta_notify_"
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    assert (
-        script("notify", PATH=path, **{f"{meta}type": when, f"{meta}operation": operation}).stdout == "agent notify\n"
+    about = {"type": when, "operation": operation, "stop_uname": stop, "start_uname": start}
+    found = script(
+        "notify",
+        PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        OCF_RESKEY_CRM_meta_on_node="n1",
+        **{f"{meta}{name}": text for name, text in about.items()},
     )
+    assert found.stdout == ("agent notify\n" if comes else "")
 
 
 def test_notifications_of_no_interest_are_answered_without_the_agent() -> None:

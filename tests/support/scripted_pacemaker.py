@@ -8,7 +8,7 @@ from pathlib import Path
 TOOLS = ("crm_attribute", "attrd_updater", "crm_resource", "crm_node")
 NODE = "n1"
 SCRIPT = """#!/bin/sh
-place=@PLACE@ tool=${0##*/} name= node=@NODE@ change= value=
+place=@PLACE@ tool=${0##*/} name= node=@NODE@ change= value= quiet=
 echo "$tool $*" >>"$place/calls"
 [ ! -e "$place/hangs" ] || exec sleep 60
 [ ! -e "$place/fails" ] || { echo "$tool: Could not connect to the CIB: refused" >&2; exit 102; }
@@ -23,6 +23,7 @@ while [ $# -gt 0 ]; do
         --update=*) change=update value=${1#*=} ;;
         --delete) change=delete ;;
         --query) change=query ;;
+        --quiet) quiet=yes ;;
     esac
     shift
 done
@@ -31,6 +32,7 @@ case $change in
     delete) rm -f "$place/$name/$node" ;;
     query)
         [ -d "$place/$name" ] || exit 105
+        [ -z "$quiet" ] || { cat "$place/$name/$node" 2>/dev/null || exit 105; exit; }
         for each in "$place/$name"/*; do
             echo "name=\\"$name\\" host=\\"${each##*/}\\" value=\\"$(cat "$each")\\""
         done
@@ -87,6 +89,16 @@ class ScriptedPacemaker:
     def failure(self) -> str:
         """What is told of the broker's end on this node."""
         return self._read(f"{self._resource}-failure", NODE)
+
+    def standby(self, value: str) -> None:
+        """Of this node."""
+        place = self._place / "standby"
+        place.mkdir(exist_ok=True)
+        (place / NODE).write_text(value, encoding="utf-8")
+
+    def drained(self) -> str:
+        """What is noted of this node's broker."""
+        return self._read(f"{self._resource}-drained", NODE)
 
     def publish(self, node: str, position: str) -> None:
         """As another node would."""

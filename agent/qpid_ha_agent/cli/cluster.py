@@ -27,6 +27,8 @@ COPY_COLUMNS = ("queue", "from", "state", "primary", "messages", "lag-events", "
 UNREACHABLE_STATE = "unreachable"
 WAIT_STEP_S = 0.5
 SETS_TIMEOUT_S = 2.0
+NAMED_SETS = 3
+"""Of those in trouble; `status --all` has them all."""
 ELSEWHERE_TIMEOUT_S = 3.0
 """For each of the brokers that are asked because the one of this machine is silent."""
 CHANGE_TIMEOUT_S = 30.0
@@ -76,6 +78,7 @@ def status(context: click.Context, expect: str | None, is_primary: bool, wait_s:
     if invocation.format == "table":
         click.echo(_state_text(facts))
         _print_problems([facts])
+        _print_set_problems(facts)
     else:
         print_document(facts, invocation.format)
 
@@ -89,6 +92,18 @@ def _print_problems(rows: Sequence[Mapping[str, Any]]) -> None:
             click.echo(cell(f"{row.get('name')}: {row['controller_problem']}"), err=True)
         if paused := pause_text(row):
             click.echo(cell(paused), err=True)
+
+
+def _print_set_problems(facts: Mapping[str, Any]) -> None:
+    """What a cluster of many resource sets wants, as far as this broker knows; on stderr."""
+    without = facts.get("sets_without_primary") or []
+    if without:
+        some = f"{', '.join(without[:NAMED_SETS])}{', ...' if len(without) > NAMED_SETS else ''}"
+        text = f"{len(without)} of {facts.get('sets')} resource sets have no primary ({some}): see qpid-ha status --all"
+        click.echo(cell(text), err=True)
+    if facts.get("draining"):
+        name = facts.get("name")
+        click.echo(cell(f"{name} is drained: it gets no replicas until somebody says qpid-ha undrain {name}"), err=True)
 
 
 def _print_sets(invocation: Invocation) -> None:

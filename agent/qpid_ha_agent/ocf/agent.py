@@ -21,6 +21,7 @@ from qpid_ha_agent.ocf.patience import Limit, Patience
 from qpid_ha_agent.ocf.starting import is_starting
 from qpid_ha_agent.ocf.validation import Invalid, check_everywhere, check_here, service_of
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes, ClusterUnreachable, local_node
+from qpid_ha_agent.pacemaker.controller_notices import ControllerNotices, has_many_sets
 from qpid_ha_agent.pacemaker.election import MakeWay
 from qpid_ha_agent.pacemaker.hindrance import Hindrance
 from qpid_ha_agent.pacemaker.rivals import Rivals
@@ -37,6 +38,8 @@ PROMOTED = ("Promoted", "Master")
 LAST_CHANCE_S = 0.2
 COMPANY_S = 5.0
 """For brokers that were started just before, on machines that are busy with starting."""
+LEAVING_LOOK_S = 0.5
+"""A broker that does not answer is not cleared before it is stopped: that would only take longer."""
 NEVER_STARTED = "nothing was started here since the machine was"
 
 
@@ -68,6 +71,10 @@ class OcfAgent:
     @cached_property
     def _hindrance(self) -> Hindrance:
         return Hindrance(self._cluster, self._memory, self._record)
+
+    @cached_property
+    def _controller(self) -> ControllerNotices:
+        return ControllerNotices(lambda: self._control_socket, lambda: self._cluster)
 
     @cached_property
     def _control_socket(self) -> Path:
@@ -139,6 +146,7 @@ class OcfAgent:
         is_to_be_moved = self._is_promoted_to_pacemaker and not sight.is_primary
         self._tell(lambda: self._scores.refresh(sight, always=self._is_probe() or is_to_be_moved))
         self._tell(lambda: self._hindrance.refresh(sight))
+        self._tell(lambda: self._controller.come_back(sight))
         if self._is_probe():  # somebody has cleaned up
             self._tell(self._forget_failure)
         self.ensure_watch()
@@ -178,6 +186,7 @@ class OcfAgent:
         with self._memory.changed() as memory:
             memory.is_forced, memory.handed_over, memory.refused_at_s = False, "", 0.0
         self._tell(lambda: self._scores.refresh(sight))
+        self._tell_gone(sight)
         self.ensure_watch()
         return OcfCode.SUCCESS
 
@@ -208,6 +217,8 @@ class OcfAgent:
             self._publish_position()
         elif about == ("post", "stop"):
             self._drop_stopped()
+        elif about in (("pre", "demote"), ("pre", "stop")):
+            self._leave(str(about[1]))
         return OcfCode.SUCCESS
 
     def _publish_position(self) -> None:
@@ -223,7 +234,7 @@ class OcfAgent:
         """A backup that Pacemaker has stopped, or whose node it has fenced, need not be waited for. Without this a
         primary waits `ha.backup-timeout` for one whose machine is off, and confirms nothing meanwhile."""
         stopped = sorted(self._rivals.stopped_nodes() - {self._environment.get(f"{META}on_node", "")})
-        if not stopped or not self._look().is_primary:
+        if not stopped or not (sight := self._look()).is_primary:
             return
         is_fenced = self._environment.get(f"{META}notify_key_operation") == "stonith"
         reason = f"Pacemaker has {'fenced its node' if is_fenced else 'stopped it'}"
@@ -233,6 +244,23 @@ class OcfAgent:
                     client.call("drop", backup=node, reason=reason)
         except ControlFailure as failure:
             self._inform(f"the primary was not told that {', '.join(stopped)} is gone: {failure}")
+        self._tell_gone(sight)
+
+    def _tell_gone(self, sight: Sight) -> None:
+        """The controller of many resource sets counts brokers as failed whose nodes were fenced, or that were stopped.
+        After a promotion it is a new one, which would wait for them first."""
+        stopped = sorted(self._rivals.stopped_nodes() - {self._environment.get(f"{META}on_node", "")})
+        if stopped and has_many_sets(sight):
+            self._tell(lambda: self._controller.tell_gone(stopped, "Pacemaker has stopped it, or fenced its node"))
+
+    def _leave(self, operation: str) -> None:
+        """Before this node's broker is stopped for longer others lead the resource sets that it leads."""
+        node, memory = self._environment.get(f"{META}on_node", ""), self._memory.read()
+        if not self._rivals.is_leaving(node, operation) or memory.is_hanging or memory.failure:
+            return
+        sight = look(self._control_socket, LEAVING_LOOK_S)
+        if has_many_sets(sight):
+            self._tell(lambda: self._controller.leave(sight))
 
     def validate_all(self) -> OcfCode:
         """Level 0: the parameters by themselves. Level 10: whether this node fits them, and whether the broker would
@@ -398,6 +426,7 @@ class OcfAgent:
         self._last_members = members
         self._tell(lambda: self._scores.raise_to(sight))
         self._tell(lambda: self._hindrance.refresh(sight))
+        self._tell(lambda: self._controller.come_back(sight))
 
     def try_again(self, sight: Sight) -> None:
         """The broker would not be promoted; it might now."""
@@ -523,7 +552,7 @@ class OcfAgent:
         """What the cluster should hear, but what was asked for does not depend on."""
         try:
             telling()
-        except (ClusterUnreachable, VirtualIpProblem, OSError) as error:
+        except (ClusterUnreachable, ControlFailure, VirtualIpProblem, OSError) as error:
             self._inform(f"not told: {error}")
 
     def _failed(self, failure: ActionFailed) -> OcfCode:

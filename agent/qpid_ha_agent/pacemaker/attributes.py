@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 TOOL_TIMEOUT_S = 5.0
 READ_BACK_S = 2.0
+TRUE = ("true", "on", "yes", "y", "1")
+"""Pacemaker's words for it."""
 WHERE_IT_RUNS = "OCF_RESKEY_CRM_meta_on_node"
 """With it in the environment `attrd_updater --query --all` tells of this node alone."""
 _ROW = re.compile(r'name="([^"]*)" host="([^"]*)" value="([^"]*)"')
@@ -66,6 +68,31 @@ class ClusterAttributes:
         "Simulated failure" in crm_mon whatever its reason is, so it stands beside the score."""
         change = ["--update", text] if text else ["--delete"]
         _run(["attrd_updater", "--name", f"{self.resource}-failure", *change])
+
+    def is_in_standby(self) -> bool:
+        """Whether somebody has put this node into standby, until further notice or its next start."""
+        return any(self._own("standby", lifetime, "--query", "--quiet") in TRUE for lifetime in ("forever", "reboot"))
+
+    def note_drained(self) -> None:
+        """This node's broker was drained because of the standby. Kept until `forget_drained`, whatever is restarted."""
+        self._own(self._drained, "forever", "--update=true")
+
+    def forget_drained(self) -> None:
+        """It is not drained any more."""
+        self._own(self._drained, "forever", "--delete")
+
+    def is_noted_drained(self) -> bool:
+        """Whether it was noted."""
+        return self._own(self._drained, "forever", "--query", "--quiet") == "true"
+
+    @property
+    def _drained(self) -> str:
+        return f"{self.resource}-drained"
+
+    def _own(self, name: str, lifetime: str, *arguments: str) -> str:
+        """An attribute of this node that is in the CIB; empty: there is none."""
+        command = ["crm_attribute", "--node", self.node, "--name", name, "--lifetime", lifetime, *arguments]
+        return _run(command, no_such_is_empty=True).strip()
 
     def report_failure(self) -> None:
         """The resource has failed on this node: plan now, not at the next monitor."""

@@ -61,6 +61,12 @@ class Rivals:
         """On which there is no broker any more, after a notification of a stop, and none is about to be."""
         return self._nodes("stop") - self._nodes("start")
 
+    def is_leaving(self, node: str, operation: str) -> bool:
+        """Whether before this operation there is time to clear that node's broker: it will be stopped, and not started
+        again at once, and others stay. One that is demoted first is cleared before that, while there is a primary."""
+        is_demoted_first = node in self._nodes("demote") and operation == "stop"
+        return node in self.stopped_nodes() and not is_demoted_first and bool(self.running_nodes() - {node})
+
     def _active_nodes(self) -> set[str]:
         return self._nodes(*ACTIVE)
 

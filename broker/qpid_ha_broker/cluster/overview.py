@@ -5,8 +5,22 @@ from __future__ import annotations
 from qpid_ha_broker.cluster.context import ControllerContext
 from qpid_ha_broker.cluster.keeper import ReplicaKeeper
 from qpid_ha_broker.cluster.leadership import Leadership
-from qpid_ha_broker.cluster.map import BrokerEntry, SetEntry
+from qpid_ha_broker.cluster.map import BrokerEntry, ClusterMap, SetEntry
 from qpid_ha_broker.cluster.moves import Moves
+
+
+def map_facts(known: ClusterMap, broker: str) -> dict[str, object]:
+    """What the map alone says of the sets, for the status of that broker; nothing in a cluster that has one set."""
+    own = known.brokers.get(broker)
+    if own is None:
+        return {}
+    brokers = known.brokers
+    without_primary = [
+        entry.name
+        for entry in known.sets.values()
+        if entry.record.primary not in brokers or not brokers[entry.record.primary].up
+    ]
+    return {"sets": len(known.sets), "sets_without_primary": sorted(without_primary), "draining": own.draining}
 
 
 class ClusterOverview:
@@ -80,6 +94,8 @@ class ClusterOverview:
             "why": wanted.why,
             "min_in_sync": entry.min_in_sync,
             "queues": len(ctx.map.queues_of(entry.name)),
+            "messages": None if leading is None else leading.load.messages,
+            "rate": None if leading is None else leading.load.rate,
             "phase": "" if leading is None else leading.phase,
             "lags": {} if leading is None else {backup.name: backup.lag for backup in leading.backups},
             "problem": self._leadership.problems.get(entry.name, "; ".join(problems)),

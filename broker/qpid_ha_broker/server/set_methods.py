@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.amqp.sets_administration import SetsAdministration
 from qpid_ha_broker.cluster.control_frames import Told
+from qpid_ha_broker.cluster.overview import map_facts
 from qpid_ha_broker.server.administration import OTHER_SET, Params, check_known
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_broker.server.controller_client import ControllerGone
@@ -42,6 +43,7 @@ _ACTIONS: Final[Mapping[str, Mapping[str, SetAction]]] = {
     "brokers": {
         "drain": SetAction("drain", {"name": "broker", "force": "force"}),
         "undrain": SetAction("undrain", {"name": "broker"}),
+        "leave": SetAction("brokers-leave", {"name": "broker"}),
         "fail": SetAction("brokers-fail", {"name": "broker"}),
         "forget": SetAction("brokers-forget", {"name": "broker"}),
     },
@@ -77,13 +79,16 @@ class SetMethods:
         }
 
     async def status(self, params: Params) -> object:
-        """As without other sets; with `controller_problem` where the primary decides nothing about them."""
-        answer = self._status(params)
-        told = await answer if isinstance(answer, Awaitable) else answer
+        """As without other sets; of this broker also what it knows of those by itself.
+
+        With `controller_problem` where the primary decides nothing about them.
+        """
+        told = await _result(self._status(params))
         problem = self._cluster.service.problem
+        known = {**map_facts(self._cluster.map, self._cluster.name), **({"controller_problem": problem} if problem else {})}
         for row in told if isinstance(told, list) else [told]:
-            if problem and isinstance(row, dict) and row.get("name") == self._cluster.name:
-                row["controller_problem"] = problem
+            if isinstance(row, dict) and row.get("name") == self._cluster.name:
+                row.update(known)
         return told
 
     async def queues(self, params: Params) -> object:
@@ -95,8 +100,7 @@ class SetMethods:
         if isinstance(name, str) and set_name is not None and action == "create":
             return {"name": name, "set": set_name, "created": False}
         try:
-            answer = self._queues(params)
-            return await answer if isinstance(answer, Awaitable) else answer
+            return await _result(self._queues(params))
         except ControlError as error:
             if action != "create" or not isinstance(error.data, Mapping) or error.data.get("reason") != OTHER_SET:
                 raise
@@ -196,6 +200,10 @@ class SetMethods:
         if not told.done:
             raise ControlError(REFUSED, told.text, {"reason": "refused", **told.result})
         return told
+
+
+async def _result(answer: object) -> object:
+    return await answer if isinstance(answer, Awaitable) else answer
 
 
 def _no_controller(error: ControllerGone | TimeoutError) -> ControlError:
