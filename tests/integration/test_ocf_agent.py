@@ -171,8 +171,8 @@ MANY = {"sets": 2, "draining": False, "left": 0}
 STAND_BY = {"notify_type": "pre", "notify_stop_uname": NODE, "notify_active_uname": f"{NODE} n2"}
 
 
-def asked_of_the_controller(resource: Resource) -> list[object]:
-    return [each["action"] for each in resource.broker.asked("brokers")]
+def asked_of_the_controller(resource: Resource) -> list[str]:
+    return [str(each["action"]) for each in resource.broker.asked("brokers")]
 
 
 def test_the_controller_hears_of_nodes_that_were_fenced_and_a_new_one_does_too(resource: Resource) -> None:

@@ -66,7 +66,7 @@ class ScriptedBroker:
         temporary.write_text(json.dumps(status), encoding="utf-8")
         temporary.replace(self.directory / f"{self.name}.json")
 
-    def asked(self, method: str) -> list[object]:
+    def asked(self, method: str) -> list[dict[str, object]]:
         """The params of each request, the oldest first."""
         path = self.directory / f"{self.name}.asked"
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []

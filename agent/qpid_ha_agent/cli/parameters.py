@@ -30,6 +30,14 @@ def duration(text: str) -> float:
         raise click.BadParameter(f"{text!r} is no duration such as 200ms, 10s, 2m or a number of seconds") from None
 
 
+def policy(text: str) -> tuple[str, int]:
+    """A pattern and a count, from `PATTERN=COUNT`. Raises click.BadParameter."""
+    pattern, _, count = text.rpartition("=")
+    if not pattern or not count.isdecimal():
+        raise click.BadParameter(f"{text!r} is not PATTERN=COUNT, such as 'audit-*=5'")
+    return pattern, int(count)
+
+
 def read_arguments(texts: Sequence[str]) -> dict[str, object]:
     """{name: value} from `NAME=VALUE`: numbers, true and false as such, the rest as text."""
     arguments: dict[str, object] = {}

@@ -6,20 +6,24 @@ Any broker of the cluster can be asked: it passes on to the controller, the prim
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from qpid_ha_agent.cli.cluster import CHANGE_TIMEOUT_S, operator_text
 from qpid_ha_agent.cli.invocation import NO, CliFailure, Invocation, common_options, facts_of, rows_of
-from qpid_ha_agent.cli.output import cell, print_document, print_facts, print_rows
-from qpid_ha_agent.cli.parameters import duration
+from qpid_ha_agent.cli.output import cell, print_document, print_facts, print_outcome, print_rows
+from qpid_ha_agent.cli.parameters import duration, policy
 from qpid_ha_agent.cli.set_tables import BROKER_COLUMNS, SET_COLUMNS, print_problems, print_sets, set_rows
 from qpid_ha_agent.cli.settings import set_settings
 
 PLAN_COLUMNS = ("set", "step", "broker", "why")
 MOVE_COLUMNS = ("set", "source", "to", "why")
+POLICY_COLUMNS = ("pattern", "replicas", "origin")
 DRAIN_STEP_S = 0.5
+REBALANCE_STEP_S = 0.1
 
 
 class _SetGroup(click.Group):
@@ -87,7 +91,8 @@ def delete_set(invocation: Invocation, name: str) -> None:
 @click.pass_obj
 def transfer(invocation: Invocation, name: str, to: str | None) -> None:
     """Let another replica be the primary of SET: nothing is lost."""
-    _do(invocation, "sets", action="transfer", name=name, to=to)
+    with _interruptible(f"the transfer goes on; `qpid-ha set show {name}` shows it"):
+        _do(invocation, "sets", action="transfer", name=name, to=to)
 
 
 @resource_set.command("add-replica")
@@ -151,7 +156,8 @@ def drain(invocation: Invocation, broker: str, force: bool, no_wait: bool, wait_
     """Empty BROKER, so that it may be stopped: its primaries go elsewhere, its replicas are made up for."""
     _do(invocation, "brokers", action="drain", name=broker, force=force or None)
     if not no_wait:
-        _await_drained(invocation, broker, wait_s)
+        with _interruptible(f"{broker} is drained all the same: `qpid-ha brokers` shows it, `undrain` takes it back"):
+            _await_drained(invocation, broker, wait_s)
 
 
 def _await_drained(invocation: Invocation, name: str, wait_s: float) -> None:
@@ -192,8 +198,31 @@ def rebalance(invocation: Invocation, plan: bool) -> None:
     """Move primaries to the brokers that they prefer, evenly else, one at a time."""
     if plan:
         print_rows(rows_of(invocation.call("rebalance", plan=True)), MOVE_COLUMNS, invocation.format)
-    else:
-        _do(invocation, "rebalance")
+        return
+    begun = facts_of(invocation.call("rebalance", begin=True, cause=f"by {operator_text()}"))
+    with _interruptible("the rest moves all the same; `qpid-ha rebalance --plan` shows what is left"):
+        _show_moves(invocation, rows_of(begun.get("moves")))
+
+
+def _show_moves(invocation: Invocation, moves: list[dict[str, Any]]) -> None:
+    """Each move when it has ended. They are made one at a time, in this order."""
+    ended, moved = 0, 0
+    while ended < len(moves):
+        left = facts_of(invocation.call("rebalance", left=True)).get("left")
+        now_ended = len(moves) - left if isinstance(left, int) else len(moves)
+        if now_ended > ended:
+            primaries = {row.get("name"): row.get("primary") for row in rows_of(invocation.call("sets", action="list"))}
+            for number, move in enumerate(moves[ended:now_ended], ended + 1):
+                is_there = primaries.get(move["set"]) == move["to"]
+                moved += is_there
+                how = f"({move['why']})" if is_there else f"was not moved: {primaries.get(move['set'])} leads it"
+                _tell(invocation, f"{number} of {len(moves)}: {move['set']}: {move['source']} -> {move['to']} {how}")
+            ended = now_ended
+        else:
+            time.sleep(REBALANCE_STEP_S)
+    print_outcome({"moved": moved, "planned": len(moves)}, f"{moved} primaries were moved", invocation.format)
+    if moved < len(moves):
+        raise CliFailure(f"{len(moves) - moved} of {len(moves)} primaries were not moved: say it again", NO)
 
 
 @click.group("replicas")
@@ -218,6 +247,25 @@ def trim_replicas(invocation: Invocation, name: str | None) -> None:
     _do(invocation, "replicas", action="trim", name=name)
 
 
+@replicas.command("policies")
+@click.argument("wanted", nargs=-1, metavar="[PATTERN=COUNT]...", type=policy)
+@click.option("--none", "nothing", is_flag=True, help="Leave it to the settings.")
+@common_options
+@click.pass_obj
+def replica_policies(invocation: Invocation, wanted: tuple[tuple[str, int], ...], nothing: bool) -> None:
+    """How many replicas sets want: the first that matches counts.
+
+    PATTERN=COUNT, such as 'audit-*=5' '*=3': these count in the whole cluster from now on, before the setting
+    replica-policies of the controller, and in the place of those that were given before.
+    """
+    if wanted and nothing:
+        raise click.UsageError("--none, or PATTERN=COUNT: not both")
+    if wanted or nothing:
+        _do(invocation, "replicas", action="policies", policies=[list(each) for each in wanted])
+    else:
+        print_rows(rows_of(invocation.call("replicas", action="list-policies")), POLICY_COLUMNS, invocation.format)
+
+
 @click.command("map")
 @common_options
 @click.pass_obj
@@ -230,6 +278,15 @@ def cluster_map(invocation: Invocation) -> None:
     print_rows(rows_of(found.get("brokers")), BROKER_COLUMNS, invocation.format)
     print_sets(rows_of(found.get("sets")))
     print_rows(rows_of(found.get("queues")), ("queue", "set"), invocation.format)
+
+
+@contextmanager
+def _interruptible(what_goes_on: str) -> Iterator[None]:
+    """Who interrupts us has to know that the controller goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise CliFailure(f"interrupted; {what_goes_on}", NO) from None
 
 
 def _do(invocation: Invocation, method: str, **params: Any) -> None:

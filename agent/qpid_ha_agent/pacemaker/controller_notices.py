@@ -37,7 +37,7 @@ class ControllerNotices:
         """Their brokers are dead for certain: nobody has to wait until they count as failed."""
         with self._client() as client:
             for node in nodes:
-                _ask(client, CONTROLLER_S, action="fail", name=node, cause=reason)
+                _ask(client, CONTROLLER_S, action="fail", name=node, reason=reason)
 
     def leave(self, sight: Sight) -> None:
         """This node's broker will be stopped. What it leads is led by others first; in standby it is drained.

@@ -180,6 +180,8 @@ class FailBroker(NamedTuple):
     """Somebody knows that a broker is gone, because he has fenced it for instance."""
 
     broker: str
+    why: str = ""
+    """For the log."""
 
 
 class ForgetBroker(NamedTuple):
@@ -195,9 +197,13 @@ class SetPolicies(NamedTuple):
 
 
 class Rebalance(NamedTuple):
-    """Bring primaries to where they are preferred, and spread the others evenly, one at a time."""
+    """Bring primaries to where they are preferred, and spread the others evenly, one at a time.
+
+    Answered when that is done; with `begin_only` with what will be moved, and `ShowCluster` tells how many are left.
+    """
 
     plan_only: bool = False
+    begin_only: bool = False
 
 
 class PlanReplicas(NamedTuple):

@@ -280,7 +280,7 @@ class Operators:
             raise ClusterRefusal(f"{asked.broker} is the controller, and answers this")
         if self._ctx.liveness.lost_since_s(asked.broker) is None:
             self._ctx.liveness.fail(asked.broker, self._ctx.now_s)
-            self._lose(asked.broker, "somebody said so")
+            self._lose(asked.broker, asked.why or "an operator says so")
         self._done(number, f"{asked.broker} counts as failed until it reports again")
 
     def _forget(self, number: int, asked: ForgetBroker) -> None:
@@ -330,9 +330,12 @@ class Operators:
             self._done(number, f"{len(moves)} primaries would move", moves=moves)
             return
         self._keeper.close_ring(list(self._ctx.draft.sets))
-        problem = self._moves.balance(number)
+        problem = self._moves.balance(0 if asked.begin_only else number)
         if problem:
             raise ClusterRefusal(problem)
+        if asked.begin_only:
+            moves = [move._asdict() for move in self._moves.balancing]
+            self._done(number, f"{len(moves)} primaries are being moved", moves=moves)
 
     def _names(self, name: str) -> list[str]:
         return [self._entry(name).name] if name else sorted(self._ctx.draft.sets)

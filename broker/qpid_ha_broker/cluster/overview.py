@@ -23,6 +23,10 @@ def map_facts(known: ClusterMap, broker: str) -> dict[str, object]:
     return {"sets": len(known.sets), "sets_without_primary": sorted(without_primary), "draining": own.draining}
 
 
+def _policy(policy: tuple[str, int], origin: str) -> dict[str, object]:
+    return {"pattern": policy[0], "replicas": policy[1], "origin": origin}
+
+
 class ClusterOverview:
     """Tells, and changes nothing."""
 
@@ -31,12 +35,16 @@ class ClusterOverview:
 
     def shown(self) -> dict[str, object]:
         """All of it, as JSON can carry it."""
-        draft = self._ctx.draft
+        draft, settings = self._ctx.draft, self._ctx.settings
         return {
             "controller": self._ctx.name,
             "brokers": [self._broker(broker) for _, broker in sorted(draft.brokers.items())],
             "sets": [self._set(entry) for _, entry in sorted(draft.sets.items())],
-            "policies": [list(policy) for policy in draft.policies],
+            "policies": [
+                *[_policy(policy, "of the cluster") for policy in draft.policies],
+                *[_policy(policy, f"the setting replica-policies of {self._ctx.name}") for policy in settings.policies],
+                _policy(("*", settings.min_replicas), f"the setting ha.min-replicas of {self._ctx.name}"),
+            ],
             "balancing": len(self._moves.balancing),
         }
 

@@ -44,7 +44,7 @@ _ACTIONS: Final[Mapping[str, Mapping[str, SetAction]]] = {
         "drain": SetAction("drain", {"name": "broker", "force": "force"}),
         "undrain": SetAction("undrain", {"name": "broker"}),
         "leave": SetAction("brokers-leave", {"name": "broker"}),
-        "fail": SetAction("brokers-fail", {"name": "broker"}),
+        "fail": SetAction("brokers-fail", {"name": "broker", "reason": "why"}),
         "forget": SetAction("brokers-forget", {"name": "broker"}),
     },
     "replicas": {
@@ -149,18 +149,27 @@ class SetMethods:
         return await self._change("brokers", params, ("list",))
 
     async def replicas(self, params: Params) -> object:
-        """`plan`: what would be done about replicas, and why; or a change."""
+        """`plan`: what would be done about replicas, and why; `list-policies`: how many are wanted; or a change."""
         if params.get("action", "plan") == "plan":
             check_known(params, ("action",))
             return (await self._done("replicas-plan")).result.get("actions", [])
-        return await self._change("replicas", params, ("plan",))
+        if params["action"] == "list-policies":
+            check_known(params, ("action",))
+            return (await self._shown())["policies"]
+        return await self._change("replicas", params, ("plan", "list-policies"))
 
     async def rebalance(self, params: Params) -> object:
-        """Move primaries, or with `plan` say which would be moved, and why."""
-        check_known(params, ("plan", "cause"))
+        """Move primaries, or with `plan` say which would be moved, and why.
+
+        With `begin` it is answered with those that will be moved, with `left` with how many of them are left.
+        """
+        check_known(params, ("plan", "begin", "left", "cause"))
+        if params.get("left") is True:
+            return {"left": (await self._shown())["balancing"]}
         if params.get("plan") is True:
             return (await self._done("rebalance", {"plan_only": True})).result.get("moves", [])
-        return self._told(await self._done("rebalance", cause=params.get("cause")))
+        begun = {"begin_only": True} if params.get("begin") is True else {}
+        return self._told(await self._done("rebalance", begun, cause=params.get("cause")))
 
     async def map(self, params: Params) -> object:
         """Brokers, sets, and which queue is in which."""

@@ -1,0 +1,56 @@
+"""Many resource sets under Pacemaker, which drives `default`: its standby drains a broker, its fencing fails one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lab.blackout import BOOT_LIMIT_S
+from lab.cluster import Cluster
+from lab.load import Load
+from lab.on_node import Node
+
+
+def orders(cluster: Cluster, node: str) -> Mapping[str, Any]:
+    """The set, as the controller tells that node."""
+    (row,) = cluster.ask(node, "sets", action="list")
+    return dict(row)
+
+
+def is_draining(cluster: Cluster, by: str, node: str) -> bool:
+    """Whether it may have no replicas."""
+    rows = cluster.ask(by, "brokers", action="list")
+    return next(bool(row["draining"]) for row in rows if row["name"] == node)
+
+
+def test_a_node_in_standby_is_drained_and_one_that_was_fenced_has_failed_at_once(cluster: Cluster, load: Load) -> None:
+    controller = cluster.primary()
+    cluster.ask(controller, "sets", action="create", name="orders", preferred=controller)
+    cluster.wait(lambda: orders(cluster, controller)["state"] == "ok", "the set is whole")
+    generation = orders(cluster, controller)["generation"]
+    load.wait_confirmed(100)
+
+    cluster.standby(controller)
+    cluster.wait(lambda: cluster.state(controller) == "down", f"{controller}'s broker is stopped")
+    successor = cluster.wait_promoted()
+    cluster.wait(lambda: orders(cluster, successor)["primary"], "the set is led")
+    assert orders(cluster, successor)["generation"] == generation + 1
+    gone = "has failed: Pacemaker has stopped it, or fenced its node; it leads"
+    assert f"broker {controller} {gone} 0 sets" in Node(cluster, successor).broker_log()
+    assert is_draining(cluster, successor, controller)
+
+    cluster.unstandby(controller)
+    cluster.wait(lambda: not is_draining(cluster, successor, controller), "it is undrained when it is back")
+    cluster.wait_well()
+    cluster.wait(lambda: orders(cluster, successor)["state"] == "ok", "the set is whole again")
+
+    lab = cluster.lab
+    lab.output(successor, "qpid-ha", "set", "transfer", "orders", successor)
+    lab.run(successor, "pkill", "-KILL", "corosync", check=False)  # fenced: its connections end without a word
+    cluster.wait(lambda: cluster.state(successor) == "down", "it is fenced")
+    third = cluster.wait_promoted(*(node for node in lab.plan.members if node != successor))
+    cluster.wait(lambda: orders(cluster, third)["primary"] not in ("", successor), "the set is led by another broker")
+    assert f"broker {successor} {gone} 1 sets" in Node(cluster, third).broker_log()
+    cluster.wait_well(BOOT_LIMIT_S)
+    cluster.ask(third, "sets", action="delete", name="orders")
+    load.wait_confirmed(100)
