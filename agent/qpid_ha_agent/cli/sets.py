@@ -220,7 +220,8 @@ def _show_moves(invocation: Invocation, moves: list[dict[str, Any]]) -> None:
             ended = now_ended
         else:
             time.sleep(REBALANCE_STEP_S)
-    print_outcome({"moved": moved, "planned": len(moves)}, f"{moved} primaries were moved", invocation.format)
+    text = f"{moved} primaries were moved" if moves else "no primary has to be moved"
+    print_outcome({"moved": moved, "planned": len(moves)}, text, invocation.format)
     if moved < len(moves):
         raise CliFailure(f"{len(moves) - moved} of {len(moves)} primaries were not moved: say it again", NO)
 

@@ -1,0 +1,89 @@
+"""What an operator of many resource sets types and sees: policies, moves as they are made, and what is in trouble."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from running_cluster import RunningCluster
+from sets_cluster import change, create_set, sets_of, wait_whole
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """The first broker leads `default`."""
+    with RunningCluster(tmp_path_factory.mktemp("sets"), settings={"ha": {"failure-timeout": "1s"}}) as cluster:
+        cluster.form()
+        yield cluster
+
+
+def qpid_ha(cluster: RunningCluster, by: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Asking that broker."""
+    environment = {**os.environ, "QPID_HA_SOCKET": str(cluster.broker(by).control_socket)}
+    command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LIMIT_S, check=False)
+
+
+def test_how_many_replicas_sets_want_is_changed_by_a_command_and_by_a_setting(cluster: RunningCluster) -> None:
+    for name in ("audit-1", "orders"):
+        create_set(cluster, name)
+    assert qpid_ha(cluster, 1, "replicas", "policies", "audit-*=2").returncode == 0
+    assert qpid_ha(cluster, 0, "set", "replica-policies", "audit-*=3,ord*=1").returncode == 0
+
+    told = json.loads(qpid_ha(cluster, 2, "replicas", "policies", "--format", "json").stdout)
+    assert [(each["pattern"], each["replicas"]) for each in told] == [
+        ("audit-*", 2), ("audit-*", 3), ("ord*", 1), ("*", 3)
+    ]  # fmt: skip
+    sets = wait_whole(cluster, 0, "audit-1", "orders")
+    assert {name: sets[name]["wanted"] for name in sets} == {"audit-1": 2, "orders": 1}
+    assert len(sets["orders"]["extras"]) == 2
+
+    assert qpid_ha(cluster, 1, "replicas", "policies", "--none").returncode == 0
+    assert sets_of(cluster.broker(0))["audit-1"]["wanted"] == 3
+    assert qpid_ha(cluster, 1, "replicas", "policies", "audit-*").returncode == 2
+    for name in ("audit-1", "orders"):
+        change(cluster, 0, "sets", "delete", name=name)
+    assert qpid_ha(cluster, 0, "set", "replica-policies", "").returncode == 0
+
+
+def test_a_rebalancing_shows_each_move(cluster: RunningCluster) -> None:
+    names = [broker.name for broker in cluster.brokers]
+    for number in range(3):
+        create_set(cluster, f"s{number}", preferred=names[2])
+    wait_whole(cluster, 0, *(f"s{number}" for number in range(3)))
+    cluster.broker(2).terminate()
+    cluster.broker(2).wait()
+    cluster.restart(2)
+    wait_whole(cluster, 0, *(f"s{number}" for number in range(3)))
+
+    shown = qpid_ha(cluster, 1, "rebalance")
+
+    assert (shown.returncode, shown.stderr) == (0, "")
+    lines = shown.stdout.splitlines()
+    assert [line.partition(" -> ")[2] for line in lines[:-1]] == [f"{names[2]} (it is preferred)"] * 3
+    assert lines[-1] == "3 primaries were moved"
+    assert qpid_ha(cluster, 1, "rebalance").stdout == "no primary has to be moved\n"
+    for number in range(3):
+        change(cluster, 0, "sets", "delete", name=f"s{number}")
+
+
+def test_the_status_of_a_broker_says_how_many_sets_have_no_primary(cluster: RunningCluster) -> None:
+    assert qpid_ha(cluster, 0, "status").stderr == ""
+    create_set(cluster, "alone", replicas=[cluster.broker(2).name], min_replicas=1)
+    wait_whole(cluster, 0, "alone")
+
+    cluster.kill(2)
+    cluster.wait_until(lambda: not sets_of(cluster.broker(0))["alone"]["primary"], "nobody leads it")
+
+    shown = qpid_ha(cluster, 1, "status")
+    assert shown.stdout == "ready\n"
+    assert shown.stderr == "1 of 1 resource sets have no primary (alone): see qpid-ha status --all\n"
+    told = qpid_ha(cluster, 1, "status", "--all")
+    assert f"start {cluster.broker(2).name}" in told.stderr
