@@ -186,7 +186,7 @@ class OcfAgent:
         with self._memory.changed() as memory:
             memory.is_forced, memory.handed_over, memory.refused_at_s = False, "", 0.0
         self._tell(lambda: self._scores.refresh(sight))
-        self._tell_gone(sight, "Pacemaker has stopped it, or fenced its node")
+        self._tell_gone("Pacemaker has stopped it, or fenced its node")
         self.ensure_watch()
         return OcfCode.SUCCESS
 
@@ -234,7 +234,7 @@ class OcfAgent:
         """A backup that Pacemaker has stopped, or whose node it has fenced, need not be waited for. Without this a
         primary waits `ha.backup-timeout` for one whose machine is off, and confirms nothing meanwhile."""
         stopped = sorted(self._rivals.stopped_nodes() - {self._environment.get(f"{META}on_node", "")})
-        if not stopped or not (sight := self._look()).is_primary:
+        if not stopped or not self._look().is_primary:
             return
         is_fenced = self._environment.get(f"{META}notify_key_operation") == "stonith"
         reason = f"Pacemaker has {'fenced its node' if is_fenced else 'stopped it'}"
@@ -244,13 +244,13 @@ class OcfAgent:
                     client.call("drop", backup=node, reason=reason)
         except ControlFailure as failure:
             self._inform(f"the primary was not told that {', '.join(stopped)} is gone: {failure}")
-        self._tell_gone(sight, reason)
+        self._tell_gone(reason)
 
-    def _tell_gone(self, sight: Sight, reason: str) -> None:
+    def _tell_gone(self, reason: str) -> None:
         """The controller of many resource sets counts brokers as failed whose nodes were fenced, or that were stopped.
         After a promotion it is a new one, which would wait for them first."""
         stopped = sorted(self._rivals.stopped_nodes() - {self._environment.get(f"{META}on_node", "")})
-        if stopped and has_many_sets(sight):
+        if stopped and has_many_sets(self._look()):
             self._tell(lambda: self._controller.tell_gone(stopped, reason))
 
     def _leave(self, operation: str) -> None:
