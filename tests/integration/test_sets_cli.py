@@ -53,6 +53,22 @@ def test_how_many_replicas_sets_want_is_changed_by_a_command_and_by_a_setting(cl
     assert qpid_ha(cluster, 0, "set", "replica-policies", "").returncode == 0
 
 
+def test_replicas_and_brokers_are_named_on_the_command_line(cluster: RunningCluster) -> None:
+    names = [broker.name for broker in cluster.brokers]
+    create_set(cluster, "orders", replicas=names[:2], min_replicas=2)
+    wait_whole(cluster, 0, "orders")
+
+    assert qpid_ha(cluster, 1, "set", "add-replica", "orders", names[2]).stdout.startswith(f"{names[2]} gets a replica")
+    wait_whole(cluster, 0, "orders")
+    assert qpid_ha(cluster, 1, "set", "remove-replica", "orders", names[2]).returncode == 0
+    drained = qpid_ha(cluster, 0, "drain", names[1], "--wait", "20s")
+    assert (drained.returncode, drained.stdout.splitlines()[-1]) == (0, f"{names[1]} is drained: it may be stopped")
+    assert qpid_ha(cluster, 0, "undrain", names[1]).stdout == f"{names[1]} may have replicas again\n"
+    refused = qpid_ha(cluster, 0, "set", "create", "orders", "--replica", names[0])
+    assert (refused.returncode, refused.stderr) == (1, "Error: there is a resource set orders already\n")
+    change(cluster, 0, "sets", "delete", name="orders")
+
+
 def test_a_rebalancing_shows_each_move(cluster: RunningCluster) -> None:
     names = [broker.name for broker in cluster.brokers]
     for number in range(3):

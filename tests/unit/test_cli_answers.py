@@ -139,3 +139,15 @@ def test_queue_delete_and_purge_say_what_they_did(broker: Broker) -> None:
 def test_each_program_has_a_version(name: str, program: Command) -> None:
     done = CliRunner().invoke(program, ["--version"])
     assert (done.exit_code, done.stdout) == (0, f"{name}, version {version('qpid-ha')}\n")
+
+
+def commands_of(command: Command, name: str) -> Iterator[tuple[str, Command]]:
+    yield name, command
+    for inner in getattr(command, "commands", {}).values():
+        yield from commands_of(inner, f"{name} {inner.name}")
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands_of(admin, "qpid-ha")))
+def test_no_two_parameters_of_a_command_share_a_name(name: str, command: Command) -> None:
+    names = [parameter.name for parameter in command.params]
+    assert len(names) == len(set(names)), f"{name}: one would overwrite the other"

@@ -97,22 +97,23 @@ def transfer(invocation: Invocation, name: str, to: str | None) -> None:
 
 @resource_set.command("add-replica")
 @click.argument("name", metavar="SET")
-@click.argument("broker", required=False)
+@click.argument("at", metavar="[BROKER]", required=False)
 @common_options
 @click.pass_obj
-def add_replica(invocation: Invocation, name: str, broker: str | None) -> None:
+def add_replica(invocation: Invocation, name: str, at: str | None) -> None:
     """Have one more replica of SET, at BROKER or where it is best."""
-    _do(invocation, "sets", action="add-replica", name=name, broker=broker)
+    _do(invocation, "sets", action="add-replica", name=name, broker=at)
 
 
 @resource_set.command("remove-replica")
 @click.argument("name", metavar="SET")
-@click.argument("broker")
+@click.argument("at", metavar="BROKER")
+@click.option("--force", is_flag=True, help="Even if fewer are left than SET wants; the last one stays.")
 @common_options
 @click.pass_obj
-def remove_replica(invocation: Invocation, name: str, broker: str) -> None:
+def remove_replica(invocation: Invocation, name: str, at: str, force: bool) -> None:
     """Have no replica of SET at BROKER; the rest must be enough."""
-    _do(invocation, "sets", action="remove-replica", name=name, broker=broker)
+    _do(invocation, "sets", action="remove-replica", name=name, broker=at, force=force or None)
 
 
 @click.group("brokers", invoke_without_command=True)
@@ -146,18 +147,18 @@ def forget(invocation: Invocation, name: str) -> None:
 
 
 @click.command()
-@click.argument("broker")
+@click.argument("name", metavar="BROKER")
 @click.option("--force", is_flag=True, help="Even if sets have too few replicas then.")
 @click.option("--no-wait", is_flag=True, help="Begin it, and do not wait until the broker may be stopped.")
 @click.option("--wait", "wait_s", type=duration, default="10m", metavar="DURATION", help="So long at most.")
 @common_options
 @click.pass_obj
-def drain(invocation: Invocation, broker: str, force: bool, no_wait: bool, wait_s: float) -> None:
+def drain(invocation: Invocation, name: str, force: bool, no_wait: bool, wait_s: float) -> None:
     """Empty BROKER, so that it may be stopped: its primaries go elsewhere, its replicas are made up for."""
-    _do(invocation, "brokers", action="drain", name=broker, force=force or None)
+    _do(invocation, "brokers", action="drain", name=name, force=force or None)
     if not no_wait:
-        with _interruptible(f"{broker} is drained all the same: `qpid-ha brokers` shows it, `undrain` takes it back"):
-            _await_drained(invocation, broker, wait_s)
+        with _interruptible(f"{name} is drained all the same: `qpid-ha brokers` shows it, `undrain` takes it back"):
+            _await_drained(invocation, name, wait_s)
 
 
 def _await_drained(invocation: Invocation, name: str, wait_s: float) -> None:
@@ -182,12 +183,12 @@ def _await_drained(invocation: Invocation, name: str, wait_s: float) -> None:
 
 
 @click.command()
-@click.argument("broker")
+@click.argument("name", metavar="BROKER")
 @common_options
 @click.pass_obj
-def undrain(invocation: Invocation, broker: str) -> None:
+def undrain(invocation: Invocation, name: str) -> None:
     """Let BROKER have replicas again."""
-    _do(invocation, "brokers", action="undrain", name=broker)
+    _do(invocation, "brokers", action="undrain", name=name)
 
 
 @click.command()
