@@ -85,7 +85,10 @@ class SetMethods:
         """
         told = await _result(self._status(params))
         problem = self._cluster.service.problem
-        known = {**map_facts(self._cluster.map, self._cluster.name), **({"controller_problem": problem} if problem else {})}
+        known = {
+            **map_facts(self._cluster.map, self._cluster.name),
+            **({"controller_problem": problem} if problem else {}),
+        }
         for row in told if isinstance(told, list) else [told]:
             if isinstance(row, dict) and row.get("name") == self._cluster.name:
                 row.update(known)
