@@ -10,7 +10,6 @@ from lab.cluster import Cluster
 from lab.load import Load
 from lab.on_node import Node
 
-
 GONE: Final = "has failed: Pacemaker has stopped it, or fenced its node; it leads"
 
 
