@@ -54,6 +54,25 @@ def test_three_sets_work_on_three_brokers_and_one_that_dies_is_replaced_in_each(
             traffic.settle()
 
 
+def test_a_broker_that_hangs_holds_its_sets_up_for_the_failure_timeout_and_not_for_that_of_backups(
+    cluster: RunningCluster,
+) -> None:
+    names = [broker.name for broker in cluster.brokers]
+    create_set(cluster, "orders", preferred=names[1])
+    wait_whole(cluster, 0, "orders")
+    create_queue(cluster, 0, "q", "orders")
+    with SetTraffic(cluster, "q") as traffic:
+        traffic.wait_confirmed(50)
+        with cluster.paused(1):  # it is in the in-sync set of default, where the records of sets are committed
+            cluster.wait_until(
+                lambda: sets_of(cluster.broker(0))["orders"]["primary"] in (names[0], names[2]), "another leads", 8.0
+            )
+            traffic.wait_confirmed(50)
+        wait_whole(cluster, 0, "orders")
+        traffic.wait_confirmed(50)
+        traffic.settle()
+
+
 def test_the_controller_dies_and_the_next_one_goes_on_where_it_was(cluster: RunningCluster) -> None:
     create_set(cluster, "orders", preferred=cluster.broker(1).name)
     wait_whole(cluster, 0, "orders")

@@ -8,6 +8,7 @@ from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.liveness import BrokerLife, Liveness
 from qpid_ha_broker.cluster.map import ClusterMap, SetEntry
+from qpid_ha_broker.cluster.messages import OrderKind
 from qpid_ha_broker.cluster.placement import (
     Placement,
     PlacementBroker,
@@ -185,6 +186,19 @@ def test_a_broker_that_comes_back_without_its_data_waits_for_the_process_before_
     bench.feed(ms.ReportReceived(other))
 
     assert bench.map.brokers["b"].uuid == "another"
+
+
+def test_default_does_not_wait_for_a_broker_that_has_failed_or_no_record_could_be_committed() -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders"))
+    bench.feed(ms.BrokerDisconnected("b"))
+    bench.said.clear()
+    for _ in range(5):
+        bench.now_s += 0.1
+        bench.feed(ms.TimePassed())
+
+    drops = [each for each in bench.said if isinstance(each, ms.GiveOrder)]
+    assert [(each.broker, each.set, each.kind, each.to) for each in drops] == [("a", "default", OrderKind.DROP, "b")]
 
 
 def test_a_set_with_queues_is_not_deleted() -> None:

@@ -18,6 +18,7 @@ from qpid_ha_broker.cluster.overview import ClusterOverview
 from qpid_ha_broker.cluster.placement import Placement, spread
 from qpid_ha_broker.cluster.queue_placement import QueueDirectory
 from qpid_ha_broker.cluster.records import SetRecords
+from qpid_ha_broker.cluster.reports import DEFAULT
 from qpid_ha_broker.events import types as ev
 
 PASSES = 3
@@ -156,6 +157,8 @@ class Controller:
         ctx.note("warning", f"broker {name} has failed: {why}; it leads {led} sets")
         if entry.up:
             ctx.write(ev.BrokerChanged(name, False, entry.draining, ctx.wall_ms))
+        # First of all: as long as `default` waits for it no record of any set is committed.
+        ctx.order(ctx.name, DEFAULT, OrderKind.DROP, name, f"{name} has failed")
         ctx.dirty.update(self._sets_of(name))
 
     def _sets_of(self, name: str) -> list[str]:

@@ -416,7 +416,7 @@ class OrderKind(StrEnum):
     SWITCH_OVER = "switch-over"
     """`SwitchoverAsked(to)`, to the set's primary."""
     DROP = "drop"
-    """`DropAsked(to)`, to the set's primary: that backup is gone."""
+    """`DropAsked(to)`, to the set's primary: that backup is gone. Also of `default`, which the controller leads."""
 
 
 class GiveOrder(NamedTuple):

@@ -21,8 +21,8 @@ from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.map import Changes, SetEntry
 from qpid_ha_broker.cluster.messages import BrokerIdentity, BrokerReport, ControllerSettings, OrderKind
 from qpid_ha_broker.events.types import SetRecorded
-from qpid_ha_broker.ha.effects import Answered, ClusterRecord
-from qpid_ha_broker.model.log import LogBatch
+from qpid_ha_broker.ha.effects import Answered, ClusterRecord, DropAsked
+from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.broker_identity import broker_uuid
@@ -299,6 +299,9 @@ class SetCluster:
         def answered(told: Answered) -> None:
             answer(told.done, told.text)
 
+        if set_name == DEFAULT_SET:
+            self._drop_of_default(kind, to, cause, answered)
+            return
         try:
             if kind is OrderKind.PROMOTE:
                 self.hosts.promote(set_name, answered, cause=cause, failover=True)
@@ -308,6 +311,13 @@ class SetCluster:
                 self.hosts.drop(set_name, to, answered, cause=cause)
         except KeyError:
             answer(False, f"broker {self.name} has no replica of {set_name}")
+
+    def _drop_of_default(self, kind: OrderKind, to: str, cause: str, done: Callable[[Answered], None]) -> None:
+        """Who leads `default` others say: all that the controller wants of it is that nobody waits for who is lost."""
+        if kind is not OrderKind.DROP:
+            done(Answered(0, False, f"the controller does not say who leads {DEFAULT_SET}"))
+            return
+        self._broker.membership.requests.begin(lambda number: DropAsked(number, to, cause), done)
 
     # --- records: see `set_member.RecordService`
 
