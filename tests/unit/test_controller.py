@@ -306,6 +306,22 @@ def test_an_order_goes_out_once_all_replicas_of_a_new_set_are_there() -> None:
     assert [(order.broker, order.kind) for order in orders] == [("b", ms.OrderKind.PROMOTE)]
 
 
+def test_a_replica_that_goes_further_than_those_in_the_record_is_asked_once_they_have_refused() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    record = bench.map.sets["orders"].record
+    bench.feed(ms.RecordRequested("b", 9, "orders", record, record._replace(epoch=record.epoch + 1, members=("b",))))
+    bench.now_s = 10.0  # all have crashed before the record had `c` again
+    for name, lsn in (("b", 6), ("c", 7)):
+        bench.feed(ms.ReportReceived(report(name, ms.ReplicaReport("orders", "connecting", "", 1, lsn), number=3)))
+    assert orders(bench, OrderKind.PROMOTE)[-1] == ("b", "orders", "")
+
+    number = [each.number for each in bench.said if isinstance(each, ms.GiveOrder)][-1]
+    bench.feed(ms.OrderAnswered("b", number, False, "the store of c goes further"))
+
+    assert orders(bench, OrderKind.PROMOTE)[-1] == ("c", "orders", "")
+
+
 # --- placement
 
 BROKERS = {

@@ -10,6 +10,7 @@ What is done about one set (`Leadership.review`), the first that applies:
 | a new controller has not heard of the recorded primary yet | wait | it may lead |
 | somebody was named a moment ago, and is alive | wait | he begins |
 | somebody was told to lead, and has not answered | wait | he asks the others first |
+| all in sync were asked and have refused, and another goes further | that one is told to | see `_further` |
 | all who could were asked, and have refused | wait a second | what they wait for may come |
 | nobody has ever led it, and somebody is missing or not ready | wait | one that is empty may have lost its data |
 | nobody has ever led it | the preferred, else who leads fewest is told to | |
@@ -99,6 +100,7 @@ class Leadership:
             return
         refused = self._refused.setdefault(name, {})
         left = [each for each in candidates if each not in refused]
+        left = left or [each for each in self._further(entry, candidates) if each not in refused]
         if not left:
             self.problems[name] = "; ".join(f"{who}: {why}" for who, why in refused.items())
             self._pause_s[name] = min(RETRY_MOST_S, 2 * self._pause_s.get(name, RETRY_S / 2))
@@ -151,19 +153,38 @@ class Leadership:
         return ""
 
     def _candidates(self, entry: SetEntry) -> list[str]:
-        ctx, record = self._ctx, entry.record
-        found = []
-        for name in record.members if record.generation else entry.replicas:
-            replica = ctx.reports.replica(name, entry.name) if ctx.liveness.is_alive(name) else None
-            may_lead = replica is not None and replica.state in MAY_LEAD and name in entry.replicas
-            is_whole = replica is not None and (replica.generation > 0 or record.claimed or not record.generation)
-            if may_lead and is_whole:
-                found.append(name)
-        return found
+        record = entry.record
+        may_be_empty = record.claimed or not record.generation
+        return [
+            name
+            for name in (record.members if record.generation else entry.replicas)
+            if self._may_lead(entry, name) and (may_be_empty or self._position(entry, name) > (0, 0))
+        ]
+
+    def _further(self, entry: SetEntry, candidates: list[str]) -> list[str]:
+        """Who is not in the record and has more than those who are: all may have died before it was recorded.
+
+        Its own log knows, and so the broker decides whether it may lead; those of the record refuse for its sake.
+        """
+        if not entry.record.generation:
+            return []
+        furthest = max(self._position(entry, name) for name in candidates)
+        return [
+            name
+            for name in entry.replicas
+            if name not in candidates and self._may_lead(entry, name) and self._position(entry, name) > furthest
+        ]
+
+    def _may_lead(self, entry: SetEntry, name: str) -> bool:
+        replica = self._ctx.reports.replica(name, entry.name) if self._ctx.liveness.is_alive(name) else None
+        return replica is not None and replica.state in MAY_LEAD and name in entry.replicas
+
+    def _position(self, entry: SetEntry, name: str) -> tuple[int, int]:
+        replica = self._ctx.reports.replica(name, entry.name)
+        return (0, 0) if replica is None else (replica.generation, replica.lsn)
 
     def _rank(self, entry: SetEntry, name: str) -> tuple[object, ...]:
-        replica = self._ctx.reports.replica(name, entry.name)
-        generation, lsn = (0, 0) if replica is None else (replica.generation, replica.lsn)
+        generation, lsn = self._position(entry, name)
         should_not = name in entry.leaving or not self._ctx.may_lead(name)
         return -generation, -lsn, should_not, name != entry.preferred, self._counted()[name], name
 
