@@ -282,6 +282,27 @@ def test_a_broker_that_is_about_to_stop_hands_over_what_it_leads_and_gets_nothin
     assert bench.ask(ms.LeaveBroker("b")).result == {"left": 1}, "the other one thought better of it"
 
 
+def test_while_a_primary_hands_over_nobody_else_is_told_to_lead_unless_the_next_one_fails() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    bench.feed(ms.RequestReceived(99, ms.TransferPrimary("orders", "c")))
+    number = [each.number for each in bench.said if isinstance(each, ms.GiveOrder)][-1]
+    told = len(orders(bench, OrderKind.PROMOTE))
+
+    bench.now_s = 5.0
+    bench.feed(ms.OrderAnswered("b", number, True, "c takes over"))
+    handed = ms.ReplicaReport("orders", "connecting", "", 1, 5)
+    bench.feed(ms.ReportReceived(report("b", handed, number=3)))
+    assert len(orders(bench, OrderKind.PROMOTE)) == told
+
+    bench.feed(ms.BrokerDisconnected("c"))
+    for _ in range(6):
+        bench.now_s += 0.1
+        bench.feed(ms.ReportReceived(report("b", handed, number=4)))
+        bench.feed(ms.TimePassed())
+    assert orders(bench, OrderKind.PROMOTE)[told:] == [("b", "orders", "")]
+
+
 def test_who_has_no_replica_records_nothing() -> None:
     bench = Bench("a", "b", "c")
     bench.ask(ms.CreateSet("orders", ("a", "b")))
@@ -304,6 +325,21 @@ def test_an_order_goes_out_once_all_replicas_of_a_new_set_are_there() -> None:
     orders = [each for each in bench.feed(ms.ReportReceived(report("c", hosted))) if isinstance(each, ms.GiveOrder)]
 
     assert [(order.broker, order.kind) for order in orders] == [("b", ms.OrderKind.PROMOTE)]
+
+
+@pytest.mark.parametrize(("phase", "expected"), [("recovering", [("b", "orders", "c")]), ("active", [])])
+def test_a_primary_that_has_just_begun_does_not_wait_for_a_replica_that_was_taken_away(
+    phase: str, expected: list[tuple[str, str, str]]
+) -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    entry = bench.map.sets["orders"]
+    bench.map.apply(99, ev.SetPlaced("orders", ("a", "b"), (), "", entry.min_replicas, entry.min_in_sync))
+
+    leading = ms.ReplicaReport("orders", "primary", phase, 1, 5)
+    bench.feed(ms.ReportReceived(report("b", leading, number=3)))
+
+    assert orders(bench, OrderKind.DROP) == expected
 
 
 def test_a_replica_that_goes_further_than_those_in_the_record_is_asked_once_they_have_refused() -> None:

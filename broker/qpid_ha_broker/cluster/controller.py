@@ -249,5 +249,7 @@ class Controller:
         self._ctx.dirty.add(order.set)
         if order.kind is OrderKind.SWITCH_OVER:
             self._moves.answered(order, done, text)
+            if done and order.set in self._ctx.draft.sets:
+                self._leadership.handed_over(order)
         else:
             self._leadership.answered(order, done, text)

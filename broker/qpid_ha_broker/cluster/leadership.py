@@ -5,10 +5,11 @@ What is done about one set (`Leadership.review`), the first that applies:
 | what is | what is done | why |
 | --- | --- | --- |
 | a broker out of the list is in the record, and nobody leads | it is put back | it may hold what nobody else does |
-| the recorded primary leads, by its own report | lost brokers are dropped | nobody waits for them |
+| the recorded primary leads, by its own report | who is lost, or has no replica, is dropped | nobody waits for it |
 | the recorded primary says that it cannot lead any more | as below, without waiting for it | nothing comes of that |
 | a new controller has not heard of the recorded primary yet | wait | it may lead |
 | somebody was named a moment ago, and is alive | wait | he begins |
+| its primary hands over, or said so a moment ago | wait | the other one begins |
 | somebody was told to lead, and has not answered | wait | he asks the others first |
 | all in sync were asked and have refused, and another goes further | that one is told to | see `_further` |
 | all who could were asked, and have refused | wait a second | what they wait for may come |
@@ -27,7 +28,7 @@ from qpid_ha_broker.cluster.liveness import BrokerLife
 from qpid_ha_broker.cluster.map import SetEntry
 from qpid_ha_broker.cluster.messages import GiveOrder, OrderKind
 from qpid_ha_broker.cluster.records import SetRecords
-from qpid_ha_broker.cluster.reports import MAY_LEAD
+from qpid_ha_broker.cluster.reports import MAY_LEAD, RECOVERING
 
 RETRY_S = 1.0
 RETRY_MOST_S = 10.0
@@ -45,6 +46,8 @@ class Leadership:
         """Of a set without primary, who would not lead, and why."""
         self._retry_s: dict[str, float] = {}
         self._pause_s: dict[str, float] = {}
+        self._handed: dict[tuple[str, int], tuple[str, float]] = {}
+        """Of (set, generation): to whom its primary has handed over, and when."""
         self._dropped: set[tuple[str, int, str]] = set()
         """(set, generation, backup): its primary has confirmed that it does not wait for it."""
         self._noted: dict[tuple[str, str], str] = {}
@@ -56,6 +59,7 @@ class Leadership:
         for table in (self.problems, self._refused, self._retry_s, self._pause_s):
             table.clear()
         self._dropped.clear()
+        self._handed.clear()
 
     def forget_set(self, name: str) -> None:
         """It was deleted."""
@@ -136,12 +140,24 @@ class Leadership:
 
     def _why_wait_for_orders(self, entry: SetEntry) -> str:
         ctx = self._ctx
+        to = self._hands_over_to(entry)
+        if to and ctx.liveness.is_alive(to):
+            return f"{entry.record.primary} hands over to {to}"
         pending = ctx.orders.pending(entry.name, OrderKind.PROMOTE, ctx.now_s)
         if pending is not None and ctx.liveness.is_alive(pending.broker):
             return f"{pending.broker} is told to lead"
         if ctx.now_s < self._retry_s.get(entry.name, 0.0):
             return self.problems.get(entry.name, "")
         return ""
+
+    def _hands_over_to(self, entry: SetEntry) -> str:
+        """Empty: nobody that is known."""
+        now_s = self._ctx.now_s
+        pending = self._ctx.orders.pending(entry.name, OrderKind.SWITCH_OVER, now_s)
+        if pending is not None:
+            return pending.to
+        to, handed_s = self._handed.get((entry.name, entry.record.generation), ("", 0.0))
+        return to if now_s - handed_s < ORDER_LIMIT_S else ""
 
     def _why_not_first(self, entry: SetEntry) -> str:
         """All must be there and empty, or it is not known whether one has data."""
@@ -206,18 +222,29 @@ class Leadership:
             self._ctx.place(entry._replace(replicas=replicas, leaving=(*entry.leaving, *lacking)))
 
     def _drop_lost(self, entry: SetEntry) -> None:
-        """A primary that has just begun waits for all that were in sync; who is lost holds up every confirmation."""
+        """A primary that has just begun waits for all that were in sync; who is lost holds up every confirmation.
+
+        So does who has no replica any more: it was taken away, and its primary failed before that was in the record.
+        """
         ctx, record = self._ctx, entry.record
+        leading = ctx.reports.leads(record.primary, entry.name, record.generation)
         for name in record.members:
             key = (entry.name, record.generation, name)
-            is_failed = bool(ctx.reports.failed(entry.name, (name,)))
-            is_lost = name != record.primary and (is_failed or ctx.liveness.life(name) is BrokerLife.LOST)
-            if not is_lost or key in self._dropped:
+            is_failed = bool(ctx.reports.failed(entry.name, (name,))) or ctx.liveness.life(name) is BrokerLife.LOST
+            is_away = name not in entry.replicas and leading is not None and leading.phase == RECOVERING
+            if name == record.primary or not (is_failed or is_away) or key in self._dropped:
                 continue
             if ctx.orders.pending(entry.name, OrderKind.DROP, ctx.now_s, name) is None:
-                ctx.order(record.primary, entry.name, OrderKind.DROP, name, f"{name} has failed")
+                cause = f"{name} has failed" if is_failed else f"{name} has no replica any more"
+                ctx.order(record.primary, entry.name, OrderKind.DROP, name, cause)
 
     # --- what comes of orders
+
+    def handed_over(self, order: GiveOrder) -> None:
+        """The primary of its set has said that `order.to` takes over."""
+        now_s = self._ctx.now_s
+        self._handed = {key: each for key, each in self._handed.items() if now_s - each[1] < ORDER_LIMIT_S}
+        self._handed[order.set, self._ctx.draft.sets[order.set].record.generation] = order.to, now_s
 
     def answered(self, order: GiveOrder, done: bool, text: str) -> None:
         """What the member said."""

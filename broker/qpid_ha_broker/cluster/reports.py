@@ -11,6 +11,8 @@ DEFAULT = "default"
 """The set that always exists: its primary is the controller, and the map does not have it."""
 LEADING = "primary"
 """These are of `ha.states.State`."""
+RECOVERING = "recovering"
+"""Of `ha.states.Phase`: a primary that waits for all who were in sync before it."""
 MAY_LEAD = ("connecting", "ready")
 """The others are loading, catch up, or stop; one that leads an older generation has to find out first."""
 
