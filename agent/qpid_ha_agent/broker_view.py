@@ -19,6 +19,8 @@ class BrokerView:
     def __init__(self, started_at_s: float = 0.0) -> None:
         self.state: State | None = None
         self.has_data = False
+        self.has_observed = False
+        """It observes, or has done so until it lost its primary: it was not in sync."""
         self._generation: int | None = 0
         """The newest in its log; None: it has changed since the last answer."""
         self.is_shut_down = False
@@ -67,6 +69,7 @@ class BrokerView:
         if asked_at_s < self._known_since_s:
             return
         self.state = State(status["state"])
+        self.has_observed = self.state is State.OBSERVER or (self.has_observed and self.state is State.CONNECTING)
         lsn, primary = status.get("lsn"), status.get("primary")
         self.has_data = isinstance(lsn, int) and lsn > 0
         generation = status.get("generation")

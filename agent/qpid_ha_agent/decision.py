@@ -63,6 +63,8 @@ class Known:
     """What it answered last; None: nothing yet."""
     has_data: bool = False
     """Its log is not empty."""
+    has_observed: bool = False
+    """As far as it knows it is not in sync, because it observed when it lost its primary."""
     adopted: bool = False
     """It ran already when this agent came, so it may be primary before it ever answered us."""
     silent_s: float = 0.0
@@ -110,7 +112,8 @@ class Known:
     @property
     def is_candidate(self) -> bool:
         """Whether a promotion has a good chance; the verdict on it is the broker's."""
-        return self.state is State.READY or (self.state is State.CONNECTING and self.has_data)
+        has_lost_primary = self.state is State.CONNECTING and self.has_data and not self.has_observed
+        return self.state is State.READY or has_lost_primary
 
     @property
     def is_empty(self) -> bool:

@@ -198,6 +198,7 @@ class Runner:
             shut_down=view.is_shut_down,
             state=view.state,
             has_data=view.has_data,
+            has_observed=view.has_observed,
             adopted=self._process is not None and self._process.is_adopted,
             silent_s=view.silent_s(now_s),
             is_working=view.is_working(now_s),

@@ -226,6 +226,9 @@ class ReplicaSettings:
     """Where this broker is: what fails together, such as a rack."""
     min_replicas: int = setting("ha.min-replicas", count(1, MOST_REPLICAS), 3, changeable=True)
     """Of a set that neither says it itself nor matches a policy; never more than there are brokers."""
+    of_default: int = setting("ha.default-replicas", count(1, MOST_REPLICAS), 3, changeable=True)
+    """Of `default`, that are waited for once there is another set: the other brokers observe. Never fewer than
+    `ha.min-in-sync`."""
     policies: tuple[tuple[str, int], ...] = setting("replica-policies", POLICIES, (), changeable=True)
     """By patterns of the names of sets; the first that matches counts."""
     placement: str = setting("ha.placement", NAME, "spread", changeable=True)

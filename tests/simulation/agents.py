@@ -151,6 +151,7 @@ class Agent:
             dead_for_s=now_s - self._died_at_s,
             state=view.state,
             has_data=view.has_data,
+            has_observed=view.has_observed,
             silent_s=view.silent_s(now_s),
             lock=lock,
             held_for_s=tenure.held_for_s(now_s),

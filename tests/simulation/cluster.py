@@ -6,9 +6,11 @@ import random
 import traceback
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from math import inf
 
 from model_support import replicated_picture
+from qpid_ha_broker.events.types import BrokerRegistered, SetPlaced
 from qpid_ha_broker.ha.effects import StateChanged
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
@@ -38,6 +40,7 @@ OPERATOR_S = 20.0
 QUEUES = ("a", "b")
 PASSING_QUEUES = ("v", "w")
 DRIFT = 0.01
+SECOND_SET_AGAIN_S = 0.7
 FENCED_DOWN_S = 0.5
 RESTARTED_AFTER_S = 0.2, 1.0, 4.0
 
@@ -131,6 +134,7 @@ class Cluster:
                 chunks_ahead=plan.chunks_ahead,
                 has_coordinator=plan.has_coordinator,
                 has_store=plan.has_store,
+                most_in_sync=plan.most_in_sync,
             )
 
         node = Node(world, index, clock, settings, self._machine(index) if plan.has_store else None)
@@ -280,6 +284,8 @@ class Cluster:
         for node in self.nodes:
             node.start()
         self.faults.plan(self.plan.faults)
+        if self.plan.most_in_sync:
+            self.schedule.after(self.plan.second_set_s, self._have_second_set)
         end_s = self.plan.faults_end_s
         self.schedule.run_until(end_s)
         self.manager.is_careful = True
@@ -294,6 +300,22 @@ class Cluster:
         if why_not:
             raise Violation(f"no rest after {rest_within_s:.0f} s without faults: {why_not}")
         self.ledger.check_end(self._primaries()[0], [node for node in self.nodes if not node.is_primary])
+
+    def _have_second_set(self) -> None:
+        """What the controller would write into the map; again, as long as it may have been lost with a primary."""
+        for node in self._primaries():
+            node.do(partial(self._write_map, node))
+        self.schedule.after(SECOND_SET_AGAIN_S, self._have_second_set)
+
+    def _write_map(self, node: Node) -> None:
+        resource_set = node.resources.default
+        if not node.is_serving or resource_set.state.map.sets:
+            return
+        zones = cycle(self.plan.zones)
+        for other in self.nodes:
+            resource_set.write(BrokerRegistered(other.name, "", "", "", next(zones), ""))
+        resource_set.write(SetPlaced("second", (node.name,), (), "", 0, 0))
+        node.written()
 
     def _stop_clients(self) -> None:
         """Once they have a broker: a publish that is confirmed after the faults is part of the promise."""
@@ -312,10 +334,10 @@ class Cluster:
         primaries = self._primaries()
         if len(primaries) != 1:
             return f"{len(primaries)} primaries, {states}; refused: {self.manager.refusals}"
-        if any(
-            not node.is_up or node.member.status.state is not State.READY for node in self.nodes if not node.is_primary
-        ):
-            return f"not all are ready: {states}"
+        idle = [node.member.status.state if node.is_up else None for node in self.nodes if not node.is_primary]
+        observers = max(0, self.plan.nodes - self.plan.most_in_sync) if self.plan.most_in_sync else 0
+        if idle.count(State.READY) != len(idle) - observers or idle.count(State.OBSERVER) != observers:
+            return f"not all are ready, or observe: {states}"
         if any(publisher.unconfirmed or not publisher.is_stopping for publisher in self.publishers):
             return f"publishes are not confirmed: {[publisher.unconfirmed for publisher in self.publishers]}"
         pictures = [_replica(node) for node in self.nodes]

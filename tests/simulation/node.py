@@ -374,6 +374,11 @@ class Node(MemberHarness):
             self.want_turn()
 
     @property
+    def is_serving(self) -> bool:
+        """Whether clients would be served."""
+        return self._serves
+
+    @property
     def _serves(self) -> bool:
         return self.member.status.state is State.PRIMARY and not self._is_ending and not self.member.status.is_closing
 

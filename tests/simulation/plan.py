@@ -19,6 +19,8 @@ FRAME_CODEC_EVERY: Final = 5
 _PRODUCERS: Final = (20, 20, 10_000)
 """That are kept: with few, those of the administrator are forgotten in the course of a run."""
 
+OBSERVERS_FROM: Final = 0.28
+
 CHECK_ALL_EVERY: Final = 25
 """In every so-manieth seed invariants are checked after each input."""
 
@@ -139,6 +141,11 @@ class Plan:
     """`ha.priority` of each node, with failback to the preferred one; none: who is primary stays it."""
     producers: tuple[int, ...] = ()
     """How many producers each node keeps in mind; none: publishers do not number their messages."""
+    most_in_sync: int = 0
+    """Once there is a second set, which begins at `second_set_s`, so many are in sync, the others observe; 0: all."""
+    zones: tuple[str, ...] = ()
+    """Of each node, with a second set."""
+    second_set_s: float = 0.0
 
     def describe(self) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if name != "faults")
@@ -156,6 +163,7 @@ def draw_plan(seed: int) -> Plan:
     In a third of all, disks or the coordinator's record are damaged.
     """
     plan = _draw_sessions(seed, _draw_agents(seed, _draw_damage(seed, _draw_with_store(seed))))
+    plan = _draw_observers(seed, plan)
     draw = random.Random(f"{seed}/producers")
     if draw.random() < 0.5:
         return plan
@@ -203,6 +211,20 @@ def _draw_without_store(seed: int) -> Plan:
         check_every=1 if seed % CHECK_ALL_EVERY == 0 else 20,
         is_fenced=not has_coordinator and min_in_sync == 1,
         faults=tuple(sorted(_draw_faults(draw, nodes, has_coordinator), key=lambda fault: fault.at_s)),
+    )
+
+
+def _draw_observers(seed: int, plan: Plan) -> Plan:
+    """In a sixth of all that have somebody to spare; in the middle, as above."""
+    draw = random.Random(f"{seed}/observers")
+    least = max(2, plan.min_in_sync)
+    if plan.nodes <= least or not OBSERVERS_FROM < draw.random() < OBSERVERS_FROM + 0.17:
+        return plan
+    return replace(
+        plan,
+        most_in_sync=draw.randrange(least, plan.nodes),
+        zones=tuple(draw.choice(("", "x", "x", "y", "z")) for _ in range(plan.nodes)),
+        second_set_s=draw.choice((0.5, 3.0, 8.0)),
     )
 
 

@@ -58,6 +58,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
         fr.Chunk, U64, U64, U64, U64, st.booleans(), IDS, st.lists(st.tuples(U64, U64), max_size=9).map(tuple), DATA
     ),
     st.builds(fr.CaughtUp, U64, U64),
+    st.builds(fr.Observe, U64, TEXT),
     st.builds(fr.TakeOver, U64),
     st.builds(fr.Shutdown, U64, U64, TEXT),
     st.builds(fr.Question, U64, st.sampled_from(fr.Topic), TEXT, TEXT, TEXT, U64, U64, TEXT, TEXT),

@@ -77,6 +77,8 @@ def status(context: click.Context, expect: str | None, is_primary: bool, wait_s:
         context.exit(0 if facts.get("state") == wanted else NO)
     if invocation.format == "table":
         click.echo(_state_text(facts))
+        if facts.get("observes"):
+            click.echo(cell(f"{facts.get('name')}: it observes, because {facts['observes']}"), err=True)
         _print_problems([facts])
         _print_set_problems(facts)
     else:

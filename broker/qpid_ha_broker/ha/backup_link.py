@@ -38,6 +38,8 @@ class BackupLink:
         self.vote_history_intact = hello.remembers and bool(hello.history)
         """It remembers what it confirmed for whom, if ever it did."""
         self.awaits_peer_check = False
+        self.observes = ""
+        """Why it is not in the in-sync set although it is level, as it was told; empty: it was not."""
         self.sent_lsn = 0
         """The stream was sent up to there."""
         self.level_lsn = 0

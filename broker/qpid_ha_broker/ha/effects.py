@@ -64,6 +64,8 @@ class MemberStatus(NamedTuple):
     from being it, with what to do; empty: nothing that is known."""
     is_closing: bool
     """Clients are not served any more, because the whole cluster ends."""
+    observes: str = ""
+    """Why this broker, which is level, is not in the in-sync set; empty: it is, or lacks something."""
 
 
 # --- inputs

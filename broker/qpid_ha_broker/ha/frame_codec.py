@@ -40,6 +40,7 @@ class FrameKind(IntEnum):
     OBJECTS = 0x32
     CHUNK = 0x33
     CAUGHT_UP = 0x34
+    OBSERVE = 0x35
     TAKE_OVER = 0x40
     SHUTDOWN = 0x41
     QUESTION = 0x50
@@ -279,6 +280,7 @@ _JSON: Final[dict[type[Frame], FrameKind]] = {
     fr.Welcome: FrameKind.WELCOME,
     fr.Refused: FrameKind.REFUSED,
     fr.CaughtUp: FrameKind.CAUGHT_UP,
+    fr.Observe: FrameKind.OBSERVE,
     fr.TakeOver: FrameKind.TAKE_OVER,
     fr.Shutdown: FrameKind.SHUTDOWN,
     fr.Question: FrameKind.QUESTION,

@@ -224,6 +224,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
     },
     fr.Refused: {"code": _one_of(fr.RefusalCode), "text": _text, "primary_address": _text},
     fr.CaughtUp: {"generation": _u64, "lsn": _u64},
+    fr.Observe: {"generation": _u64, "why": _text},
     fr.TakeOver: {"generation": _u64},
     fr.Shutdown: {"generation": _u64, "lsn": _u64, "uuid": check_name},
     fr.Question: {

@@ -190,6 +190,13 @@ class CaughtUp(NamedTuple):
     lsn: int
 
 
+class Observe(NamedTuple):
+    """The primary does not wait for this backup, which is level, and `why`: it is, or will be, in no in-sync set."""
+
+    generation: int
+    why: str
+
+
 class TakeOver(NamedTuple):
     """The primary's operator wants this backup to be promoted."""
 
@@ -333,6 +340,7 @@ Frame = (
     | Objects
     | Chunk
     | CaughtUp
+    | Observe
     | TakeOver
     | Shutdown
     | Question

@@ -84,6 +84,7 @@ class Member:
             login_problem=view.login_problem,
             problem=view.problem,
             is_closing=view.is_closing,
+            observes=view.observes,
         )
 
     @property
@@ -146,14 +147,16 @@ class Member:
         in_sync = backup.name in primary.in_sync
         owes_since_s = backup.owes_since_s()
         is_level = backup.progress is BackupProgress.FOLLOWING and in_sync
+        behind = State.OBSERVER if backup.observes else State.CATCHUP
         return {
             "name": backup.name,
-            "state": str(State.READY if is_level else State.CATCHUP),
+            "state": str(State.READY if is_level else behind),
             "in_sync": in_sync,
             "lsn": backup.acknowledged,
             "lag_messages": self._parts.replica.tail.last_lsn - max(backup.acknowledged, backup.compared_lsn),
             "lag_bytes": backup.unacknowledged_bytes,
             "lag_s": 0.0 if owes_since_s is None else round(self._ctx.clock_s - owes_since_s, 3),
+            **({"why": backup.observes} if backup.observes else {}),
         }
 
     def history(self) -> list[dict[str, object]]:

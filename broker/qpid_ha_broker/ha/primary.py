@@ -18,6 +18,7 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.follower import Followers
 from qpid_ha_broker.ha.history import problem
 from qpid_ha_broker.ha.in_sync import InSyncChange, InSyncSet
+from qpid_ha_broker.ha.observers import Admit, LimitedInSync
 from qpid_ha_broker.ha.replica import Replica, StreamError
 from qpid_ha_broker.ha.states import Phase
 from qpid_ha_broker.model.errors import NotEnoughReplicas
@@ -41,6 +42,7 @@ class Primary:
         self.generation = generation
         self.in_sync = InSyncSet(settings.name, change, committed_lsn, settings.min_in_sync)
         self.links: dict[int, BackupLink] = {}
+        self._limited = LimitedInSync(ctx, generation, self.in_sync, self.links)
         self._feed = BackupFeed(ctx, replica, generation, self.in_sync)
         self.followers = Followers(ctx, replica.tail, generation)
         """Who keeps a copy of one queue outside of the cluster."""
@@ -78,7 +80,7 @@ class Primary:
 
     def hello(self, link: int, hello: fr.Hello) -> None:
         """A broker wants to follow."""
-        refused = self._why_refused(hello, self._replica.history.cluster)
+        refused = _why_refused(self._ctx, self.links.values(), hello, self._replica.history.cluster)
         if refused is not None:
             self._ctx.send(link, refused)
             self._ctx.close(link, refused.text)
@@ -91,33 +93,6 @@ class Primary:
         by_tail = self._feed.welcome(backup, hello)
         if hello.name in self.in_sync and not (by_tail and backup.vote_history_intact):
             self._leave(hello.name, "it has to catch up from scratch")
-
-    def _why_refused(self, hello: fr.Hello, cluster: str) -> fr.Refused | None:
-        def refused(code: fr.RefusalCode, text: str) -> fr.Refused:
-            return fr.Refused(code, text, "")
-
-        if hello.version != fr.PROTOCOL_VERSION:
-            text = f"it speaks version {hello.version} of the protocol, the primary {fr.PROTOCOL_VERSION}: upgrade it"
-            return refused(fr.RefusalCode.VERSION, text)
-        if hello.set != self._ctx.resource_set.name:
-            return refused(fr.RefusalCode.NO_SET, f"there is no resource set {hello.set} here")
-        if hello.cluster and hello.cluster != cluster:
-            text = f"it belongs to the cluster {hello.cluster}, the primary to {cluster}: erase it, or correct its URL"
-            return refused(fr.RefusalCode.OTHER_CLUSTER, text)
-        wrong = problem(hello.history, hello.last_lsn)
-        if wrong or hello.applied_lsn > hello.last_lsn:
-            return refused(
-                fr.RefusalCode.BAD_HISTORY, f"no log has such a history: {wrong or 'applied beyond its end'}"
-            )
-        alive_since_s = self._ctx.clock_s - self._ctx.settings.link_timeout_s
-        is_twin = any(
-            backup.name == hello.name and backup.instance != hello.instance and backup.heard_s > alive_since_s
-            for backup in self.links.values()
-        )
-        if is_twin or hello.name == self._ctx.settings.name:
-            text = f"another broker is called {hello.name}: give each its own `name`"
-            return refused(fr.RefusalCode.SAME_NAME, text)
-        return None
 
     # --- the stream
 
@@ -185,6 +160,9 @@ class Primary:
                 self._expected.discard(backup.name)
                 self._ctx.note("info", f"Backup is ready: {backup.name}")
                 self._check_phase()
+        elif backup.is_level and self._limited.is_wanted:
+            if not backup.observes:
+                self._review_in_sync()
         elif backup.is_level:
             self._let_in(backup)
         self.advance()
@@ -201,6 +179,20 @@ class Primary:
                 self._feed.tell_committed(self.links.values())
 
     # --- the in-sync set
+
+    def _review_in_sync(self) -> None:
+        """Where not all are to be in sync: let one in, or wait for one no more."""
+        is_settled = not (self._expected or self.unrecorded or self.needs_peer_check or self.in_sync.awaits_record)
+        change = self._limited.next_change(self._tail.last_lsn, self._expected, is_settled=is_settled)
+        if change is not None:
+            (backup,) = [each for each in self.links.values() if each.name == change.name]
+            if isinstance(change, Admit):
+                self._ctx.note("info", f"backup {backup.name} joins the in-sync set: {change.why}")
+                self._let_in(backup)
+            else:
+                self._limited.observes(backup, change.why)
+                self._write(self.in_sync.leave(backup.name))
+        self._limited.tell()
 
     def _let_in(self, backup: BackupLink) -> None:
         """Let a level backup join, at once unless it may have forgotten that it follows somebody newer."""
@@ -228,6 +220,7 @@ class Primary:
 
     def _join(self, backup: BackupLink) -> None:
         self._known.add(backup.name)
+        backup.observes = ""
         self._expected.discard(backup.name)
         self._ctx.note("info", f"Backup is ready: {backup.name}")
         self._write(self.in_sync.join(backup.name, backup.acknowledged, remembers=backup.vote_history_intact))
@@ -289,6 +282,8 @@ class Primary:
         self._check_phase()
         if any(backup.is_fetching for backup in self.links.values()):
             self._ctx.want_turn()
+        if self._limited.is_wanted:
+            self._review_in_sync()
         committed = self.in_sync.committed_lsn
         self.followers.tick(committed)
         for backup in list(self.links.values()):
@@ -345,3 +340,29 @@ class Primary:
             raise AssertionError(
                 f"committed {self._log.committed_lsn}, but not by the set: {self.in_sync.committed_lsn}"
             )
+
+
+def _why_refused(ctx: MemberContext, links: Iterable[BackupLink], hello: fr.Hello, cluster: str) -> fr.Refused | None:
+    def refused(code: fr.RefusalCode, text: str) -> fr.Refused:
+        return fr.Refused(code, text, "")
+
+    if hello.version != fr.PROTOCOL_VERSION:
+        text = f"it speaks version {hello.version} of the protocol, the primary {fr.PROTOCOL_VERSION}: upgrade it"
+        return refused(fr.RefusalCode.VERSION, text)
+    if hello.set != ctx.resource_set.name:
+        return refused(fr.RefusalCode.NO_SET, f"there is no resource set {hello.set} here")
+    if hello.cluster and hello.cluster != cluster:
+        text = f"it belongs to the cluster {hello.cluster}, the primary to {cluster}: erase it, or correct its URL"
+        return refused(fr.RefusalCode.OTHER_CLUSTER, text)
+    wrong = problem(hello.history, hello.last_lsn)
+    if wrong or hello.applied_lsn > hello.last_lsn:
+        return refused(fr.RefusalCode.BAD_HISTORY, f"no log has such a history: {wrong or 'applied beyond its end'}")
+    alive_since_s = ctx.clock_s - ctx.settings.link_timeout_s
+    is_twin = any(
+        backup.name == hello.name and backup.instance != hello.instance and backup.heard_s > alive_since_s
+        for backup in links
+    )
+    if is_twin or hello.name == ctx.settings.name:
+        text = f"another broker is called {hello.name}: give each its own `name`"
+        return refused(fr.RefusalCode.SAME_NAME, text)
+    return None

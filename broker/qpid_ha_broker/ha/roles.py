@@ -137,6 +137,7 @@ class RoleView(NamedTuple):
     login_problem: str = ""
     problem: str = ""
     is_closing: bool = False
+    observes: str = ""
 
 
 class Role(ABC):
@@ -519,11 +520,14 @@ class Following(Standby):
         self._verification = 0
         """Number of the request for the record, since this broker is level; 0: none was made."""
         self._verification_s = 0.0
+        self._observes = ""
+        """Why the primary does not wait for this broker, as it said last; empty: it did not."""
         self._stream: dict[type, Callable[[Any], None]] = {
             fr.Batch: self._replica.append,
             fr.Objects: lambda frame: self._replica.catch_up_objects(frame, welcome),
             fr.Chunk: self._take_chunk,
             fr.CaughtUp: self._caught_up,
+            fr.Observe: self._observe,
             fr.Heartbeat: lambda frame: self._replica.commit(frame.committed_lsn),
         }
 
@@ -534,16 +538,24 @@ class Following(Standby):
         return (
             super()
             .view()
-            ._replace(primary=self._welcome.name, primary_address=clients_url, primary_broker_address=address)
+            ._replace(
+                primary=self._welcome.name,
+                primary_address=clients_url,
+                primary_broker_address=address,
+                observes=self._observes if self._parts.machine.state is State.OBSERVER else "",
+            )
         )
 
     @property
     def is_level(self) -> bool:
         """Whether it holds everything that the primary has confirmed, and the primary waits for it."""
-        resource_set, target_lsn = self._ctx.resource_set, self._target_lsn
-        if not target_lsn or not self._replica.complete or resource_set.log.last_lsn < target_lsn:
-            return False
-        return self._ctx.settings.name in resource_set.state.in_sync.members
+        return self._has_all and self._ctx.settings.name in self._ctx.resource_set.state.in_sync.members
+
+    @property
+    def _has_all(self) -> bool:
+        """Whether it lacks nothing of what it was to be sent."""
+        target_lsn = self._target_lsn
+        return target_lsn > 0 and self._replica.complete and self._ctx.resource_set.log.last_lsn >= target_lsn
 
     # --- the stream
 
@@ -564,15 +576,28 @@ class Following(Standby):
             ctx.note("error", f"the primary's stream does not fit: {error}; connecting anew")
             self.give_up(str(error))
             return
-        if parts.machine.state is State.CATCHUP:
-            if self.is_level:
-                self._replica.mark_level()
-                parts.become(self, Cause.CAUGHT_UP, "in sync")
-                self._verify_primary()
-        elif not self.is_level:
+        if self._is_in_step():
+            self.acknowledge()
+        else:
             self.give_up("the primary has dropped this broker from the in-sync set")
-            return
-        self.acknowledge()
+
+    def _is_in_step(self) -> bool:
+        """Become what this broker is by now to its primary; False: one that is out of the in-sync set, unexpectedly."""
+        parts = self._parts
+        is_ready = parts.machine.state is State.READY
+        if self.is_level is is_ready:
+            if not is_ready and self._observes and self._has_all and parts.machine.state is State.CATCHUP:
+                parts.become(self, Cause.NOT_WAITED_FOR, self._observes)
+            return True
+        if is_ready:
+            if self._observes:
+                parts.become(self, Cause.NOT_WAITED_FOR, self._observes)
+            return bool(self._observes)
+        self._observes = ""
+        self._replica.mark_level()
+        parts.become(self, Cause.CAUGHT_UP, "in sync")
+        self._verify_primary()
+        return True
 
     def _verify_primary(self) -> None:
         """Have the record read, while this process does not know that what it holds counts (`StoreOrigin`).
@@ -601,11 +626,22 @@ class Following(Standby):
         self._replica.caught_up()
         self._target_lsn = max(frame.lsn, 1)
 
+    def _observe(self, frame: fr.Observe) -> None:
+        self._observes = frame.why
+        self._ctx.is_status_stale = True
+
     def acknowledge(self) -> None:
-        """Tell the primary how far we are, if it does not know."""
+        """Tell the primary how far we are, if it does not know. Of one that observes, its heartbeats tell."""
         position = self._replica.acknowledged_lsn, self._chunks
-        if position != self._acknowledged:
+        if position != self._acknowledged and not self._is_not_waited_for:
             self._send_position(position)
+
+    @property
+    def _is_not_waited_for(self) -> bool:
+        """Whether it observes, and nothing that it holds says that this is about to end."""
+        if self._parts.machine.state is not State.OBSERVER or not self._ctx.settings.has_heartbeats:
+            return False
+        return self._ctx.settings.name not in self._replica.history.newest_in_sync().members
 
     def _send_position(self, position: tuple[int, int]) -> None:
         self._acknowledged = position
@@ -1170,6 +1206,7 @@ TABLE: Final[dict[type, RoleRow]] = {
     fr.Objects: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
     fr.Chunk: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
     fr.CaughtUp: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
+    fr.Observe: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
     fr.TakeOver: RoleRow("ignore", "take_over", "as_standby_frame", "ignore"),
     fr.Shutdown: RoleRow("ignore", "shut_down", "as_standby_frame", "ignore"),
     fr.Ack: RoleRow("ignore", "ignore", "ignore", "acknowledged"),

@@ -41,6 +41,9 @@ class MemberSettings:
     has_coordinator: bool = False
     has_store: bool = False
     """What is durable counts as held once it is on disk."""
+    most_in_sync: int = 0
+    """Once the cluster map has a set beside the one of this member, so many brokers at most are in sync: the others
+    observe. 0: all are."""
     auto_recover: bool = True
     """After a crash of everybody, lead again as soon as all who may hold more are here to compare."""
 
@@ -68,5 +71,7 @@ class MemberSettings:
     def __post_init__(self) -> None:
         if self.link_timeout_s < 2 * self.heartbeat_interval_s:
             raise ValueError("link_timeout_s: at least two heartbeat intervals, or every late one loses the link")
+        if 0 < self.most_in_sync < self.min_in_sync:
+            raise ValueError("most_in_sync: at least min_in_sync, or nothing would ever be confirmed")
         if self.min_in_sync < 1:
             raise ValueError("min_in_sync: at least 1, the primary itself")

@@ -17,6 +17,7 @@ class State(StrEnum):
     STANDALONE = "standalone"
     CONNECTING = "connecting"
     CATCHUP = "catchup"
+    OBSERVER = "observer"
     READY = "ready"
     PRIMARY = "primary"
     STOPPING = "stopping"
@@ -36,6 +37,7 @@ class Cause(StrEnum):
     LOADED_ALONE = "store loaded, and ha.cluster is off"
     WELCOMED = "welcomed by the primary"
     CAUGHT_UP = "caught up"
+    NOT_WAITED_FOR = "not waited for"
     LINK_LOST = "link lost"
     PROMOTED = "promoted"
     DEMOTED = "demoted"
@@ -47,20 +49,26 @@ TRANSITIONS: Final[dict[tuple[State, Cause], State]] = {
     (State.LOADING, Cause.LOADED_ALONE): State.STANDALONE,
     (State.CONNECTING, Cause.WELCOMED): State.CATCHUP,
     (State.CATCHUP, Cause.CAUGHT_UP): State.READY,
+    (State.CATCHUP, Cause.NOT_WAITED_FOR): State.OBSERVER,
+    (State.READY, Cause.NOT_WAITED_FOR): State.OBSERVER,
+    (State.OBSERVER, Cause.CAUGHT_UP): State.READY,
+    (State.OBSERVER, Cause.LINK_LOST): State.CONNECTING,
     (State.CATCHUP, Cause.LINK_LOST): State.CONNECTING,
     (State.READY, Cause.LINK_LOST): State.CONNECTING,
     (State.READY, Cause.PROMOTED): State.PRIMARY,
     (State.CONNECTING, Cause.PROMOTED): State.PRIMARY,
     (State.CATCHUP, Cause.PROMOTED): State.PRIMARY,
+    (State.OBSERVER, Cause.PROMOTED): State.PRIMARY,
     (State.PRIMARY, Cause.DEMOTED): State.CONNECTING,
     (State.LOADING, Cause.STOPPED): State.STOPPING,
     (State.STANDALONE, Cause.STOPPED): State.STOPPING,
     (State.CONNECTING, Cause.STOPPED): State.STOPPING,
     (State.CATCHUP, Cause.STOPPED): State.STOPPING,
+    (State.OBSERVER, Cause.STOPPED): State.STOPPING,
     (State.READY, Cause.STOPPED): State.STOPPING,
     (State.PRIMARY, Cause.STOPPED): State.STOPPING,
 }
-"""Out of catch-up a broker is promoted only by force."""
+"""Out of catch-up, or as an observer, a broker is promoted only by force."""
 
 
 LEADING: Final = (State.PRIMARY, State.STANDALONE)

@@ -37,6 +37,7 @@ def summary(member: Member, *, shut_down: bool, paused: Pause | None) -> dict[st
         "problem": member.status.problem or None,
         "paused": None if paused is None else paused.as_mapping(),
         "shut_down": shut_down,
+        **({"observes": member.status.observes} if member.status.observes else {}),
     }
 
 

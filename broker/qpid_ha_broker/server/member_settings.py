@@ -28,6 +28,7 @@ def member_settings(settings: BrokerSettings, instance: str, own_address: str = 
         clients_url=show_addresses(ha.public_url),
         backup_timeout_s=ha.backup_timeout_s,
         min_in_sync=ha.min_in_sync,
+        most_in_sync=max(settings.replicas.of_default, ha.min_in_sync),
         heartbeat_interval_s=ha.link_heartbeat_interval_s,
         link_timeout_s=HEARTBEATS * ha.link_heartbeat_interval_s,
         tail_bytes=ha.tail_bytes,

@@ -1,0 +1,188 @@
+"""Who is in sync where not all are to be: the others observe, which means that nobody waits for them.
+
+The promise that this must not touch: what is confirmed is held by every member of the recorded in-sync set. So an
+observer is nothing new to it: a backup that is level and was not let in, or that left like a lost one. It follows the
+log, applies what is committed, and is promoted by force only. Source: ZooKeeper's observers, Raft's learners.
+
+A set has a limit when its settings say so and the cluster map has another set: then every broker needs the log of the
+first one, because the map is in it, and few have to be waited for. What is done, one change at a time, the first
+of these that applies:
+
+1. More are in sync than the limit says, and one of them is missing, or has not caught up, or a change of the set is not
+   recorded: nothing. A set that may be smaller than it says does not become smaller still.
+2. More are: one leaves; one that is being drained, else of a zone of which another one is, else who is furthest behind.
+3. As many are, or nobody else is level: nothing.
+4. Fewer are than `ha.min-in-sync` wants: the best joins, because publishers wait for it.
+5. The best is of a zone of which nobody is in sync: it joins. What fails together must not be all that there is.
+6. A broker of such a zone is up, and somebody has been missing for less than a second: nothing. It may come.
+7. The best joins.
+
+The best: not being drained, of a zone of which nobody is in sync, least behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.backup_link import BackupLink
+from qpid_ha_broker.ha.context import MemberContext
+from qpid_ha_broker.ha.in_sync import InSyncSet
+
+ZONE_WAIT_S: Final = 1.0
+"""So long one of another zone is waited for when somebody is missing: as long as brokers need to find a new primary."""
+
+
+class Standing(NamedTuple):
+    """A broker that follows, as its primary sees it."""
+
+    name: str
+    zone: str = ""
+    """Empty: not known, and then it is of no zone that anybody could prefer."""
+    is_draining: bool = False
+    is_level: bool = True
+    lag: int = 0
+    """Events that it has not acknowledged."""
+
+
+class InSyncView(NamedTuple):
+    """What there is to decide by."""
+
+    limit: int
+    min_in_sync: int
+    primary_zone: str
+    members: tuple[Standing, ...]
+    """In sync, besides the primary. Who is missing is not level."""
+    others: tuple[Standing, ...]
+    """Who follows, and is not in sync."""
+    is_settled: bool
+    """Nothing that was changed has still to be recorded."""
+    zones_up: frozenset[str]
+    """Of all brokers of the cluster that are up and are not being drained, by the map."""
+    short_for_s: float
+    """Since when there are fewer than the limit."""
+
+
+class Admit(NamedTuple):
+    """Let it in."""
+
+    name: str
+    why: str
+
+
+class Release(NamedTuple):
+    """Wait for it no more."""
+
+    name: str
+    why: str
+
+
+def next_change(view: InSyncView) -> Admit | Release | None:
+    """By the table above; None: nothing is to be changed now."""
+    size = 1 + len(view.members)
+    if size > view.limit:
+        is_whole = view.is_settled and all(each.is_level for each in view.members)
+        return _release(view) if is_whole else None
+    level = [each for each in view.others if each.is_level]
+    if size == view.limit or not level:
+        return None
+    zones = {view.primary_zone, *(each.zone for each in view.members)} | {""}
+    best = min(level, key=lambda each: (each.is_draining, each.zone in zones, each.lag, each.name))
+    is_new_zone = best.zone not in zones
+    if size < view.min_in_sync:
+        return Admit(best.name, "fewer are in sync than ha.min-in-sync wants")
+    if is_new_zone:
+        return Admit(best.name, f"nobody of zone {best.zone} is in sync")
+    if view.zones_up - zones and view.short_for_s < ZONE_WAIT_S:
+        return None
+    return Admit(best.name, f"{size} of {view.limit} are in sync")
+
+
+def _release(view: InSyncView) -> Release:
+    zones = [view.primary_zone, *(each.zone for each in view.members)]
+    last = max(view.members, key=lambda each: (each.is_draining, zones.count(each.zone), each.lag, each.name))
+    why = f"{1 + len(view.members)} are in sync, and {view.limit} are enough (ha.default-replicas)"
+    return Release(last.name, why)
+
+
+class LimitedInSync:
+    """Looks at one generation's backups, and says what `next_change` makes of them; its primary does it."""
+
+    def __init__(
+        self, ctx: MemberContext, generation: int, in_sync: InSyncSet, links: Mapping[int, BackupLink]
+    ) -> None:
+        self._ctx = ctx
+        self._generation = generation
+        self._in_sync = in_sync
+        self._links = links
+        self._short_since_s: float | None = None
+
+    @property
+    def limit(self) -> int:
+        """How many may be in sync; 0: all."""
+        return self._ctx.settings.most_in_sync if self._ctx.resource_set.state.map.sets else 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is anything to look at: there is a limit, or somebody observes because there was one."""
+        return self.limit > 0 or any(backup.observes for backup in self._links.values())
+
+    def next_change(self, last_lsn: int, missing: Collection[str], *, is_settled: bool) -> Admit | Release | None:
+        """What is to be done. `missing`: of the in-sync set, not back yet."""
+        backups = {backup.name: backup for backup in self._links.values()}
+        settings, limit = self._ctx.settings, self.limit
+        joining = {backup.name for backup in backups.values() if backup.awaits_peer_check}
+        if not limit:
+            level = [each.name for each in backups.values() if each.observes and each.is_level]
+            return Admit(level[0], "there is no other set any more that would need it") if level else None
+        members = {*self._in_sync.members, *joining} - {settings.name}
+        self._note_size(1 + len(members), limit)
+        brokers = self._ctx.resource_set.state.map.brokers
+
+        def standing(name: str) -> Standing:
+            backup, broker = backups.get(name), brokers.get(name)
+            is_level = backup is not None and backup.is_level and name not in missing and name not in joining
+            return Standing(
+                name,
+                "" if broker is None else broker.zone,
+                broker is not None and broker.draining,
+                is_level,
+                0 if backup is None else last_lsn - backup.acknowledged,
+            )
+
+        own = brokers.get(settings.name)
+        return next_change(
+            InSyncView(
+                limit=limit,
+                min_in_sync=settings.min_in_sync,
+                primary_zone="" if own is None else own.zone,
+                members=tuple(map(standing, sorted(members))),
+                others=tuple(map(standing, sorted(backups.keys() - members))),
+                is_settled=is_settled,
+                zones_up=frozenset(each.zone for each in brokers.values() if each.up and not each.draining),
+                short_for_s=0.0 if self._short_since_s is None else self._ctx.clock_s - self._short_since_s,
+            )
+        )
+
+    def _note_size(self, size: int, limit: int) -> None:
+        if size >= limit:
+            self._short_since_s = None
+        elif self._short_since_s is None:
+            self._short_since_s = self._ctx.clock_s
+
+    def tell(self) -> None:
+        """Say to whoever is level, and is not to join, that it observes."""
+        limit = self.limit
+        if not limit or len(self._in_sync.members) < limit:
+            return
+        for backup in self._links.values():
+            if backup.is_level and not (backup.observes or backup.awaits_peer_check or backup.name in self._in_sync):
+                members = ", ".join(self._in_sync.members)
+                self.observes(backup, f"{members} are in sync, and {limit} are enough (ha.default-replicas)")
+
+    def observes(self, backup: BackupLink, why: str) -> None:
+        """It is not waited for from now on."""
+        backup.observes = why
+        self._ctx.note("info", f"backup {backup.name} observes: {why}")
+        self._ctx.send(backup.link, fr.Observe(self._generation, why))
