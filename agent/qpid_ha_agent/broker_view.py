@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 MOST = 0.5
 """Of a silence."""
+OBSERVER_PAUSE_S = 5.0
+"""Longer than a failover takes."""
 
 
 class BrokerView:
@@ -19,8 +21,8 @@ class BrokerView:
     def __init__(self, started_at_s: float = 0.0) -> None:
         self.state: State | None = None
         self.has_data = False
-        self.has_observed = False
-        """It observes, or has done so until it lost its primary: it was not in sync."""
+        self._observed_until_s: float | None = None
+        """When it was last known to observe, if it has had no other part than that and looking for a primary since."""
         self._generation: int | None = 0
         """The newest in its log; None: it has changed since the last answer."""
         self.is_shut_down = False
@@ -69,12 +71,19 @@ class BrokerView:
         if asked_at_s < self._known_since_s:
             return
         self.state = State(status["state"])
-        self.has_observed = self.state is State.OBSERVER or (self.has_observed and self.state is State.CONNECTING)
+        if self.state is State.OBSERVER:
+            self._observed_until_s = asked_at_s
+        elif self.state is not State.CONNECTING:
+            self._observed_until_s = None
         lsn, primary = status.get("lsn"), status.get("primary")
         self.has_data = isinstance(lsn, int) and lsn > 0
         generation = status.get("generation")
         self._generation = generation if isinstance(generation, int) else 0
         self.primary = primary if isinstance(primary, str) and self.state is not State.PRIMARY else ""
+
+    def pause_s(self, now_s: float) -> float:
+        """How long others shall have to be promoted: this broker was not in sync, and would hardly be."""
+        return 0.0 if self._observed_until_s is None else max(0.0, self._observed_until_s + OBSERVER_PAUSE_S - now_s)
 
     def hear(self, event: object) -> None:
         """A notification of `events`: what comes as the broker's last words counts even if nobody asked."""

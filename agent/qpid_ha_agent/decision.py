@@ -63,8 +63,6 @@ class Known:
     """What it answered last; None: nothing yet."""
     has_data: bool = False
     """Its log is not empty."""
-    has_observed: bool = False
-    """As far as it knows it is not in sync, because it observed when it lost its primary."""
     adopted: bool = False
     """It ran already when this agent came, so it may be primary before it ever answered us."""
     silent_s: float = 0.0
@@ -95,7 +93,8 @@ class Known:
     refusal: str | None = None
     """Why a promotion was refused since we have had the lock."""
     pause_s: float = 0.0
-    """What is left of the pause after we let the lock go, or did not get it; drawn anew each time."""
+    """What is left of the pause after we let the lock go, or did not get it, which is drawn anew each time; or of the
+    one for a broker that observed when it lost its primary."""
     stopping: bool = False
     """This agent is to end, and its broker with it."""
     hand_over_tried: bool = False
@@ -112,8 +111,7 @@ class Known:
     @property
     def is_candidate(self) -> bool:
         """Whether a promotion has a good chance; the verdict on it is the broker's."""
-        has_lost_primary = self.state is State.CONNECTING and self.has_data and not self.has_observed
-        return self.state is State.READY or has_lost_primary
+        return self.state is State.READY or (self.state is State.CONNECTING and self.has_data)
 
     @property
     def is_empty(self) -> bool:

@@ -151,7 +151,6 @@ class Agent:
             dead_for_s=now_s - self._died_at_s,
             state=view.state,
             has_data=view.has_data,
-            has_observed=view.has_observed,
             silent_s=view.silent_s(now_s),
             lock=lock,
             held_for_s=tenure.held_for_s(now_s),
@@ -165,7 +164,7 @@ class Agent:
             failback_to=self._failback.target(now_s),
             is_asked=self._is_asked,
             refusal=self._refusal,
-            pause_s=max(0.0, self._pause_until_s - now_s),
+            pause_s=max(0.0, self._pause_until_s - now_s, view.pause_s(now_s)),
         )
 
     def _poll(self) -> None:

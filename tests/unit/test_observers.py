@@ -6,11 +6,12 @@ The promise first, in every story: what is confirmed is held by every member of 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.ha.observers import Admit, InSyncView, Release, Standing, next_change
+from qpid_ha_broker.ha.observers import Admit, FollowerStanding, InSyncView, Release, next_change
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from small_cluster import SmallCluster
@@ -19,17 +20,15 @@ FIVE = "abcde"
 ZONES = {"a": "x", "b": "x", "c": "y", "d": "y", "e": "z"}
 
 
-def view(
-    *members: Standing, others: Iterable[Standing] = (), limit: int = 3, min_in_sync: int = 1, settled: bool = True,
-    zones_up: Iterable[str] = (), short_for_s: float = 0.0,
-) -> InSyncView:  # fmt: skip
+def view(*members: FollowerStanding, others: Iterable[FollowerStanding] = (), **facts: Any) -> InSyncView:
     """Of a primary in zone x."""
-    return InSyncView(limit, min_in_sync, "x", members, tuple(others), settled, frozenset(zones_up), short_for_s)
+    plain = InSyncView(3, 1, "x", members, tuple(others), True, frozenset(), 0.0)
+    return plain._replace(**facts)
 
 
-def of(name: str, *, draining: bool = False, level: bool = True, lag: int = 0) -> Standing:
+def of(name: str, *, draining: bool = False, level: bool = True, lag: int = 0) -> FollowerStanding:
     """Of the zone that it has in `ZONES`."""
-    return Standing(name, ZONES[name], draining, level, lag)
+    return FollowerStanding(name, ZONES[name], draining, level, lag)
 
 
 @pytest.mark.parametrize(
@@ -41,14 +40,14 @@ def of(name: str, *, draining: bool = False, level: bool = True, lag: int = 0) -
         (view(of("c"), of("d"), of("e", lag=9)), ("release", "d")),  # the only one of its zone stays
         (view(of("c"), of("d"), of("e", draining=True)), ("release", "e")),
         (view(of("b"), of("c"), of("d", level=False)), None),  # one is missing already
-        (view(of("b"), of("c"), of("d"), settled=False), None),
+        (view(of("b"), of("c"), of("d"), is_settled=False), None),
         (view(of("c"), of("e"), others=[of("b")]), None),
         (view(of("c"), others=[of("b"), of("d", level=False)]), ("admit", "b")),
         (view(of("c"), others=[of("d"), of("e")]), ("admit", "e")),
         (view(of("c"), others=[of("b"), of("d", lag=1)]), ("admit", "b")),
-        (view(of("c"), others=[of("d")], zones_up="xyz"), None),  # e may come
-        (view(of("c"), others=[of("d")], zones_up="xyz", short_for_s=1.0), ("admit", "d")),
-        (view(of("c"), others=[of("d")], zones_up="xyz", min_in_sync=3), ("admit", "d")),
+        (view(of("c"), others=[of("d")], zones_up=frozenset("xyz")), None),  # e may come
+        (view(of("c"), others=[of("d")], zones_up=frozenset("xyz"), short_for_s=1.0), ("admit", "d")),
+        (view(of("c"), others=[of("d")], zones_up=frozenset("xyz"), min_in_sync=3), ("admit", "d")),
         (view(of("c"), others=[of("e", draining=True), of("d")]), ("admit", "d")),
         (view(of("c")), None),
     ],

@@ -54,6 +54,16 @@ def test_a_new_process_is_silent_from_its_start() -> None:
     assert BrokerView(started_at_s=3.0).silent_s(5.0) == 2.0
 
 
+def test_after_a_broker_that_observed_has_lost_its_primary_the_others_are_let_go_first() -> None:
+    view = BrokerView()
+    for at_s, state, paused_s in (
+        (1.0, "ready", 0.0), (2.0, "observer", 5.0), (3.0, "connecting", 4.0), (9.0, "connecting", 0.0),
+        (10.0, "observer", 5.0), (11.0, "ready", 0.0), (12.0, "connecting", 0.0),
+    ):  # fmt: skip
+        view.answer({"state": state, "lsn": 9}, at_s)
+        assert view.pause_s(at_s) == paused_s
+
+
 def test_a_silence_in_which_the_process_works_is_told_from_one_in_which_it_does_not() -> None:
     slow, dead = BrokerView(), BrokerView()
     for view in (slow, dead):

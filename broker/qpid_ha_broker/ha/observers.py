@@ -34,7 +34,7 @@ ZONE_WAIT_S: Final = 1.0
 """So long one of another zone is waited for when somebody is missing: as long as brokers need to find a new primary."""
 
 
-class Standing(NamedTuple):
+class FollowerStanding(NamedTuple):
     """A broker that follows, as its primary sees it."""
 
     name: str
@@ -52,9 +52,9 @@ class InSyncView(NamedTuple):
     limit: int
     min_in_sync: int
     primary_zone: str
-    members: tuple[Standing, ...]
+    members: tuple[FollowerStanding, ...]
     """In sync, besides the primary. Who is missing is not level."""
-    others: tuple[Standing, ...]
+    others: tuple[FollowerStanding, ...]
     """Who follows, and is not in sync."""
     is_settled: bool
     """Nothing that was changed has still to be recorded."""
@@ -140,10 +140,10 @@ class LimitedInSync:
         self._note_size(1 + len(members), limit)
         brokers = self._ctx.resource_set.state.map.brokers
 
-        def standing(name: str) -> Standing:
+        def standing(name: str) -> FollowerStanding:
             backup, broker = backups.get(name), brokers.get(name)
             is_level = backup is not None and backup.is_level and name not in missing and name not in joining
-            return Standing(
+            return FollowerStanding(
                 name,
                 "" if broker is None else broker.zone,
                 broker is not None and broker.draining,
