@@ -18,7 +18,14 @@ from qpid_ha_demo.ledger import Ledger, LedgerAudit
 from qpid_ha_demo.outages import OUTAGE_S, SESSION_S, Outage
 
 WIDTH_IN_A_FILE = 100
-_STYLES = {"primary": "bold green", "ready": "green", "catchup": "yellow", "connecting": "yellow", "down": "bold red"}
+_STYLES = {
+    "primary": "bold green",
+    "ready": "green",
+    "observer": "cyan",
+    "catchup": "yellow",
+    "connecting": "yellow",
+    "down": "bold red",
+}
 _RATE_WINDOW_S = 0.5
 
 

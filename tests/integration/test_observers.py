@@ -1,0 +1,63 @@
+"""Five real brokers and a second set: three are in sync with `default`, the others observe, and take over places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qpid_ha_agent.control import RequestRefused
+from running_cluster import RunningCluster
+from sets_cluster import SetTraffic, create_queue, create_set, wait_whole
+
+ZONES = ("x", "x", "y", "y", "z")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
+    own = [{"ha.zone": zone} for zone in ZONES]
+    with RunningCluster(tmp_path, len(ZONES), settings={"ha": {"failure-timeout": "1s"}}, own_settings=own) as cluster:
+        cluster.form()
+        create_set(cluster, "orders", preferred=cluster.broker(1).name)
+        wait_whole(cluster, 0, "orders")
+        wait_in_step(cluster)
+        yield cluster
+
+
+def wait_in_step(cluster: RunningCluster, running: int = len(ZONES)) -> None:
+    """Until three are in sync, and the others observe."""
+    wanted = sorted(["primary", "ready", "ready", *["observer"] * (running - 3), *["down"] * (len(ZONES) - running)])
+    cluster.wait_until(lambda: sorted(cluster.states()) == wanted, f"the states are {wanted}", 30.0)
+
+
+def in_sync(cluster: RunningCluster, by: int) -> list[int]:
+    """Who is in sync with `default`, as that broker says, by index."""
+    names = [broker.name for broker in cluster.brokers]
+    return sorted(names.index(name) for name in cluster.status(by)["members"])
+
+
+def test_one_broker_of_each_zone_is_in_sync_and_observers_lead_sets_and_know_the_map(cluster: RunningCluster) -> None:
+    assert in_sync(cluster, 0) == [0, 2, 4]
+    assert "3 are enough" in cluster.status(1)["observes"]
+    assert "observes" not in cluster.status(0)
+    with pytest.raises(RequestRefused, match="in-sync set"):
+        cluster.promote(1)
+    create_queue(cluster, 0, "q", "orders")
+    with SetTraffic(cluster, "q") as traffic:
+        traffic.wait_confirmed(50)
+        with cluster.paused(3):  # nobody waits for it
+            create_queue(cluster, 0, "q2", "orders")
+        cluster.kill(2)
+        cluster.wait_until(lambda: in_sync(cluster, 0) == [0, 3, 4], "the other one of that zone is in sync", 30.0)
+        cluster.kill(0)
+        cluster.promote(3)
+        wait_in_step(cluster, 3)
+        assert in_sync(cluster, 3) == [1, 3, 4]
+        traffic.wait_confirmed(50)
+        cluster.restart(0)
+        cluster.restart(2)
+        wait_in_step(cluster)
+        assert in_sync(cluster, 3) == [1, 3, 4]
+        traffic.wait_confirmed(50)
+        traffic.settle()
