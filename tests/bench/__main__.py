@@ -25,6 +25,7 @@ from bench import (
     paging,
     proton_client,
     replication,
+    set_failover,
     store,
     store_files,
     store_sets,
@@ -74,6 +75,7 @@ STORE_MEASURES: Mapping[str, Measure] = {
     "idle-stores": store_sets.measure_idle,
     "three-sets": many_sets.measure_three,
     "many-sets": many_sets.measure_many,
+    "sets-kill": set_failover.measure_kill_primaries,
     "paging": paging.measure_paging,
     "module-changes": module_changes.measure_module_changes,
 }

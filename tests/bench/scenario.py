@@ -54,6 +54,7 @@ class Scenario:
     consolidated_mb: int = 1024
     idle_stores: int = 1_000
     hosted_sets: int = 1_000
+    failed_over_sets: int = 900
     crashes: int = 50
     monitors: int = 20
     """From here on: in the lab, under Pacemaker."""
@@ -107,6 +108,7 @@ class Scenario:
             consolidated_mb=1,
             idle_stores=5,
             hosted_sets=4,
+            failed_over_sets=6,
             crashes=1,
             monitors=1,
             cluster_kills=1,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol
 
 from qpid_ha_broker.cluster.messages import (
     FAILED,
@@ -18,6 +17,9 @@ from qpid_ha_broker.cluster.messages import (
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.model.catalog import Catalog
 
+LOOK_S: Final = 1.0
+"""Between two looks at replicas to which something happens all the time: what they hold, and how far they are."""
+
 
 class HostedReplica(NamedTuple):
     """A replica as this broker hosts it."""
@@ -28,6 +30,23 @@ class HostedReplica(NamedTuple):
     """Why nothing durable is confirmed; empty: it is."""
 
 
+class HostedReplicas(Protocol):
+    """All that this broker hosts."""
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Sets of which there should be a replica here, and why there is none."""
+
+    def replica(self, set_name: str) -> HostedReplica | None:
+        """The one of that set; None: there is none."""
+
+    def names(self) -> set[str]:
+        """Their sets."""
+
+    def take_active(self) -> set[str]:
+        """The sets to which something may have happened since the last call."""
+
+
 class QueueReport(NamedTuple):
     """Where the queues of the sets that this broker leads differ from the directory; see `BrokerReport`."""
 
@@ -36,42 +55,73 @@ class QueueReport(NamedTuple):
 
 
 class ReplicaReports:
-    """The promise: whoever has taken in a full report and all that came after it knows what `replicas` gave last."""
+    """The promise: whoever has taken in a full report and all that came after it knows how each replica was when it was
+    `changed` last, and what it held LOOK_S ago.
+
+    A replica to which nothing happens is not looked at: of a thousand sets most are at rest, also when one fails over.
+    """
 
     def __init__(
         self,
         identity: Callable[[], BrokerIdentity],
-        replicas: Callable[[], Iterable[HostedReplica]],
-        problems: Callable[[], Mapping[str, str]],
+        replicas: HostedReplicas,
         queues: Callable[[], QueueReport],
         room_bytes: Callable[[], int],
     ) -> None:
-        """`problems`: sets of which there should be a replica here, and why there is none."""
         self._identity = identity
         self._replicas = replicas
-        self._problems = problems
         self._queues = queues
         self._room_bytes = room_bytes
         self._number = 0
         self._reported: dict[str, ReplicaReport] = {}
+        self._changed: set[str] = set()
+        """Sets of which there is something new to be told."""
+        self._watched: set[str] = set()
+        """Sets whose replicas have a problem that may end without anything happening to them."""
+        self._looked_s = 0.0
         self._moved: dict[str, tuple[int, float, int]] = {}
         """By set that this broker leads: messages that came or went so far, when that was looked at, and the rate."""
 
-    def report(self, *, full: bool) -> BrokerReport:
-        """What has changed since the last one, or all of it."""
-        now_s = time.monotonic()
-        found = {each.member.set: self._replica_report(each, now_s) for each in self._replicas()}
-        found |= {name: ReplicaReport(name, FAILED, problem=text) for name, text in self._problems().items()}
-        changed = [each for name, each in found.items() if full or self._reported.get(name) != each]
-        dropped = () if full else tuple(self._reported.keys() - found.keys())
+    def changed(self, set_name: str) -> None:
+        """There is something new to be told of that set's replica, or there is none any more."""
+        self._changed.add(set_name)
+
+    def report(self, now_s: float, *, full: bool) -> BrokerReport:
+        """What has changed since the last one, or all of it; `now_s` is a clock that never goes back."""
+        due, self._changed = self._changed, set()
+        if full:
+            due, self._reported = self._replicas.names(), {}
+        if full or now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            due |= self._replicas.take_active() | self._moving()
+        changed, dropped = [], []
+        for name in sorted(due | self._watched | self._replicas.problems.keys()):
+            found = self._found(name, now_s)
+            if found is None:
+                self._moved.pop(name, None)
+                self._watched.discard(name)
+                if self._reported.pop(name, None) is not None:
+                    dropped.append(name)
+            elif found != self._reported.get(name):
+                (self._watched.add if found.problem else self._watched.discard)(name)
+                self._reported[name] = found
+                changed.append(found)
         self._number += 1
-        self._reported = found
-        for name in self._moved.keys() - found.keys():
-            del self._moved[name]
         deleted, unplaced = self._queues()
         return BrokerReport(
-            self._identity(), self._number, full, self._room_bytes(), tuple(changed), dropped, deleted, unplaced
+            self._identity(), self._number, full, self._room_bytes(), tuple(changed), tuple(dropped), deleted, unplaced
         )
+
+    def _moving(self) -> set[str]:
+        """Sets whose rate may be less by now, though nothing happens to them."""
+        return {name for name, (_, _, rate) in self._moved.items() if rate}
+
+    def _found(self, name: str, now_s: float) -> ReplicaReport | None:
+        problem = self._replicas.problems.get(name)
+        if problem is not None:
+            return ReplicaReport(name, FAILED, problem=problem)
+        there = self._replicas.replica(name)
+        return None if there is None else self._replica_report(there, now_s)
 
     def _replica_report(self, replica: HostedReplica, now_s: float) -> ReplicaReport:
         member, status = replica.member, replica.member.status

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from qpid_ha_broker import __version__
@@ -72,11 +72,9 @@ class SetCluster:
         self._identity = identity
         self.name = identity.name
         self.service = ControllerService(broker, identity.name, self._make_controller, resource_set)
-        self.queues = PlacedQueues(identity.name, self.map, self._member, hosts.members, self._reportable)
-        reports = ReplicaReports(
-            self._whoami, self._replicas, lambda: hosts.problems, self.queues.report, self._room_bytes
-        )
-        self._reports = reports
+        self.queues = PlacedQueues(identity.name, self.map, self._member, hosts.members, self._want_report)
+        replicas = _Replicas(HostedReplica(self._member, self._default.resources.catalog), hosts)
+        self._reports = ReplicaReports(self._whoami, replicas, self.queues.report, self._room_bytes)
         self.client = ControllerClient(self, self, self._dial, broker.current().replicas.failure_timeout_s)
         self.forwarding = SetForwarding(broker, hosts, self.map, identity.name, identity.instance)
         self._status: object = None
@@ -87,7 +85,7 @@ class SetCluster:
         self.map.listeners.append(self._map_changed)
         hosts.records = self
         hosts.changed = self._member_changed
-        hosts.failed = self._reportable
+        hosts.failed = self._want_report
         directory = ControllerDirectory(broker, self.map, lambda: self._member.status, self.client)
         self.directory = broker.container.directory = directory
 
@@ -192,7 +190,7 @@ class SetCluster:
             self.hosts.control = None
             self.service.end(f"broker {self.name} does not lead the set default any more")
             self.client.follow(status.primary_broker_address or None)
-        self._reportable()
+        self._reportable(DEFAULT_SET)
 
     def _dial(self, address: str, listener: PeerListener) -> Channel:
         if address == _HERE:
@@ -259,29 +257,28 @@ class SetCluster:
             may_be_wanted = self.name in entry.record.members
         log.info("set %s is not hosted here any more: %s", name, reason)
         self.hosts.unhost(name, reason, delete=not may_be_wanted)
-        self._reportable()
+        self._reportable(name)
 
     def _member_changed(self, member: SetMember) -> None:
         self.queues.look_at(member.name)
-        self._reportable()
+        self._reportable(member.name)
 
     # --- reports: see `controller_client.ReportSource`
 
     def report(self, *, full: bool) -> BrokerReport | None:
         """None as long as this broker does not know by which address others reach it."""
-        return self._reports.report(full=full) if self._member.settings.own_address else None
+        return self._reports.report(time.monotonic(), full=full) if self._member.settings.own_address else None
 
-    def _reportable(self) -> None:
+    def _reportable(self, set_name: str) -> None:
+        self._reports.changed(set_name)
+        self._want_report()
+
+    def _want_report(self) -> None:
         self.client.changed()
         self._broker.schedule_turn()
 
     def _whoami(self) -> BrokerIdentity:
         return self._identity._replace(address=self._member.settings.own_address)
-
-    def _replicas(self) -> Iterable[HostedReplica]:
-        yield HostedReplica(self._member, self._default.resources.catalog)
-        for member in self.hosts.members.values():
-            yield HostedReplica(member.member, member.hosted.resources.catalog, member.store_problem)
 
     def _room_bytes(self) -> int:
         settings = self._broker.current()
@@ -344,6 +341,35 @@ class SetCluster:
         """Whether this broker serves that set."""
         member = self.hosts.members.get(set_name)
         return member is not None and member.is_serving
+
+
+class _Replicas:
+    """All that this broker hosts: see `replica_reports.HostedReplicas`."""
+
+    def __init__(self, default: HostedReplica, hosts: SetHost) -> None:
+        self._default, self._hosts = default, hosts
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Sets of which there should be a replica here, and why there is none."""
+        return self._hosts.problems
+
+    def replica(self, set_name: str) -> HostedReplica | None:
+        """The one of that set; None: there is none."""
+        if set_name == DEFAULT_SET:
+            return self._default
+        member = self._hosts.members.get(set_name)
+        if member is None:
+            return None
+        return HostedReplica(member.member, member.hosted.resources.catalog, member.store_problem)
+
+    def names(self) -> set[str]:
+        """Their sets."""
+        return {DEFAULT_SET, *self._hosts.members}
+
+    def take_active(self) -> set[str]:
+        """The sets to which something may have happened since the last call; `default` always counts as one."""
+        return {DEFAULT_SET, *self._hosts.take_active()}
 
 
 def _record_answer(told: RecordTold) -> RecordAnswer:

@@ -131,6 +131,8 @@ class SetHost:
         """The sets of which something was asked on a sub-channel."""
         self._awake: dict[SetMember, None] = {}
         """Those that get every tick."""
+        self._active: set[str] = set()
+        """The sets of members to which something has happened; see `take_active`."""
         self._ticks = 0
         self._ticked_s = 0.0
         self._tasks = BackgroundTasks()
@@ -221,6 +223,7 @@ class SetHost:
         if self.loading.pop(name, None) is not None or self.problems.pop(name, None) is not None:
             return
         member = self.members.pop(name)
+        self._active.add(name)
         member.stop(reason)
         self._awake.pop(member, None)
         self._broker.container.unhost(name, AmqpError(RESOURCE_LOCKED, reason))
@@ -392,8 +395,14 @@ class SetHost:
             await asyncio.sleep(TICK_S)
             self._tick(time.monotonic())
 
+    def take_active(self) -> set[str]:
+        """The sets to which something may have happened since the last call, also those that are gone since."""
+        active, self._active = self._active, {member.name for member in self._awake}
+        return active
+
     def _wake(self, member: SetMember) -> None:
         self._awake[member] = None
+        self._active.add(member.name)
 
     def _tick(self, now_s: float) -> None:
         """Members at rest are spread over the ticks. After a stop of this process each gets one, and learns of it."""

@@ -1,0 +1,223 @@
+"""kill -9 of a broker that leads a third of many resource sets: when each of them confirms again, and what it costs.
+
+Three real brokers under `qpid-ha-agent run`. A publisher comes to each set as soon as its new primary's log says that
+it leads: with one for each set that tries again and again before that, the machine would be busy with clients that are
+sent away.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from select import select
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+import proton
+from cproton_ffi import lib
+
+from bench.failover import calm_primary, others_than
+from bench.figures import Measurement
+from bench.load_client import BenchError, LoadConnection
+from bench.replication import fresh_cluster, port_of
+from bench.scenario import Scenario
+from bench.store import disk_directory
+from bench.throughput import message
+from bench.usage import processor_s
+from qpid_ha_agent.control import ControlClient
+from qpid_ha_demo.cluster import LocalBroker
+from running_cluster import RunningCluster
+
+LEADS: Final = re.compile(rb"set (\S+): status change: \S+ -> primary")
+"""In a broker's log."""
+GLANCE_S: Final = 0.002
+AGAIN_S: Final = 0.005
+"""Until a publisher that was refused tries again."""
+SERVED_TIMEOUT_S: Final = 30.0
+PLACED_TIMEOUT_S: Final = 120.0
+CALM_S: Final = 3.0
+"""Until members of sets are at rest."""
+BODY_BYTES: Final = 100
+
+
+class SetPublishers:
+    """Publishers to one broker, on one connection: each sends one message, and notes when that is confirmed."""
+
+    def __init__(self, port: int) -> None:
+        self.connection = LoadConnection(port)
+        self.confirmed_at_s: dict[str, float] = {}
+        """By address."""
+        self._links: dict[str, tuple[proton.Sender, proton.Delivery | None]] = {}
+        self._again_s: dict[str, float] = {}
+        self._attempts = 0
+
+    def attach(self, address: str) -> None:
+        """Come to that queue, and send as soon as there is credit."""
+        self._attempts += 1
+        link = self.connection.session.sender(f"{address}-{self._attempts}")
+        link.target.address = address
+        link.open()
+        self._links[address] = link, None
+
+    def read(self) -> None:
+        """The broker has said something. Raises BenchError when it ends the connection."""
+        self.connection.read()
+        collector = self.connection.collector
+        while lib.pn_collector_peek(collector):
+            lib.pn_collector_pop(collector)
+
+    def work(self) -> None:
+        """All that can be done without waiting."""
+        now_s = time.monotonic()
+        for address in [address for address, again_s in self._again_s.items() if now_s >= again_s]:
+            del self._again_s[address]
+            self.attach(address)
+        for address, (link, delivery) in list(self._links.items()):
+            if link.state & proton.Endpoint.REMOTE_CLOSED:
+                link.close()
+                del self._links[address]
+                self._again_s[address] = now_s + AGAIN_S
+            elif delivery is None:
+                if link.credit:
+                    sent = link.delivery(address)
+                    link.send(message(BODY_BYTES))
+                    link.advance()
+                    self._links[address] = link, sent
+            elif delivery.remote_state == proton.Delivery.ACCEPTED:
+                self.confirmed_at_s[address] = now_s
+                del self._links[address]
+        self.connection.flush()
+
+
+class LogTail:
+    """What a broker's log says from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._file.seek(0, 2)
+        self._rest = b""
+
+    def led(self) -> list[str]:
+        """The sets that it leads since the last call."""
+        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        return [found[1].decode() for found in map(LEADS.search, lines) if found]
+
+    def close(self) -> None:
+        """Read no more."""
+        self._file.close()
+
+
+def queue_of(set_name: str) -> str:
+    """The one that each set has."""
+    return f"q-{set_name}"
+
+
+def place(cluster: RunningCluster, count: int) -> None:
+    """Sets on all brokers, in sync, each with a queue; their primaries on all brokers in turn."""
+    controller = cluster.the_primary()
+    names = [f"set{number}" for number in range(count)]
+    brokers = [broker.name for broker in cluster.brokers]
+    with ControlClient(controller.control_socket, timeout_s=30.0) as control:
+        for number, name in enumerate(names):
+            control.call("sets", action="create", name=name, preferred=brokers[number % len(brokers)])
+        wait_whole(control, count)
+        for name in names:
+            control.call("queues", action="create", name=queue_of(name), arguments={"qpid.resource-set": name})
+        wait_whole(control, count)
+
+
+def rows(control: ControlClient) -> list[dict[str, Any]]:
+    """All sets, as the controller shows them."""
+    found = control.call("sets", action="list")
+    if not isinstance(found, list):
+        raise BenchError(f"sets answered {found!r}")
+    return found
+
+
+def wait_whole(control: ControlClient, count: int) -> None:
+    """Until each set has all it wants. Raises BenchError."""
+    deadline_s = time.monotonic() + PLACED_TIMEOUT_S
+    while True:
+        found = rows(control)
+        if len(found) == count and all(row["state"] == "ok" for row in found):
+            return
+        if time.monotonic() > deadline_s:
+            states = Counter(str(row["state"]) for row in found)
+            raise BenchError(f"sets are not in sync after {PLACED_TIMEOUT_S:g} s: {states}")
+        time.sleep(0.5)
+
+
+class Gap(NamedTuple):
+    """Of one kill; seconds since then."""
+
+    lost: int
+    """Sets that the killed broker led."""
+    led_s: list[float]
+    """Of each set, when another broker led it."""
+    confirmed_s: list[float]
+    """Of each set, when it confirmed a message."""
+    processor_s: float
+    """Of the other brokers, until the last was confirmed."""
+
+
+def kill(cluster: RunningCluster, victim: LocalBroker) -> Gap:
+    """SIGKILL to that broker; its agent starts it again. Raises BenchError."""
+    with ControlClient(cluster.the_primary().control_socket, timeout_s=30.0) as control:
+        lost = {row["name"] for row in rows(control) if row["primary"] == victim.name}
+    heirs = others_than(cluster, victim)
+    pids = [broker.pid for broker in heirs]
+    publishers = {broker.name: SetPublishers(port_of(cluster, broker)) for broker in heirs}
+    tails = {broker.name: LogTail(broker.log_path) for broker in heirs}
+    time.sleep(CALM_S)
+    led_s: dict[str, float] = {}
+    used_s = sum(map(processor_s, pids))
+    killed_s = cluster.kill(victim)
+    while sum(len(each.confirmed_at_s) for each in publishers.values()) < len(lost):
+        now_s = time.monotonic()
+        if now_s - killed_s > SERVED_TIMEOUT_S:
+            missing = sorted(lost - led_s.keys())
+            raise BenchError(f"{len(led_s)} of {len(lost)} sets are led after {SERVED_TIMEOUT_S:g} s: {missing[:5]}")
+        for name, tail in tails.items():
+            for set_name in tail.led():
+                if set_name in lost:
+                    led_s[set_name] = now_s - killed_s
+                    publishers[name].attach(queue_of(set_name))
+        for each in publishers.values():
+            each.work()
+        readable, _, _ = select([each.connection for each in publishers.values()], [], [], GLANCE_S)
+        for each in publishers.values():
+            if each.connection in readable:
+                each.read()
+                each.work()
+    used_s = sum(map(processor_s, pids)) - used_s
+    confirmed = [at_s - killed_s for each in publishers.values() for at_s in each.confirmed_at_s.values()]
+    for name, each in publishers.items():
+        each.connection.close()
+        tails[name].close()
+    return Gap(len(lost), sorted(led_s.values()), sorted(confirmed), used_s)
+
+
+def measure_kill_primaries(scenario: Scenario) -> Iterator[Measurement]:
+    """In memory, and with stores; not the controller, which has to be followed by another one first."""
+    yield from kills(scenario, None, "sets_kill", "in memory")
+    with disk_directory() as directory:
+        yield from kills(scenario, directory, "sets_kill_stored", "with stores")
+
+
+def kills(scenario: Scenario, stores: Path | None, key: str, where: str) -> Iterator[Measurement]:
+    """One broker of a cluster of its own."""
+    count = scenario.failed_over_sets
+    with fresh_cluster(agents=True, stores=stores) as cluster:
+        place(cluster, count)
+        controller = calm_primary(cluster)
+        gap = kill(cluster, others_than(cluster, controller)[0])
+    label = f"kill -9 of who leads {gap.lost:,} of {count:,} sets, {where}"
+    note = f"led: first {gap.led_s[0]:.3f} s, median {median(gap.led_s):.3f} s, last {gap.led_s[-1]:.3f} s"
+    yield Measurement(f"{key}_first", f"{label}: the first confirms", gap.confirmed_s[0], "s", note)
+    yield Measurement(f"{key}_median", f"{label}: half confirm", median(gap.confirmed_s), "s", "")
+    yield Measurement(f"{key}_last", f"{label}: all confirm", gap.confirmed_s[-1], "s", "")
+    note = f"{gap.processor_s:.2f} s of the two other brokers, until all confirm"
+    yield Measurement(f"{key}_cost", f"{label}: processor for each", 1000 * gap.processor_s / gap.lost, "ms", note)
