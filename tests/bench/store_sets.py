@@ -25,7 +25,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.server.store import Store
-from qpid_ha_broker.server.store_fleet import StoreFleet, Vote
+from qpid_ha_broker.server.store_fleet import StoreFleet
 from qpid_ha_broker.server.store_writer import StoreWriter
 from qpid_ha_config.settings import StoreSettings
 
@@ -164,7 +164,9 @@ async def life(directory: Path, count: int, number: int) -> list[Measurement]:
         await event.wait()
     described_s = time.perf_counter() - began
     began = time.perf_counter()
-    fleet.persist_votes([Vote(store, number, "bench", (number,)) for store in changing])
+    for store in changing:
+        store.note_vote(number, "bench", (number,))
+    fleet.write_votes(changing)
     voted_s = time.perf_counter() - began
     used = journal_bytes(directory)
     for store in stores:

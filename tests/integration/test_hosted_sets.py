@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,11 @@ import pytest
 from cluster_in_process import InProcessCluster, eventually, free_ports, told
 from hosted_sets import HostedSets
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.server.store import Store
+from qpid_ha_broker.server.store_fleet import StoreFleet
+from qpid_ha_broker.store.errors import StoreError
+from qpid_ha_broker.store.files import LocalDisk
+from qpid_ha_broker.store.status import read_status
 
 BROKERS = ("a", "b", "c")
 
@@ -247,5 +253,44 @@ def test_the_store_of_a_replica_that_the_others_refuse_stays(tmp_path: Path) -> 
         await eventually(lambda: "orders" not in sets.at("a").members)
         assert (tmp_path / "a" / "orders" / "STATUS").exists()
         assert sets.cluster.member("a").member.status.state is State.PRIMARY
+
+    story_of_three(tmp_path, story, **settings)
+
+
+def test_nobody_leads_before_its_vote_is_on_disk_and_other_sets_go_on_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {name: {"data_dir": str(tmp_path / name)} for name in BROKERS}
+    may_write = threading.Event()
+    write_votes = StoreFleet.write_votes
+
+    def write_votes_late(fleet: StoreFleet, stores: Sequence[Store]) -> list[StoreError | None]:
+        assert may_write.wait(30)
+        return write_votes(fleet, stores)
+
+    monkeypatch.setattr(StoreFleet, "write_votes", write_votes_late)
+
+    def promised() -> int:
+        status = read_status(LocalDisk(tmp_path / "b" / "orders"))
+        assert status is not None
+        return status.promised
+
+    async def story(sets: HostedSets) -> None:
+        may_write.set()
+        await sets.place("orders", "a", "b", "c")
+        await sets.place("bills", "b", "c")
+        before = promised()
+        may_write.clear()
+        await sets.crash("a")
+        await eventually(lambda: sets.member("b", "orders").member.status.state is State.CONNECTING)
+        promotion = asyncio.create_task(sets.promote("b", "orders", failover=True))
+        await sets.publish("b", "bills", "q", "bill", durable=True)
+        assert sets.hosted("b", "orders").read_only
+        assert promised() == before
+        may_write.set()
+        await promotion
+        assert not sets.hosted("b", "orders").read_only
+        assert promised() > before
+        assert sets.member("b", "orders").member.status.generation == promised()
 
     story_of_three(tmp_path, story, **settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from model_support import TextReader
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.store import Store
-from qpid_ha_broker.server.store_fleet import StoreFleet, Vote
+from qpid_ha_broker.server.store_fleet import StoreFleet, VoteWriter
 from qpid_ha_broker.server.store_writer import FOLDED_AT_ONCE, FOLDED_BYTES_MIN, FoldingShare
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import LocalDisk
@@ -74,7 +75,8 @@ def test_a_store_that_cannot_be_loaded_does_not_keep_the_others(tmp_path: Path) 
 def test_votes_of_many_sets_are_on_disk_when_it_returns(tmp_path: Path) -> None:
     fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
     stores, _ = load(fleet, NAMES)
-    fleet.persist_votes([Vote(store, 7, "node2", (5,)) for store in stores])
+    assert all(store.note_vote(7, "node2", (5,)) for store in stores)
+    assert fleet.write_votes(stores) == [None] * len(NAMES)
     for name in NAMES:
         status = read_status(LocalDisk(tmp_path / name))
         assert status is not None
@@ -85,11 +87,50 @@ def test_a_vote_that_cannot_be_kept_is_told_and_the_others_are_kept(tmp_path: Pa
     fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
     stores, _ = load(fleet, NAMES)
     (tmp_path / "orders" / "STATUS.tmp").mkdir()
-    with pytest.raises(StoreError, match="orders"):
-        fleet.persist_votes([Vote(store, 7, "node2", ()) for store in stores])
+    for store in stores:
+        store.note_vote(7, "node2", ())
+    errors = fleet.write_votes(stores)
+    assert [error is not None for error in errors] == [name == "orders" for name in NAMES]
+    assert "orders" in str(errors[1])
     status = read_status(LocalDisk(tmp_path / "shard-2"))
     assert status is not None
     assert status.promised == 7
+
+
+def test_votes_that_come_together_are_written_together_and_each_is_told_of_once_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+    stores, _ = load(fleet, NAMES)
+    groups: list[int] = []
+    write = fleet.write_votes
+
+    def write_votes(group: list[Store]) -> list[StoreError | None]:
+        groups.append(len(group))
+        return write(group)
+
+    monkeypatch.setattr(fleet, "write_votes", write_votes)
+
+    async def story() -> None:
+        votes = VoteWriter(fleet)
+        told: asyncio.Queue[int] = asyncio.Queue()
+
+        def on_disk(name: str, error: StoreError | None) -> None:
+            assert error is None
+            status = read_status(LocalDisk(tmp_path / name))
+            assert status is not None
+            told.put_nowait(status.promised)
+
+        for generation in (7, 8):
+            for store, name in zip(stores, NAMES, strict=True):
+                assert store.note_vote(generation, "node2", ())
+                votes.write(store, partial(on_disk, name))
+            async with asyncio.timeout(10):
+                assert [await told.get() for _ in NAMES] == [generation] * len(NAMES)
+        assert told.empty()
+
+    asyncio.run(story())
+    assert groups == [len(NAMES)] * 2
 
 
 def test_a_deleted_store_is_gone_and_what_a_crash_left_of_one_goes_at_the_next_start(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from qpid_ha_broker.ha import effects as fx
@@ -65,7 +66,11 @@ class MemberDriver:
         self._log = log
         self._store: MemberStore | None = None
         self._has_witness = member.settings.has_witness
-        self._inputs: list[fx.Input] = []
+        self._inputs: deque[fx.Input] = deque()
+        self._effects: Iterator[fx.Effect] = iter(())
+        """What is left to do of the last input."""
+        self._is_held = False
+        """Until `_go_on` is called nothing more is carried out: what was done last is not complete yet."""
         self._is_feeding = False
         self._is_stopped = False
         self._actions: dict[type, Action] = {}
@@ -104,22 +109,36 @@ class MemberDriver:
         if self._is_stopped:
             return
         self._inputs.append(happened)
-        if self._is_feeding:
-            return
-        self._is_feeding = True
+        if not self._is_feeding and not self._is_held:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Carry out what is left, and put the inputs that wait before the core, until one of the effects holds it."""
+        self._is_feeding, self._is_held = True, False
         try:
-            for input_ in self._inputs:  # grows meanwhile
-                for effect in self.member.handle(input_, time.monotonic()):
-                    self._actions[type(effect)](effect)
+            while self._carry_out_effects() and self._inputs:
+                self._effects = iter(self.member.handle(self._inputs.popleft(), time.monotonic()))
         except StoreError as error:
-            self.fail(str(error))
+            self._give_up(str(error))
         except Exception as error:  # whatever state the core is in now, it must not speak for this broker any more
             log.exception("a bug: %s", error)
-            self.fail(f"a bug in the cluster's logic ({type(error).__name__}); the log has it")
+            self._give_up(f"a bug in the cluster's logic ({type(error).__name__}); the log has it")
         finally:
-            self._inputs.clear()
             self._is_feeding = False
         self.links.flush()
+
+    def _carry_out_effects(self) -> bool:
+        """Whether all of them could be."""
+        for effect in self._effects:
+            self._actions[type(effect)](effect)
+            if self._is_held:
+                return False
+        return True
+
+    def _give_up(self, reason: str) -> None:
+        self._inputs.clear()
+        self._effects = iter(())
+        self.fail(reason)
 
     def fail(self, reason: str) -> None:
         """The core must not go on. Of `default`: the broker ends."""

@@ -38,7 +38,7 @@ from qpid_ha_broker.server.set_member import (
 )
 from qpid_ha_broker.server.set_questions import SetQuestions
 from qpid_ha_broker.server.shared_connections import SharedConnections
-from qpid_ha_broker.server.store_fleet import SIDE_BY_SIDE, StoreFleet
+from qpid_ha_broker.server.store_fleet import SIDE_BY_SIDE, StoreFleet, VoteWriter
 from qpid_ha_broker.server.store_writer import StoreWriter
 from qpid_ha_broker.server.sub_channels import SharedTimes, SubChannel
 from qpid_ha_broker.store.errors import StoreError
@@ -110,6 +110,7 @@ class SetHost:
         """The stores; None: replicas are in memory only."""
         if settings.data_dir is not None and settings.has_store:
             self._fleet = StoreFleet(settings.data_dir, settings.store, settings.name, writer)
+        self._votes = None if self._fleet is None else VoteWriter(self._fleet)
         self.stored: list[str] = []
         """The sets that had a store here when the broker started."""
         self._side_by_side = asyncio.Semaphore(SIDE_BY_SIDE)
@@ -125,6 +126,7 @@ class SetHost:
             process=self._process,
             wake=self._wake,
             changed=lambda member: self.changed(member),
+            votes=self._votes,
             cannot_go_on=self._cannot_go_on,
         )
         self._asking: dict[Channel, dict[str, None]] = {}
@@ -152,6 +154,8 @@ class SetHost:
         self._tasks.cancel()
         for member in self.members.values():
             member.stop("the broker is stopping")
+        if self._votes is not None:
+            self._votes.stop()
         self._questions.close()
         self.shared.close("the broker is stopping")
 

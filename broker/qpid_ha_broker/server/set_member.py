@@ -13,6 +13,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from qpid_ha_broker.amqp.conditions import AmqpError
@@ -35,7 +36,10 @@ from qpid_ha_broker.server.member_store import MemberStore
 from qpid_ha_broker.server.peer_links import PeerLinks
 from qpid_ha_broker.server.set_questions import SetQuestions
 from qpid_ha_broker.server.shared_connections import SharedConnections
+from qpid_ha_broker.server.store import Store
+from qpid_ha_broker.server.store_fleet import VoteWriter
 from qpid_ha_broker.server.sub_channels import SubChannel
+from qpid_ha_broker.store.errors import StoreError
 
 log = logging.getLogger("cluster")
 
@@ -106,6 +110,8 @@ class SetServices(NamedTuple):
     """Something happens to a member that was at rest."""
     changed: Callable[[SetMember], None]
     """There is something new to be told of a member."""
+    votes: VoteWriter | None
+    """None: there are no stores."""
     cannot_go_on: Callable[[SetMember, str], None]
     """This broker cannot have that replica, and why."""
 
@@ -173,6 +179,8 @@ class SetMember(MemberDriver):
             fx.CleanEnd: lambda effect: services.cannot_go_on(self, "the whole cluster of this set ends"),
         }
         self._carry_out(links, self, self, store, own)
+        if kept is not None and services.votes is not None:
+            self._actions[fx.PersistVote] = partial(self._persist_vote, kept.store, services.votes)
         hosted.read_only = True
 
     # --- start and stop
@@ -282,6 +290,22 @@ class SetMember(MemberDriver):
             effect.wanted,
             lambda answer: self.feed(fx.RecordWritten(number, *answer)),
         )
+
+    # --- the vote
+
+    def _persist_vote(self, store: Store, votes: VoteWriter, effect: fx.PersistVote) -> None:
+        """Beside the loop, with the votes of other sets; all that follows waits for it."""
+        if store.note_vote(*effect):
+            self._is_held = True
+            votes.write(store, self._vote_written)
+
+    def _vote_written(self, error: StoreError | None) -> None:
+        if self._is_stopped:
+            return
+        if error is None:
+            self._go_on()
+        else:
+            self._give_up(str(error))
 
     # --- what the core tells
 

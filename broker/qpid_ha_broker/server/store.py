@@ -180,11 +180,19 @@ class Store:
 
     def persist_vote(self, generation: int, to: str, claims: tuple[int, ...]) -> None:
         """Have on disk, when this returns, what was promised. Raises StoreError."""
-        if self.files.status.change(promised=generation, promised_to=to, claims=claims):
-            try:
-                self.files.status.write()
-            except OSError as error:
-                raise StoreError(f"cannot write STATUS in {self.directory}: {error}") from error
+        if self.note_vote(generation, to, claims):
+            self.write_vote()
+
+    def note_vote(self, generation: int, to: str, claims: tuple[int, ...]) -> bool:
+        """Let it be known what is promised; `write_vote` puts it on disk. Whether it is not there yet."""
+        return self.files.status.change(promised=generation, promised_to=to, claims=claims)
+
+    def write_vote(self) -> None:
+        """What was noted is on disk when this returns. From any thread. Raises StoreError."""
+        try:
+            self.files.status.write()
+        except OSError as error:
+            raise StoreError(f"cannot write STATUS in {self.directory}: {error}") from error
 
     def tick(self) -> None:
         """Fold what is old, once there is enough of it; say on disk what is committed, when nothing else does.

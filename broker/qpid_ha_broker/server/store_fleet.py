@@ -6,15 +6,17 @@ and change their STATUS, side by side.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.pager import THREADS
 from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.server.store_writer import StoreWriter
@@ -30,15 +32,6 @@ SIDE_BY_SIDE: Final = 16
 DELETED: Final = ".DELETED"
 """Ends the name of a store that is on its way out: no set can be called so."""
 Result = TypeVar("Result")
-
-
-class Vote(NamedTuple):
-    """What one set's member has promised: see `Store.persist_vote`."""
-
-    store: Store
-    generation: int
-    to: str
-    claims: tuple[int, ...]
 
 
 class StoreFleet:
@@ -97,19 +90,17 @@ class StoreFleet:
 
         return side_by_side(attempt, loads)
 
-    def persist_votes(self, votes: Sequence[Vote]) -> None:
-        """Have all of them on disk when this returns. Raises StoreError; the others are on disk then, too."""
+    def write_votes(self, stores: Sequence[Store]) -> list[StoreError | None]:
+        """Have on disk, when this returns, what was noted in each (`Store.note_vote`), or why it is not. Blocks."""
 
-        def persist(vote: Vote) -> StoreError | None:
+        def write(store: Store) -> StoreError | None:
             try:
-                vote.store.persist_vote(vote.generation, vote.to, vote.claims)
+                store.write_vote()
             except StoreError as error:
                 return error
             return None
 
-        for error in side_by_side(persist, votes):
-            if error is not None:
-                raise error
+        return side_by_side(write, stores)
 
     def delete(self, set_name: str) -> None:
         """Delete the store of a set that has no replica here any more, and is closed. Blocks. Raises OSError."""
@@ -129,6 +120,43 @@ def _may_hold_store(path: Path) -> bool:
         return holds_store_of(LocalDisk(path), path.name)
     except OSError:
         return True
+
+
+VoteWritten = Callable[[StoreError | None], None]
+"""Hears once that a vote is on disk, or why it is not."""
+
+
+class VoteWriter:
+    """The promise: each vote is told of once it is on disk, and those that come while others are written go together.
+
+    When a broker with many primaries has failed, hundreds of sets vote within a moment: one after the other on the
+    loop they would hold up everything else for as long.
+    """
+
+    def __init__(self, fleet: StoreFleet) -> None:
+        self._fleet = fleet
+        self._waiting: list[tuple[Store, VoteWritten]] = []
+        self._is_writing = False
+        self._tasks = BackgroundTasks()
+
+    def write(self, store: Store, written: VoteWritten) -> None:
+        """Put on disk what was noted in `store`; `written` is called in a later round of the loop."""
+        self._waiting.append((store, written))
+        if not self._is_writing:
+            self._is_writing = True
+            self._tasks.start(self._write())
+
+    async def _write(self) -> None:
+        while self._waiting:
+            votes, self._waiting = self._waiting, []
+            errors = await asyncio.to_thread(self._fleet.write_votes, [store for store, _ in votes])
+            for (_, written), error in zip(votes, errors, strict=True):
+                written(error)
+        self._is_writing = False
+
+    def stop(self) -> None:
+        """Nobody is told any more."""
+        self._tasks.cancel()
 
 
 Item = TypeVar("Item")
