@@ -167,7 +167,7 @@ def test_nobody_but_the_primary_is_told_and_one_that_cannot_be_told_is_no_failur
 
 # --- a cluster of many resource sets
 
-MANY = {"sets": 2, "draining": False, "left": 0}
+MANY = {"sets": 2, "draining": False, "left": 0, "brokers": [NODE, "n2", "n3"]}
 STAND_BY = {"notify_type": "pre", "notify_stop_uname": NODE, "notify_active_uname": f"{NODE} n2"}
 
 
@@ -178,9 +178,9 @@ def asked_of_the_controller(resource: Resource) -> list[str]:
 def test_the_controller_hears_of_nodes_that_were_fenced_and_a_new_one_does_too(resource: Resource) -> None:
     resource.up(**PRIMARY | MANY)
     resource.do("notify", notify_type="post", notify_operation="stop", notify_stop_uname=f"n3 {NODE}")
-    resource.promote(NODE, "n3", notify_stop_uname="n3")
-    told = [(each["action"], each["name"]) for each in resource.broker.asked("brokers")]
-    assert told == [("fail", "n3")] * 2
+    resource.promote(NODE, notify_all_uname=f"{NODE} n2 n3 arbiter", notify_start_uname="n2")
+    told = [each["name"] for each in resource.broker.asked("brokers") if each["action"] == "fail"]
+    assert told == ["n3"] * 2
 
 
 def test_a_node_that_goes_to_standby_is_drained_and_undrained_when_it_is_back(resource: Resource) -> None:

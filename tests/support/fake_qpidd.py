@@ -86,6 +86,8 @@ class Fake:
         if method == "status" and params.get("all"):
             return {"result": self.all()}
         refusal = self.refuse or ", ".join(f"{name} cannot be asked" for name in self.missing())
+        if method == "brokers" and params.get("action") == "list":
+            return {"result": [{"name": name, "up": True} for name in self.script()["brokers"]]}
         if method == "brokers" and "left" in self.script():
             return {"result": {"left": self.script()["left"], "text": "done"}}
         if method == "promote" and refusal:

@@ -186,7 +186,7 @@ class OcfAgent:
         with self._memory.changed() as memory:
             memory.is_forced, memory.handed_over, memory.refused_at_s = False, "", 0.0
         self._tell(lambda: self._scores.refresh(sight))
-        self._tell_gone("Pacemaker has stopped it, or fenced its node")
+        self._tell_gone(self._rivals.absent_nodes(), "Pacemaker has stopped it, or fenced its node")
         self.ensure_watch()
         return OcfCode.SUCCESS
 
@@ -244,14 +244,13 @@ class OcfAgent:
                     client.call("drop", backup=node, reason=reason)
         except ControlFailure as failure:
             self._inform(f"the primary was not told that {', '.join(stopped)} is gone: {failure}")
-        self._tell_gone(reason)
+        self._tell_gone(stopped, reason)
 
-    def _tell_gone(self, reason: str) -> None:
+    def _tell_gone(self, nodes: Collection[str], reason: str) -> None:
         """The controller of many resource sets counts brokers as failed whose nodes were fenced, or that were stopped.
         After a promotion it is a new one, which would wait for them first."""
-        stopped = sorted(self._rivals.stopped_nodes() - {self._environment.get(f"{META}on_node", "")})
-        if stopped and has_many_sets(self._look()):
-            self._tell(lambda: self._controller.tell_gone(stopped, reason))
+        if nodes and has_many_sets(self._look()):
+            self._tell(lambda: self._controller.tell_gone(nodes, reason))
 
     def _leave(self, operation: str) -> None:
         """Before this node's broker is stopped for longer others lead the resource sets that it leads."""

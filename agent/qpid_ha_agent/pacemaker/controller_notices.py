@@ -6,7 +6,7 @@ A node was fenced, will run no broker in a moment, or runs one again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from qpid_ha_agent.control import ControlClient, RequestRefused
@@ -33,11 +33,13 @@ class ControllerNotices:
         self._control_socket = control_socket
         self._cluster = cluster
 
-    def tell_gone(self, nodes: Iterable[str], reason: str) -> None:
+    def tell_gone(self, nodes: Collection[str], reason: str) -> None:
         """Their brokers are dead for certain: nobody has to wait until they count as failed."""
         with self._client() as client:
-            for node in nodes:
-                _ask(client, CONTROLLER_S, action="fail", name=node, reason=reason)
+            rows = _ask(client, CONTROLLER_S, action="list")
+            for row in rows if isinstance(rows, list) else []:
+                if row.get("up") and row.get("name") in nodes:
+                    _ask(client, action="fail", name=row["name"], reason=reason)
 
     def leave(self, sight: Sight) -> None:
         """This node's broker will be stopped. What it leads is led by others first; in standby it is drained.

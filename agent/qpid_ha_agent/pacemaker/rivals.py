@@ -61,6 +61,10 @@ class Rivals:
         """On which there is no broker any more, after a notification of a stop, and none is about to be."""
         return self._nodes("stop") - self._nodes("start")
 
+    def absent_nodes(self) -> set[str]:
+        """Of the cluster's nodes those on which there is no broker, and none is about to be, before a promotion."""
+        return (self._nodes("all") | self._nodes("stop")) - self.running_nodes()
+
     def is_leaving(self, node: str, operation: str) -> bool:
         """Whether before this operation there is time to clear that node's broker: it will be stopped, and not started
         again at once, and others stay. One that is demoted first is cleared before that, while there is a primary."""
