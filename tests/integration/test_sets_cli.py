@@ -86,6 +86,10 @@ def test_a_rebalancing_shows_each_move(cluster: RunningCluster) -> None:
     assert [line.partition(" -> ")[2] for line in lines[:-1]] == [f"{names[2]} (it is preferred)"] * 3
     assert lines[-1] == "3 primaries were moved"
     assert qpid_ha(cluster, 1, "rebalance").stdout == "no primary has to be moved\n"
+    told = qpid_ha(cluster, 1, "history", "s1").stdout
+    assert [why for why in ("the set is new", "is about to stop", "rebalancing: it is preferred") if why in told] == [
+        "the set is new", "is about to stop", "rebalancing: it is preferred"
+    ]  # fmt: skip
     for number in range(3):
         change(cluster, 0, "sets", "delete", name=f"s{number}")
 

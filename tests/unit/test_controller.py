@@ -54,6 +54,10 @@ class Bench:
                 self.feed(ms.MapWritten(effect.number, self.lsn))
         return effects
 
+    def controller_history(self, about: str) -> list[str]:
+        told = self.ask(ms.ShowHistory(about)).result["entries"]
+        return [str(each["text"]) for each in told] if isinstance(told, list) else []
+
     def ask(self, request: ms.ClusterRequest) -> ms.AnswerRequest:
         self.feed(ms.RequestReceived(len(self.said) + 1, request))
         self.feed(ms.MapCommitted(self.lsn))
@@ -301,6 +305,25 @@ def test_while_a_primary_hands_over_nobody_else_is_told_to_lead_unless_the_next_
         bench.feed(ms.ReportReceived(report("b", handed, number=4)))
         bench.feed(ms.TimePassed())
     assert orders(bench, OrderKind.PROMOTE)[told:] == [("b", "orders", "")]
+
+
+def test_the_history_says_who_leads_what_since_when_and_why() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    bench.now_s = 0.5
+    bench.feed(ms.RequestReceived(99, ms.FailBroker("b", "its rack burns")))
+    record = bench.map.sets["orders"].record
+    wanted = record._replace(generation=2, primary="c", members=("c",))
+    bench.feed(ms.RecordRequested("c", 2, "orders", record, wanted))
+
+    told = bench.ask(ms.ShowHistory("orders")).result["entries"]
+    assert isinstance(told, list)
+    assert [(each["at_ms"], each["text"]) for each in told] == [
+        (0, "b leads from generation 1: its brokers agreed on it"),
+        (500, "c leads instead of b from generation 2: b has failed"),
+    ]
+    (failed,) = bench.controller_history("b")
+    assert failed == "broker b has failed: its rack burns; it leads 1 sets"
 
 
 def test_who_has_no_replica_records_nothing() -> None:

@@ -23,6 +23,7 @@ STATES = tuple(state.value for state in State)
 STATUS_COLUMNS = ("name", "address", "state", "phase", "generation", "lsn", "in-sync")
 BACKUP_COLUMNS = ("name", "state", "in-sync", "lsn", "lag-messages", "lag-bytes", "lag-s")
 HISTORY_COLUMNS = ("generation", "primary", "first-lsn", "started", "cause", "forced")
+SETS_HISTORY_COLUMNS = ("at", "about", "text")
 COPY_COLUMNS = ("queue", "from", "state", "primary", "messages", "lag-events", "problem")
 UNREACHABLE_STATE = "unreachable"
 WAIT_STEP_S = 0.5
@@ -254,10 +255,22 @@ def backups(invocation: Invocation) -> None:
 
 
 @click.command()
+@click.argument("about", metavar="[SET|BROKER]", required=False)
+@click.option("--sets", is_flag=True, help="Of all resource sets and brokers.")
 @common_options
 @click.pass_obj
-def history(invocation: Invocation) -> None:
-    """Who was primary since when, and why."""
+def history(invocation: Invocation, about: str | None, sets: bool) -> None:
+    """Who was primary since when, and why.
+
+    With --sets, or the name of a resource set or of a broker: what the controller has done about them since it leads,
+    and why. Its log has what was before.
+    """
+    if sets or about:
+        rows = rows_of(invocation.call("history", sets=sets or None, about=about))
+        if invocation.format == "table":
+            rows = [{**row, "at": _local_time(row.get("at_ms"))} for row in rows]
+        print_rows(rows, SETS_HISTORY_COLUMNS, invocation.format)
+        return
     rows = rows_of(invocation.call("history"))
     if invocation.format == "table":
         rows = [{**row, "started": _local_time(row.get("started_at_ms"))} for row in rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import NamedTuple
 
+from qpid_ha_broker.cluster.history import ClusterHistory
 from qpid_ha_broker.cluster.liveness import BrokerLife, Liveness
 from qpid_ha_broker.cluster.map import BrokerEntry, ClusterMap, SetEntry
 from qpid_ha_broker.cluster.messages import (
@@ -187,6 +188,9 @@ class ControllerContext:
         self._placement_brokers: dict[str, PlacementBroker] | None = None
         self.leaving_until_s: dict[str, float] = {}
         """Brokers that are about to stop."""
+        self.history = ClusterHistory()
+        self._causes: dict[str, str] = {}
+        """Why a set was last told to have another primary."""
         self.dirty: set[str] = set()
         """Sets of which something is another than when they were looked at."""
 
@@ -199,6 +203,8 @@ class ControllerContext:
         self.orders.clear()
         self.commits.clear()
         self.leaving_until_s.clear()
+        self.history.clear()
+        self._causes.clear()
         self._answers.clear()
 
     @property
@@ -243,9 +249,18 @@ class ControllerContext:
         """At once."""
         self._effects.append(effect)
 
-    def note(self, level: str, text: str) -> None:
-        """For the operator's log."""
+    def note(self, level: str, text: str, about: str = "") -> None:
+        """For the operator's log, and the history. `about`: the set or the broker that the text begins with."""
         self._effects.append(ControllerNote(level, text))
+        self.remember(about, text.partition(f"{about}: ")[2] or text if about else text)
+
+    def remember(self, about: str, text: str) -> None:
+        """For the history alone: a log has it in other words."""
+        self.history.add(self.wall_ms, about, text)
+
+    def cause(self, set_name: str) -> str:
+        """Why it has another primary now; told once."""
+        return self._causes.pop(set_name, "its brokers agreed on it")
 
     def answer(self, answer: Answer) -> None:
         """Once all that was written is committed."""
@@ -256,6 +271,8 @@ class ControllerContext:
         self._numbers += 1
         order = GiveOrder(self._numbers, broker, set_name, kind, to, cause)
         self.orders.given(order, self.now_s)
+        if kind is not OrderKind.DROP:
+            self._causes[set_name] = cause
         self._effects.append(order)
 
     # --- what the parts ask

@@ -140,7 +140,7 @@ class Controller:
         draining = {name for name, broker in self._ctx.draft.brokers.items() if broker.draining}
         drained = {name for name in draining if not self._overview.why_not_to_stop(name)}
         for name in sorted(drained - self._drained):
-            self._ctx.note("info", f"broker {name} is drained: it is safe to stop it")
+            self._ctx.note("info", f"broker {name} is drained: it is safe to stop it", name)
         self._drained = drained
 
     # --- brokers
@@ -154,7 +154,7 @@ class Controller:
         if entry is None:
             return
         led = sum(each.record.primary == name for each in ctx.draft.sets.values())
-        ctx.note("warning", f"broker {name} has failed: {why}; it leads {led} sets")
+        ctx.note("warning", f"broker {name} has failed: {why}; it leads {led} sets", name)
         if entry.up:
             ctx.write(ev.BrokerChanged(name, False, entry.draining, ctx.wall_ms))
         # First of all: as long as `default` waits for it no record of any set is committed.
@@ -229,16 +229,18 @@ class Controller:
         name, uuid, _, address, clients_url, zone, version = identity
         entry = ctx.draft.brokers.get(name)
         if entry is not None and entry.uuid != uuid:
-            ctx.note("warning", f"broker {name} is back with another UUID: what it held is gone, and is copied again")
+            ctx.note(
+                "warning", f"broker {name} is back with another UUID: what it held is gone, and is copied again", name
+            )
         if entry is None or entry[:6] != (name, uuid, address, clients_url, zone, version):
             ctx.write(ev.BrokerRegistered(name, uuid, address, clients_url, zone, version))
         if entry is None:
-            ctx.note("info", f"broker {name} joins the cluster")
+            ctx.note("info", f"broker {name} joins the cluster", name)
             ctx.write(ev.BrokerChanged(name, True, False, ctx.wall_ms))
             self._keeper.trigger()
             self._keeper.close_ring(list(ctx.draft.sets))
         elif not entry.up:
-            ctx.note("info", f"broker {name} is back")
+            ctx.note("info", f"broker {name} is back", name)
             ctx.write(ev.BrokerChanged(name, True, entry.draining, ctx.wall_ms))
             self._keeper.trigger(self._sets_of(name))
 

@@ -100,7 +100,9 @@ class ReplicaKeeper:
         self._problem = decision.problem
         for action in decision.actions:
             if action.step in _SAID:
-                self._ctx.note("info", f"set {entry.name}: {action.step} replica {action.broker}: {action.why}")
+                self._ctx.note(
+                    "info", f"set {entry.name}: {action.step} replica {action.broker}: {action.why}", entry.name
+                )
         self._ctx.place(entry._replace(replicas=decision.replicas, leaving=decision.leaving))
         brokers = self._ctx.placement_brokers()
         for name in set(decision.replicas) - set(entry.replicas):

@@ -258,5 +258,5 @@ class Leadership:
             self._refused.setdefault(name, {})[order.broker] = text
             if self._noted.get((name, order.broker)) != text:  # it is asked again and again
                 self._noted[name, order.broker] = text
-                self._ctx.note("warning", f"set {name}: {order.broker} does not lead: {text}")
+                self._ctx.note("warning", f"set {name}: {order.broker} does not lead: {text}", name)
         self._ctx.dirty.add(name)

@@ -254,6 +254,13 @@ class ShowCluster(NamedTuple):
     """The map, and what brokers say, for people; `result` has it."""
 
 
+class ShowHistory(NamedTuple):
+    """What the controller has done, and why; `result` has it."""
+
+    about: str = ""
+    """A set or a broker; empty: all."""
+
+
 ClusterRequest = (
     CreateSet
     | DeleteSet
@@ -273,6 +280,7 @@ ClusterRequest = (
     | DeleteQueue
     | LocateQueue
     | ShowCluster
+    | ShowHistory
 )
 
 REQUESTS: Final[Mapping[str, type[ClusterRequest]]] = {
@@ -294,6 +302,7 @@ REQUESTS: Final[Mapping[str, type[ClusterRequest]]] = {
     "queue-delete": DeleteQueue,
     "queue-locate": LocateQueue,
     "cluster-show": ShowCluster,
+    "cluster-history": ShowHistory,
 }
 """By the method's name, as operators and other brokers ask for it."""
 

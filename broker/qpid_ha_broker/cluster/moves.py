@@ -191,6 +191,8 @@ class Moves:
         self._texts.pop(name, None)
         self._not_before_s.pop(name, None)
         self._ctx.dirty.add(name)
+        if not done:
+            self._ctx.remember(name, f"was not moved to {move.to or 'another broker'} ({move.why}): {text}")
         for request in move.requests:
             self._ctx.answer(AnswerRequest(request, done, text))
         if self.balancing and self.balancing[0].set == name:

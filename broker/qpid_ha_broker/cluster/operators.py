@@ -32,6 +32,7 @@ from qpid_ha_broker.cluster.messages import (
     SetPolicies,
     SettleQueue,
     ShowCluster,
+    ShowHistory,
     TransferPrimary,
     TrimReplicas,
     UndrainBroker,
@@ -84,6 +85,7 @@ class Operators:
             DeleteQueue: self._queues.delete,
             LocateQueue: self._queues.locate,
             ShowCluster: self._show,
+            ShowHistory: self._show_history,
         }
 
     def began(self) -> None:
@@ -364,3 +366,7 @@ class Operators:
     def _show(self, number: int, asked: ShowCluster) -> None:
         brokers, sets = self._ctx.draft.brokers, self._ctx.draft.sets
         self._done(number, f"{len(brokers)} brokers, {len(sets)} sets besides `default`", **self._overview.shown())
+
+    def _show_history(self, number: int, asked: ShowHistory) -> None:
+        entries = [entry._asdict() for entry in self._ctx.history.entries(asked.about)]
+        self._done(number, f"{len(entries)} entries", entries=entries)

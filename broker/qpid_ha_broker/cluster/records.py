@@ -52,4 +52,7 @@ class SetRecords:
             self._ctx.dirty.add(name)
             if (wanted.generation, wanted.primary) != (record.generation, record.primary):
                 self.changed_s[name] = self._ctx.now_s
+                was = f" instead of {record.primary}" if record.primary not in ("", wanted.primary) else ""
+                text = f"{wanted.primary} leads{was} from generation {wanted.generation}: {self._ctx.cause(name)}"
+                self._ctx.remember(name, text)
             self._ctx.answer(AnswerRecord(broker, number, True, wanted))

@@ -63,14 +63,16 @@ class SetMethods:
         self._administration = administration
         self._queues: Method
         self._status: Method
+        self._history: Method
 
     def methods(self, others: Mapping[str, Method]) -> dict[str, Method]:
         """By name; `others` are those of a broker that knows of one set."""
-        self._queues, self._status = others["queues"], others["status"]
+        self._queues, self._status, self._history = others["queues"], others["status"], others["history"]
         return {
             **others,
             "status": self.status,
             "queues": self.queues,
+            "history": self.history,
             "sets": self.sets,
             "brokers": self.brokers,
             "replicas": self.replicas,
@@ -132,6 +134,14 @@ class SetMethods:
                 if params.get(key) and facts[fact]:
                     raise ControlError(REFUSED, f"queue {name} has {facts[fact]} {fact}", {"reason": "in-use"})
         return self._told(await self._done("queue-delete", {"name": name}))
+
+    async def history(self, params: Params) -> object:
+        """As without other sets; with `sets` or `about` what the controller has done about those, and why."""
+        if not params.get("sets") and not params.get("about"):
+            return await _result(self._history(params))
+        check_known(params, ("sets", "about"))
+        about = {"about": params["about"]} if params.get("about") else {}
+        return (await self._done("cluster-history", about)).result.get("entries", [])
 
     async def sets(self, params: Params) -> object:
         """`list`, `show`, or a change of a set."""
