@@ -77,7 +77,10 @@ def test_a_rebalancing_shows_each_move(cluster: RunningCluster) -> None:
     cluster.broker(2).terminate()
     cluster.broker(2).wait()
     cluster.restart(2)
-    wait_whole(cluster, 0, *(f"s{number}" for number in range(3)))
+    cluster.wait_until(
+        lambda: all(each["replicas"].get(names[2]) == "ready" for each in sets_of(cluster.broker(0)).values()),
+        f"{names[2]} is ready in all sets",
+    )
 
     shown = qpid_ha(cluster, 1, "rebalance")
 

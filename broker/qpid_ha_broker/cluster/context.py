@@ -271,8 +271,10 @@ class ControllerContext:
         self._numbers += 1
         order = GiveOrder(self._numbers, broker, set_name, kind, to, cause)
         self.orders.given(order, self.now_s)
-        if kind is not OrderKind.DROP:
+        if kind is OrderKind.SWITCH_OVER:
             self._causes[set_name] = cause
+        elif kind is OrderKind.PROMOTE:  # who was handed over to may have to be told to lead: that is no other reason
+            self._causes.setdefault(set_name, cause)
         self._effects.append(order)
 
     # --- what the parts ask

@@ -192,6 +192,7 @@ class Moves:
         self._not_before_s.pop(name, None)
         self._ctx.dirty.add(name)
         if not done:
+            self._ctx.cause(name)
             self._ctx.remember(name, f"was not moved to {move.to or 'another broker'} ({move.why}): {text}")
         for request in move.requests:
             self._ctx.answer(AnswerRequest(request, done, text))
