@@ -11,6 +11,7 @@ from proton import Delivery, Message
 
 from blocking_client import BlockingClient
 from qpid_ha_agent.control import RequestRefused
+from qpid_ha_demo.cluster import Facts
 from running_cluster import RunningCluster
 from sets_cluster import SetTraffic, change, create_queue, create_set, sets_of, wait_whole
 
@@ -164,6 +165,12 @@ def test_what_comes_to_an_exchange_reaches_the_queues_of_all_sets_also_when_a_pr
     publisher.connection.close()
 
 
+def wait_led(cluster: RunningCluster, by: int, name: str) -> Facts:
+    """Until somebody leads the set, as that broker sees it."""
+    cluster.wait_until(lambda: sets_of(cluster.broker(by)).get(name, {}).get("primary"), f"{name} is led")
+    return sets_of(cluster.broker(by))[name]
+
+
 def test_a_broker_that_is_stopped_in_order_has_others_lead_its_sets_first(cluster: RunningCluster) -> None:
     names = [broker.name for broker in cluster.brokers]
     for name in SETS:
@@ -184,3 +191,20 @@ def test_a_broker_that_is_stopped_in_order_has_others_lead_its_sets_first(cluste
         cluster.restart(2)
         wait_whole(cluster, 0, *SETS)
         traffic.settle()
+
+
+def test_an_agent_that_is_stopped_hands_default_over_and_its_broker_the_other_sets(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, agents=True) as cluster:
+        cluster.wait_whole()
+        controller = cluster.the_primary()
+        change(cluster, cluster.brokers.index(controller), "sets", "create", name="orders", preferred=controller.name)
+        wait_whole(cluster, cluster.brokers.index(controller), "orders")
+
+        controller.terminate()
+        controller.wait()
+
+        cluster.wait_until(lambda: cluster.primary() not in (None, controller), "another one leads default")
+        orders = wait_led(cluster, cluster.brokers.index(cluster.the_primary()), "orders")
+        assert (orders["primary"] != controller.name, orders["generation"]) == (True, 2)
+        assert "sets that are led here get other primaries first" in controller.log()
+        assert "not all sets are led by others" not in controller.log()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from running_cluster import RunningCluster
-from sets_cluster import change, create_set, sets_of, wait_whole
+from sets_cluster import change, create_queue, create_set, sets_of, wait_whole
 
 LIMIT_S = 60.0
 
@@ -101,6 +101,7 @@ def test_the_status_of_a_broker_says_how_many_sets_have_no_primary(cluster: Runn
     assert qpid_ha(cluster, 0, "status").stderr == ""
     create_set(cluster, "alone", replicas=[cluster.broker(2).name], min_replicas=1)
     wait_whole(cluster, 0, "alone")
+    create_queue(cluster, 0, "q", "alone")
 
     cluster.kill(2)
     cluster.wait_until(lambda: not sets_of(cluster.broker(0))["alone"]["primary"], "nobody leads it")
@@ -110,3 +111,6 @@ def test_the_status_of_a_broker_says_how_many_sets_have_no_primary(cluster: Runn
     assert shown.stderr == "1 of 1 resource sets have no primary (alone): see qpid-ha status --all\n"
     told = qpid_ha(cluster, 1, "status", "--all")
     assert f"start {cluster.broker(2).name}" in told.stderr
+    lost = qpid_ha(cluster, 1, "set", "delete", "alone", "--lost")
+    assert (lost.returncode, lost.stdout) == (0, "set alone is deleted\n")
+    assert change(cluster, 0, "queues", "create", name="q")["created"], "its name is free"

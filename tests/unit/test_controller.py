@@ -211,10 +211,25 @@ def test_a_set_with_queues_is_not_deleted() -> None:
     assert bench.ask(ms.SettleQueue("q", {}, set="orders")).result == {"set": "orders"}
 
     assert bench.ask(ms.LocateQueue("q")).result == {"set": "orders"}
-    assert "q" in bench.ask(ms.DeleteSet("orders")).text
+    assert bench.ask(ms.DeleteSet("orders")).text == "set orders has 1 queues (q): delete them first"
     assert bench.ask(ms.DeleteQueue("q")).done
     assert "being deleted" in bench.ask(ms.SettleQueue("q", {})).text
     assert bench.ask(ms.LocateQueue("q")).result == {"set": ""}
+
+
+def test_a_set_that_is_lost_is_deleted_with_its_queues_and_their_names_are_free() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b")
+    bench.ask(ms.SettleQueue("q", {}, set="orders"))
+
+    assert bench.ask(ms.DeleteSet("orders", lost=True)).text == (
+        "set orders is not lost: b leads it; delete its queues"
+    )
+    bench.ask(ms.FailBroker("b"))
+    assert "set delete --lost orders" in bench.ask(ms.ForgetBroker("b")).text
+    assert bench.ask(ms.DeleteSet("orders", lost=True)).done
+    assert bench.ask(ms.SettleQueue("q", {})).result == {"set": "default"}
+    assert bench.ask(ms.ForgetBroker("b")).done
 
 
 def test_queues_are_spread_over_shards_whose_primaries_are_spread_over_brokers() -> None:

@@ -60,7 +60,7 @@ def status(context: click.Context, expect: str | None, is_primary: bool, wait_s:
         print_rows(rows, STATUS_COLUMNS, invocation.format)
         _print_problems(rows)
         if invocation.format == "table":
-            _print_sets(invocation)
+            _print_sets(invocation, rows)
         return
     wanted = "primary" if is_primary else expect
     if wait_s is not None:
@@ -109,11 +109,14 @@ def _print_set_problems(facts: Mapping[str, Any]) -> None:
         click.echo(cell(f"{name} is drained: it gets no replicas until somebody says qpid-ha undrain {name}"), err=True)
 
 
-def _print_sets(invocation: Invocation) -> None:
-    """Those beside `default`, if there are any, and a controller that tells of them in time."""
+def _print_sets(invocation: Invocation, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Those beside `default`, if there are any, and a controller that tells of them in time; else why not."""
     asked = replace(invocation, timeout_s=invocation.timeout_s or SETS_TIMEOUT_S)
-    with suppress(CliFailure):
+    try:
         print_sets(rows_of(asked.call("sets", action="list")))
+    except CliFailure as failure:
+        if any(row.get("sets") for row in rows):
+            click.echo(cell(f"how the resource sets are is not known: {failure.message}"), err=True)
 
 
 def pause_text(row: Mapping[str, Any]) -> str:

@@ -77,11 +77,12 @@ def create_set(invocation: Invocation, /, name: str, replicas: tuple[str, ...], 
 
 @resource_set.command("delete")
 @click.argument("name", metavar="SET")
+@click.option("--lost", is_flag=True, help="And its queues: nobody leads it, and who could will never come back.")
 @common_options
 @click.pass_obj
-def delete_set(invocation: Invocation, name: str) -> None:
+def delete_set(invocation: Invocation, name: str, lost: bool) -> None:
     """Delete a set that has no queues."""
-    _do(invocation, "sets", action="delete", name=name)
+    _do(invocation, "sets", action="delete", name=name, lost=lost or None)
 
 
 @resource_set.command("transfer")

@@ -121,9 +121,13 @@ class CreateSet(NamedTuple):
 
 
 class DeleteSet(NamedTuple):
-    """Delete a set that has no queues."""
+    """Delete a set that has no queues.
+
+    With `lost`, of a set that nobody leads, its queues as well: whoever held what was in them will not come back.
+    """
 
     name: str
+    lost: bool = False
 
 
 class TransferPrimary(NamedTuple):

@@ -159,12 +159,15 @@ class Operators:
         self._done(number, f"set {asked.name} gets replicas on {', '.join(replicas)}", replicas=list(replicas))
 
     def _delete_set(self, number: int, asked: DeleteSet) -> None:
-        self._entry(asked.name)
-        queues = sorted(self._ctx.map.queues_of(asked.name))
-        if queues:
-            raise ClusterRefusal(
-                f"set {asked.name} has {len(queues)} queues ({', '.join(queues[:3])}...): delete them first"
-            )
+        entry = self._entry(asked.name)
+        queues = sorted(self._ctx.map.queues_of(asked.name).values(), key=lambda queue: queue.name)
+        if asked.lost and self._leadership.leads(entry):
+            raise ClusterRefusal(f"set {asked.name} is not lost: {entry.record.primary} leads it; delete its queues")
+        if queues and not asked.lost:
+            some = ", ".join(queue.name for queue in queues[:3]) + (", ..." if len(queues) > 3 else "")
+            raise ClusterRefusal(f"set {asked.name} has {len(queues)} queues ({some}): delete them first")
+        for queue in queues:
+            self._ctx.write(ev.QueueRemoved(queue.id))
         self._ctx.write(ev.SetDeleted(asked.name))
         self._leadership.forget_set(asked.name)
         self._keeper.forget_set(asked.name)
@@ -294,9 +297,10 @@ class Operators:
         for entry in sets:
             others = [each for each in entry.record.members if each != name and ctx.is_up(each)]
             if (entry.record.generation and not others) or entry.replicas == (name,):
+                able = ", or ".join([name, *(each for each in entry.record.members if each != name)])
                 raise ClusterRefusal(
-                    f"nobody else who is up holds all of {entry.name}: bring {name} back, or one of"
-                    f" {', '.join(each for each in entry.record.members if each != name) or 'nobody'}"
+                    f"nobody else who is up holds all of {entry.name}: start {able}. If none of them will ever come"
+                    f" back, what was in it is lost: `qpid-ha set delete --lost {entry.name}`, then try again"
                 )
         for entry in sets:
             replicas = tuple(each for each in entry.replicas if each != name)

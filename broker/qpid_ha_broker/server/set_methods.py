@@ -35,7 +35,7 @@ _ACTIONS: Final[Mapping[str, Mapping[str, SetAction]]] = {
             "set-create",
             {name: name for name in ("name", "replicas", "preferred", "min_replicas", "min_in_sync")},
         ),
-        "delete": SetAction("set-delete", {"name": "name"}),
+        "delete": SetAction("set-delete", {"name": "name", "lost": "lost"}),
         "transfer": SetAction("set-transfer", {"name": "set", "to": "to"}),
         "add-replica": SetAction("set-add-replica", {"name": "set", "broker": "broker"}),
         "remove-replica": SetAction("set-remove-replica", {"name": "set", "broker": "broker", "force": "force"}),
