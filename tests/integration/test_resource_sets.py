@@ -167,7 +167,7 @@ def test_what_comes_to_an_exchange_reaches_the_queues_of_all_sets_also_when_a_pr
 
 def wait_led(cluster: RunningCluster, by: int, name: str) -> Facts:
     """Until somebody leads the set, as that broker sees it."""
-    cluster.wait_until(lambda: sets_of(cluster.broker(by)).get(name, {}).get("primary"), f"{name} is led")
+    cluster.wait_until(lambda: bool(sets_of(cluster.broker(by)).get(name, {}).get("primary")), f"{name} is led")
     return sets_of(cluster.broker(by))[name]
 
 
