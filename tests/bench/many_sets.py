@@ -25,6 +25,7 @@ from cluster_in_process import InProcessCluster
 from hosted_sets import HostedSets
 from model_support import message
 from qpid_ha_broker.amqp.hosted_set import HostedSet
+from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.queue import Queue
@@ -167,5 +168,41 @@ def measure_many(scenario: Scenario) -> Iterator[Measurement]:
             Measurement("sets_in_turn", f"{of}: published to in turn, of one's rate", 100 * many / one, "%",
                         f"{many:,.0f}/s; one set {one:,.0f}/s"),
         ]  # fmt: skip
+
+    yield from measured(story)
+
+
+def measure_map(scenario: Scenario) -> Iterator[Measurement]:
+    """A broker that is new gets the map, and knows of every set and queue.
+
+    The sets are those of brokers that are not there: what is measured is the map, not what it says is hosted.
+    """
+    sets, queues = scenario.hosted_sets, scenario.mapped_queues
+
+    async def story(hosts: HostedSets) -> list[Measurement]:
+        cluster = hosts.cluster
+        await cluster.stop("c")
+        default = cluster.brokers["a"].container.default
+        names = [f"set{number}" for number in range(sets)]
+        default.resources.default.write_unit(
+            [
+                *(ev.BrokerRegistered(name, name, f"amqp://127.0.0.1:{port}", "", "", "1")
+                  for port, name in enumerate(("x", "y", "z"), 1)),
+                *(ev.SetPlaced(name, ("x", "y", "z"), (), "x", 3, 1) for name in names),
+                *(ev.QueuePlaced(f"queue{number}", names[number % sets], {}, False) for number in range(queues)),
+            ]
+        )  # fmt: skip
+        cluster.brokers["a"].schedule_turn()
+        log = default.resources.default.log
+        await committed([log], 0)
+        began, worked = time.perf_counter(), time.process_time()
+        await cluster.start("c")
+        there = cluster.brokers["c"].container.default.resources.default.state.map
+        while len(there.sets) < sets or len(there.queues) < queues:  # noqa: ASYNC110 - looking costs next to nothing
+            await asyncio.sleep(0.001)
+        elapsed_s = time.perf_counter() - began
+        note = f"from its start; {time.process_time() - worked:.2f} s of a processor for all three brokers"
+        label = f"map of {sets:,} sets and {queues:,} queues to a new broker"
+        return [Measurement("sets_map", label, elapsed_s, "s", note)]
 
     yield from measured(story)

@@ -55,6 +55,7 @@ class Scenario:
     idle_stores: int = 1_000
     hosted_sets: int = 1_000
     failed_over_sets: int = 900
+    mapped_queues: int = 10_000
     crashes: int = 50
     monitors: int = 20
     """From here on: in the lab, under Pacemaker."""
@@ -109,6 +110,7 @@ class Scenario:
             idle_stores=5,
             hosted_sets=4,
             failed_over_sets=6,
+            mapped_queues=20,
             crashes=1,
             monitors=1,
             cluster_kills=1,

@@ -115,8 +115,8 @@ def queue_of(set_name: str) -> str:
     return f"q-{set_name}"
 
 
-def place(cluster: RunningCluster, count: int) -> None:
-    """Sets on all brokers, in sync, each with a queue; their primaries on all brokers in turn."""
+def place(cluster: RunningCluster, count: int) -> list[str]:
+    """Sets on all brokers, in sync, each with a queue; their primaries on all brokers in turn. Their names."""
     controller = cluster.the_primary()
     names = [f"set{number}" for number in range(count)]
     brokers = [broker.name for broker in cluster.brokers]
@@ -127,6 +127,13 @@ def place(cluster: RunningCluster, count: int) -> None:
         for name in names:
             control.call("queues", action="create", name=queue_of(name), arguments={"qpid.resource-set": name})
         wait_whole(control, count)
+    return names
+
+
+def primaries(cluster: RunningCluster) -> dict[str, str]:
+    """By set, the broker that leads it."""
+    with ControlClient(cluster.the_primary().control_socket, timeout_s=30.0) as control:
+        return {row["name"]: row["primary"] for row in rows(control)}
 
 
 def rows(control: ControlClient) -> list[dict[str, Any]]:
@@ -165,8 +172,7 @@ class Gap(NamedTuple):
 
 def kill(cluster: RunningCluster, victim: LocalBroker) -> Gap:
     """SIGKILL to that broker; its agent starts it again. Raises BenchError."""
-    with ControlClient(cluster.the_primary().control_socket, timeout_s=30.0) as control:
-        lost = {row["name"] for row in rows(control) if row["primary"] == victim.name}
+    lost = {name for name, primary in primaries(cluster).items() if primary == victim.name}
     heirs = others_than(cluster, victim)
     pids = [broker.pid for broker in heirs]
     publishers = {broker.name: SetPublishers(port_of(cluster, broker)) for broker in heirs}
