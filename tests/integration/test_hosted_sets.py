@@ -294,3 +294,22 @@ def test_nobody_leads_before_its_vote_is_on_disk_and_other_sets_go_on_meanwhile(
         assert sets.member("b", "orders").member.status.generation == promised()
 
     story_of_three(tmp_path, story, **settings)
+
+
+def test_a_broker_that_is_gone_counts_as_failed_when_its_time_is_over_not_with_the_next_tick(
+    tmp_path: Path,
+) -> None:
+    async def story(sets: HostedSets) -> None:
+        brokers = sets.cluster.brokers
+        controller, gone = brokers["a"].sets, brokers["b"].sets
+        assert controller is not None
+        assert gone is not None
+        while not (await controller.client.ask("set-create", {"name": "orders"})).done:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # not all have reported yet
+        assert controller.map.brokers["b"].up
+        controller._tasks.cancel()
+        gone._tasks.cancel()
+        await sets.crash("b")
+        await eventually(lambda: not controller.map.brokers["b"].up)
+
+    story_of_three(tmp_path, story)

@@ -494,12 +494,15 @@ ControllerEffect = WriteMap | GiveOrder | AskReport | RefuseBroker | AnswerRecor
 # --- settings
 
 
+GONE_AFTER_S: Final = 0.2
+
+
 class ControllerSettings(NamedTuple):
     """Those of the primary of `default`; times in seconds."""
 
     failure_timeout_s: float = 2.0
     """A broker of which nothing was heard for so long has failed."""
-    gone_after_s: float = 0.2
+    gone_after_s: float = GONE_AFTER_S
     """One whose connection was reset or refused has, when it is not back after so long."""
     min_replicas: int = 3
     """Of sets that neither say it themselves nor match a policy; never more than there are brokers."""

@@ -5,6 +5,7 @@ It decides nothing. Brokers come by control channels (`controller_client`), this
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import time
@@ -26,6 +27,8 @@ RETRY_S: Final = 1.0
 RETRY_MOST_S: Final = 60.0
 """Until a controller that was given up is begun anew: the first pause and the longest; it doubles, and begins with the
 first again after one that has gone well for the longest."""
+LATE_S: Final = 0.002
+"""After a broker's time is over the core is told that time has passed: the next tick may be much later."""
 Answer = Callable[[ms.AnswerRequest], None]
 
 
@@ -249,6 +252,7 @@ class ControllerService:
             del self._channels[identity.name]
         if self.is_active:
             self._feed(ms.BrokerDisconnected(identity.name, identity.instance))
+            asyncio.get_running_loop().call_later(ms.GONE_AFTER_S + LATE_S, self.tick)
 
     # --- the core
 
