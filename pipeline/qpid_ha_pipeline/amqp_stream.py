@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from .amqp.browsing import LiveQueue, PlaceLost, QueuePlace
 from .amqp.options import Boundary, ReadOptions
 from .amqp.primary import PrimaryConnection
-from .amqp.queues import ManagementClient, NoSuchQueue, PrimaryManagement, QueueFacts
+from .amqp.queues import NoSuchQueue, PrimaryManagement, QueueFacts
 from .amqp.rows import ENQUEUED_AT, BrowsedSource, batch_of, check_live_schema
 from .errors import PipelineError, rows_told_plainly, told_plainly
 
@@ -88,9 +88,7 @@ class _LiveReader:
         """Of the queues that are read those that there are, as they are now."""
         selection = self._options.selection
         _, management = self._connected()
-        if selection.names:
-            return management.ask(lambda client: _queues_of(client, selection.names))
-        return management.ask(lambda client: {each.name: each for each in client.queues() if selection.has(each.name)})
+        return management.facts(selection.names) if selection.names else management.queues(selection.has)
 
     def _selected(self) -> dict[str, QueueFacts]:
         """The same where none may be missing that has a name."""
@@ -138,7 +136,7 @@ class _LiveReader:
             return  # Spark's stand-in for no partitions at all
         with PrimaryConnection(self._options.cluster) as primary:
             for queue, begin, end, share in partition.spans:
-                name = f"{self._options.cluster.digest}/{begin.queue_id}{begin.broker and '@'}{begin.broker}/{share}"
+                name = f"{self._options.cluster.digest}/{begin.source}/{share}"
                 live = LiveQueue(primary, queue)
                 try:
                     times = live.write_times(begin, end) if ENQUEUED_AT.name in self._schema.names else None
@@ -324,7 +322,7 @@ class AmqpStreamReader(_LiveReader, DataSourceStreamReader, SupportsTriggerAvail
     def reportLatestOffset(self) -> Offsets | None:
         """How far the queues went when they were last asked, and how many messages they had, for the progress."""
         newest = {
-            name: {**QueuePlace.at(facts, facts.newest_message)._asdict(), "messages": facts.messages}
+            name: {**QueuePlace.at(facts, facts.newest_message).kept, "messages": facts.messages}
             for name, facts in self._newest.items()
         }
         return newest or None
@@ -336,7 +334,7 @@ class AmqpStreamReader(_LiveReader, DataSourceStreamReader, SupportsTriggerAvail
         for name, kept in end.items():
             until = QueuePlace(**kept)
             begin = QueuePlace(**start[name]) if name in start else until._replace(message_id=0)
-            if begin.queue_id != until.queue_id:  # it was lost, and failOnDataLoss is off
+            if (begin.set, begin.queue_id) != (until.set, until.queue_id):  # it was lost, and failOnDataLoss is off
                 begin = until._replace(message_id=0)
             if begin.message_id < until.message_id:
                 spans.append(Span(name, begin, until.message_id))
@@ -350,19 +348,11 @@ class AmqpStreamReader(_LiveReader, DataSourceStreamReader, SupportsTriggerAvail
 
 
 def _offsets(places: dict[str, QueuePlace]) -> Offsets:
-    return {name: place._asdict() for name, place in places.items()}
+    return {name: place.kept for name, place in places.items()}
 
 
 def _waiting(begins: dict[str, QueuePlace], ends: dict[str, QueuePlace]) -> list[str]:
     return [name for name, begin in begins.items() if ends[name].message_id > begin.message_id]
-
-
-def _queues_of(client: ManagementClient, names: Sequence[str]) -> dict[str, QueueFacts]:
-    there = {}
-    for name in names:
-        with suppress(NoSuchQueue):
-            there[name] = client.queue(name)
-    return there
 
 
 def _no_queue(name: str) -> PipelineError:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # a user without PySpark is told so, by check_requirements
     from qpid_ha_broker.store.best import Verdict
 
     from .jobs.client_gaps import ClientGap
+    from .jobs.overview import SetOverview
     from .jobs.state_changes import StateChange
     from .jobs.timeline import Timeline
 
@@ -245,17 +246,21 @@ def failovers(
     """Who led when, how long nobody did, and how far backups lagged behind."""
     from .jobs.failover_report import page
     from .jobs.failovers import COLUMNS, timelines
+    from .jobs.overview import overview
 
     with _job("reading journals", where) as spark:
         changes, gaps = _seen(spark, **seen)
         found = timelines(_journal(spark, journals, mode, COLUMNS, replicas="all"), changes, seen["link_timeout"])
     if output is not None:
         _write(output, page(found, gaps))
+    sets = overview(found)
     if form == "json":
-        click.echo(json.dumps({"clusters": _plain(found), "client_gaps": _plain(gaps)}, indent=2))
+        told = {"clusters": _plain(found), "client_gaps": _plain(gaps), **({"sets": _plain(sets)} if sets else {})}
+        click.echo(json.dumps(told, indent=2))
         return
     for timeline in found:
         _print_timeline(timeline)
+    _print_sets(sets)
     if gaps is not None:
         click.echo("what clients saw: the longest times in which messages were sent, and none was confirmed")
         _print_rows([{**gap._asdict(), "seconds": gap.seconds} for gap in gaps], ("begin_s", "end_s", "seconds"))
@@ -277,6 +282,7 @@ def report(
     """What went through queues over time, how long it took, and who led meanwhile: one page for people."""
     from .jobs import activity, failovers
     from .jobs.activity_report import report as page
+    from .jobs.overview import overview
 
     limits = (_moment(since, -math.inf), _moment(until, math.inf))
     with _job("reading journals", where) as spark:
@@ -285,9 +291,12 @@ def report(
         all_copies = _journal(spark, journals, mode, failovers.COLUMNS, replicas="all")
         led = failovers.timelines(all_copies, changes, seen["link_timeout"])
     _write(output, page(activities, led, gaps))
+    sets = overview(led, activities)
     if form == "json":
-        click.echo(json.dumps({"activities": _plain(activities), "clusters": _plain(led), "client_gaps": _plain(gaps)}))
+        told = {"activities": _plain(activities), "clusters": _plain(led), "client_gaps": _plain(gaps)}
+        click.echo(json.dumps({**told, **({"sets": _plain(sets)} if sets else {})}))
     else:
+        _print_sets(sets)
         click.echo(f"report: {output.absolute()}")
 
 
@@ -305,6 +314,18 @@ def _seen(
 
     gaps = client_gaps(read_history(spark, history, history_format)) if history else None
     return read_state_changes(events), gaps
+
+
+def _print_sets(sets: Sequence[SetOverview]) -> None:
+    """Nothing where there is one set."""
+    if sets:
+        columns = (
+            "set", "queues", "messages_in", "messages_out", "waiting", "generations", "outage_at_least_s",
+            "outage_at_most_s", "availability",
+        )  # fmt: skip
+        availability = [f"{line.availability_at_least:.4%} to {line.availability_at_most:.4%}" for line in sets]
+        rows = [{**line._asdict(), "availability": text} for line, text in zip(sets, availability, strict=True)]
+        _print_rows(rows, columns)
 
 
 def _print_timeline(timeline: Timeline) -> None:

@@ -32,6 +32,8 @@ NOT_ENOUGH_REPLICAS = "qpid-ha:not-enough-replicas"
 SOLE_CONNECTION = "sole-connection-for-container"
 """A capability that a client desires in its open, as Qpid JMS does: it knows the next name (AMQP Enforcing Connection
 Uniqueness 1.0 has both)."""
+RESOURCE_SETS = "qpid.resource-sets"
+"""A capability of our open: a queue that this broker does not lead, or has not, may be elsewhere."""
 ESTABLISHMENT_FAILED = "amqp:connection-establishment-failed"
 """A property of our open: no connection comes of it, and a close with the reason follows."""
 

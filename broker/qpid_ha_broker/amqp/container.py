@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from qpid_ha_broker.amqp.conditions import RESOURCE_LOCKED, AmqpError
+from qpid_ha_broker.amqp.conditions import RESOURCE_LOCKED, RESOURCE_SETS, AmqpError
 from qpid_ha_broker.amqp.directory import OneSet, SetDirectory
 from qpid_ha_broker.amqp.hosted_set import PORTIONS_S, HostedSet
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
@@ -207,7 +207,11 @@ class Container:
     def capabilities(self) -> tuple[str, ...]:
         """What every connection is offered."""
         deduplicates = self.default.resources.deduplication.producers > 0
-        return ("ANONYMOUS-RELAY", "qpid.producer-deduplication") if deduplicates else ("ANONYMOUS-RELAY",)
+        return (
+            "ANONYMOUS-RELAY",
+            *(("qpid.producer-deduplication",) if deduplicates else ()),
+            *((RESOURCE_SETS,) if self.directory.has_many_sets else ()),
+        )
 
     @property
     def has_work(self) -> bool:

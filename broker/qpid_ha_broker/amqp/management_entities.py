@@ -124,7 +124,7 @@ class QueueType(EntityType):
         return map(self._entity, self._administration.queues(start))
 
     def _read(self, name: str) -> Facts:
-        return self._entity(self._administration.queue(name))
+        return self._entity(self._administration.of_queue(name, leads=True).queue(name))
 
     def _make(self, request: Request, body: Facts) -> Done[Facts]:
         return self._administration.create_queue(_name_of_new(request, body), body.get("arguments"))
@@ -139,7 +139,7 @@ class QueueType(EntityType):
         return ManagementAnswer(OK, "Updated", self._entity(done.result), written=done.written)
 
     def _browsing(self, name: str) -> BrowsingRequests:
-        return BrowsingRequests(self._administration.of_queue(name))
+        return BrowsingRequests(self._administration.of_queue(name, leads=True))
 
     def _purge(self, request: Request) -> Pending[ManagementAnswer]:
         pending = self._administration.purge_queue(target_of(request))

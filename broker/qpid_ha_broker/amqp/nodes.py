@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from qpid_ha_broker.amqp.conditions import NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
-from qpid_ha_broker.amqp.directory import ServedElsewhere, SetDirectory
+from qpid_ha_broker.amqp.directory import ServedElsewhere
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.node_wait import AttachWaits
 from qpid_ha_broker.amqp.sets_administration import HostedSets
@@ -44,18 +43,10 @@ class Target:
     key: str | None = None
 
 
-class NodesHost(HostedSets, Protocol):
-    """What is needed of the container to find nodes."""
-
-    @property
-    def directory(self) -> SetDirectory:
-        """Where queues of other sets are."""
-
-
 class Nodes:
     """Finds nodes by address: a queue, an exchange, or `exchange/key`. What is made on demand is of `default`."""
 
-    def __init__(self, host: NodesHost, settings: NodeSettings, unique_name: Callable[[], str]) -> None:
+    def __init__(self, host: HostedSets, settings: NodeSettings, unique_name: Callable[[], str]) -> None:
         default = host.default
         self._host = host
         self._catalog = default.resources.catalog

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Protocol
 
+from qpid_ha_broker.amqp.directory import ServedElsewhere, SetDirectory
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.model.administration import Administration, Done, Facts, Pending
 from qpid_ha_broker.model.errors import OtherSet
+from qpid_ha_broker.model.log import DEFAULT_SET
 
 
 class HostedSets(Protocol):
@@ -22,6 +24,10 @@ class HostedSets(Protocol):
     def default(self) -> HostedSet:
         """The one that has all exchanges and bindings, and the queues that are made without saying where."""
 
+    @property
+    def directory(self) -> SetDirectory:
+        """Where queues of other sets are."""
+
 
 class SetsAdministration(Administration):
     """As `Administration`, of all hosted sets; what is new, and all exchanges and bindings, is of `default`."""
@@ -30,8 +36,10 @@ class SetsAdministration(Administration):
         super().__init__(hosted.default.resources, hosted.default.configuration)
         self._hosted = hosted
 
-    def of_queue(self, name: object) -> Administration:
-        """That of the set with a queue of that name; that of `default` where there is none."""
+    def of_queue(self, name: object, *, leads: bool = False) -> Administration:
+        """That of the set with a queue of that name; that of `default` where there is none. See `Administration`."""
+        if leads:
+            self._check_leads(name)
         default = self._hosted.default
         if not default.administration.has_queue(name):
             for hosted in self._hosted.sets.values():
@@ -39,6 +47,15 @@ class SetsAdministration(Administration):
                     hosted.touch()  # what is asked for may change something
                     return hosted.administration
         return default.administration
+
+    def _check_leads(self, name: object) -> None:
+        """Raises ServedElsewhere where another broker leads the queue's set, or would if there were such a queue."""
+        directory = self._hosted.directory
+        if directory.has_many_sets and isinstance(name, str):
+            set_name = directory.set_of(name) or DEFAULT_SET
+            hosted = self._hosted.sets.get(set_name)
+            if hosted is None or hosted.read_only:
+                raise ServedElsewhere(directory, set_name, name)
 
     def queues(self, start: int = 0) -> Iterator[Facts]:
         """As `Administration.queues`, set by set."""

@@ -98,8 +98,11 @@ class Administration:
 
     # --- queues
 
-    def of_queue(self, name: object) -> Administration:
-        """The administration of the set that has a queue of that name, if any has."""
+    def of_queue(self, name: object, *, leads: bool = False) -> Administration:
+        """The administration of the set that has a queue of that name, if any has.
+
+        `leads`: for a client, who is to hear of all that was confirmed. Raises NotPrimary where this is but a replica.
+        """
         return self
 
     def queues(self, start: int = 0) -> Iterator[Facts]:

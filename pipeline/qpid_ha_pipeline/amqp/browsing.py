@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import proton
 
@@ -33,16 +33,34 @@ _NO_END: Final = 1 << 64
 
 
 class QueuePlace(NamedTuple):
-    """Behind a message of a queue. `broker`: whose ids these are, where they are of one broker only; else empty."""
+    """Behind a message of a queue. `broker`: whose ids these are, where they are of one broker only; else empty.
+
+    `set`: of which resource set's log, where that is not `default`; else empty.
+    """
 
     queue_id: int
     message_id: int
     broker: str = ""
+    set: str = ""
 
     @classmethod
     def at(cls, facts: QueueFacts, message_id: int) -> QueuePlace:
         """A place in the queue as it is now."""
-        return cls(facts.queue_id, message_id, facts.broker if facts.is_local else "")
+        return cls(facts.queue_id, message_id, facts.broker if facts.is_local else "", facts.set)
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What Spark keeps in offsets: without a set where it is `default`, as before there were others."""
+        kept = self._asdict()
+        if not self.set:
+            del kept["set"]
+        return kept
+
+    @property
+    def source(self) -> str:
+        """What tells this queue from all others of the cluster, and from its predecessors of the same name."""
+        of_set = self.set and f"{self.set}/"
+        return f"{of_set}{self.queue_id}{self.broker and '@'}{self.broker}"
 
 
 class BrowsedChunk(NamedTuple):
@@ -61,9 +79,9 @@ class LiveQueue:
 
     def __init__(self, primary: PrimaryConnection, name: str, management: PrimaryManagement | None = None) -> None:
         """`management`: one for several queues."""
-        self.primary = primary
+        self.primary = primary.of(name)
         self.name = name
-        self._management = management or PrimaryManagement(primary)
+        self._management = (management or PrimaryManagement(primary)).of(name)
 
     def facts(self) -> QueueFacts:
         """As they are now. Raises NoSuchQueue, PipelineError."""
@@ -104,7 +122,7 @@ class LiveQueue:
 
     def check(self, place: QueuePlace, facts: QueueFacts) -> None:
         """Raises PlaceLost when `place` means nothing in the queue as it is now."""
-        if place.queue_id != facts.queue_id:
+        if (place.set, place.queue_id) != (facts.set, facts.queue_id):
             raise PlaceLost(f"queue {self.name} was deleted and declared again, or its qpid.replicate was changed")
         if facts.is_local != bool(place.broker) or (place.broker and place.broker != facts.broker):
             raise PlaceLost(
@@ -115,12 +133,14 @@ class LiveQueue:
     def first_after(self, place: QueuePlace) -> int | None:
         """The id of the first message behind `place` that is there and committed; None when there is none."""
 
-        def look(connection: BrokerConnection) -> int | None:
-            window = _Window(connection, self.name, place.message_id, 1, _NO_END)
+        def look(client: ManagementClient) -> int | None:
+            if client.has_many_sets:
+                client.queue(self.name)  # a replica, which lets browsers in, may not have what its primary has
+            window = _Window(client.connection, self.name, place.message_id, 1, _NO_END)
             return next((chunk.ids[0] for chunk in window.read()), None)
 
         try:
-            return self.primary.run(look)
+            return self._management.ask(look)
         except LinkRefused as error:
             raise self._explained(error) from None
 
@@ -163,10 +183,13 @@ class LiveQueue:
         last, timeout_s = begin.message_id, self.primary.cluster.failover_timeout_s
         deadline = time.monotonic() + timeout_s
         while last < end:
-            # Asked before reading: only then is what does not come until the queue has no more really not there.
-            self.facts_for(begin._replace(message_id=end))
             try:
-                window = _Window(self.primary.connection(), self.name, last, _ROUND, end)
+                connection = self.primary.connection()
+                # Asked before reading: only then is what does not come until the queue has no more really not there.
+                self.facts_for(begin._replace(message_id=end))
+                if self.primary.connection() is not connection:
+                    continue  # it has not been asked itself
+                window = _Window(connection, self.name, last, _ROUND, end)
                 for chunk in window.read():
                     last, deadline = chunk.ids[-1], time.monotonic() + timeout_s
                     yield chunk
@@ -219,7 +242,7 @@ class _Window:
         is_over = False
         while not is_over and lost is None:
             try:
-                self._connection.wait(lambda: self._size >= _CHUNK_BYTES or self._is_over(link))
+                self._connection.wait(lambda: self._size >= _CHUNK_BYTES or self._is_over(link), link)
                 is_over = self._is_over(link)
                 self.is_exhausted = self._is_past_end or (is_over and self._missing > 0)
             except (BrokerLost, LinkRefused) as error:

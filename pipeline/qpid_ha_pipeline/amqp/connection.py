@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import proton
 
-from qpid_ha_broker.amqp.conditions import SOLE_CONNECTION
+from qpid_ha_broker.amqp.conditions import LINK_REDIRECT, RESOURCE_LOCKED, SOLE_CONNECTION
 from qpid_ha_broker.amqp.engine import Engine, Receiving, Sending
 from qpid_ha_broker.amqp.values import listed
 from qpid_ha_config.addresses import Address
@@ -32,6 +32,10 @@ class BrokerLost(Exception):
         self.instead = instead
 
 
+class LedElsewhere(BrokerLost):
+    """Of one node: another broker leads its resource set, `instead` where that is known. The connection goes on."""
+
+
 class LinkRefused(Exception):
     """The broker has ended a link, and says why; the connection goes on."""
 
@@ -47,7 +51,7 @@ class BrokerConnection:
         self.broker = broker
         self._cluster = cluster
         self._end: BrokerLost | PipelineError | None = None
-        self._refused: dict[Any, LinkRefused] = {}
+        self._refused: dict[Any, LinkRefused | LedElsewhere] = {}
         self._is_open = False
         self._input = memoryview(bytearray(_INPUT_BYTES))
         self.engine = self._make_engine()
@@ -97,25 +101,29 @@ class BrokerConnection:
 
     # --- bytes
 
-    def wait(self, is_reached: Callable[[], object], timeout_s: float | None = None) -> None:
-        """Exchange bytes until it is so. Raises BrokerLost, LinkRefused or PipelineError; also when nothing comes."""
-        limit_s = self._cluster.reply_timeout_s if timeout_s is None else timeout_s
+    def wait(self, is_reached: Callable[[], object], link: Any = None) -> None:
+        """Exchange bytes until it is so. Raises BrokerLost, LinkRefused or PipelineError; also when nothing comes.
+
+        `link`: whose wait it is. Where another one is led elsewhere, that is for who uses that.
+        """
+        limit_s = self._cluster.reply_timeout_s
         deadline = time.monotonic() + limit_s
         self.flush()
         while not is_reached():
-            self._check()
+            self._check(link)
             if self._read(max(deadline - time.monotonic(), 0.001)):
                 deadline = time.monotonic() + limit_s
             elif time.monotonic() >= deadline:
                 raise BrokerLost(f"{self.broker} says nothing for {limit_s:g} s")
             self.flush()
-        self._check()
+        self._check(link)
 
-    def _check(self) -> None:
+    def _check(self, link: Any) -> None:
         if self._end is not None:
             raise self._end
-        for refusal in self._refused.values():
-            raise refusal
+        for refused, reason in self._refused.items():
+            if not isinstance(reason, LedElsewhere) or (link is not None and refused == link._impl):
+                raise reason
 
     def _read(self, timeout_s: float) -> bool:
         self._socket.settimeout(timeout_s)
@@ -184,11 +192,15 @@ class BrokerConnection:
 
     def _attach(self, link: Any) -> None:
         link.open()
-        self.wait(lambda: link.state & proton.Endpoint.REMOTE_ACTIVE)
-        # A link that is refused is opened, too, and then closed with the reason, in the bytes that follow.
-        remote = link.remote_source if link.is_receiver else link.remote_target
-        if remote.type == proton.Terminus.UNSPECIFIED:
-            self.wait(lambda: False)
+        try:
+            self.wait(lambda: link.state & proton.Endpoint.REMOTE_ACTIVE, link)
+            # A link that is refused is opened, too, and then closed with the reason, in the bytes that follow.
+            remote = link.remote_source if link.is_receiver else link.remote_target
+            if remote.type == proton.Terminus.UNSPECIFIED:
+                self.wait(lambda: False, link)
+        except LedElsewhere:
+            self.end(link)
+            raise
 
     def end(self, link: Any) -> None:
         """Close `link`; what is still on its way to it is dropped."""
@@ -210,7 +222,7 @@ class BrokerConnection:
         condition = self.engine.connection.remote_condition
         name = condition.name if condition else ""
         text = (condition.description if condition else None) or name or "no reason given"
-        instead = _primary_in(condition.info, self.broker) if condition else None
+        instead = broker_in(condition.info, self.broker) if condition else None
         self._ended(BrokerLost(f"{self.broker}: {text}", instead))
 
     def failed(self, name: str, description: str) -> None:
@@ -238,7 +250,11 @@ class BrokerConnection:
         if link.state & proton.Endpoint.LOCAL_ACTIVE:
             condition = link.remote_condition
             name, text = (condition.name, condition.description) if condition else ("", "")
-            self._refused[link._impl] = LinkRefused(name or "amqp:internal-error", text or "")
+            if condition and name in (LINK_REDIRECT, RESOURCE_LOCKED):
+                instead = broker_in(condition.info, self.broker)
+                self._refused[link._impl] = LedElsewhere(f"{self.broker}: {text or name}", instead)
+            else:
+                self._refused[link._impl] = LinkRefused(name or "amqp:internal-error", text or "")
         else:
             link.free()
 
@@ -246,7 +262,8 @@ class BrokerConnection:
         self._end = self._end or reason
 
 
-def _primary_in(info: Any, asked: Address) -> Address | None:
+def broker_in(info: Any, asked: Address) -> Address | None:
+    """Where a broker sends us, and what it says of that; reached in the way in which `asked` was."""
     known = {str(name): value for name, value in info.items()} if isinstance(info, dict) else {}
     host, port = known.get("network-host"), known.get("port")
     if not isinstance(host, str) or not isinstance(port, int):

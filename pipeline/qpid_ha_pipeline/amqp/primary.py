@@ -1,4 +1,7 @@
-"""Whoever is primary: found among the brokers of a cluster, and found again after a failover."""
+"""Whoever is primary: found among the brokers of a cluster, and found again after a failover.
+
+Of a cluster with many resource sets whoever is primary of the set of a queue: each broker that serves us says where.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Final, Self, TypeVar
 
 from qpid_ha_config.addresses import Address
 from qpid_ha_pipeline.amqp.brokers import Cluster
-from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost
+from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LedElsewhere
 from qpid_ha_pipeline.errors import PipelineError
 
 _FIRST_PAUSE_S: Final = 0.02
@@ -27,6 +30,9 @@ class PrimaryConnection:
         self._connection: BrokerConnection | None = None
         self._last: Address | None = None
         self._reason = BrokerLost("nobody was asked")
+        self._others: dict[Address, BrokerConnection] = {}
+        """To brokers that lead sets of nodes, beside the one that serves us."""
+        self._nodes: dict[str, NodeConnection] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -37,10 +43,35 @@ class PrimaryConnection:
         self.close()
 
     def close(self) -> None:
-        """Drop the connection, if there is one."""
+        """Drop the connections, if there are any."""
+        self._drop()
+        others, self._others = self._others, {}
+        for connection in others.values():
+            connection.close()
+
+    def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    def of(self, node: str) -> NodeConnection:
+        """To whoever leads the resource set of that queue, or has that exchange."""
+        return self._nodes.setdefault(node, NodeConnection(self, node))
+
+    def at(self, broker: Address) -> BrokerConnection:
+        """To that broker. Raises BrokerLost."""
+        if self._connection is not None and self._connection.broker == broker:
+            return self._connection
+        if broker not in self._others:
+            self._others[broker] = BrokerConnection(broker, self.cluster)
+        return self._others[broker]
+
+    def lost_at(self, broker: Address, reason: BrokerLost) -> None:
+        """The connection to that broker is of no use any more."""
+        if broker in self._others:
+            self._others.pop(broker).close()
+        elif self._connection is not None and self._connection.broker == broker:
+            self.lost(reason)
 
     def run(self, step: Callable[[BrokerConnection], Result]) -> Result:
         """`step`, again from its beginning at the next primary when the broker is lost meanwhile.
@@ -67,7 +98,7 @@ class PrimaryConnection:
     def lost(self, reason: BrokerLost) -> None:
         """The connection is of no use any more."""
         self._reason = reason
-        self.close()
+        self._drop()
 
     def unreachable(self) -> PipelineError:
         """What to tell when the time is over."""
@@ -83,8 +114,8 @@ class PrimaryConnection:
         return self._connection
 
     def is_open(self, connection: BrokerConnection) -> bool:
-        """Whether it is the one that `connection` gives."""
-        return connection is self._connection
+        """Whether it is one of those that there are."""
+        return connection is self._connection or connection in self._others.values()
 
     def _connect(self) -> BrokerConnection:
         candidates = [*([self._last] if self._last else []), *self.cluster.brokers]
@@ -106,3 +137,42 @@ class PrimaryConnection:
         connection = BrokerConnection(broker, self.cluster)  # a backup does not let this come to its end
         self._last = broker
         return connection
+
+
+class NodeConnection(PrimaryConnection):
+    """That of one queue or exchange: the one that serves us, until the broker there says who else leads its set.
+
+    Nodes share the connection to a broker. Whoever made the `whole` closes them.
+    """
+
+    def __init__(self, whole: PrimaryConnection, node: str) -> None:
+        super().__init__(whole.cluster)
+        self.node = node
+        self._whole = whole
+        self._at: Address | None = None
+
+    def of(self, node: str) -> NodeConnection:
+        """As of the whole."""
+        return self._whole.of(node)
+
+    def close(self) -> None:
+        """Others may use it."""
+
+    def lost(self, reason: BrokerLost) -> None:
+        """Go where it is led, or begin again with any broker."""
+        self._reason = reason
+        if isinstance(reason, LedElsewhere):
+            self._at = reason.instead
+        elif self._at is None:
+            self._whole.lost(reason)
+        else:
+            self._whole.lost_at(self._at, reason)
+            self._at = None
+
+    def connection(self) -> BrokerConnection:
+        """The open one, or a new one. Raises BrokerLost when there is none."""
+        return self._whole.connection() if self._at is None else self._whole.at(self._at)
+
+    def is_open(self, connection: BrokerConnection) -> bool:
+        """Whether it is one of those that there are."""
+        return self._whole.is_open(connection)

@@ -47,7 +47,7 @@ class Publisher:
     """
 
     def __init__(self, primary: PrimaryConnection, address: str | None, *, together: bool) -> None:
-        self._primary = primary
+        self._primary = primary if address is None else primary.of(address)
         self._address = address
         self._together = together
         self._attached: _Attached | None = None
@@ -64,7 +64,8 @@ class Publisher:
                 refusal = link.send_together(missing) if link.is_transactional else link.send(missing)
             except BrokerLost as error:
                 self._primary.lost(error)
-                self._attached, refusal = None, ""
+                self.detach()
+                refusal = ""
             except LinkRefused as error:
                 raise PipelineError(f"cannot publish to {self._target}: {error}") from None
             if refusal and not refusal.startswith(_PASSING):
@@ -81,10 +82,9 @@ class Publisher:
     def check(self) -> BrokerConnection:
         """Attach once, to find out now what is wrong. Raises PipelineError."""
         try:
-            self._primary.run(self._attach)
+            return self._primary.run(self._attach).connection
         except LinkRefused as error:
             raise PipelineError(f"cannot publish to {self._target}: {error}") from None
-        return self._primary.connection()
 
     def detach(self) -> None:
         """Give up the link, if the broker is still there; it is attached again when it is needed."""
@@ -161,7 +161,8 @@ class _Attached:
             self.connection.wait(
                 lambda sent=sent, answered=answered: (  # type: ignore[misc]
                     len(self._waiting) < answered or (sent < len(payloads) and self._sender.credit > 0)
-                )
+                ),
+                self._link,
             )
 
     # --- see engine.Sending

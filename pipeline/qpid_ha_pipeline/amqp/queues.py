@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import proton
 
 from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.conditions import RESOURCE_SETS
 from qpid_ha_broker.amqp.engine import Delivery, Sender
 from qpid_ha_broker.events.layout import is_local_lsn
-from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LinkRefused
+from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LedElsewhere, LinkRefused, broker_in
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.errors import PipelineError
 
 _NODE: Final = "$management"
-_OK, _NOT_FOUND, _CONFLICT, _NOT_IMPLEMENTED = 200, 404, 409, 501
+_OK, _ELSEWHERE, _NOT_FOUND, _CONFLICT, _NOT_IMPLEMENTED = 200, 307, 404, 409, 501
 _CREDIT: Final = 10
 _ATTRIBUTES: Final = ("name", "id", "newest_message", "log_position", "messages")
 
@@ -35,6 +39,8 @@ class QueueFacts(NamedTuple):
     log_position: int
     broker: str
     messages: int = 0
+    set: str = ""
+    """Its resource set; empty for `default`."""
 
     @property
     def is_local(self) -> bool:
@@ -66,7 +72,7 @@ class ManagementClient:
     """Asks, and gets the answers on a link of its own."""
 
     def __init__(self, connection: BrokerConnection) -> None:
-        self._connection = connection
+        self.connection = connection
         self._answers: list[proton.Message] = []
         self._part = b""
         self._name = f"replies-{uuid.uuid4().hex}"
@@ -79,12 +85,19 @@ class ManagementClient:
         """Raises NoSuchQueue, BrokerLost, PipelineError."""
         body = self._ask_of("READ", name)
         try:
-            return self._facts([body[key] for key in _ATTRIBUTES])
+            facts = self._facts([body[key] for key in _ATTRIBUTES])
         except KeyError:
             raise self._is_older() from None
+        of_set = str(body.get("set", DEFAULT_SET))  # a broker of an older release has but one
+        return facts if of_set == DEFAULT_SET else facts._replace(set=of_set)
+
+    @property
+    def has_many_sets(self) -> bool:
+        """Whether there may be queues that this broker has not, or of which it has but a replica."""
+        return RESOURCE_SETS in self.connection.offered
 
     def queues(self) -> Iterator[QueueFacts]:
-        """All that there are. Raises BrokerLost, PipelineError."""
+        """All that this broker has. Raises BrokerLost, PipelineError."""
         offset, total = 0, 1
         while offset < total:
             pages = {"entityType": "queue", "offset": offset}
@@ -125,11 +138,11 @@ class ManagementClient:
             queue_id, newest, position, messages = map(int, values[1:])
         except (TypeError, ValueError):
             raise self._is_older() from None
-        broker = self._connection.engine.connection.remote_container or ""
+        broker = self.connection.engine.connection.remote_container or ""
         return QueueFacts(str(values[0]), queue_id, newest, position, broker, messages)
 
     def _is_older(self) -> PipelineError:
-        return PipelineError(f"{self._connection.broker} cannot tell positions of queues: it is an older release")
+        return PipelineError(f"{self.connection.broker} cannot tell positions of queues: it is an older release")
 
     def _ask_of(self, operation: str, name: str, **properties: Any) -> dict[str, Any]:
         answer = self._ask({"operation": operation, "type": "queue", "name": name, **properties})
@@ -139,23 +152,26 @@ class ManagementClient:
 
     def _ask(self, properties: dict[str, Any], body: Any = None) -> Any:
         request: Any = proton.Message(properties=properties, body=body, reply_to=self._name, id=uuid.uuid4().hex)
-        self._connection.wait(lambda: self._sender.credit > 0)
+        self.connection.wait(lambda: self._sender.credit > 0)
         self._sender.send_settled(bytes(request.encode()))
         self._answers.clear()
-        self._connection.wait(lambda: self._answers)
+        self.connection.wait(lambda: self._answers)
         engine.give_credit(self._replies, 1)
         answer: Any = self._answers.pop()
         status = (answer.properties or {}).get("statusCode")
         if status == _OK:
             return answer
         reason = (answer.properties or {}).get("statusDescription", "it says not why")
+        if status == _ELSEWHERE:
+            broker = self.connection.broker
+            raise LedElsewhere(f"{broker}: {reason}", broker_in(answer.body, broker))
         if status == _NOT_FOUND:
             raise NoSuchQueue(properties.get("name", ""))
         if status == _CONFLICT:  # it was primary until a moment ago
-            raise BrokerLost(f"{self._connection.broker}: {reason}")
+            raise BrokerLost(f"{self.connection.broker}: {reason}")
         if status == _NOT_IMPLEMENTED:
             raise self._is_older()
-        raise PipelineError(f"{self._connection.broker} refuses: {reason}")
+        raise PipelineError(f"{self.connection.broker} refuses: {reason}")
 
     # --- see engine.Receiving and engine.Sending
 
@@ -182,21 +198,58 @@ class ManagementClient:
 class PrimaryManagement:
     """Asks whoever is primary, on the connection that is there."""
 
-    def __init__(self, primary: PrimaryConnection) -> None:
+    def __init__(
+        self, primary: PrimaryConnection, clients: dict[BrokerConnection, ManagementClient] | None = None
+    ) -> None:
+        """`clients`: those that others have for the connections that they share."""
         self._primary = primary
-        self._connection: BrokerConnection | None = None
-        self._client: ManagementClient | None = None
+        self._clients = {} if clients is None else clients
+
+    def of(self, queue: str) -> PrimaryManagement:
+        """Asks whoever leads the set of that queue."""
+        return PrimaryManagement(self._primary.of(queue), self._clients)
 
     def ask(self, question: Callable[[ManagementClient], Result]) -> Result:
         """Again at the next primary when the broker is lost meanwhile. Raises as `question`, and PipelineError."""
+        return self._primary.run(lambda connection: self._asked(connection, question))
 
-        def step(connection: BrokerConnection) -> Result:
-            try:
-                if self._client is None or self._connection is not connection:
-                    self._client = ManagementClient(connection)
-                    self._connection = connection
-                return question(self._client)
-            except LinkRefused as error:
-                raise PipelineError(f"{connection.broker} does not tell of its queues: {error}") from None
+    def queues(self, is_wanted: Callable[[str], bool]) -> dict[str, QueueFacts]:
+        """Of all queues those with such names. Raises PipelineError.
 
-        return self._primary.run(step)
+        Where there are many resource sets a broker lists those of which it has a replica: all brokers are asked then
+        that the option names and that answer, and of each queue whoever leads it.
+        """
+
+        def listed(client: ManagementClient) -> tuple[dict[str, QueueFacts], bool]:
+            return {each.name: each for each in client.queues() if is_wanted(each.name)}, client.has_many_sets
+
+        there, has_many_sets = self.ask(listed)
+        if not has_many_sets:
+            return there
+        names = dict.fromkeys(there)
+        for broker in self._primary.cluster.brokers:
+            with suppress(BrokerLost):  # others have replicas of what it has
+                names |= dict.fromkeys(self._asked(self._primary.at(broker), listed)[0])
+        return self.facts(list(names))
+
+    def facts(self, names: Sequence[str]) -> dict[str, QueueFacts]:
+        """Of those of these queues that there are. Raises PipelineError."""
+        there = {}
+        for name in names:
+            with suppress(NoSuchQueue):
+                there[name] = self.of(name).ask(partial(ManagementClient.queue, name=name))
+        return there
+
+    def _asked(self, connection: BrokerConnection, question: Callable[[ManagementClient], Result]) -> Result:
+        try:
+            return question(self._client(connection))
+        except LinkRefused as error:
+            raise PipelineError(f"{connection.broker} does not tell of its queues: {error}") from None
+
+    def _client(self, connection: BrokerConnection) -> ManagementClient:
+        client = self._clients.get(connection)
+        if client is None:
+            for each in [each for each in self._clients if not self._primary.is_open(each)]:
+                del self._clients[each]
+            client = self._clients[connection] = ManagementClient(connection)
+        return client

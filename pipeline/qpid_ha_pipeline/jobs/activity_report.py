@@ -34,6 +34,7 @@ from .failover_report import (
     state_section,
     title_of,
 )
+from .overview import overview, overview_section
 from .timeline import Availability, Timeline
 
 SHOWN_CLUSTERS: Final = 20
@@ -58,7 +59,8 @@ def report(
     if len(logs) > SHOWN_CLUSTERS:
         what = "clusters" if all(name in ("", DEFAULT_SET) for _, name in logs) else "resource sets"
         body += f'<p class="note">And {len(logs) - SHOWN_CLUSTERS} {what} more.</p>'
-    return document("Cluster report", (body or "<p>These journals hold nothing.</p>") + client_section(gaps))
+    sets = overview_section(overview(timelines, activities))
+    return document("Cluster report", sets + (body or "<p>These journals hold nothing.</p>") + client_section(gaps))
 
 
 def _section(title: str, activity: Activity | None, timeline: Timeline | None) -> str:

@@ -10,6 +10,7 @@ from qpid_ha_broker.model.log import DEFAULT_SET
 from .client_gaps import ClientGap
 from .drawing import Axis, Band, bands, document, facts_table, key, parts, range_text, span_text, table, time_text
 from .failovers import PERCENTILES
+from .overview import overview, overview_section
 from .timeline import Availability, Generation, Lag, Outage, Phases, Timeline
 
 MOST_OUTAGES = MOST_GENERATIONS = 100
@@ -37,7 +38,7 @@ _EVERYBODY = "cluster"
 def page(timelines: Sequence[Timeline], gaps: Sequence[ClientGap] | None = None) -> str:
     """The whole report. `gaps`: what clients saw; None: no history was given."""
     body = "".join(section(timeline) for timeline in timelines) or "<p>These journals tell of no generation.</p>"
-    return document("Failovers", body + client_section(gaps))
+    return document("Failovers", overview_section(overview(timelines)) + body + client_section(gaps))
 
 
 def section(timeline: Timeline) -> str:
