@@ -47,7 +47,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
         change(cluster, 0, "queues", "delete", name="q-scrap")
         cluster.wait_until(lambda: sets_of(cluster.broker(0))["scrap"]["queues"] == 0, "scrap has no queue")
         change(cluster, 0, "sets", "delete", name="scrap")
-        cluster.wait_until(lambda: "scrap" not in sets_of(cluster.broker(0)), "scrap is gone")
+        cluster.wait_until(lambda: not list(stores.glob("*/scrap")), "no broker has a store of scrap")
         wait_whole(cluster, 0, *(name for name in SETS if name != "scrap"))
     return stores
 
