@@ -89,9 +89,11 @@ def test_reports_have_a_line_for_each_set_and_their_sum(spark: SparkSession, lef
     through = activities(journal.option("replicas", "one").load(f"{left}/*"))
     *sets, whole = overview(led, through)
     assert {line.set: line.messages_in for line in sets} == KEPT
-    assert {line.set: line.generations for line in sets} == {**dict.fromkeys(KEPT, 1), "orders": 2}
+    generations = {line.set: line.generations for line in sets}
+    assert generations == {timeline.set: len(timeline.generations) for timeline in led}
+    assert generations["orders"] >= 2
     assert (whole.set, whole.messages_in, whole.waiting) == (ALL, sum(KEPT.values()), sum(KEPT.values()))
-    assert whole.generations == len(KEPT) + 1
+    assert whole.generations == sum(generations.values())
     assert whole.span_s == pytest.approx(sum(timeline.span_s for timeline in led))
     for line, timeline in zip(sets, led, strict=True):
         assert (line.availability_at_least, line.availability_at_most) == pytest.approx(timeline.availability)
