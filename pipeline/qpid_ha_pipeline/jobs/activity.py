@@ -209,7 +209,7 @@ def _activities(messages: DataFrame, flows: DataFrame, buckets: Buckets) -> list
             tuple(by_bucket.get((*log, place), ()) for place in range(buckets.number)),
             *(_list(ranked, log, place) for place in _PLACES),
         )
-        for *words, count in sorted(counts, key=lambda row: (row[0], default_first(row[1])))
+        for *words, count in sorted(counts, key=lambda row: (default_first(row[1]), row[0]))
         for log in [(words[0], words[1])]
     ]  # fmt: skip
 

@@ -54,7 +54,7 @@ def report(
     """The whole page; its size does not depend on how many queues there are, nor on how long it was."""
     led = {(timeline.cluster, timeline.set): timeline for timeline in timelines}
     active = {(activity.cluster, activity.set): activity for activity in activities}
-    logs = sorted({*led, *active}, key=lambda log: (log[0], default_first(log[1])))
+    logs = sorted({*led, *active}, key=lambda log: (default_first(log[1]), log[0]))
     body = "".join(_section(title_of(*log), active.get(log), led.get(log)) for log in logs[:SHOWN_CLUSTERS])
     if len(logs) > SHOWN_CLUSTERS:
         what = "clusters" if all(name in ("", DEFAULT_SET) for _, name in logs) else "resource sets"

@@ -60,7 +60,7 @@ def timelines(
     # What a snapshot still has of older generations is when they began, and nothing of what happened in them.
     return [
         _timeline(log, parts, memberships[log], changes, link_timeout_s)
-        for log, parts in sorted(logs.items(), key=lambda item: (item[0][0], default_first(item[0][1])))
+        for log, parts in sorted(logs.items(), key=lambda item: (default_first(item[0][1]), item[0][0]))
     ]
 
 
