@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from qpid_ha_agent.control import RequestRefused
+from qpid_ha_agent.control import ControlFailure, RequestRefused
+from qpid_ha_demo.cluster import Facts
 from running_cluster import RunningCluster
-from sets_cluster import SetTraffic, create_queue, create_set, wait_whole
+from sets_cluster import SetTraffic, change, create_queue, create_set, wait_whole
 
 ZONES = ("x", "x", "y", "y", "z")
 
@@ -61,3 +63,41 @@ def test_one_broker_of_each_zone_is_in_sync_and_observers_lead_sets_and_know_the
         assert in_sync(cluster, 3) == [1, 3, 4]
         traffic.wait_confirmed(50)
         traffic.settle()
+
+
+def brokers_of(cluster: RunningCluster, by: int) -> dict[str, Facts]:
+    """The brokers of the map, as that broker tells, by name."""
+    try:
+        rows = cluster.broker(by).ask("brokers", timeout_s=5.0, action="list")["answer"]
+    except ControlFailure:
+        return {}
+    return {row["name"]: row for row in rows}
+
+
+def test_a_broker_that_joins_without_data_observes_and_is_in_the_map_after_all_were_stopped(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, 4, stores=tmp_path / "stores") as cluster:
+        cluster.form()
+        cluster.kill(3)
+        shutil.rmtree(tmp_path / "stores" / cluster.broker(3).name)
+        create_set(cluster, "orders", replicas=[broker.name for broker in cluster.brokers[:3]])
+        wait_whole(cluster, 0, "orders")
+        cluster.restart(3)
+        cluster.wait_state(3, "observer")
+        cluster.wait_until(lambda: len(brokers_of(cluster, 0)) == 4, "it is in the map", 30.0)
+        before = {name: row["uuid"] for name, row in brokers_of(cluster, 0).items()}
+        for broker in range(4):
+            cluster.kill(broker)
+        for broker in range(3):
+            cluster.restart(broker)
+        cluster.wait_until(lambda: cluster.states()[:3] == ["connecting"] * 3, "their stores are loaded", 30.0)
+        cluster.promote(0)  # nobody waits for who observed
+        cluster.wait_until(lambda: len(brokers_of(cluster, 0)) == 4, "the map is there", 30.0)
+        assert {name: row["uuid"] for name, row in brokers_of(cluster, 0).items()} == before
+        cluster.restart(3)
+        cluster.wait_state(3, "observer")
+        wait_whole(cluster, 0, "orders")
+        cluster.kill(3)
+        cluster.wait_until(lambda: not brokers_of(cluster, 0)["broker4"]["up"], "it is known to be away", 30.0)
+        change(cluster, 0, "brokers", "forget", name="broker4")
+        assert "broker4" not in brokers_of(cluster, 0)
+        assert len(in_sync(cluster, 0)) == 3
