@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,10 @@ from cluster_in_process import InProcessCluster, eventually, free_ports, told
 from hosted_sets import HostedSets
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.store import Store
-from qpid_ha_broker.server.store_fleet import StoreFleet
+from qpid_ha_broker.server.store_fleet import SIDE_BY_SIDE, StoreFleet
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import LocalDisk
+from qpid_ha_broker.store.recovery import Recovered
 from qpid_ha_broker.store.status import read_status
 
 BROKERS = ("a", "b", "c")
@@ -215,6 +217,46 @@ def test_what_is_durable_comes_back_after_all_brokers_were_stopped(
         await sets.publish("c", "orders", "q", "three", durable=True)
         await sets.reach("a", "orders", State.READY)
         assert sets.bodies("a", "orders", "q")[:2] == ["one", "two"]
+
+    story_of_three(tmp_path, story, **settings)
+
+
+def test_a_replica_that_is_taken_away_before_its_store_could_be_read_is_read_once_if_it_is_wanted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {name: {"data_dir": str(tmp_path / name)} for name in BROKERS}
+    read: list[str] = []
+
+    def reads(store: Store, *args: Any, **options: Any) -> Recovered:
+        read.append(store.directory.name)
+        return original(store, *args, **options)
+
+    original = Store.recover
+
+    async def story(sets: HostedSets) -> None:
+        for set_name in ("orders", "bills"):
+            await sets.place(set_name, "a", "b")
+        await sets.publish("a", "orders", "q", "one", durable=True)
+        monkeypatch.setattr(Store, "recover", reads)
+        hosts = sets.at("c")
+        assert hosts._fleet is not None
+        for _ in range(SIDE_BY_SIDE):
+            await hosts._fleet.side_by_side.acquire()
+        for set_name in ("orders", "bills"):
+            sets.host_again(set_name, "c", "a", "b")
+            await asyncio.sleep(0)
+            hosts.unhost(set_name, "taken away")
+        sets.host_again("orders", "c", "a", "b")
+        for _ in range(SIDE_BY_SIDE):
+            hosts._fleet.side_by_side.release()
+        addresses = [sets.cluster.url(name) for name in BROKERS]
+        for name in ("a", "b"):
+            sets.at(name).change_replicas("orders", addresses, sets.cluster.url(name))
+        await sets.loaded("orders", "c")
+        await sets.reach("c", "orders", State.READY)
+        assert sets.bodies("c", "orders", "q") == ["one"]
+        await eventually(lambda: not hosts._reading)
+        assert (read, list(hosts.members)) == (["orders"], ["orders"])
 
     story_of_three(tmp_path, story, **settings)
 

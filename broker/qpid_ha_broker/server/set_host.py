@@ -38,7 +38,7 @@ from qpid_ha_broker.server.set_member import (
 )
 from qpid_ha_broker.server.set_questions import SetQuestions
 from qpid_ha_broker.server.shared_connections import SharedConnections
-from qpid_ha_broker.server.store_fleet import SIDE_BY_SIDE, StoreFleet, VoteWriter
+from qpid_ha_broker.server.store_fleet import StoreFleet, VoteWriter
 from qpid_ha_broker.server.store_writer import StoreWriter
 from qpid_ha_broker.server.sub_channels import SharedTimes, SubChannel
 from qpid_ha_broker.store.errors import StoreError
@@ -113,7 +113,8 @@ class SetHost:
         self._votes = None if self._fleet is None else VoteWriter(self._fleet)
         self.stored: list[str] = []
         """The sets that had a store here when the broker started."""
-        self._side_by_side = asyncio.Semaphore(SIDE_BY_SIDE)
+        self._reading: set[str] = set()
+        """Sets whose stores are being read, or will be, whether they are still wanted or not."""
         self._ending: dict[str, asyncio.Task[None]] = {}
         """Stores that are being closed and deleted."""
         self._questions = SetQuestions(self.shared)
@@ -175,35 +176,42 @@ class SetHost:
             self._begin(settings, self._broker.container.host(name), None, None)
         else:
             self.loading[name] = settings
-            self._tasks.start(self._load(name, self._fleet))
+            if name not in self._reading:  # it was wanted before, then not, and its turn has not come yet
+                self._reading.add(name)
+                self._tasks.start(self._load(name, self._fleet))
 
     async def _load(self, name: str, fleet: StoreFleet) -> None:
         """On a thread, before anybody else may see what is loaded; not while an earlier store of that name ends."""
-        ending = self._ending.get(name)
-        if ending is not None:
-            await asyncio.wait({ending})
         container = self._broker.container
-        resources = container.new_resources(name)
-        kept = BrokerStore(self._broker, fleet.store(name), resources)
-        async with self._side_by_side:
-            try:
-                loaded = await asyncio.to_thread(kept.read, self.loading[name])
-            except StoreError as error:
-                self._cannot_load(name, error)
-                return
+        try:
+            ending = self._ending.get(name)
+            if ending is not None:
+                await asyncio.wait({ending})
+            async with fleet.side_by_side:
+                settings = self.loading.get(name)
+                if settings is None:
+                    return
+                resources = container.new_resources(name)
+                kept = BrokerStore(self._broker, fleet.store(name), resources)
+                loaded = await asyncio.to_thread(kept.read, settings)
+        except StoreError as error:
+            self._cannot_load(name, error)
+            return
+        finally:
+            self._reading.discard(name)
         try:
             check_dirty(self._broker.current(), loaded.restored.store, name)
         except StoreError as error:
             kept.store.abandon()
             self._cannot_load(name, error)
             return
-        settings = self.loading.pop(name, None)
-        if settings is None:  # it is not wanted any more; what is there nobody has looked at, so it stays
+        wanted = self.loading.pop(name, None)
+        if wanted is None:  # it is not wanted any more; what is there nobody has looked at, so it stays
             kept.store.abandon()
             return
         hosted = container.host(name, resources)
         kept.begin(loaded.found, hosted)
-        self._begin(settings, hosted, loaded.restored, kept)
+        self._begin(wanted, hosted, loaded.restored, kept)
 
     def _cannot_load(self, name: str, error: StoreError) -> None:
         if self.loading.pop(name, None) is not None:  # else it is not wanted any more

@@ -49,6 +49,8 @@ class StoreFleet:
         """Of all stores."""
         self.pager_threads = ThreadPoolExecutor(THREADS, "pager")
         """Those of all sets' pagers."""
+        self.side_by_side = asyncio.Semaphore(SIDE_BY_SIDE)
+        """Of stores that are read while the loop runs."""
 
     def close(self) -> None:
         """All stores are closed, and all pagers stopped."""
