@@ -277,6 +277,30 @@ def test_the_store_of_a_replica_that_is_taken_away_is_deleted(tmp_path: Path) ->
     story_of_three(tmp_path, story, **settings)
 
 
+def test_the_store_of_an_earlier_set_of_that_name_is_set_aside_once_the_map_is_known(tmp_path: Path) -> None:
+    settings = {name: {"data_dir": str(tmp_path / name)} for name in BROKERS}
+
+    async def story(sets: HostedSets) -> None:
+        await sets.place("orders", "a", "b")
+        await sets.publish("a", "orders", "q", "one", durable=True)
+        sets.at("a").unhost("orders", "it was deleted", delete=False)
+        sets.at("b").unhost("orders", "it was deleted", delete=False)
+        sets.records.records.clear()
+        sets.at("b").is_map_current = lambda: False
+        for name in ("a", "b"):
+            sets.at(name).host("orders", sets.addresses("a", "b"), sets.addresses(name)[0], cluster="c0ffee")
+        await sets.loaded("orders", "a")
+        assert sets.member("a", "orders").member.status.generation == 0
+        assert [path.name[:17] for path in (tmp_path / "a").glob("orders.*")] == ["orders.set-aside-"]
+        assert (tmp_path / "b" / "orders" / "STATUS").exists()
+        assert "orders" in sets.at("b").loading
+        sets.at("b").is_map_current = lambda: True
+        await sets.loaded("orders", "b")
+        assert not (tmp_path / "b" / "orders").exists() or sets.member("b", "orders").member.status.generation == 0
+
+    story_of_three(tmp_path, story, **settings)
+
+
 def test_the_store_of_a_replica_that_the_others_refuse_stays(tmp_path: Path) -> None:
     settings = {name: {"data_dir": str(tmp_path / name)} for name in BROKERS}
 

@@ -227,6 +227,12 @@ class World:
     def _check_event(self, before: ClusterMap, event: ev.MapEvent, cause: ms.ControllerInput) -> None:
         if isinstance(event, ev.SetRecorded):
             record = before.sets[event.name].record
+            if (
+                not record.name
+                and event.cluster
+                and event == ev.SetRecorded(event.name, event.cluster, 0, "", 0, (), False)
+            ):
+                return  # a new set gets its UUID
             record = record if record.name else record._replace(name=event.name)
             is_asked = isinstance(cause, ms.RecordRequested) and (cause.expected, cause.wanted) == (record, event)
             if not is_asked:
@@ -474,7 +480,7 @@ class World:
         hollow = {peer.broker for peer in peers if not peer.generation}
         members = tuple(sorted(set(record.members) - gone - hollow | {member.broker}))
         epoch = record.epoch + generation - record.generation
-        wanted = ev.SetRecorded(member.set_name, "cluster", generation, member.broker, epoch, members, True)
+        wanted = ev.SetRecorded(member.set_name, record.cluster, generation, member.broker, epoch, members, True)
         self._ask_record(member, record, wanted)
 
     def _refuse_promotion(self, member: MemberModel, why: str) -> None:

@@ -63,6 +63,10 @@ class HostedSets:
         """Its part of the container."""
         return self.cluster.brokers[broker].container.sets[set_name]
 
+    def addresses(self, *brokers: str) -> list[str]:
+        """Of these."""
+        return [self.cluster.url(name) for name in brokers]
+
     def host(self, set_name: str, brokers: Sequence[str]) -> None:
         """Have replicas of a set on these brokers."""
         addresses = [self.cluster.url(name) for name in brokers]

@@ -253,7 +253,7 @@ def test_a_queue_at_a_brokers_own_set_makes_it_once() -> None:
 def test_a_record_is_answered_when_it_is_committed_and_not_before() -> None:
     bench = Bench("a", "b", "c")
     bench.ask(ms.CreateSet("orders", ("a", "b", "c")))
-    empty = ev.SetRecorded("orders", "", 0, "", 0, (), False)
+    empty = bench.map.sets["orders"].record
     wanted = ev.SetRecorded("orders", "c", 1, "b", 1, ("b",), True)
 
     at_once = bench.feed(ms.RecordRequested("b", 1, "orders", empty, wanted))
@@ -268,7 +268,7 @@ def led(bench: Bench, name: str, primary: str, *backups: str) -> None:
     """Have the set made, and led there, with these in sync."""
     members = (primary, *backups)
     bench.ask(ms.CreateSet(name, members))
-    empty = ev.SetRecorded(name, "", 0, "", 0, (), False)
+    empty = bench.map.sets[name].record
     first = ev.SetRecorded(name, primary, 1, primary, 1, members, True)
     bench.feed(ms.RecordRequested(primary, 1, name, empty, first))
     leading = ms.ReplicaReport(
@@ -341,10 +341,27 @@ def test_the_history_says_who_leads_what_since_when_and_why() -> None:
     assert failed == "broker b has failed: its rack burns; it leads 1 sets"
 
 
+def test_a_set_that_is_made_again_under_its_name_is_another_one() -> None:
+    bench = Bench("a", "b", "c")
+    uuids = []
+    for _ in range(3):
+        bench.ask(ms.CreateSet("orders"))
+        record = bench.map.sets["orders"].record
+        assert record == ev.SetRecorded("orders", record.cluster, 0, "", 0, (), False)
+        uuids.append(record.cluster)
+        bench.ask(ms.DeleteSet("orders"))
+    bench.feed(ms.ControllerBegan(bench.map, "a", 2, 0))
+    bench.ask(ms.CreateSet("orders"))
+    uuids.append(bench.map.sets["orders"].record.cluster)
+
+    assert len(set(uuids)) == 4
+    assert all(len(uuid) == 32 for uuid in uuids)
+
+
 def test_who_has_no_replica_records_nothing() -> None:
     bench = Bench("a", "b", "c")
     bench.ask(ms.CreateSet("orders", ("a", "b")))
-    empty = ev.SetRecorded("orders", "", 0, "", 0, (), False)
+    empty = bench.map.sets["orders"].record
 
     bench.feed(ms.RecordRequested("c", 1, "orders", empty, empty._replace(generation=1, primary="c")))
 
@@ -516,7 +533,7 @@ def test_a_failed_replica_stays_where_there_is_no_broker_to_make_up_for_it() -> 
 def test_a_primary_that_says_it_has_failed_is_replaced_at_once_and_shown_with_its_reason() -> None:
     bench = Bench("a", "b", "c")
     bench.ask(ms.CreateSet("orders", ("a", "b", "c")))
-    empty = ev.SetRecorded("orders", "", 0, "", 0, (), False)
+    empty = bench.map.sets["orders"].record
     bench.feed(
         ms.RecordRequested("b", 1, "orders", empty, empty._replace(generation=1, primary="b", members=("b", "c")))
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from hashlib import sha256
 from typing import NamedTuple
 
 from qpid_ha_broker.cluster.history import ClusterHistory
@@ -11,6 +12,7 @@ from qpid_ha_broker.cluster.map import BrokerEntry, ClusterMap, SetEntry
 from qpid_ha_broker.cluster.messages import (
     AnswerRecord,
     AnswerRequest,
+    ControllerBegan,
     ControllerEffect,
     ControllerNote,
     ControllerSettings,
@@ -181,8 +183,11 @@ class ControllerContext:
         self.orders = Orders()
         self.commits = Commits()
         self._wall_offset_ms = 0
+        self._unique = ""
         self._numbers = 0
         self._writes = 0
+        self._made = 0
+        """Sets."""
         self._effects: list[ControllerEffect] = []
         self._answers: list[Answer] = []
         self._placement_brokers: dict[str, PlacementBroker] | None = None
@@ -194,11 +199,12 @@ class ControllerContext:
         self.dirty: set[str] = set()
         """Sets of which something is another than when they were looked at."""
 
-    def began(self, name: str, applied: ClusterMap, wall_ms: int) -> None:
+    def began(self, began: ControllerBegan) -> None:
         """This broker is the controller now."""
-        self.name, self.map = name, applied
-        self.draft = Draft(applied)
-        self._wall_offset_ms = wall_ms - int(self.now_s * 1000)
+        self.name, self.map = began.name, began.map
+        self.draft = Draft(began.map)
+        self._unique = f"{began.unique} {began.name} {began.generation} {began.wall_ms}"
+        self._wall_offset_ms = began.wall_ms - int(self.now_s * 1000)
         self.reports.clear()
         self.orders.clear()
         self.commits.clear()
@@ -244,6 +250,13 @@ class ControllerContext:
         if self.draft.sets.get(entry.name, SetEntry("", ()))[:6] != entry[:6]:
             self.write(ev.SetPlaced(*entry[:6]))
             self.dirty.add(entry.name)
+
+    def make_set(self, entry: SetEntry) -> None:
+        """Have a new set, with a UUID of its own that its log gets: an earlier set of that name had another one."""
+        self._made += 1
+        cluster = sha256(f"{self._unique} {self._made}".encode()).hexdigest()[:32]
+        self.place(entry)
+        self.write(ev.SetRecorded(entry.name, cluster, 0, "", 0, (), False))
 
     def send(self, effect: ControllerEffect) -> None:
         """At once."""

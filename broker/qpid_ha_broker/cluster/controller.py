@@ -108,7 +108,7 @@ class Controller:
 
     def _began(self, began: ms.ControllerBegan) -> None:
         ctx = self._ctx
-        ctx.began(began.name, began.map, began.wall_ms)
+        ctx.began(began)
         ctx.begin(ctx.now_s)
         ctx.liveness.began(began.name, tuple(ctx.draft.brokers), ctx.now_s)
         for part in (self._records, self._leadership, self._moves, self._keeper, self._operators):

@@ -324,6 +324,8 @@ class ControllerBegan(NamedTuple):
     """Of `default`."""
     wall_ms: int
     """The time of day, in ms since 1970."""
+    unique: str = ""
+    """No other controller has had the same: what this one makes gets its UUID from it."""
 
 
 class ControllerEnded(NamedTuple):

@@ -155,7 +155,7 @@ class QueueDirectory:
             entry = entry._replace(replicas=(*first, *self._keeper.choose(entry, wanted - len(first))))
         if not entry.replicas:
             raise ClusterRefusal(f"no broker is open for a replica of {name}")
-        ctx.place(entry)
+        ctx.make_set(entry)
         self._keeper.trigger([name])
         return name
 

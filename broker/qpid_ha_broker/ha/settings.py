@@ -19,6 +19,8 @@ class MemberSettings:
     own_address: str = ""
     """Which of them reaches this broker; empty: found out by asking."""
     clients_url: str = ""
+    cluster: str = ""
+    """The UUID that this broker's log is to have, whoever begins it; empty: the first primary chooses one."""
     backup_timeout_s: float = 10.0
     """A backup in the in-sync set that owes an acknowledgement for so long is dropped."""
     min_in_sync: int = 1

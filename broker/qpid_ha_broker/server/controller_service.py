@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import logging
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -104,7 +105,7 @@ class ControllerService:
     def _begin(self) -> None:
         self.is_active, self.problem, self._began_s = True, "", time.monotonic()
         wall_ms = int(time.time() * 1000)
-        self._feed(ms.ControllerBegan(self._default.state.map, self._name, self._generation, wall_ms))
+        self._feed(ms.ControllerBegan(self._default.state.map, self._name, self._generation, wall_ms, uuid.uuid4().hex))
 
     def end(self, reason: str) -> None:
         """It leads no more."""

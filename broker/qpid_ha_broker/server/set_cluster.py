@@ -22,6 +22,7 @@ from qpid_ha_broker.cluster.map import Changes, SetEntry
 from qpid_ha_broker.cluster.messages import BrokerIdentity, BrokerReport, ControllerSettings, OrderKind
 from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.ha.effects import Answered, ClusterRecord, DropAsked
+from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
@@ -45,6 +46,8 @@ from qpid_ha_config.settings import BrokerSettings
 log = logging.getLogger("cluster")
 
 TICK_S: Final = 0.1
+HOSTING_RETRY_S: Final = 5.0
+"""Between two attempts to have a replica that this broker could not go on with."""
 LEAVING_LIMIT_S: Final = 5.0
 """So long a broker that is told to stop waits for others to lead what it led."""
 CONTROLLER_LIMIT_S: Final = 1.0
@@ -81,11 +84,15 @@ class SetCluster:
         self._due: dict[str, None] = dict.fromkeys(self.map.sets)
         """Sets to host, not to host any more, or with other brokers."""
         self._queue_names: dict[int, str] = {each.id: each.name for each in self.map.queues.values()}
+        self._unsettled: dict[str, None] = {}
+        """Sets of which this broker hosts another one of that name, unless its map is old."""
+        self._again_s = 0.0
         self._tasks = BackgroundTasks()
         self.map.listeners.append(self._map_changed)
         hosts.records = self
         hosts.changed = self._member_changed
         hosts.failed = self._want_report
+        hosts.is_map_current = self._knows_map
         directory = ControllerDirectory(broker, self.map, lambda: self._member.status, self.client)
         self.directory = broker.container.directory = directory
 
@@ -155,6 +162,10 @@ class SetCluster:
             self.client.tick(time.monotonic())
             self.queues.work()
             self.forwarding.work()
+            if time.monotonic() >= self._again_s:
+                self._again_s = time.monotonic() + HOSTING_RETRY_S
+                self._due |= self._unsettled
+                self._unsettled.clear()
 
     def turn_ended(self, turns: Sequence[tuple[HostedSet, LogBatch | None]]) -> None:
         """These sets, other than `default`, had a turn."""
@@ -236,19 +247,41 @@ class SetCluster:
                 continue
             brokers = [self.map.brokers[each] for each in entry.replicas if each in self.map.brokers]
             addresses = tuple(each.address for each in brokers)
+            cluster = entry.record.cluster
+            if name in self.hosts.loading and self.hosts.loading[name].cluster not in ("", cluster):
+                self._unsettled[name] = None  # it ends where it is not that of this set
+                continue
+            if self._is_of_another(name, cluster):
+                if not self._knows_map():
+                    self._unsettled[name] = None
+                    continue
+                log.warning("set %s was deleted and made again: what is here of the earlier one is left behind", name)
+                self.hosts.unhost(name, "it was deleted, and another set has its name", delete=False)
             if name in self.hosts.members or name in self.hosts.loading:
-                self.hosts.change_replicas(name, addresses, own.address, min_in_sync=entry.min_in_sync)
+                self.hosts.change_replicas(name, addresses, own.address, min_in_sync=entry.min_in_sync, cluster=cluster)
             else:
                 log.info("set %s is hosted here, with replicas at %s", name, ", ".join(each.name for each in brokers))
-                self.hosts.host(name, addresses, own.address, min_in_sync=entry.min_in_sync)
+                self.hosts.host(name, addresses, own.address, min_in_sync=entry.min_in_sync, cluster=cluster)
             self.queues.look_at(name)
+
+    def _is_of_another(self, name: str, cluster: str) -> bool:
+        """Whether what is hosted belongs to an earlier set of that name."""
+        member = self.hosts.members.get(name)
+        if member is None:
+            return False
+        hosted = member.member.status.cluster or member.member.settings.cluster
+        return bool(hosted and cluster) and hosted != cluster
+
+    def _knows_map(self) -> bool:
+        """Whether the map here is the newest there is: what it does not know yet, an older one may contradict."""
+        return self._member.status.state in (State.PRIMARY, State.READY)
 
     def _unhost(self, name: str, entry: SetEntry | None) -> None:
         """A set that was deleted has no queues, and one whose replica was moved is held by others.
 
         If it is not so, the map has lost what it knew: another log of `default` was made the cluster's by force.
         """
-        if entry is None:
+        if entry is None or self._is_of_another(name, entry.record.cluster):
             reason = "the cluster map has no such set any more"
             hosted = self._broker.container.sets.get(name)
             may_be_wanted = hosted is None or bool(hosted.resources.catalog.queues)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from qpid_ha_broker.amqp.conditions import RESOURCE_LOCKED, AmqpError
@@ -47,6 +47,8 @@ from qpid_ha_config.addresses import show_addresses
 log = logging.getLogger("cluster")
 
 TICK_S: Final = 0.1
+MAP_INTERVAL_S: Final = 0.25
+"""Between two looks whether the map is current that is waited for."""
 HEARTBEAT_S: Final = 1.0
 """On a connection that sets share, or more often: twice in `ha.failure-timeout`."""
 REST_TICKS: Final = 50
@@ -101,6 +103,9 @@ class SetHost:
         self.problems: dict[str, str] = {}
         """Sets of which this broker is to have a replica and cannot, and why: until it is told to have none, or to try
         again."""
+
+        self.is_map_current: Callable[[], bool] = lambda: True
+        """Whether what this broker knows of the cluster map is the newest there is."""
         settings = broker.current()
         silence_s = settings.replicas.failure_timeout_s
         times = SharedTimes(heartbeat_s=min(HEARTBEAT_S, silence_s / 2), silence_s=silence_s)
@@ -162,15 +167,18 @@ class SetHost:
 
     # --- which sets there are
 
-    def host(self, name: str, addresses: Sequence[str], own_address: str, *, min_in_sync: int = 0) -> None:
+    def host(
+        self, name: str, addresses: Sequence[str], own_address: str, *, min_in_sync: int = 0, cluster: str = ""
+    ) -> None:
         """Have a replica of the set `name`, and look for its primary: at once, or when its store is loaded.
 
         `addresses`: of the brokers that have one, this one too (`own_address`); `min_in_sync` 0: as `ha.min-in-sync`.
+        `cluster`: the UUID of the set's log, where that is known: an earlier set of that name had another one.
         Raises ValueError when the set is hosted already, or for addresses without this broker's own.
         """
         if name in self.members or name in self.loading:
             raise ValueError(f"the resource set {name} is hosted already")
-        settings = self._member_settings(addresses, own_address, min_in_sync)
+        settings = self._member_settings(addresses, own_address, min_in_sync, cluster)
         self.problems.pop(name, None)
         if self._fleet is None:
             self._begin(settings, self._broker.container.host(name), None, None)
@@ -187,6 +195,7 @@ class SetHost:
             ending = self._ending.get(name)
             if ending is not None:
                 await asyncio.wait({ending})
+            await _make_way(name, self.loading, lambda: self.is_map_current(), fleet)
             async with fleet.side_by_side:
                 settings = self.loading.get(name)
                 if settings is None:
@@ -261,17 +270,21 @@ class SetHost:
         kept = [member.kept for member in self.members.values() if member.kept is not None]
         await asyncio.gather(*[each.close("") for each in kept], *self._ending.values())
 
-    def change_replicas(self, name: str, addresses: Sequence[str], own_address: str, *, min_in_sync: int = 0) -> None:
+    def change_replicas(
+        self, name: str, addresses: Sequence[str], own_address: str, *, min_in_sync: int = 0, cluster: str = ""
+    ) -> None:
         """Other brokers have replicas of that set now. Raises KeyError, and ValueError as `host`."""
         current = self.loading.get(name) or self.members[name].member.settings
-        settings = self._member_settings(addresses, own_address, min_in_sync, current.instance)
+        settings = self._member_settings(
+            addresses, own_address, min_in_sync, cluster or current.cluster, current.instance
+        )
         if name in self.loading:
             self.loading[name] = settings
         else:
             self.members[name].change_settings(settings)
 
     def _member_settings(
-        self, addresses: Sequence[str], own_address: str, min_in_sync: int, instance: str = ""
+        self, addresses: Sequence[str], own_address: str, min_in_sync: int, cluster: str, instance: str = ""
     ) -> MemberSettings:
         if own_address not in addresses:
             raise ValueError(f"{own_address} is not among the addresses of the replicas, {', '.join(addresses)}")
@@ -283,6 +296,7 @@ class SetHost:
             addresses=tuple(addresses),
             own_address=own_address,
             clients_url=show_addresses(ha.public_url),
+            cluster=cluster,
             backup_timeout_s=ha.backup_timeout_s,
             min_in_sync=min_in_sync or ha.min_in_sync,
             tail_bytes=ha.tail_bytes // TAIL_SHARE,
@@ -432,3 +446,22 @@ class SetHost:
                 self._awake[member] = None
             else:
                 self._awake.pop(member, None)
+
+
+async def _make_way(
+    name: str, loading: Mapping[str, MemberSettings], is_map_current: Callable[[], bool], fleet: StoreFleet
+) -> None:
+    """Have no store of an earlier set of that name in the way: it never counts as that of the new one, and is moved
+    only when the map that says so is not an old one. Raises StoreError."""
+    while (settings := loading.get(name)) is not None and settings.cluster:
+        found = await asyncio.to_thread(fleet.cluster_of, name)
+        if found in ("", settings.cluster):
+            return
+        if is_map_current():
+            try:
+                aside = await asyncio.to_thread(fleet.set_aside, name)
+            except OSError as error:
+                raise StoreError(f"the store of an earlier set cannot be set aside: {error}") from error
+            log.warning("set %s: what is stored here is of an earlier set: it is set aside as %s", name, aside)
+            return
+        await asyncio.sleep(MAP_INTERVAL_S)

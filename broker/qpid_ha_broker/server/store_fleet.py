@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,7 @@ from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.server.store_writer import StoreWriter
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import LocalDisk
-from qpid_ha_broker.store.status import holds_store_of
+from qpid_ha_broker.store.status import holds_store_of, read_status
 from qpid_ha_config.settings import StoreSettings
 
 log = logging.getLogger("store")
@@ -80,6 +81,25 @@ class StoreFleet:
     def store(self, set_name: str) -> Store:
         """The one of that set, which is not open. Raises ValueError for what cannot be the name of a set."""
         return Store(self._directory, set_name, self._settings, self._name, self.writer)
+
+    def cluster_of(self, set_name: str) -> str:
+        """The UUID of the log that the store of that set holds, which is not open; empty: there is none, or nobody can
+        tell. Blocks."""
+        try:
+            status = read_status(LocalDisk(self._directory / set_name))
+        except (StoreError, OSError):
+            return ""  # whoever loads it says so
+        return "" if status is None else status.cluster
+
+    def set_aside(self, set_name: str) -> Path:
+        """Give the store of that set, which is not open, another name: it stays for an operator. Blocks. Raises
+        OSError."""
+        path = self._directory / set_name
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        aside = path.with_name(f"{set_name}.set-aside-{stamp}")
+        path.rename(aside)
+        LocalDisk(self._directory, ()).sync_directory("")
+        return aside
 
     def load(self, loads: Sequence[Callable[[], Result]]) -> list[Result | StoreError]:
         """What each of `loads`, such as `Store.recover`, returned, or the StoreError that it raised. Blocks."""
