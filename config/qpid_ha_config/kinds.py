@@ -235,7 +235,11 @@ def _parse_policies(value: object) -> tuple[tuple[str, int], ...]:
     if isinstance(value, str):
         value = [part for part in value.split(",") if part.strip()]
     if isinstance(value, list | tuple):
-        value = dict(_policy(item) for item in value)
+        pairs = [_policy(item) for item in value]
+        value = dict(pairs)
+        for pattern, wanted in pairs:
+            if str(value[pattern]) != str(wanted):
+                raise ValueError(f"{pattern} wants {wanted} and {value[pattern]} replicas: take one of the two out")
     if not isinstance(value, Mapping):
         raise ValueError
     policies = []

@@ -146,3 +146,4 @@ def test_a_configuration_can_be_checked_beside_the_broker_that_runs_with_it(dire
         found = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
         assert (found.returncode, found.stdout) == (0, "qpidd: the settings of node1 can be used\n"), found.stderr
     assert "lisen" in complaint(directory, "--check", config=settings + "lisen: []\n")
+    assert "did you mean spread?" in complaint(directory, "--check", config=settings + "ha.placement: spred\n")

@@ -236,6 +236,7 @@ WRONG_FILES = [
     ("resource-sets: a*=s,b*=t,a*=t", ["resource-sets", "a*", "s and in t"]),
     ("resource-sets: {spread: 8}", ["resource-sets", "resource-sets.spread"]),
     ("resource-sets.spread: 1001", ["resource-sets.spread", "1001", "1000"]),
+    ("replica-policies: a*=3,b*=2,a*=5", ["replica-policies", "a* wants 3 and 5"]),
     ("link-heartbeat-interval: 1s\nha: {link-heartbeat-interval: 2s}", ["link-heartbeat-interval", "twice"]),
     ("ha: {cluster: perhaps}", ["ha.cluster", "'perhaps'", "true or false"]),
     ("name: a\nname: b", ["qpid-ha.yaml:2:1", "'name'", "twice"]),

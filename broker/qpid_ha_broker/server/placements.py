@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from qpid_ha_broker.cluster.placement import Placement, ring, spread, static
+from qpid_ha_config.errors import nearest
 
 log = logging.getLogger("controller")
 
@@ -14,19 +15,30 @@ GROUP: Final = "qpid_ha.placement"
 _OWN: Final[Mapping[str, Placement]] = {"spread": spread, "ring": ring, "static": static}
 
 
+class NoPlacement(Exception):
+    """There is none of that name, or it cannot be loaded."""
+
+
 def find_placement(name: str) -> Placement:
     """`spread`, where there is none of that name or it cannot be loaded; the log says so."""
+    try:
+        return load_placement(name)
+    except NoPlacement as problem:
+        log.error("%s; spread serves", problem)
+        return spread
+
+
+def load_placement(name: str) -> Placement:
+    """The one of that name. Raises NoPlacement."""
     if name in _OWN:
         return _OWN[name]
     from importlib.metadata import entry_points  # 10 ms of a start, and few brokers have another one
 
     found = {each.name: each for each in entry_points(group=GROUP)}
     if name not in found:
-        log.error("ha.placement: there is no %s, only %s; spread serves", name, ", ".join(sorted({*_OWN, *found})))
-        return spread
+        raise NoPlacement(f"ha.placement: there is no {name}; {nearest(name, sorted({*_OWN, *found}))}")
     try:
         placement: Placement = found[name].load()
-    except Exception as error:  # noqa: BLE001 # of somebody else's code: whatever is wrong with it, replicas are kept up
-        log.error("ha.placement: %s cannot be loaded (%s: %s); spread serves", name, type(error).__name__, error)
-        return spread
+    except Exception as error:  # of somebody else's code: whatever is wrong with it, replicas are kept up
+        raise NoPlacement(f"ha.placement: {name} cannot be loaded ({type(error).__name__}: {error})") from error
     return placement
