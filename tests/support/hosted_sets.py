@@ -77,14 +77,16 @@ class HostedSets:
     async def promote(self, broker: str, set_name: str, *, failover: bool = False) -> None:
         """Have that broker lead the set."""
         answered: asyncio.Future[fx.Answered] = asyncio.get_running_loop().create_future()
-        self.at(broker).promote(set_name, answered.set_result, cause="by the test", failover=failover)
+        self.at(broker).ask(
+            set_name, lambda number: fx.PromoteAsked(number, False, "by the test", failover), answered.set_result
+        )
         outcome = await answered
         assert outcome.done, outcome.text
 
     async def switch_over(self, broker: str, set_name: str, to: str) -> None:
         """Have the primary hand over."""
         answered: asyncio.Future[fx.Answered] = asyncio.get_running_loop().create_future()
-        self.at(broker).switch_over(set_name, to, answered.set_result, cause="by the test")
+        self.at(broker).ask(set_name, lambda number: fx.SwitchoverAsked(number, to, "by the test"), answered.set_result)
         outcome = await answered
         assert outcome.done, outcome.text
 

@@ -20,6 +20,7 @@ from qpid_ha_broker.cluster.placement import (
     static,
 )
 from qpid_ha_broker.cluster.replicas import ReplicaStep, check, wanted_replicas
+from qpid_ha_broker.cluster.shutdown import LIMIT_S, RESUME_S
 from qpid_ha_broker.events import types as ev
 
 SETTINGS = ms.ControllerSettings()
@@ -624,3 +625,60 @@ def test_a_controller_that_slept_judges_nobody() -> None:
 
     assert live.losses(9.0, 0.2, 2.0) == []
     assert live.losses(9.1, 0.2, 2.0) == []
+
+
+# --- a cluster that is shut down
+
+
+def led_sets(bench: Bench, **primaries: str) -> None:
+    """Sets by name, each led by that broker."""
+    for name, broker in primaries.items():
+        bench.ask(ms.CreateSet(name, ("a", "b", "c")))
+        empty = ev.SetRecorded(name, "", 0, "", 0, (), False)
+        first = empty._replace(generation=1, primary=broker, members=("a", "b", "c"))
+        bench.feed(ms.RecordRequested(broker, 1, name, empty, first))
+        bench.feed(ms.ReportReceived(report(broker, ms.ReplicaReport(name, "primary", generation=1))))
+
+
+def test_sets_end_before_the_cluster_does_and_nobody_is_told_to_lead_them_again() -> None:
+    bench = Bench("a", "b", "c")
+    led_sets(bench, orders="b", bills="c")
+    bench.ask(ms.CreateSet("lost", ("a", "b", "c")))
+
+    effects = bench.feed(ms.RequestReceived(77, ms.ShutDownSets("u1")))
+
+    given = {each.set: each for each in effects if isinstance(each, ms.GiveOrder)}
+    assert {(each.broker, each.set, each.kind, each.to) for each in given.values()} == {
+        ("b", "orders", ms.OrderKind.SHUT_DOWN, "u1"), ("c", "bills", ms.OrderKind.SHUT_DOWN, "u1"),
+    }  # fmt: skip
+    bench.feed(ms.OrderAnswered("b", given["orders"].number, True, "level"))
+    bench.feed(ms.ReportReceived(report("b", number=2)))
+    bench.feed(ms.OrderAnswered("c", given["bills"].number, False, "c is not level"))
+    bench.feed(ms.MapCommitted(bench.lsn))
+    (answer,) = [each for each in bench.said if isinstance(each, ms.AnswerRequest) and each.number == 77]
+    assert answer.result["ended"] == 1
+    problems = answer.result["problems"]
+    assert isinstance(problems, dict)
+    assert sorted(problems) == ["bills", "lost"]
+    said = len(bench.said)
+    bench.now_s += 5
+    bench.feed(ms.TimePassed())
+    assert not [each for each in bench.said[said:] if isinstance(each, ms.GiveOrder)]
+
+
+def test_a_shutdown_does_not_wait_for_ever_and_one_that_came_to_nothing_has_the_sets_led_again() -> None:
+    bench = Bench("a", "b", "c")
+    led_sets(bench, orders="b")
+    bench.feed(ms.RequestReceived(77, ms.ShutDownSets("u1")))
+    bench.now_s += LIMIT_S
+    bench.feed(ms.TimePassed())
+    bench.feed(ms.MapCommitted(bench.lsn))
+    (answer,) = [each for each in bench.said if isinstance(each, ms.AnswerRequest) and each.number == 77]
+    assert answer.result["problems"] == {"orders": f"it did not end within {LIMIT_S:g} s"}
+
+    bench.now_s += RESUME_S
+    for name in "abc":
+        hosted = ms.ReplicaReport("orders", "connecting", generation=1)
+        bench.feed(ms.ReportReceived(report(name, hosted, number=10)))
+    bench.feed(ms.TimePassed())
+    assert [each.kind for each in bench.said if isinstance(each, ms.GiveOrder)][-1] is ms.OrderKind.PROMOTE

@@ -16,7 +16,7 @@ from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import QueueFull
 from qpid_ha_broker.model.headers import MessageHeader
 from qpid_ha_broker.model.paged import BodyRef
-from qpid_ha_broker.model.paging import AHEAD_BYTES, lead_bytes, shares_of
+from qpid_ha_broker.model.paging import AHEAD_BYTES, lead_bytes, share_of
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.sequence import Entry
@@ -446,4 +446,4 @@ def test_a_queue_on_disk_lives_as_one_in_memory(seed: int, arguments: dict[str, 
 def test_several_sets_have_the_memory_that_is_left_and_less_than_they_have_once_none_is(
     used: list[int], shares: list[int]
 ) -> None:
-    assert shares_of(100, used) == shares
+    assert [share_of(100, own, sum(used)) for own in used] == shares

@@ -19,6 +19,7 @@ from qpid_ha_broker.cluster.placement import Placement, spread
 from qpid_ha_broker.cluster.queue_placement import QueueDirectory
 from qpid_ha_broker.cluster.records import SetRecords
 from qpid_ha_broker.cluster.reports import DEFAULT
+from qpid_ha_broker.cluster.shutdown import SetsShutdown
 from qpid_ha_broker.events import types as ev
 
 PASSES = 3
@@ -40,7 +41,10 @@ class Controller:
         self._moves = Moves(ctx, self._leadership)
         self._keeper = ReplicaKeeper(ctx)
         self._queues = QueueDirectory(ctx, self._keeper)
-        self._operators = Operators(ctx, self._leadership, self._moves, self._keeper, self._queues, self._lost)
+        self._shutdown = SetsShutdown(ctx, self._leadership)
+        self._operators = Operators(
+            ctx, self._leadership, self._moves, self._keeper, self._queues, self._shutdown, self._lost
+        )
         self._overview = ClusterOverview(ctx, self._leadership, self._moves, self._keeper)
         self._is_on = False
         self._look_s = 0.0
@@ -93,6 +97,8 @@ class Controller:
 
     def _follow_up(self) -> None:
         """Look at the sets of which something changed."""
+        if self._shutdown.is_under_way:
+            return
         for _ in range(PASSES):
             names, self._ctx.dirty = self._ctx.dirty, set()
             if not names:
@@ -111,7 +117,7 @@ class Controller:
         ctx.began(began)
         ctx.begin(ctx.now_s)
         ctx.liveness.began(began.name, tuple(ctx.draft.brokers), ctx.now_s)
-        for part in (self._records, self._leadership, self._moves, self._keeper, self._operators):
+        for part in (self._records, self._leadership, self._moves, self._keeper, self._operators, self._shutdown):
             part.began()
         self._drained.clear()
         self._refused.clear()
@@ -123,6 +129,9 @@ class Controller:
         settings = ctx.settings
         for loss in ctx.liveness.losses(ctx.now_s, settings.gone_after_s, settings.failure_timeout_s):
             self._lost(loss.name, loss.why)
+        self._shutdown.tick()
+        if self._shutdown.is_under_way:
+            return
         ctx.dirty.update(self._leadership.problems, self._moves.under_way)
         self._operators.try_early_one()
         if ctx.now_s < self._look_s:
@@ -253,5 +262,7 @@ class Controller:
             self._moves.answered(order, done, text)
             if done and order.set in self._ctx.draft.sets:
                 self._leadership.handed_over(order)
+        elif order.kind is OrderKind.SHUT_DOWN:
+            self._shutdown.answered(order.set, done, text)
         else:
             self._leadership.answered(order, done, text)

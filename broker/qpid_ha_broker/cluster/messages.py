@@ -254,6 +254,16 @@ class LocateQueue(NamedTuple):
     name: str
 
 
+class ShutDownSets(NamedTuple):
+    """Have all sets end, because the cluster does; answered when they have, with `problems` of those that have not.
+
+    Whoever asks shuts `default` down next.
+    """
+
+    uuid: str
+    """With which their stores are marked."""
+
+
 class ShowCluster(NamedTuple):
     """The map, and what brokers say, for people; `result` has it."""
 
@@ -283,6 +293,7 @@ ClusterRequest = (
     | SettleQueue
     | DeleteQueue
     | LocateQueue
+    | ShutDownSets
     | ShowCluster
     | ShowHistory
 )
@@ -305,6 +316,7 @@ REQUESTS: Final[Mapping[str, type[ClusterRequest]]] = {
     "queue-settle": SettleQueue,
     "queue-delete": DeleteQueue,
     "queue-locate": LocateQueue,
+    "sets-shutdown": ShutDownSets,
     "cluster-show": ShowCluster,
     "cluster-history": ShowHistory,
 }
@@ -432,6 +444,8 @@ class OrderKind(StrEnum):
     """`SwitchoverAsked(to)`, to the set's primary."""
     DROP = "drop"
     """`DropAsked(to)`, to the set's primary: that backup is gone. Also of `default`, which the controller leads."""
+    SHUT_DOWN = "shut-down"
+    """`ShutdownAsked(uuid)`, to the set's primary; `to` is the UUID."""
 
 
 class GiveOrder(NamedTuple):

@@ -33,6 +33,7 @@ from qpid_ha_broker.cluster.messages import (
     SettleQueue,
     ShowCluster,
     ShowHistory,
+    ShutDownSets,
     TransferPrimary,
     TrimReplicas,
     UndrainBroker,
@@ -40,6 +41,7 @@ from qpid_ha_broker.cluster.messages import (
 from qpid_ha_broker.cluster.moves import Moves
 from qpid_ha_broker.cluster.overview import ClusterOverview
 from qpid_ha_broker.cluster.queue_placement import ClusterRefusal, QueueDirectory
+from qpid_ha_broker.cluster.shutdown import SetsShutdown
 from qpid_ha_broker.events import types as ev
 
 MOST_REPLICAS = 100
@@ -59,6 +61,7 @@ class Operators:
         moves: Moves,
         keeper: ReplicaKeeper,
         queues: QueueDirectory,
+        shutdown: SetsShutdown,
         lose: Callable[[str, str], None],
     ) -> None:
         self._ctx, self._leadership, self._moves, self._keeper, self._queues = ctx, leadership, moves, keeper, queues
@@ -84,6 +87,7 @@ class Operators:
             SettleQueue: self._settle_queue,
             DeleteQueue: self._queues.delete,
             LocateQueue: self._queues.locate,
+            ShutDownSets: shutdown.begin,
             ShowCluster: self._show,
             ShowHistory: self._show_history,
         }

@@ -291,13 +291,12 @@ def _middle(entries: Sequence[Entry], bytes_max: int) -> Entry:
     return entries[-1]
 
 
-def shares_of(memory_bytes: int, used: Sequence[int]) -> list[int]:
-    """What each of several sets may have in memory so that all together stay below `memory_bytes`: as much as there is
-    room for while there is some, and as soon as there is not, less than it has, of each the same part.
+def share_of(memory_bytes: int, own_bytes: int, all_bytes: int) -> int:
+    """What one of several sets may have in memory so that all together stay below `memory_bytes`: as much as there is
+    room for while there is some, and as soon as there is not, less than it has, of each set the same part.
 
-    `used`: what each of them has.
+    `own_bytes`: what it has; `all_bytes`: what all of them have.
     """
-    total = sum(used)
-    if total <= memory_bytes:
-        return [memory_bytes - total + own for own in used]
-    return [own * memory_bytes // total for own in used]
+    if all_bytes <= memory_bytes:
+        return memory_bytes - all_bytes + own_bytes
+    return own_bytes * memory_bytes // all_bytes

@@ -6,6 +6,7 @@ The replicated log is the member's to have kept: see `member_store`.
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.amqp.hosted_set import HostedSet
@@ -13,6 +14,7 @@ from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.paged import BodyDamaged
+from qpid_ha_broker.model.paging import share_of
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.host import Host
 from qpid_ha_broker.server.pager import Pager
@@ -24,7 +26,7 @@ from qpid_ha_broker.store.recovery import Progress, Recovered
 log = logging.getLogger("store")
 
 SHARES = 64
-"""So small a part of the memory is left to a set at least, however much the others take."""
+"""So small a part of the memory is left to a set at least, however much the others have that cannot leave it."""
 WITNESS = "store"
 """Of the broker's own log."""
 
@@ -55,8 +57,12 @@ class StoreOwner(Protocol):
 class BrokerStore:
     """The promise: what the broker's own log has to keep is confirmed only once it is; nothing is lost on the way."""
 
-    def __init__(self, broker: Host, store: Store, resources: Resources) -> None:
+    def __init__(
+        self, broker: Host, store: Store, resources: Resources, pager_threads: ThreadPoolExecutor | None = None
+    ) -> None:
+        """`pager_threads`: shared with other sets; None: some of its own."""
         self.store = store
+        self._pager_threads = pager_threads
         self.owner: StoreOwner
         """Since there is a member."""
         self._broker = broker
@@ -87,6 +93,7 @@ class BrokerStore:
             self._memory_bytes(),
             self._turn_again,
             self._unreadable,
+            self._pager_threads,
         )
         self.pager = pager
         pager.start(found.next_number)
@@ -119,11 +126,11 @@ class BrokerStore:
         return {**self.store.facts(), **self.pager.facts()}
 
     def _memory_bytes(self) -> int:
-        """Below the limit at which publishers have to wait, whatever the settings say; what the other sets leave."""
+        """Below the limit at which publishers have to wait, whatever the settings say; the set's share of that."""
         settings = self._broker.current()
-        all_bytes = min(settings.store.memory_bytes, settings.memory_limit_bytes * 3 // 4)
-        others_bytes = self._broker.container.memory_bytes - self._sets.catalog.memory_bytes
-        return max(all_bytes - others_bytes, all_bytes // SHARES)
+        limit_bytes = min(settings.store.memory_bytes, settings.memory_limit_bytes * 3 // 4)
+        share_bytes = share_of(limit_bytes, self._sets.catalog.memory_bytes, self._broker.container.memory_bytes)
+        return max(share_bytes, limit_bytes // SHARES)
 
     def _unreadable(self, problem: BodyDamaged) -> None:
         """A message cannot be given out, and none behind it may be: a broker with a good copy should take over.

@@ -21,7 +21,15 @@ from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.map import Changes, SetEntry
 from qpid_ha_broker.cluster.messages import BrokerIdentity, BrokerReport, ControllerSettings, OrderKind
 from qpid_ha_broker.events.types import SetRecorded
-from qpid_ha_broker.ha.effects import Answered, ClusterRecord, DropAsked
+from qpid_ha_broker.ha.effects import (
+    Answered,
+    ClusterRecord,
+    DropAsked,
+    Input,
+    PromoteAsked,
+    ShutdownAsked,
+    SwitchoverAsked,
+)
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.model.resources import Resources
@@ -91,7 +99,7 @@ class SetCluster:
         self.map.listeners.append(self._map_changed)
         hosts.records = self
         hosts.changed = self._member_changed
-        hosts.failed = self._want_report
+        hosts.absent.failed = self._want_report
         hosts.is_map_current = self._knows_map
         directory = ControllerDirectory(broker, self.map, lambda: self._member.status, self.client)
         self.directory = broker.container.directory = directory
@@ -157,6 +165,7 @@ class SetCluster:
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            self._due |= dict.fromkeys(self.hosts.absent.resumed(time.monotonic()))
             self._look()
             self.service.tick()
             self.client.tick(time.monotonic())
@@ -240,10 +249,10 @@ class SetCluster:
             entry = self.map.sets.get(name)
             own = self.map.brokers.get(self.name)
             if entry is None or own is None or self.name not in entry.replicas:
-                if name in self.hosts.members or name in self.hosts.loading or name in self.hosts.problems:
+                if name in self.hosts.members or name in self.hosts.loading or name in self.hosts.absent:
                     self._unhost(name, entry)
                 continue
-            if name in self.hosts.problems:  # somebody has to look at it first
+            if name in self.hosts.absent:  # until somebody looks at it; or it is over
                 continue
             brokers = [self.map.brokers[each] for each in entry.replicas if each in self.map.brokers]
             addresses = tuple(each.address for each in brokers)
@@ -333,12 +342,7 @@ class SetCluster:
             self._drop_of_default(kind, to, cause, answered)
             return
         try:
-            if kind is OrderKind.PROMOTE:
-                self.hosts.promote(set_name, answered, cause=cause, failover=True)
-            elif kind is OrderKind.SWITCH_OVER:
-                self.hosts.switch_over(set_name, to, answered, cause=cause)
-            else:
-                self.hosts.drop(set_name, to, answered, cause=cause)
+            self.hosts.ask(set_name, lambda number: _asked(number, kind, to, cause), answered)
         except KeyError:
             answer(False, f"broker {self.name} has no replica of {set_name}")
 
@@ -385,7 +389,7 @@ class _Replicas:
     @property
     def problems(self) -> Mapping[str, str]:
         """Sets of which there should be a replica here, and why there is none."""
-        return self._hosts.problems
+        return self._hosts.absent.problems
 
     def replica(self, set_name: str) -> HostedReplica | None:
         """The one of that set; None: there is none."""
@@ -403,6 +407,19 @@ class _Replicas:
     def take_active(self) -> set[str]:
         """The sets to which something may have happened since the last call; `default` always counts as one."""
         return {DEFAULT_SET, *self._hosts.take_active()}
+
+
+def _asked(number: int, kind: OrderKind, to: str, cause: str) -> Input:
+    """What an order is for the set's member."""
+    match kind:
+        case OrderKind.PROMOTE:
+            return PromoteAsked(number, False, cause, True)
+        case OrderKind.SWITCH_OVER:
+            return SwitchoverAsked(number, to, cause)
+        case OrderKind.DROP:
+            return DropAsked(number, to, cause)
+        case OrderKind.SHUT_DOWN:
+            return ShutdownAsked(number, to)
 
 
 def _record_answer(told: RecordTold) -> RecordAnswer:

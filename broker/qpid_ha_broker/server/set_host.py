@@ -1,7 +1,7 @@
 """The resource set replicas of a broker, all but that of `default`: which there are, their ticks and turns.
 
 Whoever knows the cluster map says which sets this broker is to host, and with whom (`host`, `unhost`,
-`change_replicas`), and passes on what the controller wants of them (`promote`, `switch_over`, `drop`).
+`change_replicas`), and passes on what the controller wants of them (`ask`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from qpid_ha_broker.ha.frames import FrameError, Question
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
+from qpid_ha_broker.server.absent_replicas import AbsentReplicas
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.broker_store import BrokerStore
 from qpid_ha_broker.server.discarded import DiscardedMessages
@@ -98,12 +99,7 @@ class SetHost:
         """Who takes what other brokers hand on for a set."""
         self.changed: Callable[[SetMember], None] = lambda member: None
         """Called when there is something new to be told of a member."""
-        self.failed: Callable[[], None] = lambda: None
-        """Called when there is another one of `problems`."""
-        self.problems: dict[str, str] = {}
-        """Sets of which this broker is to have a replica and cannot, and why: until it is told to have none, or to try
-        again."""
-
+        self.absent = AbsentReplicas()
         self.is_map_current: Callable[[], bool] = lambda: True
         """Whether what this broker knows of the cluster map is the newest there is."""
         settings = broker.current()
@@ -134,6 +130,7 @@ class SetHost:
             changed=lambda member: self.changed(member),
             votes=self._votes,
             cannot_go_on=self._cannot_go_on,
+            ended=self._end_soon,
         )
         self._asking: dict[Channel, dict[str, None]] = {}
         """The sets of which something was asked on a sub-channel."""
@@ -179,7 +176,7 @@ class SetHost:
         if name in self.members or name in self.loading:
             raise ValueError(f"the resource set {name} is hosted already")
         settings = self._member_settings(addresses, own_address, min_in_sync, cluster)
-        self.problems.pop(name, None)
+        self.absent.forget(name)
         if self._fleet is None:
             self._begin(settings, self._broker.container.host(name), None, None)
         else:
@@ -201,19 +198,20 @@ class SetHost:
                 if settings is None:
                     return
                 resources = container.new_resources(name)
-                kept = BrokerStore(self._broker, fleet.store(name), resources)
+                kept = BrokerStore(self._broker, fleet.store(name), resources, fleet.pager_threads)
                 loaded = await asyncio.to_thread(kept.read, settings)
+            try:
+                check_dirty(self._broker.current(), loaded.restored.store, name)
+            except StoreError:
+                kept.store.abandon()
+                raise
         except StoreError as error:
-            self._cannot_load(name, error)
+            if self.loading.pop(name, None) is not None:  # else it is not wanted any more
+                log.error("set %s: this broker has no replica: %s", name, error)
+                self.absent.fail(name, str(error))
             return
         finally:
             self._reading.discard(name)
-        try:
-            check_dirty(self._broker.current(), loaded.restored.store, name)
-        except StoreError as error:
-            kept.store.abandon()
-            self._cannot_load(name, error)
-            return
         wanted = self.loading.pop(name, None)
         if wanted is None:  # it is not wanted any more; what is there nobody has looked at, so it stays
             kept.store.abandon()
@@ -221,12 +219,6 @@ class SetHost:
         hosted = container.host(name, resources)
         kept.begin(loaded.found, hosted)
         self._begin(wanted, hosted, loaded.restored, kept)
-
-    def _cannot_load(self, name: str, error: StoreError) -> None:
-        if self.loading.pop(name, None) is not None:  # else it is not wanted any more
-            log.error("set %s: this broker has no replica: %s", name, error)
-            self.problems[name] = str(error)
-            self.failed()
 
     def _begin(
         self, settings: MemberSettings, hosted: HostedSet, restored: Restored | None, kept: BrokerStore | None
@@ -236,12 +228,13 @@ class SetHost:
         self.members[hosted.name] = member
         member.start()
 
-    def unhost(self, name: str, reason: str, *, delete: bool = True) -> None:
+    def unhost(self, name: str, reason: str, *, delete: bool = True, clean: str = "") -> None:
         """Have no replica of that set any more; what was held of it is forgotten. Raises KeyError.
 
-        `delete`: its store, too; if not, that is there for an operator, or for the next time.
+        `delete`: its store, too; if not, that is there for an operator, or for the next time. `clean`: the UUID under
+        which it is whole.
         """
-        if self.loading.pop(name, None) is not None or self.problems.pop(name, None) is not None:
+        if self.loading.pop(name, None) is not None or self.absent.forget(name):
             return
         member = self.members.pop(name)
         self._active.add(name)
@@ -250,14 +243,14 @@ class SetHost:
         self._broker.container.unhost(name, AmqpError(RESOURCE_LOCKED, reason))
         if member.kept is not None and self._fleet is not None:
             ending = asyncio.get_running_loop().create_task(
-                self._end_store(name, member.kept, self._fleet, delete=delete)
+                self._end_store(name, member.kept, self._fleet, delete=delete, clean=clean)
             )
             self._ending[name] = ending
             ending.add_done_callback(lambda _: self._ending.pop(name, None))
         self._broker.schedule_turn()
 
-    async def _end_store(self, name: str, kept: BrokerStore, fleet: StoreFleet, *, delete: bool) -> None:
-        await kept.close("")
+    async def _end_store(self, name: str, kept: BrokerStore, fleet: StoreFleet, *, delete: bool, clean: str) -> None:
+        await kept.close(clean)
         if not delete:
             return
         try:
@@ -269,6 +262,8 @@ class SetHost:
         """The last turn is over: write what is left."""
         kept = [member.kept for member in self.members.values() if member.kept is not None]
         await asyncio.gather(*[each.close("") for each in kept], *self._ending.values())
+        if self._fleet is not None:
+            self._fleet.close()
 
     def change_replicas(
         self, name: str, addresses: Sequence[str], own_address: str, *, min_in_sync: int = 0, cluster: str = ""
@@ -314,27 +309,28 @@ class SetHost:
         log.error("set %s: this broker's replica ends: %s", member.name, reason)
         asyncio.get_running_loop().call_soon(self._drop_replica, member, reason)
 
+    def _end_soon(self, member: SetMember, uuid: str) -> None:
+        """The whole cluster ends, this broker next. Not at once: the member's effects are being carried out."""
+        asyncio.get_running_loop().call_soon(self._end_replica, member, uuid)
+
+    def _end_replica(self, member: SetMember, uuid: str) -> None:
+        if self.members.get(member.name) is member:
+            self.unhost(member.name, "the cluster is shut down", delete=False, clean=uuid)
+            self.absent.end(member.name)
+
     def _drop_replica(self, member: SetMember, reason: str) -> None:
         if self.members.get(member.name) is member:
             self.unhost(member.name, reason, delete=False)
-            self.problems[member.name] = reason
-            self.failed()
+            self.absent.fail(member.name, reason)
 
     # --- what the controller wants
 
-    def promote(
-        self, name: str, done: Callable[[fx.Answered], None], *, cause: str, force: bool = False, failover: bool = False
-    ) -> None:
-        """Have this broker lead the set; `done` hears what came of it. Raises KeyError."""
-        self.members[name].requests.begin(lambda number: fx.PromoteAsked(number, force, cause, failover), done)
+    def ask(self, name: str, make: Callable[[int], fx.Input], done: Callable[[fx.Answered], None]) -> None:
+        """Put what `make` gives for a number before the set's member, and have `done` hear what came of it.
 
-    def switch_over(self, name: str, to: str, done: Callable[[fx.Answered], None], *, cause: str) -> None:
-        """Have this broker, which leads the set, hand over to `to` (empty: to the best). Raises KeyError."""
-        self.members[name].requests.begin(lambda number: fx.SwitchoverAsked(number, to, cause), done)
-
-    def drop(self, name: str, backup: str, done: Callable[[fx.Answered], None], *, cause: str) -> None:
-        """Have this broker, which leads the set, not wait for `backup`. Raises KeyError."""
-        self.members[name].requests.begin(lambda number: fx.DropAsked(number, backup, cause), done)
+        Raises KeyError.
+        """
+        self.members[name].requests.begin(make, done)
 
     # --- records: see `set_member.RecordService`
 

@@ -114,6 +114,8 @@ class SetServices(NamedTuple):
     """None: there are no stores."""
     cannot_go_on: Callable[[SetMember, str], None]
     """This broker cannot have that replica, and why."""
+    ended: Callable[[SetMember, str], None]
+    """The cluster is shut down, and this set has ended: the UUID under which its store is whole, empty if it is not."""
 
 
 class _SetDialler:
@@ -176,7 +178,7 @@ class SetMember(MemberDriver):
             fx.Discarded: lambda effect: self.discarded.keep(*effect),
             fx.Notice: self._note,
             fx.Stop: lambda effect: self.fail(effect.reason),
-            fx.CleanEnd: lambda effect: services.cannot_go_on(self, "the whole cluster of this set ends"),
+            fx.CleanEnd: lambda effect: services.ended(self, effect.uuid),
         }
         self._carry_out(links, self, self, store, own)
         if kept is not None and services.votes is not None:
@@ -251,7 +253,8 @@ class SetMember(MemberDriver):
     @property
     def is_serving(self) -> bool:
         """Whether the set's queues are written here."""
-        return self.member.status.state in LEADING and not self._is_leaving
+        status = self.member.status
+        return status.state in LEADING and not (self._is_leaving or self._is_failed or status.is_closing)
 
     # --- what is asked of others: see `member_driver.CoreQuestions` and `RecordAccess`
 
@@ -323,6 +326,7 @@ class SetMember(MemberDriver):
     def _status_changed(self, effect: fx.StatusChanged) -> None:
         if self._store is not None:
             self._store.describe(effect.status)
+        self.hosted.read_only = not self.is_serving
         self._services.changed(self)
 
     def _end_links_soon(self, _effect: fx.EndClients) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -64,10 +65,12 @@ class SetMethods:
         self._queues: Method
         self._status: Method
         self._history: Method
+        self._shutdown: Method
 
     def methods(self, others: Mapping[str, Method]) -> dict[str, Method]:
         """By name; `others` are those of a broker that knows of one set."""
         self._queues, self._status, self._history = others["queues"], others["status"], others["history"]
+        self._shutdown = others["shutdown"]
         return {
             **others,
             "status": self.status,
@@ -78,6 +81,7 @@ class SetMethods:
             "replicas": self.replicas,
             "rebalance": self.rebalance,
             "map": self.map,
+            "shutdown": self.shutdown,
         }
 
     async def status(self, params: Params) -> object:
@@ -183,6 +187,20 @@ class SetMethods:
             return (await self._done("rebalance", {"plan_only": True})).result.get("moves", [])
         begun = {"begin_only": True} if params.get("begin") is True else {}
         return self._told(await self._done("rebalance", begun, cause=params.get("cause")))
+
+    async def shutdown(self, params: Params) -> object:
+        """As without other sets; those end before `default` does."""
+        problems: Mapping[str, str] = {}
+        if params.get("cluster") is True and self._cluster.map.sets and self._cluster.service.is_active:
+            problems = (await self._done("sets-shutdown", {"uuid": uuid.uuid4().hex})).result["problems"]
+        for name, why in problems.items():
+            log.warning("set %s is not shut down in order, its stores will be as after a crash: %s", name, why)
+        answer = self._shutdown(params)
+        told = await answer if isinstance(answer, Awaitable) else answer
+        if not problems or not isinstance(told, dict):
+            return told
+        names = ", ".join(list(problems)[:5])
+        return {**told, "text": f"{told['text']}; {len(problems)} sets end as after a crash, see the log ({names})"}
 
     async def map(self, params: Params) -> object:
         """Brokers, sets, and which queue is in which."""

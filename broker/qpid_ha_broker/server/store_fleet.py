@@ -49,7 +49,7 @@ class StoreFleet:
         self.writer = StoreWriter() if writer is None else writer
         """Of all stores."""
         self.pager_threads = ThreadPoolExecutor(THREADS, "pager")
-        """Those of all sets' pagers."""
+        """Those of the pagers of all sets but `default`, which has some before there are others."""
         self.side_by_side = asyncio.Semaphore(SIDE_BY_SIDE)
         """Of stores that are read while the loop runs."""
 
