@@ -10,12 +10,15 @@ from functools import partial
 
 import click
 
-from simulation.cluster import Outcome, run
-from simulation.plan import Plan, draw_plan
-from simulation.runs import run_seeds
+from simulation.cluster import Outcome
+from simulation.plan import Plan
+from simulation.runs import plan_of, run_many, run_plan, run_seed
+from simulation.sets_plan import SetsPlan
+from simulation.sets_runs import SetsOutcome
 from simulation.shrink import shrink
 
 SHOWN_FAILURES = 3
+AnyOutcome = Outcome | SetsOutcome
 
 
 @click.command()
@@ -36,14 +39,14 @@ def main(context: click.Context, seeds: int, seed: int | None, trace: bool, jobs
     for outcome in failures[:SHOWN_FAILURES]:
         _show_failure(outcome, wants_shrinking, trace)
     if is_single and trace and not failures:
-        click.echo("\n".join(run(draw_plan(first), with_trace=True).trace))
+        click.echo("\n".join(run_plan(plan_of(first), with_trace=True).trace))
     _show_summary(outcomes, failures, time.monotonic() - began_s)
     sys.exit(1 if failures else 0)
 
 
-def _run_with_progress(seeds: range, jobs: int, began_s: float) -> list[Outcome]:
+def _run_with_progress(seeds: range, jobs: int, began_s: float) -> list[AnyOutcome]:
     outcomes = []
-    for outcome in run_seeds(seeds, jobs):
+    for outcome in run_many(run_seed, seeds, jobs):
         outcomes.append(outcome)
         if outcome.problem:
             click.echo(f"seed {outcome.plan.seed} FAILED: {outcome.problem.strip().splitlines()[-1][:300]}")
@@ -52,8 +55,8 @@ def _run_with_progress(seeds: range, jobs: int, began_s: float) -> list[Outcome]
     return outcomes
 
 
-def _fails_like(problem: str, plan: Plan) -> bool:
-    found = run(plan).problem
+def _fails_like(problem: str, plan: Plan | SetsPlan) -> bool:
+    found = run_plan(plan).problem
     return bool(found) and _kind(found) == _kind(problem)
 
 
@@ -63,9 +66,16 @@ def _kind(problem: str) -> str:
     return re.sub(r"\d+", "", last.split(":")[0].split("(")[0])
 
 
-def _show_failure(outcome: Outcome, wants_shrinking: bool, trace: bool) -> None:
-    plan = shrink(outcome.plan, partial(_fails_like, outcome.problem)) if wants_shrinking else outcome.plan
-    again = run(plan, with_trace=True)
+def _shrunk(outcome: AnyOutcome) -> Plan | SetsPlan:
+    fails = partial(_fails_like, outcome.problem)
+    if isinstance(outcome, SetsOutcome):
+        return shrink(outcome.plan, fails)
+    return shrink(outcome.plan, fails)
+
+
+def _show_failure(outcome: AnyOutcome, wants_shrinking: bool, trace: bool) -> None:
+    plan = _shrunk(outcome) if wants_shrinking else outcome.plan
+    again = run_plan(plan, with_trace=True)
     click.echo(f"\nseed {plan.seed}: {outcome.problem}")
     if wants_shrinking:
         click.echo(f"with {len(plan.faults)} of {len(outcome.plan.faults)} faults it still fails: {again.problem}")
@@ -75,16 +85,27 @@ def _show_failure(outcome: Outcome, wants_shrinking: bool, trace: bool) -> None:
     click.echo(f"replay: ./dev simulate --seed {plan.seed} --trace")
 
 
-def _show_summary(outcomes: list[Outcome], failures: list[Outcome], took_s: float) -> None:
+def _show_summary(all_outcomes: list[AnyOutcome], failures: list[AnyOutcome], took_s: float) -> None:
+    outcomes = [outcome for outcome in all_outcomes if isinstance(outcome, Outcome)]
+    of_sets = [outcome for outcome in all_outcomes if isinstance(outcome, SetsOutcome)]
     click.echo(
-        f"{len(outcomes)} clusters in {took_s:.1f} s ({len(outcomes) / took_s:.1f}/s): {len(failures)} failed;"
-        f" {sum(outcome.confirmed for outcome in outcomes)} messages confirmed,"
-        f" {sum(outcome.delivered for outcome in outcomes)} delivered,"
-        f" {sum(outcome.duplicates for outcome in outcomes)} duplicates dropped,"
-        f" {sum(outcome.generations for outcome in outcomes)} generations,"
-        f" {sum(bool(outcome.forced) for outcome in outcomes)} clusters needed an operator,"
-        f" {sum(len(outcome.excuses) for outcome in outcomes)} losses excused"
+        f"{len(all_outcomes)} clusters in {took_s:.1f} s ({len(all_outcomes) / took_s:.1f}/s): {len(failures)} failed"
     )
+    if outcomes:
+        click.echo(
+            f"{len(outcomes)} of one set: {sum(outcome.confirmed for outcome in outcomes)} messages confirmed,"
+            f" {sum(outcome.delivered for outcome in outcomes)} delivered,"
+            f" {sum(outcome.duplicates for outcome in outcomes)} duplicates dropped,"
+            f" {sum(outcome.generations for outcome in outcomes)} generations,"
+            f" {sum(bool(outcome.forced) for outcome in outcomes)} clusters needed an operator,"
+            f" {sum(len(outcome.excuses) for outcome in outcomes)} losses excused"
+        )
+    if of_sets:
+        click.echo(
+            f"{len(of_sets)} of many: {sum(len(outcome.plan.sets) for outcome in of_sets)} sets and more that were made"
+            f" on the way, {sum(outcome.confirmed for outcome in of_sets)} messages confirmed,"
+            f" {sum(outcome.generations for outcome in of_sets)} generations"
+        )
 
 
 if __name__ == "__main__":

@@ -205,7 +205,7 @@ class Cluster:
             return node.process if has_held_data else node.process - 1
         return node.process if node.is_up and node.member.status.state is State.READY else known
 
-    def ended(self, node: Node, in_order: bool) -> None:
+    def process_ended(self, node: Node, in_order: bool) -> None:
         self.faults.start_later(node, self._restarts.choice(RESTARTED_AFTER_S))
 
     def store_refused(self, node: Node, problem: StoreError) -> None:

@@ -27,7 +27,6 @@ from simulation.copies import copies_in
 from simulation.custody import Custody, Generation
 from simulation.network import Network
 from simulation.node_store import Machine, NodeStore, Process, ProcessEnds
-from simulation.register import Register
 from simulation.trace import Trace, shown, shown_effects
 from simulation.virtual_time import Clock, Schedule
 
@@ -98,7 +97,7 @@ class Watcher(Protocol):
     def handled(self, node: Node) -> None:
         """An input had effects."""
 
-    def ended(self, node: Node, in_order: bool) -> None:
+    def process_ended(self, node: Node, in_order: bool) -> None:
         """The process has ended by itself: its store or its power failed, or (`in_order`) the cluster is shut down."""
 
     def store_refused(self, node: Node, problem: StoreError) -> None:
@@ -108,12 +107,31 @@ class Watcher(Protocol):
         """The process has ended, because it has no place in this cluster."""
 
 
+class Records(Protocol):
+    """Who has the cluster's record."""
+
+    def read(
+        self, number: int, reply: Callable[[fx.RecordRead], None], asker: str = "", *, is_backup: bool = False
+    ) -> None:
+        """Of `asker`; `reply` is called once."""
+
+    def write(
+        self,
+        number: int,
+        expected: fx.ClusterRecord,
+        wanted: fx.ClusterRecord,
+        reply: Callable[[fx.RecordWritten], None],
+        asker: str = "",
+    ) -> None:
+        """The same; replace it if it is as expected."""
+
+
 class World(NamedTuple):
     """What all nodes share."""
 
     schedule: Schedule
     network: Network
-    register: Register
+    register: Records
     trace: Trace
     watcher: Watcher
     custody: Custody
@@ -238,7 +256,7 @@ class Node(MemberHarness):
             self._world.trace.add(self.name, f"FALLS: {type(error).__name__}: {error}")
         has_power = not isinstance(error, PowerCut)
         self.kill(not has_power, has_power, str(error))
-        self._world.watcher.ended(self, False)
+        self._world.watcher.process_ended(self, False)
 
     def pause(self) -> None:
         self.is_paused = True
@@ -458,7 +476,7 @@ class Node(MemberHarness):
         if self.store is not None:
             self.store.clean_end(uuid)
         self.kill(is_silent=False, cause="shut down")
-        self._world.watcher.ended(self, True)
+        self._world.watcher.process_ended(self, True)
 
     def end_for_good(self, reason: str) -> None:
         self.kill(is_silent=False, cause=reason)

@@ -63,9 +63,9 @@ class CutCluster(Cluster):
             machine.disk.crash_at(cut.operation)
         self.has_struck = False
 
-    def ended(self, node: Node, in_order: bool) -> None:
+    def process_ended(self, node: Node, in_order: bool) -> None:
         if in_order:
-            super().ended(node, in_order)
+            super().process_ended(node, in_order)
             return
         is_first, self.has_struck = not self.has_struck, True
         self.faults.start_later(node, BACK_AFTER_S)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
+from typing import TypeVar
 
 from simulation.cluster import Outcome, run
-from simulation.plan import draw_plan
+from simulation.plan import Plan, draw_plan
+from simulation.sets_plan import SetsPlan, draw_sets_plan, is_of_sets
+from simulation.sets_runs import SetsOutcome, run_sets
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 def jobs_of_a_test() -> int:
@@ -15,15 +21,25 @@ def jobs_of_a_test() -> int:
     return 1 if "PYTEST_XDIST_WORKER" in os.environ else os.cpu_count() or 1
 
 
-def run_seed(seed: int) -> Outcome:
+def plan_of(seed: int) -> Plan | SetsPlan:
+    """A cluster with one set, or with many."""
+    return draw_sets_plan(seed) if is_of_sets(seed) else draw_plan(seed)
+
+
+def run_plan(plan: Plan | SetsPlan, with_trace: bool = False) -> Outcome | SetsOutcome:
+    """Its run."""
+    return run_sets(plan, with_trace) if isinstance(plan, SetsPlan) else run(plan, with_trace)
+
+
+def run_seed(seed: int) -> Outcome | SetsOutcome:
     """The run of one seed."""
-    return run(draw_plan(seed))
+    return run_plan(plan_of(seed))
 
 
-def run_seeds(seeds: Iterable[int], jobs: int) -> Iterable[Outcome]:
-    """All of them, in order of the seeds."""
+def run_many(work: Callable[[A], B], items: Iterable[A], jobs: int) -> Iterable[B]:
+    """What comes of each, in their order."""
     if jobs == 1:
-        yield from map(run_seed, seeds)
+        yield from map(work, items)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(run_seed, seeds, chunksize=8)
+        yield from pool.map(work, items, chunksize=8)

@@ -1,23 +1,26 @@
-"""A cluster of many resource sets in virtual time: the real controllers, and models of members, network and `default`.
+"""A cluster of many resource sets in virtual time: the real controllers, its sets' members, a network and `default`.
 
 `default` is modelled by what it promises: one leader at a time can commit; what was committed stays; of what its leader
-had written besides, some survives when another broker takes over. Reports, orders and answers may be late or lost, and
-connections may be cut. Checks run with each event, and once everything has been left alone for a while.
+had written besides, some survives when another broker takes over. Reports, orders and answers may be late, lost or
+repeated, and connections may be cut. Checks run with each event, and once everything has been left alone for a while.
 """
 
 from __future__ import annotations
 
-import heapq
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.map import ClusterMap, SetEntry
 from qpid_ha_broker.cluster.placement import Placement, spread
 from qpid_ha_broker.events import types as ev
-from simulation.sets_member import BACKUP_TIMEOUT_S, MemberModel
+from simulation.node import Violation
+from simulation.trace import Trace, shown
+from simulation.virtual_time import Schedule
 
 STEP_S = 0.05
 QUIET_S = 14.0
@@ -25,14 +28,19 @@ QUIET_S = 14.0
 WALL_MS = 1_700_000_000_000
 
 
-class Broken(Exception):
-    """A promise was broken."""
-
-
 def copy_map(source: ClusterMap) -> ClusterMap:
     copy = ClusterMap()
     copy.replace(source)
     return copy
+
+
+class RecordRequest(NamedTuple):
+    """A member's, of the controller."""
+
+    broker: str
+    process: int
+    answer: Callable[[ms.AnswerRecord], None]
+    """Called at most once, and only while that process lives."""
 
 
 @dataclass
@@ -45,20 +53,80 @@ class BrokerModel:
     uuid: str = ""
     starts: int = 1
     is_up: bool = True
+    is_paused: bool = False
     map: ClusterMap = field(default_factory=ClusterMap)
     """As it knows it: committed, and perhaps a little late."""
     known: int = 0
     """How many events of the log of `default` are in it."""
-    members: dict[str, MemberModel] = field(default_factory=dict)
-    reported: dict[str, ms.ReplicaReport] = field(default_factory=dict)
+    reported: Mapping[str, ms.ReplicaReport] = field(default_factory=dict)
     reported_to: int = 0
     """The generation of `default` whose controller has heard of this process."""
     number: int = 0
     next_report_s: float = 0.0
+    held: list[Callable[[], None]] = field(default_factory=list)
+    """What came while it was stopped."""
+    cut_since_s: float | None = None
+    """How long something has not gone through between it and the controller."""
 
     @property
     def instance(self) -> str:
         return f"{self.name}/{self.starts}"
+
+
+class Members(Protocol):
+    """The replicas of all sets on all brokers: models of them, or real ones."""
+
+    @property
+    def confirmed(self) -> Mapping[str, list[int]]:
+        """Of each set, the writes that were confirmed to clients, in their order."""
+
+    def step(self, broker: BrokerModel) -> None:
+        """A little time went by at that broker, whose map may be another one."""
+
+    def reports(self, broker: BrokerModel) -> Mapping[str, ms.ReplicaReport]:
+        """What its broker says of each replica."""
+
+    def obey(self, order: ms.GiveOrder, answer: Callable[[bool, str], None]) -> None:
+        """Of the controller, to a broker that is up."""
+
+    def died(self, broker: str, has_power: bool) -> None:
+        """Its process has died; without power, with what was not synced."""
+
+    def started(self, broker: str, is_empty: bool) -> None:
+        """A new process; with its disk, or an empty one."""
+
+    def paused(self, broker: str, is_paused: bool) -> None:
+        """Its process is stopped, or goes on."""
+
+    def blocked(self, sender: str, receiver: str, is_blocked: bool) -> None:
+        """Nothing goes from one to the other any more, or again."""
+
+    def silent(self, one: str, other: str) -> None:
+        """Two brokers have not heard of each other for so long that their connections are closed."""
+
+    def reset(self, one: str, other: str) -> None:
+        """All connections between two brokers break; either notices now or a little later."""
+
+    def healed(self) -> None:
+        """Nothing goes wrong any more."""
+
+    def stop_clients(self) -> None:
+        """Nothing is published any more, so that replicas can be compared."""
+
+    def set_deleted(self, name: str) -> None:
+        """That is committed."""
+
+    def leaders(self, set_name: str) -> list[str]:
+        """The brokers that lead it, by themselves."""
+
+    def could_lead(self, entry: SetEntry) -> list[str]:
+        """The brokers that could, by what they are and can reach."""
+
+    def check_at_rest(self, entry: SetEntry) -> None:
+        """Of a set that is led. Raises Violation where something that was confirmed is not there."""
+
+
+MakeMembers = Callable[["World"], Members]
 
 
 class World:
@@ -67,21 +135,27 @@ class World:
     def __init__(
         self,
         seed: int,
-        brokers: dict[str, str],
+        brokers: Mapping[str, str],
+        members: MakeMembers,
         settings: ms.ControllerSettings | None = None,
         placement: Placement = spread,
+        *,
+        with_trace: bool = False,
     ) -> None:
+        """`brokers`: the zone of each."""
         self.random = random.Random(seed)
-        self.now_s = 0.0
+        self.schedule = Schedule()
+        self.trace = Trace(self.schedule, with_trace)
         self.settings = settings if settings is not None else ms.ControllerSettings()
         self.placement = placement
         self.brokers = {name: self._new_broker(name, zone) for name, zone in brokers.items()}
-        self.cut: set[frozenset[str]] = set()
+        self._blocked: Counter[tuple[str, str]] = Counter()
+        """Sender and receiver, and how many faults keep them apart."""
         self.loss = 0.0
         """How often a report, an order or an answer is lost."""
+        self.repeats = 0.0
+        """How often an order comes once more, later."""
         self.delay_s = 0.01
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = 0
         # `default`
         self.log: list[ev.MapEvent] = []
         self.committed_map = ClusterMap()
@@ -92,53 +166,127 @@ class World:
         # checks
         self.answers: dict[int, ms.AnswerRequest] = {}
         self.requests = 0
-        self.primaries: dict[tuple[str, int], str] = {}
-        self.confirmed: dict[str, list[int]] = {}
-        self.writes = 0
-        self.moves = 0
+        self.primaries: dict[tuple[str, int, int], str] = {}
+        """By set, which one of that name, and generation."""
         self.notes: list[str] = []
         self.map_events = 0
         self.orders = 0
         """But promotions: a set whose last in-sync replicas are away is tried again and again."""
-        self.record_requests: dict[int, MemberModel] = {}
-        self.record_numbers = 0
+        self.record_requests: dict[int, RecordRequest] = {}
+        self._record_numbers = 0
+        self._made: Counter[str] = Counter()
+        """How often a set of that name was made."""
+        self.members = members(self)
 
     def _new_broker(self, name: str, zone: str) -> BrokerModel:
         return BrokerModel(name, zone, Controller(self.settings, self.placement), f"uuid-{name}")
 
     # --- time
 
+    @property
+    def now_s(self) -> float:
+        return self.schedule.now_s
+
     def after(self, seconds: float, do: Callable[[], None]) -> None:
-        self._order += 1
-        heapq.heappush(self._queue, (self.now_s + seconds, self._order, do))
+        self.schedule.after(seconds, do)
 
     def run(self, seconds: float) -> None:
         """Let so much time go by."""
         end_s = self.now_s + seconds
         while self.now_s + STEP_S <= end_s + 1e-9:
-            self.now_s += STEP_S
-            while self._queue and self._queue[0][0] <= self.now_s:
-                heapq.heappop(self._queue)[2]()
+            self.schedule.run_until(self.now_s + STEP_S)
             for broker in self.brokers.values():
-                if broker.is_up:
+                if broker.is_up and not broker.is_paused:
                     self._step(broker)
-            if self.leader:
+            if self.leader and not self.brokers[self.leader].is_paused:
                 self.feed(ms.TimePassed())
 
     def run_until(self, condition: Callable[[], bool], limit_s: float) -> None:
-        """Raises Broken if it does not become true."""
+        """Raises Violation if it does not become true."""
         end_s = self.now_s + limit_s
         while not condition():
             if self.now_s > end_s:
-                raise Broken(f"after {limit_s} s it is still not so")
+                raise Violation(f"after {limit_s} s it is still not so")
             self.run(STEP_S)
+
+    def note(self, who: str, text: str) -> None:
+        """For the trace."""
+        if self.trace.wanted:
+            self.trace.add(who, text)
+
+    # --- the network
+
+    def others(self, name: str) -> list[str]:
+        """All brokers but that one, always in the same order: a seed is to be the same story in each process."""
+        return [other for other in self.brokers if other != name]
 
     def latency_s(self) -> float:
         return self.delay_s * (0.5 + self.random.random())
 
+    def is_lost(self) -> bool:
+        """Whether what is sent now does not arrive."""
+        return self.random.random() < self.loss
+
+    def carries(self, sender: str, receiver: str) -> bool:
+        """Whether what is sent now gets there."""
+        is_up = self.brokers[sender].is_up and self.brokers[receiver].is_up
+        return is_up and (sender, receiver) not in self._blocked
+
     def reaches(self, one: str, other: str) -> bool:
-        is_up = self.brokers[one].is_up and self.brokers[other].is_up
-        return is_up and (one == other or frozenset((one, other)) not in self.cut)
+        """Whether both are there, and hear of each other."""
+        is_there = not (self.brokers[one].is_paused or self.brokers[other].is_paused)
+        return one == other or (is_there and self.carries(one, other) and self.carries(other, one))
+
+    def block(self, sender: str, receiver: str) -> None:
+        """Nothing goes from `sender` to `receiver` until as many `unblock`s; in the end the connections are closed."""
+        self._blocked[sender, receiver] += 1
+        if self._blocked[sender, receiver] == 1:
+            self.members.blocked(sender, receiver, True)
+            self._watch(lambda: (sender, receiver) in self._blocked, sender, receiver)
+
+    def unblock(self, sender: str, receiver: str) -> None:
+        self._blocked[sender, receiver] -= 1
+        if self._blocked[sender, receiver] <= 0:
+            del self._blocked[sender, receiver]
+            self.members.blocked(sender, receiver, False)
+
+    @property
+    def blocked(self) -> list[tuple[str, str]]:
+        """Senders and receivers that are kept apart."""
+        return list(self._blocked)
+
+    def cut(self, one: str, other: str) -> None:
+        """Nothing goes between two brokers."""
+        self.block(one, other)
+        self.block(other, one)
+
+    def reset(self, one: str, other: str) -> None:
+        """The connections between two brokers break, and are opened again."""
+        self.members.reset(one, other)
+        if self.leader in (one, other):
+            self._disconnected(other if self.leader == one else one)
+
+    def _watch(self, is_silent: Callable[[], bool], one: str, other: str) -> None:
+        """Whoever hears nothing for too long closes what is shared between two brokers."""
+
+        def look() -> None:
+            if is_silent():
+                self.members.silent(one, other)
+
+        self.after(self.settings.failure_timeout_s * (1.0 + 0.5 * self.random.random()), look)
+
+    def _disconnected(self, name: str) -> None:
+        broker = self.brokers[name]
+        broker.reported_to, instance = 0, broker.instance
+        self.after(self.latency_s(), lambda: self.feed(ms.BrokerDisconnected(name, instance)))
+
+    def deliver(self, name: str, do: Callable[[], None]) -> None:
+        """Something has come to a process, which looks at it when it can; one that is dead never does."""
+        broker = self.brokers[name]
+        if broker.is_paused:
+            broker.held.append(do)
+        elif broker.is_up:
+            do()
 
     # --- `default` and its controller
 
@@ -150,6 +298,7 @@ class World:
         for event in survived:
             self._commit(event)
         self.leader, self.generation = name, self.generation + 1
+        self.note(name, f"LEADS default in generation {self.generation}")
         broker = self.brokers[name]
         broker.map, broker.known = copy_map(self.committed_map), len(self.log)
         wall_ms = WALL_MS + int(self.now_s * 1000)
@@ -164,39 +313,64 @@ class World:
             self.leader = ""
 
     def feed(self, happened: ms.ControllerInput) -> None:
-        """To the controller that there is."""
+        """To the controller that there is, when it runs."""
         if not self.leader:
             return
-        broker = self.brokers[self.leader]
+        broker, generation = self.brokers[self.leader], self.generation
+        if broker.is_paused:
+            broker.held.append(lambda: self._feed_later(generation, happened))
+            return
         effects = broker.controller.handle(happened, self.now_s)
+        is_news = effects or not isinstance(happened, ms.TimePassed | ms.ReportReceived)
+        if self.trace.wanted and is_news and not isinstance(happened, ms.ControllerBegan):
+            self.note(self.leader, f"{shown(happened)} -> {'; '.join(map(shown, effects)) or '-'}")
         if any(isinstance(effect, ms.WriteMap) for effect in effects[1:]):
-            raise Broken("WriteMap comes first, and once")
+            raise Violation("WriteMap comes first, and once")
         for effect in effects:
             self._carry_out(effect, happened)
+
+    def _feed_later(self, generation: int, happened: ms.ControllerInput) -> None:
+        if self.leader and self.generation == generation:
+            self.feed(happened)
 
     def _carry_out(self, effect: ms.ControllerEffect, cause: ms.ControllerInput) -> None:
         match effect:
             case ms.WriteMap(number, events):
                 self._write(number, events, cause)
             case ms.GiveOrder():
-                self.orders += effect.kind is not ms.OrderKind.PROMOTE
-                if not self._is_lost() and self.reaches(self.leader, effect.broker):
-                    self.after(self.latency_s(), lambda: self._obey(effect))
+                self._give_order(effect)
             case ms.AskReport(name):
-                if not self._is_lost():
+                if not self.is_lost():
                     self.brokers[name].reported_to = 0
-            case ms.AnswerRecord():
-                if not self._is_lost() and self.reaches(self.leader, effect.broker):
-                    self.after(self.latency_s(), lambda: self._record_answered(effect))
+            case ms.AnswerRecord(_, number):
+                asked = self.record_requests.pop(number, None)
+                if asked is not None and not self.is_lost() and self.carries(self.leader, asked.broker):
+                    self.after(self.latency_s(), lambda: self._answer_record(asked, effect))
             case ms.AnswerRequest(number):
                 if number in self.answers:
-                    raise Broken(f"request {number} is answered twice")
+                    raise Violation(f"request {number} is answered twice")
                 self.answers[number] = effect
             case ms.ControllerNote(_, text):
                 self.notes.append(f"{self.now_s:8.2f} {self.leader}: {text}")
 
-    def _is_lost(self) -> bool:
-        return self.random.random() < self.loss
+    def _give_order(self, order: ms.GiveOrder) -> None:
+        """Answers to another controller than that which has ordered it count for nothing."""
+        self.orders += order.kind is not ms.OrderKind.PROMOTE
+        generation = self.generation
+
+        def answer(done: bool, text: str) -> None:
+            if self.leader and not self.is_lost() and self.carries(order.broker, self.leader):
+                answered = ms.OrderAnswered(order.broker, order.number, done, text)
+                self.after(self.latency_s(), lambda: self._feed_later(generation, answered))
+
+        def obey() -> None:
+            if self.brokers[order.broker].is_up:
+                self.members.obey(order, answer)
+
+        if not self.is_lost() and self.carries(self.leader, order.broker):
+            self.after(self.latency_s(), lambda: self.deliver(order.broker, obey))
+            if self.random.random() < self.repeats:
+                self.after(self.random.uniform(0.0, 3.0), lambda: self.deliver(order.broker, obey))
 
     def _write(self, number: int, events: tuple[ev.MapEvent, ...], cause: ms.ControllerInput) -> None:
         leader, generation = self.brokers[self.leader], self.generation
@@ -217,26 +391,24 @@ class World:
         self.feed(ms.MapWritten(number, lsn))
 
     def _commit(self, event: ev.MapEvent) -> None:
+        if isinstance(event, ev.SetPlaced):
+            self._made[event.name] += event.name not in self.committed_map.sets
         self.log.append(event)
         self.committed_map.apply(len(self.log), event)
+        if isinstance(event, ev.SetDeleted):
+            self.members.set_deleted(event.name)
         if isinstance(event, ev.SetRecorded):
-            key = event.name, event.generation
+            key = event.name, self._made[event.name], event.generation
             if self.primaries.setdefault(key, event.primary) != event.primary:
-                raise Broken(f"{key} has two primaries: {self.primaries[key]} and {event.primary}")
+                raise Violation(f"{key} has two primaries: {self.primaries[key]} and {event.primary}")
 
     def _check_event(self, before: ClusterMap, event: ev.MapEvent, cause: ms.ControllerInput) -> None:
         if isinstance(event, ev.SetRecorded):
             record = before.sets[event.name].record
-            if (
-                not record.name
-                and event.cluster
-                and event == ev.SetRecorded(event.name, event.cluster, 0, "", 0, (), False)
-            ):
-                return  # a new set gets its UUID
-            record = record if record.name else record._replace(name=event.name)
+            is_first = not record.cluster and event == record._replace(name=event.name, cluster=event.cluster)
             is_asked = isinstance(cause, ms.RecordRequested) and (cause.expected, cause.wanted) == (record, event)
-            if not is_asked:
-                raise Broken(f"{event} replaces {record}, and that was not asked for: {cause}")
+            if not (is_first or is_asked):
+                raise Violation(f"{event} replaces {record}, and that was not asked for: {cause}")
         if isinstance(event, ev.SetPlaced) and event.name in before.sets:
             entry = before.sets[event.name]
             gone = set(entry.replicas) - set(event.replicas)
@@ -245,7 +417,7 @@ class World:
                 rest = staying & set(entry.record.members)
                 least = self.least(before, entry)
                 if len(rest) < least:
-                    raise Broken(f"{event.name} loses {gone}, and in sync is {rest} of {least}")
+                    raise Violation(f"{event.name} loses {gone}, and in sync is {rest} of {least}")
 
     def least(self, cluster: ClusterMap, entry: SetEntry) -> int:
         """How many replicas a set should have, as far as there are brokers."""
@@ -268,16 +440,55 @@ class World:
         self.run_until(lambda: number in self.answers, limit_s)
         return self.answers[number]
 
-    # --- faults
+    # --- records, as members ask for them
 
-    def kill(self, name: str) -> None:
-        """The process is gone; its connections are reset."""
+    def knows_map(self, broker: str) -> bool:
+        """Whether that broker would hear of a change of the map."""
+        return bool(self.leader) and self.reaches(broker, self.leader)
+
+    def ask_record(
+        self,
+        broker: str,
+        set_name: str,
+        expected: ev.SetRecorded | None,
+        wanted: ev.SetRecorded | None,
+        answer: Callable[[ms.AnswerRecord], None],
+    ) -> bool:
+        """Of the controller: read it, or replace it. False: there is none that could be asked."""
+        if not self.leader or not self.carries(broker, self.leader):
+            return False
+        self._record_numbers += 1
+        number = self._record_numbers
+        self.record_requests[number] = RecordRequest(broker, self.brokers[broker].starts, answer)
+        asked = ms.RecordRequested(broker, number, set_name, expected, wanted)
+        if not self.is_lost():
+            self.after(self.latency_s(), lambda: self.feed(asked))
+        return True
+
+    def _answer_record(self, asked: RecordRequest, answer: ms.AnswerRecord) -> None:
+        def tell() -> None:
+            if self.brokers[asked.broker].starts == asked.process:
+                asked.answer(answer)
+
+        self.deliver(asked.broker, tell)
+
+    # --- processes
+
+    def kill(self, name: str, *, has_power: bool = True) -> None:
+        """The process is gone; its connections are reset, or with its power nobody hears of it any more."""
         broker = self.brokers[name]
         if self.leader == name:
             self.unlead()
-        broker.is_up = False
-        instance = broker.instance
-        self.after(self.latency_s(), lambda: self.feed(ms.BrokerDisconnected(name, instance)))
+        broker.is_up = broker.is_paused = False
+        broker.held.clear()
+        self.note(name, "DIES" if has_power else "LOSES ITS POWER")
+        self.members.died(name, has_power)
+        if has_power:
+            self._disconnected(name)
+        else:
+            starts = broker.starts
+            for other in self.others(name):
+                self._watch(lambda: self.brokers[name].starts == starts, name, other)
 
     def start(self, name: str, uuid: str = "") -> None:
         """A new process; with another UUID its disk is empty."""
@@ -285,241 +496,72 @@ class World:
         controller = Controller(self.settings, self.placement)
         started = BrokerModel(name, broker.zone, controller, uuid or broker.uuid, broker.starts + 1)
         if not uuid:
-            started.members = broker.members
-            for member in started.members.values():
-                member.restart()
             started.map, started.known = broker.map, broker.known
         self.brokers[name] = started
+        self.note(name, "STARTS with an empty disk" if uuid else "STARTS")
+        self.members.started(name, bool(uuid))
+
+    def pause(self, name: str) -> None:
+        """As with SIGSTOP: others do not notice, but that it says nothing."""
+        broker = self.brokers[name]
+        broker.is_paused, starts = True, broker.starts
+        self.note(name, "PAUSED")
+        self.members.paused(name, True)
+
+        def is_silent() -> bool:
+            now = self.brokers[name]
+            return now.is_paused and now.starts == starts
+
+        for other in self.others(name):
+            self._watch(is_silent, name, other)
+
+    def resume(self, name: str) -> None:
+        broker = self.brokers[name]
+        if not broker.is_paused:
+            return
+        broker.is_paused = False
+        self.note(name, "RESUMED")
+        self.members.paused(name, False)
+        held, broker.held = broker.held, []
+        if self.leader == name and self.random.random() < 0.5:
+            self.feed(ms.TimePassed())
+        for do in held:
+            do()
 
     # --- brokers
 
     def _step(self, broker: BrokerModel) -> None:
-        if broker.name != self.leader and self.leader and self.reaches(broker.name, self.leader):
+        is_follower = broker.name != self.leader and self.leader
+        if is_follower and self.reaches(broker.name, self.leader):
             while broker.known < len(self.log):
                 broker.known += 1
                 broker.map.apply(broker.known, self.log[broker.known - 1])
-        self._host(broker)
-        for member in list(broker.members.values()):
-            entry = broker.map.sets[member.set_name]
-            if member.state == "primary":
-                self._step_primary(member, entry)
-            elif not member.promoting or self.now_s - member.promoting_s > 1.5:
-                member.promoting = 0
-                self._step_standby(member, entry)
+        self.members.step(broker)
         self._report(broker)
-
-    def _host(self, broker: BrokerModel) -> None:
-        for name, entry in broker.map.sets.items():
-            if broker.name in entry.replicas and name not in broker.members:
-                broker.members[name] = MemberModel(broker.name, name)
-        for name in list(broker.members):
-            there = broker.map.sets.get(name)
-            if there is None or (broker.name not in there.replicas and broker.name not in there.record.members):
-                del broker.members[name]
-            elif broker.name not in there.replicas:
-                broker.members[name].step_down()  # its data stays until the record knows that it is gone
-
-    def member(self, broker: str, set_name: str) -> MemberModel | None:
-        """A replica that runs, by its broker's map."""
-        there = self.brokers[broker]
-        is_listed = set_name in there.map.sets and broker in there.map.sets[set_name].replicas
-        return there.members.get(set_name) if there.is_up and is_listed else None
-
-    def peers(self, member: MemberModel, entry: SetEntry) -> tuple[list[MemberModel], list[str]]:
-        """The other replicas that can be reached, and who cannot be."""
-        found, unreachable = [], []
-        for name in entry.replicas:
-            if name == member.broker:
-                continue
-            peer = self.member(name, member.set_name) if self.reaches(member.broker, name) else None
-            if peer is None:
-                unreachable.append(name)
-            else:
-                found.append(peer)
-        return found, unreachable
-
-    def _step_standby(self, member: MemberModel, entry: SetEntry) -> None:
-        if member.broker not in entry.replicas:
-            return
-        peers, _ = self.peers(member, entry)
-        leading = [peer for peer in peers if peer.state == "primary" and peer.generation >= member.generation]
-        if not leading:
-            member.state, member.follows = "connecting", 0
-            return
-        primary = max(leading, key=lambda peer: peer.generation)
-        if member.follows != primary.generation:
-            is_near = primary.log[: len(member.log)] == member.log and member.log
-            member.state, member.follows = "catchup", primary.generation
-            member.level_s = self.now_s + (0.1 if is_near else self.random.uniform(0.3, 2.0))
-        elif member.state == "catchup" and self.now_s >= member.level_s:
-            member.log, member.generation = list(primary.log), primary.generation
-            member.state, member.is_restarted = "ready", False
-            primary.expected.discard(member.broker)
-            primary.change(primary.members | {member.broker})
-        elif member.state == "ready" and member.broker not in primary.members:
-            member.state, member.follows = "connecting", 0  # its channel was lost
-        elif member.state == "ready":
-            member.log += primary.log[len(member.log) :]
-
-    def _step_primary(self, member: MemberModel, entry: SetEntry) -> None:
-        peers, _ = self.peers(member, entry)
-        if any(peer.generation > member.generation for peer in peers) or member.broker not in entry.replicas:
-            member.step_down()
-            return
-        following = {peer.broker: peer for peer in peers if peer.state == "ready" and peer.follows == member.generation}
-        if self.now_s - member.began_s > BACKUP_TIMEOUT_S:
-            member.expected.clear()
-        member.change((member.members & following.keys()) | (member.members & member.expected) | {member.broker})
-        if member.handing_to and self.now_s - member.handing_s > 2.0:
-            member.handing_to = ""
-        if not member.handing_to and self.random.random() < 0.5:
-            self.writes += 1
-            member.log.append(self.writes)
-        record = member.record
-        assert record is not None
-        needed = member.members | {name for name, epoch in member.leavers.items() if record.epoch < epoch}
-        held = [len(following[name].log) if name in following else 0 for name in needed - {member.broker}]
-        if not record.claimed and not member.expected:
-            self._confirm(member, min([*held, len(member.log)]))
-        self._record(member, record)
-
-    def _confirm(self, member: MemberModel, lsn: int) -> None:
-        before = self.confirmed.setdefault(member.set_name, [])
-        if lsn > len(before):
-            if member.log[: len(before)] != before:
-                raise Broken(f"{member.broker} leads {member.set_name} without what was confirmed")
-            before += member.log[len(before) : lsn]
-
-    def _record(self, member: MemberModel, record: ev.SetRecorded) -> None:
-        """Have the in-sync set recorded, or see whether another one was named."""
-        if member.asked and self.now_s - member.asked_s < 1.0:
-            return
-        was_lost, member.asked = bool(member.asked), 0
-        is_due = self.now_s - member.asked_s > 1.0
-        wanted = record._replace(epoch=member.epoch, members=tuple(sorted(member.members)), claimed=False)
-        if wanted != record and not was_lost:
-            self._ask_record(member, record, wanted)
-        elif is_due:
-            self._ask_record(member, None, None)
-
-    def _ask_record(self, member: MemberModel, expected: ev.SetRecorded | None, wanted: ev.SetRecorded | None) -> None:
-        self.record_numbers += 1
-        member.asked, member.asked_s, member.wanted = self.record_numbers, self.now_s, wanted
-        self.record_requests[member.asked] = member
-        asked = ms.RecordRequested(member.broker, member.asked, member.set_name, expected, wanted)
-        if self.leader and self.reaches(member.broker, self.leader) and not self._is_lost():
-            self.after(self.latency_s(), lambda: self.feed(asked))
-
-    def _record_answered(self, answer: ms.AnswerRecord) -> None:
-        member = self.record_requests.pop(answer.number)
-        here = self.brokers[member.broker]
-        if member.asked != answer.number or here.members.get(member.set_name) is not member or not here.is_up:
-            return
-        member.asked = 0
-        if answer.record is None:
-            return
-        if member.promoting:
-            self._promoting(member, answer.record)
-        elif member.state == "primary":
-            newer = answer.record.generation > member.generation
-            if newer or answer.record.primary != member.broker:
-                member.step_down()
-            else:
-                member.record = answer.record
-
-    # --- orders
-
-    def _obey(self, order: ms.GiveOrder) -> None:
-        member = self.member(order.broker, order.set)
-        if member is None:
-            return
-        if order.kind is ms.OrderKind.DROP:
-            member.expected.discard(order.to)
-            self._answer_order(order.broker, order.number, member.state == "primary", "it is not waited for")
-        elif order.kind is ms.OrderKind.PROMOTE:
-            if member.state == "primary" or member.promoting:
-                self._answer_order(order.broker, order.number, False, f"it is {member.state} already")
-            else:
-                self._begin_promotion(member, order.number)
-        else:
-            to = self.member(order.to, order.set)
-            is_fit = member.state == "primary" and to is not None and to.broker in member.members
-            if not is_fit or to is None or not self.reaches(order.broker, order.to) or to.state != "ready":
-                self._answer_order(order.broker, order.number, False, f"{order.to} is not in sync")
-                return
-            member.handing_to, member.handing_s = order.to, self.now_s
-            to.log = list(member.log)
-            self._begin_promotion(to, 0)
-            self._answer_order(order.broker, order.number, True, f"{order.to} takes over")
-
-    def _begin_promotion(self, member: MemberModel, number: int) -> None:
-        member.promoting, member.promoting_s = number or -1, self.now_s
-        self.after(self.random.uniform(0.01, 0.2), lambda: self._ask_record(member, None, None))
-
-    def _promoting(self, member: MemberModel, record: ev.SetRecorded) -> None:
-        entry = self.brokers[member.broker].map.sets[member.set_name]._replace(record=record)
-        if member.wanted is not None:
-            if record == member.wanted:
-                self._take_over(member, entry, record)
-            else:
-                self._refuse_promotion(member, "the record names another one")
-            return
-        peers, unreachable = self.peers(member, entry)
-        handed = [peer for peer in peers if peer.state == "primary" and peer.handing_to == member.broker]
-        is_listed = member.broker in entry.replicas
-        why = member.why_not_promoted(entry, peers, unreachable, bool(handed)) if is_listed else "not listed"
-        if not why and member.promoting == -1 and not handed:
-            why = "the primary wanted to hand over, and cannot be asked"
-        if why:
-            self._refuse_promotion(member, why)
-            return
-        if handed:
-            member.log = list(handed[0].log)
-        generation = max([record.generation, member.generation, *[peer.generation for peer in peers]]) + 1
-        gone = {record.primary} - {peer.broker for peer in handed}
-        hollow = {peer.broker for peer in peers if not peer.generation}
-        members = tuple(sorted(set(record.members) - gone - hollow | {member.broker}))
-        epoch = record.epoch + generation - record.generation
-        wanted = ev.SetRecorded(member.set_name, record.cluster, generation, member.broker, epoch, members, True)
-        self._ask_record(member, record, wanted)
-
-    def _refuse_promotion(self, member: MemberModel, why: str) -> None:
-        number, member.promoting, member.wanted = member.promoting, 0, None
-        self._answer_order(member.broker, number, False, why)
-
-    def _take_over(self, member: MemberModel, entry: SetEntry, record: ev.SetRecorded) -> None:
-        number = member.promoting
-        confirmed = self.confirmed.get(member.set_name, [])
-        if member.log[: len(confirmed)] != confirmed:
-            raise Broken(f"{member.broker} leads {member.set_name} and lacks what was confirmed")
-        peers, _ = self.peers(member, entry)
-        for peer in peers:
-            if peer.state == "primary":
-                peer.step_down()
-        member.lead(record, set(), self.now_s)
-        member.promoting, self.moves = 0, self.moves + 1
-        self._answer_order(member.broker, number, True, "it leads")
-
-    def _answer_order(self, broker: str, number: int, done: bool, text: str) -> None:
-        generation = self.generation
-        if number <= 0 or self._is_lost() or not self.leader or not self.reaches(broker, self.leader):
-            return
-
-        def answer() -> None:
-            if self.generation == generation:
-                self.feed(ms.OrderAnswered(broker, number, done, text))
-
-        self.after(self.latency_s(), answer)
 
     # --- reports
 
     def _report(self, broker: BrokerModel) -> None:
-        if not self.leader or not self.reaches(broker.name, self.leader):
-            broker.reported_to = 0  # the connection is lost
+        if not self.leader:
+            broker.reported_to = 0
             return
-        here = {
-            name: member.report() for name, member in broker.members.items() if self.member(broker.name, name) is member
-        }
+        if not self.reaches(broker.name, self.leader):
+            self._lose_connection(broker)
+        else:
+            broker.cut_since_s = None
+            self._report_to(broker, self.leader)
+
+    def _lose_connection(self, broker: BrokerModel) -> None:
+        """What is sent into a connection through which nothing goes is lost with it; it is closed after a while."""
+        if broker.cut_since_s is None:
+            broker.cut_since_s = self.now_s
+        if broker.reported_to and self.now_s - broker.cut_since_s > self.settings.failure_timeout_s:
+            broker.reported_to = 0
+            if self.carries(broker.name, self.leader):
+                self._disconnected(broker.name)
+
+    def _report_to(self, broker: BrokerModel, leader: str) -> None:
+        here = self.members.reports(broker)
         full = broker.reported_to != self.generation
         changed = tuple(report for name, report in here.items() if full or self._is_news(broker, report))
         dropped = () if full else tuple(name for name in broker.reported if name not in here)
@@ -535,75 +577,67 @@ class World:
         broker.next_report_s = self.now_s + 0.5
         broker.number += 1
         broker.reported_to, broker.reported = self.generation, here
-        version = "1.0"
         identity = ms.BrokerIdentity(
-            broker.name, broker.uuid, broker.instance, f"{broker.name}:5672", "", broker.zone, version
+            broker.name, broker.uuid, broker.instance, f"{broker.name}:5672", "", broker.zone, "1.0"
         )
         report = ms.BrokerReport(identity, broker.number, full, 1 << 30, changed, dropped, deleted)
-        if self._is_lost():
+        if self.is_lost():
             return
         generation = self.generation
-
-        def arrive() -> None:
-            if self.generation == generation:
-                self.feed(ms.ReportReceived(report))
-
-        self.after(self.delay_s, arrive)  # in order
+        self.after(self.delay_s, lambda: self._feed_later(generation, ms.ReportReceived(report)))  # in order
 
     def _is_news(self, broker: BrokerModel, report: ms.ReplicaReport) -> bool:
         """How far the log is changes all the time, and is told with the rest."""
         before = broker.reported.get(report.set)
-        is_other = before is None or before._replace(lsn=report.lsn) != report
-        return is_other or (before != report and self.now_s >= broker.next_report_s)
+        if before is None or before[:4] != report[:4] or before[5:] != report[5:]:
+            return True
+        return before.lsn != report.lsn and self.now_s >= broker.next_report_s
 
     # --- what must be so at rest
 
     def heal(self) -> None:
-        """Nothing is cut, late or lost any more."""
-        self.cut.clear()
-        self.loss, self.delay_s = 0.0, 0.01
+        """Nothing is cut, stopped, late or lost any more."""
+        for sender, receiver in list(self._blocked):
+            del self._blocked[sender, receiver]
+            self.members.blocked(sender, receiver, False)
+        self.loss, self.delay_s, self.repeats = 0.0, 0.01, 0.0
+        for name in self.brokers:
+            self.resume(name)
+        self.members.healed()
 
     def settle(self, seconds: float) -> None:
-        """Let it come to rest within that time, and check that it has. Raises Broken."""
+        """Let it come to rest within that time, and check that it has. Raises Violation."""
         end_s, before = self.now_s + seconds, (-1, -1)
         while (self.map_events, self.orders) != before:
             if self.now_s > end_s:
-                raise Broken(f"it does not come to rest: {self.log[-3:]}; {self.notes[-5:]}")
+                raise Violation(f"it does not come to rest: {self.log[-3:]}; {self.notes[-5:]}")
             before = self.map_events, self.orders
             self.run(QUIET_S)
-        for name, entry in self.committed_map.sets.items():
-            self._check_at_rest(name, entry)
+        self.members.stop_clients()
+        self.run(1.0)
+        for entry in self.committed_map.sets.values():
+            self._check_at_rest(entry)
         for broker in self.brokers.values():
             if broker.is_up and list(broker.map.events(1)) != list(self.committed_map.events(1)):
-                raise Broken(f"{broker.name} has another map")
+                raise Violation(f"{broker.name} has another map")
 
-    def _check_at_rest(self, name: str, entry: SetEntry) -> None:
-        leaders = [
-            member.broker
-            for broker in self.brokers
-            if (member := self.member(broker, name)) is not None and member.state == "primary"
-        ]
+    def _check_at_rest(self, entry: SetEntry) -> None:
+        name, leaders = entry.name, self.members.leaders(entry.name)
         open_brokers = [
             broker.name
             for broker in self.committed_map.brokers.values()
             if not broker.draining and self.brokers[broker.name].is_up
         ]
         if leaders != [entry.record.primary]:
-            could = [broker for broker in self.brokers if self._could_lead(broker, name, entry)]
+            could = self.members.could_lead(entry)
             if leaders or could:
-                raise Broken(f"{name} is led by {leaders}, recorded is {entry.record}; {could} could")
+                raise Violation(f"{name} is led by {leaders}, recorded is {entry.record}; {could} could")
             return
         least = min(self.least(self.committed_map, entry), len(open_brokers))
         in_sync = set(entry.record.members) & set(entry.staying) & set(open_brokers)
         if len(in_sync) < least:
-            raise Broken(f"{name} has in sync {in_sync} of {least}: {entry}")
+            raise Violation(f"{name} has in sync {in_sync} of {least}: {entry}")
         stuck = [broker for broker in entry.leaving if self.brokers[broker].is_up]
         if stuck and len(open_brokers) >= self.least(self.committed_map, entry):
-            raise Broken(f"{name}: {stuck} should have left: {entry}")
-
-    def _could_lead(self, broker: str, name: str, entry: SetEntry) -> bool:
-        member = self.member(broker, name)
-        if member is None:
-            return False
-        peers, unreachable = self.peers(member, entry)
-        return not member.why_not_promoted(entry, peers, unreachable, False)
+            raise Violation(f"{name}: {stuck} should have left: {entry}")
+        self.members.check_at_rest(entry)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from simulation.plan import Plan
+from simulation.sets_plan import SetsPlan
+
+P = TypeVar("P", Plan, SetsPlan)
 
 
-def shrink(plan: Plan, fails: Callable[[Plan], bool], attempts: int = 200) -> Plan:
+def shrink(plan: P, fails: Callable[[P], bool], attempts: int = 200) -> P:
     """A plan with as few faults as can be found that `fails` as well; tried by leaving out halves, then single ones."""
     faults = plan.faults
     length = max(len(faults) // 2, 1)

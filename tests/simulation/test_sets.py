@@ -5,6 +5,7 @@ The checkers find what they are there for: bugs are planted in the controller, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import pytest
@@ -14,34 +15,49 @@ from qpid_ha_broker.cluster.leadership import Leadership
 from qpid_ha_broker.cluster.liveness import Liveness
 from qpid_ha_broker.cluster.records import SetRecords
 from qpid_ha_broker.cluster.replicas import _Check
-from simulation.runs import jobs_of_a_test
-from simulation.sets_runs import SetsOutcome, run_many_sets, run_sets
+from simulation.runs import jobs_of_a_test, plan_of, run_many
+from simulation.sets_member import modelled_world
+from simulation.sets_plan import SetsKind, SetsPlan, draw_sets_plan
+from simulation.sets_runs import SetsOutcome, run_sets
 from simulation.sets_world import World
 
 CLUSTERS = 40
 
 
 def test_forty_clusters_of_many_sets_keep_their_promises() -> None:
-    outcomes = list(run_many_sets(range(CLUSTERS), jobs_of_a_test()))
+    outcomes = list(run_many(run_sets, map(draw_sets_plan, range(CLUSTERS)), jobs_of_a_test()))
 
-    assert {each.seed: each.problem for each in outcomes if each.problem} == {}
+    assert {each.plan.seed: each.problem for each in outcomes if each.problem} == {}
     # A simulation in which nothing happens would pass as well.
     assert sum(outcome.confirmed for outcome in outcomes) > 500 * CLUSTERS
-    assert sum(outcome.generations for outcome in outcomes) > 10 * CLUSTERS
+    assert sum(outcome.generations for outcome in outcomes) > 7 * CLUSTERS
 
 
 def test_a_seed_tells_the_same_story_twice() -> None:
-    assert run_sets(3) == run_sets(3)
+    first, second = (run_sets(draw_sets_plan(3), with_trace=True) for _ in range(2))
+
+    assert first.trace
+    assert first == second
+
+
+def test_every_kind_of_fault_of_sets_is_drawn() -> None:
+    assert {fault.kind for seed in range(60) for fault in draw_sets_plan(seed).faults} == set(SetsKind)
+
+
+def test_a_seed_is_of_one_set_or_of_many() -> None:
+    of_many = [seed for seed in range(2_000) if isinstance(plan_of(seed), SetsPlan)]
+
+    assert 150 < len(of_many) < 250
 
 
 def found_by(monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int]) -> SetsOutcome:
     """The first run in which a promise is broken with the planted bug, and is not without it."""
     for seed in seeds:
-        outcome = run_sets(seed)
+        outcome = run_sets(draw_sets_plan(seed))
         if outcome.problem:
             monkeypatch.undo()
             assert not outcome.problem.startswith("Traceback"), outcome.problem
-            assert run_sets(seed).problem == ""
+            assert run_sets(outcome.plan).problem == ""
             return outcome
     pytest.fail("no cluster has found it")
 
@@ -57,7 +73,7 @@ def test_a_record_that_is_replaced_without_a_comparison_is_found(monkeypatch: py
 
     monkeypatch.setattr(SetRecords, "requested", believe)
 
-    found_by(monkeypatch, range(20))
+    found_by(monkeypatch, range(60))
 
 
 def test_a_replica_that_goes_before_the_rest_is_in_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +86,7 @@ def test_a_failover_to_somebody_who_is_not_in_sync_is_refused_for_ever_and_found
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Leadership, "_candidates", lambda self, entry: [entry.replicas[-1]])
+    monkeypatch.setattr(Leadership, "_others", lambda self, entry, candidates: [])
 
     assert "is led by []" in found_by(monkeypatch, range(20)).problem
 
@@ -77,12 +94,26 @@ def test_a_failover_to_somebody_who_is_not_in_sync_is_refused_for_ever_and_found
 def test_a_lost_broker_that_nobody_misses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Liveness, "losses", lambda self, now_s, gone_after_s, failure_timeout_s: [])
 
+    found_by(monkeypatch, range(60))
+
+
+def test_a_new_controller_that_waits_for_ever_for_who_failed_with_the_old_one_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began = Liveness.began
+
+    def wait(self: Liveness, own: str, names: tuple[str, ...], now_s: float) -> None:
+        began(self, own, names, now_s)
+        self._since_s = dict.fromkeys(names, math.inf)
+
+    monkeypatch.setattr(Liveness, "began", wait)
+
     found_by(monkeypatch, range(20))
 
 
 def many_sets(count: int) -> World:
     """Three brokers, and so many sets whose primaries are spread over them."""
-    world = World(7, {"a": "", "b": "", "c": ""})
+    world = modelled_world(7, {"a": "", "b": "", "c": ""})
     world.lead("a")
     world.run(1.0)
     for number in range(count):
@@ -118,25 +149,25 @@ def test_a_new_controller_goes_on_from_the_map_when_it_failed_together_with_prim
 
 
 def test_a_set_goes_on_where_only_the_controller_cannot_reach_its_primary() -> None:
-    world = World(7, {"a": "", "b": "", "c": "", "d": ""})
+    world = modelled_world(7, {"a": "", "b": "", "c": "", "d": ""})
     world.lead("a")
     world.run(1.0)
     world.ask(ms.CreateSet("set", ("b", "c", "d"), preferred="c"))
     world.run(5.0)
 
-    world.cut.add(frozenset(("a", "c")))
+    world.cut("a", "c")
     world.run(1.0)
-    before = len(world.confirmed["set"])
+    before = len(world.members.confirmed["set"])
     world.run(10.0)
 
     assert world.committed_map.sets["set"].record.primary == "c", "B and D answer that C leads"
-    assert len(world.confirmed["set"]) > before + 50
+    assert len(world.members.confirmed["set"]) > before + 50
     world.heal()
     world.settle(60.0)
 
 
 def test_a_drained_broker_is_empty_when_it_is_said_to_be_safe_to_stop() -> None:
-    world = World(7, {"a": "", "b": "", "c": "", "d": ""})
+    world = modelled_world(7, {"a": "", "b": "", "c": "", "d": ""})
     world.lead("a")
     world.run(1.0)
     for number in range(8):

@@ -8,16 +8,17 @@ import pytest
 
 from simulation.cluster import run
 from simulation.plan import DAMAGE, Kind, Plan, draw_plan
-from simulation.runs import jobs_of_a_test, run_seeds
+from simulation.runs import jobs_of_a_test, run_many
 from simulation.shrink import shrink
 
-CLUSTERS = 500
+CLUSTERS = 250
+"""What breaks a promise in one cluster of so many shows here; what is rarer, in `./dev simulate --seeds 20000`."""
 EXCUSED = 0.005
 """Of all that was confirmed."""
 
 
-def test_five_hundred_clusters_keep_their_promises() -> None:
-    outcomes = list(run_seeds(range(CLUSTERS), jobs_of_a_test()))
+def test_many_clusters_keep_their_promises() -> None:
+    outcomes = list(run_many(run, map(draw_plan, range(CLUSTERS)), jobs_of_a_test()))
 
     problems = {each.plan.seed: each.problem for each in outcomes if each.problem}
     assert problems == {}, "replay: ./dev simulate --seed S --trace"

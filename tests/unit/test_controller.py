@@ -398,18 +398,19 @@ def test_a_primary_that_has_just_begun_does_not_wait_for_a_replica_that_was_take
     assert orders(bench, OrderKind.DROP) == expected
 
 
-def test_a_replica_that_goes_further_than_those_in_the_record_is_asked_once_they_have_refused() -> None:
+@pytest.mark.parametrize("lsn", [7, 5], ids=["it goes further", "it was not restarted"])
+def test_a_replica_that_is_not_in_the_record_is_asked_once_those_that_are_have_refused(lsn: int) -> None:
     bench = Bench("a", "b", "c")
     led(bench, "orders", "b", "c")
     record = bench.map.sets["orders"].record
     bench.feed(ms.RecordRequested("b", 9, "orders", record, record._replace(epoch=record.epoch + 1, members=("b",))))
     bench.now_s = 10.0  # all have crashed before the record had `c` again
-    for name, lsn in (("b", 6), ("c", 7)):
-        bench.feed(ms.ReportReceived(report(name, ms.ReplicaReport("orders", "connecting", "", 1, lsn), number=3)))
+    for name, held_lsn in (("b", 6), ("c", lsn)):
+        bench.feed(ms.ReportReceived(report(name, ms.ReplicaReport("orders", "connecting", "", 1, held_lsn), number=3)))
     assert orders(bench, OrderKind.PROMOTE)[-1] == ("b", "orders", "")
 
     number = [each.number for each in bench.said if isinstance(each, ms.GiveOrder)][-1]
-    bench.feed(ms.OrderAnswered("b", number, False, "the store of c goes further"))
+    bench.feed(ms.OrderAnswered("b", number, False, "promote c"))
 
     assert orders(bench, OrderKind.PROMOTE)[-1] == ("c", "orders", "")
 

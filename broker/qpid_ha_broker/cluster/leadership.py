@@ -11,7 +11,7 @@ What is done about one set (`Leadership.review`), the first that applies:
 | somebody was named a moment ago, and is alive | wait | he begins |
 | its primary hands over, or said so a moment ago | wait | the other one begins |
 | somebody was told to lead, and has not answered | wait | he asks the others first |
-| all in sync were asked and have refused, and another goes further | that one is told to | see `_further` |
+| all in sync were asked and have refused, and another has data | that one is told to | see `_others` |
 | all who could were asked, and have refused | wait a second | what they wait for may come |
 | nobody has ever led it, and somebody is missing or not ready | wait | one that is empty may have lost its data |
 | nobody has ever led it | the preferred, else who leads fewest is told to | |
@@ -104,7 +104,7 @@ class Leadership:
             return
         refused = self._refused.setdefault(name, {})
         left = [each for each in candidates if each not in refused]
-        left = left or [each for each in self._further(entry, candidates) if each not in refused]
+        left = left or [each for each in self._others(entry, candidates) if each not in refused]
         if not left:
             self.problems[name] = "; ".join(f"{who}: {why}" for who, why in refused.items())
             self._pause_s[name] = min(RETRY_MOST_S, 2 * self._pause_s.get(name, RETRY_S / 2))
@@ -177,18 +177,18 @@ class Leadership:
             if self._may_lead(entry, name) and (may_be_empty or self._position(entry, name) > (0, 0))
         ]
 
-    def _further(self, entry: SetEntry, candidates: list[str]) -> list[str]:
-        """Who is not in the record and has more than those who are: all may have died before it was recorded.
+    def _others(self, entry: SetEntry, candidates: list[str]) -> list[str]:
+        """Who is not in the record and has data: it may go further than those who are, or was not restarted, unlike
+        those; all may have died before it was recorded.
 
         Its own log knows, and so the broker decides whether it may lead; those of the record refuse for its sake.
         """
         if not entry.record.generation:
             return []
-        furthest = max(self._position(entry, name) for name in candidates)
         return [
             name
             for name in entry.replicas
-            if name not in candidates and self._may_lead(entry, name) and self._position(entry, name) > furthest
+            if name not in candidates and self._may_lead(entry, name) and self._position(entry, name) > (0, 0)
         ]
 
     def _may_lead(self, entry: SetEntry, name: str) -> bool:

@@ -1,0 +1,130 @@
+"""What will happen in a run of a cluster with many resource sets, drawn from its seed before it begins.
+
+As in `plan`, faults are values in a list. Each draws what it needs from a generator of its own, so that leaving one out
+changes nothing about the others.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+_OF_SETS: Final = 0.15, 0.25
+"""Of what is drawn for each seed: one in ten, and none of the seeds that tests name.
+
+A run with many sets takes as long as five of the others, so a third of the time goes to them.
+"""
+FAULTS_END_S: Final = 30.0
+
+
+class SetsKind(StrEnum):
+    """What can go wrong, or be asked for at the wrong moment."""
+
+    KILL = "kill"
+    """A process dies; another one starts after `for_s`, with what its disk has."""
+    POWER_CUT = "power-cut"
+    """The same, without what was not synced, and nobody hears of it."""
+    ALL_POWER_CUT = "all-power-cut"
+    """Of several brokers at once, perhaps all."""
+    PAUSE = "pause"
+    """A process is stopped, and goes on after `for_s`."""
+    CUT = "cut"
+    """Nothing goes between two brokers."""
+    ONE_WAY = "one-way"
+    """Nothing goes from one broker to another one."""
+    ISOLATED = "isolated"
+    """Nothing goes between one broker and all others."""
+    RESET = "reset"
+    """The connections between two brokers break, and can be opened again."""
+    LOSS = "loss"
+    """Some of what goes to and from the controller is lost."""
+    REPEATS = "repeats"
+    """Orders come twice, the second time late."""
+    DELAY = "delay"
+    CONTROLLER = "controller"
+    """Another broker becomes primary of `default`, although nothing has failed."""
+    EMPTY_DISK = "empty-disk"
+    """A broker that is down, or is killed for it, comes back with nothing, where others hold all that it did."""
+    REQUEST = "request"
+    """An operator or a client wants something."""
+    MAKE_AGAIN = "make-again"
+    """A set is deleted and made again under its name."""
+
+
+_WEIGHTS: Final[dict[SetsKind, int]] = {
+    SetsKind.KILL: 6,
+    SetsKind.POWER_CUT: 3,
+    SetsKind.ALL_POWER_CUT: 1,
+    SetsKind.PAUSE: 4,
+    SetsKind.CUT: 3,
+    SetsKind.ONE_WAY: 3,
+    SetsKind.ISOLATED: 2,
+    SetsKind.RESET: 2,
+    SetsKind.LOSS: 3,
+    SetsKind.REPEATS: 2,
+    SetsKind.DELAY: 2,
+    SetsKind.CONTROLLER: 4,
+    SetsKind.EMPTY_DISK: 2,
+    SetsKind.REQUEST: 14,
+    SetsKind.MAKE_AGAIN: 1,
+}
+
+
+class SetsFault(NamedTuple):
+    kind: SetsKind
+    at_s: float
+    for_s: float
+    draw: int
+    """Seed of what else has to be drawn, when it strikes."""
+
+
+@dataclass(frozen=True)
+class SetsPlan:
+    """A run, whole: two runs of the same plan are the same."""
+
+    seed: int
+    zones: tuple[str, ...]
+    """Of each broker."""
+    sets: tuple[int, ...]
+    """Of each set, how many replicas it wants; 0: as many as the policy says."""
+    has_nodes: bool
+    """The sets' members are real ones, with stores; if not, models of them."""
+    faults: tuple[SetsFault, ...]
+
+    def describe(self) -> str:
+        settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if name != "faults")
+        return "\n  ".join([f"plan: {settings}", *[_shown(each) for each in self.faults]])
+
+
+def _shown(fault: SetsFault) -> str:
+    return f"{fault.at_s:7.3f}s {fault.kind} for={fault.for_s:.2f}s draw={fault.draw}"
+
+
+def is_of_sets(seed: int) -> bool:
+    """Whether the cluster of that seed has many sets."""
+    return _OF_SETS[0] <= random.Random(f"{seed}/sets").random() < _OF_SETS[1]
+
+
+def draw_sets_plan(seed: int) -> SetsPlan:
+    """3 to 7 brokers, and 1 to 20 sets; with real members, which take their time, at most eight."""
+    draw = random.Random(f"{seed}/sets plan")
+    brokers, zones = draw.randint(3, 7), draw.randint(1, 4)
+    has_nodes = draw.random() < 0.7
+    sets = draw.choice((1, 1, 2, 2, 3, 5, 8)) if has_nodes else draw.randint(1, 20)
+    count = draw.choice((0, 10, 20, 30, 40))
+    kinds = draw.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=count)
+    faults = [_draw_fault(draw, kind) for kind in kinds]
+    return SetsPlan(
+        seed,
+        tuple(f"zone-{number % zones}" for number in range(brokers)),
+        tuple(draw.choice((0, 0, 1, 2, 3)) for _ in range(sets)),
+        has_nodes,
+        tuple(sorted(faults, key=lambda fault: fault.at_s)),
+    )
+
+
+def _draw_fault(draw: random.Random, kind: SetsKind) -> SetsFault:
+    for_s = draw.choice((0.2, 1.0, 3.0, 6.0, 12.0)) * draw.uniform(0.5, 1.5)
+    return SetsFault(kind, round(draw.uniform(1.0, FAULTS_END_S), 3), round(for_s, 3), draw.randrange(1 << 30))
