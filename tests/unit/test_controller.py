@@ -635,7 +635,7 @@ def led_sets(bench: Bench, **primaries: str) -> None:
     """Sets by name, each led by that broker."""
     for name, broker in primaries.items():
         bench.ask(ms.CreateSet(name, ("a", "b", "c")))
-        empty = ev.SetRecorded(name, "", 0, "", 0, (), False)
+        empty = bench.map.sets[name].record
         first = empty._replace(generation=1, primary=broker, members=("a", "b", "c"))
         bench.feed(ms.RecordRequested(broker, 1, name, empty, first))
         bench.feed(ms.ReportReceived(report(broker, ms.ReplicaReport(name, "primary", generation=1))))
