@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.frames import Shutdown
 from qpid_ha_broker.ha.observers import Admit, FollowerStanding, InSyncView, Release, next_change
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from small_cluster import SmallCluster
+from small_cluster import Node, SmallCluster
 
 FIVE = "abcde"
 ZONES = {"a": "x", "b": "x", "c": "y", "d": "y", "e": "z"}
@@ -258,3 +260,42 @@ def test_in_a_cluster_with_one_set_the_limit_counts_for_nothing() -> None:
     cluster = five()
     assert not any("observes" in notice for notice in cluster["a"].notices)
     assert set(states(cluster).values()) == {State.PRIMARY, State.READY}
+
+
+class Marks(SmallCluster):
+    """Notes under which shutdown each broker's store is whole; empty: it is not."""
+
+    def __init__(self, *names: str, **settings: float) -> None:
+        self.by_name: dict[str, str] = {}
+        super().__init__(*names, **settings)
+
+    def carry_out(self, node: Node, effect: fx.Effect) -> None:
+        """Do what a driver would."""
+        if isinstance(effect, fx.CleanEnd):
+            self.by_name[node.name] = effect.uuid
+        super().carry_out(node, effect)
+
+
+def test_a_shutdown_marks_the_store_of_an_observer_that_holds_the_same_and_waits_for_none() -> None:
+    cluster = Marks(*FIVE, most_in_sync=3)
+    cluster.run()
+    assert cluster.promote("a").done
+    cluster.settle()
+    have_second_set(cluster)
+    a, lagging = cluster["a"], cluster["d"]
+    a.declare("q")
+    a.publish("q", "1")
+    cluster.settle()
+    cluster.cut("a", "d")
+    lsn = a.publish("q", "2")
+    cluster.run()
+    assert a.committed >= lsn
+    a.feed(fx.ShutdownAsked(77, "u-1"))
+    cluster.run()
+    assert a.answers[77].done
+    assert cluster.by_name == {"a": "u-1", "b": "u-1", "c": "u-1", "e": "u-1"}
+
+    # What was on its way comes now, without the last event.
+    lagging.feed(fx.FrameReceived(cluster.link("d", "a"), Shutdown(a.member.status.generation, lsn, "u-1")))
+    cluster.run()
+    assert cluster.by_name["d"] == ""

@@ -694,7 +694,8 @@ class Following(Standby):
         """The primary shuts the whole cluster down: mark the store if it holds the same."""
         if link != self._parts.channel.link or frame.generation != self.generation:
             return
-        is_whole = self._replica.held_lsn == frame.lsn and self.is_level
+        observes = self._parts.machine.state is State.OBSERVER
+        is_whole = self._replica.held_lsn == frame.lsn and (self._has_all if observes else self.is_level)
         self._replica.commit(frame.lsn)
         self._ctx.note("info", f"{self.view().primary} shuts the cluster down")
         self._ctx.effects.append(fx.CleanEnd(frame.uuid if is_whole else ""))

@@ -106,7 +106,10 @@ class StepDown:
 
 
 class ClusterShutdown:
-    """The promise: a store is marked only when all in-sync brokers hold the same, to the last event."""
+    """The promise: a store is marked only when all in-sync brokers hold the same, to the last event, and it does, too.
+
+    Nobody waits for one that observes: it says itself, by what it holds when it is told, whether its store is whole.
+    """
 
     def __init__(self, ctx: MemberContext, asked: ShutdownAsked) -> None:
         self._ctx = ctx
@@ -132,7 +135,8 @@ class ClusterShutdown:
         if not self._are_clients_gone or in_sync.committed_lsn < last_lsn or in_sync.awaits_record:
             return False
         for backup in primary.links.values():
-            uuid = self._asked.uuid if backup.name in in_sync and backup.is_level else ""
+            may_be_whole = backup.is_level and (backup.name in in_sync or bool(backup.observes))
+            uuid = self._asked.uuid if may_be_whole else ""
             self._ctx.send(backup.link, Shutdown(primary.generation, last_lsn, uuid))
         names = ", ".join(in_sync.members)
         self._ctx.answer(self._asked.request, True, f"{names} hold the same up to LSN {last_lsn}, and end")
