@@ -302,6 +302,26 @@ def test_a_broker_that_is_about_to_stop_hands_over_what_it_leads_and_gets_nothin
     assert bench.ask(ms.LeaveBroker("b")).result == {"left": 1}, "the other one thought better of it"
 
 
+def test_a_broker_that_is_about_to_stop_gets_a_new_set_only_where_nobody_else_is_left_and_is_not_to_lead_it() -> None:
+    bench = Bench("a", "b", "c", "d")
+    bench.ask(ms.CreateSet("first"))  # so that `d` has fewest
+    assert bench.map.sets["first"].replicas == ("a", "b", "c")
+    bench.ask(ms.LeaveBroker("d"))
+
+    bench.ask(ms.CreateSet("second", min_replicas=2))
+    bench.ask(ms.CreateSet("third", min_replicas=4))
+    bench.ask(ms.SettleQueue("q", {}, spread=4))
+
+    assert "d" not in bench.map.sets["second"].replicas
+    assert bench.map.sets["third"].replicas[-1] == "d"
+    assert {bench.map.sets[f"shard-{number}"].preferred for number in range(1, 5)} == {"a", "b", "c"}
+    bench.now_s = 6.0
+    for name in "abcd":
+        bench.feed(ms.ReportReceived(report(name, number=2)))
+    bench.ask(ms.CreateSet("fourth", min_replicas=2))
+    assert "d" in bench.map.sets["fourth"].replicas, "it thought better of it"
+
+
 def test_while_a_primary_hands_over_nobody_else_is_told_to_lead_unless_the_next_one_fails() -> None:
     bench = Bench("a", "b", "c")
     led(bench, "orders", "b", "c")

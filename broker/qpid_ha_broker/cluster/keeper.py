@@ -135,7 +135,10 @@ class ReplicaKeeper:
         return trimmed
 
     def choose(self, entry: SetEntry, count: int) -> tuple[str, ...]:
-        """Brokers for so many more replicas of a set, best first; fewer where there are not as many."""
+        """Brokers for so many more replicas of a set, best first; fewer where there are not as many.
+
+        One that is about to stop comes last: it may be back in a moment, and does not begin with something new.
+        """
         brokers = self._ctx.placement_brokers()
         chosen: list[str] = []
         while len(chosen) < count:
@@ -145,7 +148,8 @@ class ReplicaKeeper:
             ranking = rank(self._ctx.placement, PlacementSet(entry.name, placed, primary), others)
             if not ranking.ranked:
                 break
-            chosen.append(ranking.ranked[0].broker)
+            names = [each.broker for each in ranking.ranked]
+            chosen.append(next((name for name in names if not self._ctx.is_leaving(name)), names[0]))
         return tuple(chosen)
 
     def close_ring(self, names: Iterable[str]) -> int:

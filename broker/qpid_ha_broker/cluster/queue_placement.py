@@ -116,7 +116,7 @@ class QueueDirectory:
     def _least_preferred(self) -> str:
         """The open broker at which the fewest sets should have their primary."""
         ctx = self._ctx
-        counts = {name: 0 for name, broker in ctx.draft.brokers.items() if ctx.is_up(name) and not broker.draining}
+        counts = {name: 0 for name in ctx.draft.brokers if ctx.is_up(name) and ctx.may_lead(name)}
         for entry in ctx.draft.sets.values():
             if entry.preferred in counts:
                 counts[entry.preferred] += 1
