@@ -16,6 +16,10 @@ import pytest
 from cluster_in_process import InProcessCluster, eventually, free_ports, told
 from hosted_sets import HostedSets
 from qpid_ha_agent.control import RequestRefused
+from qpid_ha_broker.amqp.peer_frames import Channel
+from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.ha.frame_codec import decode, encode
+from qpid_ha_broker.ha.frames import Batch, Heartbeat
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.status import STATUS_FILE, read_status
@@ -186,6 +190,48 @@ def test_a_cluster_that_is_shut_down_leaves_whole_stores_of_all_sets_and_refuse_
         assert (tmp_path / "c" / "orders" / "STATUS").exists()
 
     story_of_four(tmp_path, story, store__memory="8MB")
+
+
+def test_the_store_of_a_deleted_set_goes_also_where_the_log_has_a_deleted_queue_yet_and_stays_where_a_map_is_lost(
+    tmp_path: Path,
+) -> None:
+    async def story(sets: ManagedSets) -> None:
+        await sets.create("orders", "b", "a", "c")
+        await sets.create("bills", "b", "a", "c")
+        await sets.confirmed("b", "orders", "one")
+        let_hear_no_commits(sets, "c", "orders")
+
+        await sets.cluster.ask("a", "queues", action="delete", name="orders")
+        while (await sets.row("orders"))["queues"]:
+            pass
+        assert "orders" in sets.hosted("c", "orders").resources.catalog.queues
+        await sets.cluster.ask("a", "sets", action="delete", name="orders")
+
+        await eventually(lambda: not any((tmp_path / name / "orders").exists() for name in "abc"))
+
+        there = sets.cluster.brokers["c"].sets
+        assert there is not None
+        there.map.replace(ClusterMap())
+        await eventually(lambda: "bills" not in sets.at("c").members)
+        await eventually(lambda: not sets.at("c")._ending)
+        assert (tmp_path / "c" / "bills" / "STATUS").exists()
+
+    story_of_four(tmp_path, story)
+
+
+def let_hear_no_commits(sets: ManagedSets, broker: str, set_name: str) -> None:
+    """That replica gets what is written from now on, and not that it is committed."""
+    links = sets.member(broker, set_name).links
+    listen = links.received
+
+    def received(channel: Channel, data: bytes) -> None:
+        frame = decode(data)
+        if isinstance(frame, Batch):
+            listen(channel, encode(frame._replace(committed_lsn=0)))
+        elif not isinstance(frame, Heartbeat):
+            listen(channel, data)
+
+    links.received = received  # type: ignore[method-assign]
 
 
 def mark(store: Path) -> str:

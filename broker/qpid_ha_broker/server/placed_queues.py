@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 
 from qpid_ha_broker.cluster.directory import DirectoryDifference, SetLeader, compare
-from qpid_ha_broker.cluster.map import Changes, ClusterMap
+from qpid_ha_broker.cluster.map import Changes, ClusterMap, PlacedQueue
 from qpid_ha_broker.cluster.messages import UnplacedQueue
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.model.errors import ModelError
@@ -43,6 +43,8 @@ class PlacedQueues:
         self._seen: dict[str, tuple[int, DirectoryDifference]] = {}
         """By set: what is to be reported once its log is committed up to there."""
         self._complaints: dict[str, str] = {}
+        self._unwanted: dict[str, set[str]] = {}
+        """By set of which there is a replica here: queues that the map last said are to be deleted."""
 
     def look_at(self, set_name: str) -> None:
         """Something may be different there: who leads it, or what it has."""
@@ -57,6 +59,24 @@ class PlacedQueues:
             queue = self._map.queues.get(name)
             if queue is not None:
                 self._due[queue.set] = None
+                self._note_wanted(queue)
+
+    def _note_wanted(self, queue: PlacedQueue) -> None:
+        """A replica hears of what its set commits when something else comes, and of the map at once."""
+        unwanted = self._unwanted.pop(queue.set, set())
+        member = self._members.get(queue.set)
+        if member is not None:
+            unwanted &= member.hosted.resources.catalog.queues.keys()  # the others are gone here, too
+        if member is not None and queue.deleting:
+            unwanted.add(queue.name)
+        else:
+            unwanted.discard(queue.name)
+        if unwanted:
+            self._unwanted[queue.set] = unwanted
+
+    def take_unwanted(self, set_name: str) -> Set[str]:
+        """Queues of a set that is to have no replica here any more which were to be deleted, as the map said; once."""
+        return self._unwanted.pop(set_name, set())
 
     def work(self) -> None:
         """At the end of a turn, and now and then."""

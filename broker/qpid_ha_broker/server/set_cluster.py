@@ -286,14 +286,16 @@ class SetCluster:
         return self._member.status.state in (State.PRIMARY, State.READY)
 
     def _unhost(self, name: str, entry: SetEntry | None) -> None:
-        """A set that was deleted has no queues, and one whose replica was moved is held by others.
+        """A set that was deleted has no queues, or those that were to be deleted: its log may say so here no more.
 
-        If it is not so, the map has lost what it knew: another log of `default` was made the cluster's by force.
+        One whose replica was moved is held by others. If it is not so, the map has lost what it knew: another log of
+        `default` was made the cluster's by force.
         """
+        unwanted = self.queues.take_unwanted(name)
         if entry is None or self._is_of_another(name, entry.record.cluster):
             reason = "the cluster map has no such set any more"
             hosted = self._broker.container.sets.get(name)
-            may_be_wanted = hosted is None or bool(hosted.resources.catalog.queues)
+            may_be_wanted = hosted is None or not hosted.resources.catalog.queues.keys() <= unwanted
         else:
             reason = "the cluster map has its replicas elsewhere"
             may_be_wanted = self.name in entry.record.members
