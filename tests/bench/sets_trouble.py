@@ -139,6 +139,11 @@ class Trouble:
         except ClusterFailed as error:
             raise ClusterFailed(f"{error}; {last}") from None
 
+    @property
+    def last_disturbed_s(self) -> float:
+        """When the last broker was killed or went on, by the monotonic clock; if none was, when this began."""
+        return max([self._began_s, *self._disturbed_s.values()])
+
     def counts(self) -> Mapping[str, Counter[str]]:
         """Of each kind, how often it was done, and what else became of it."""
         counts: dict[str, Counter[str]] = {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.sets_soak import Pause, kind_of, pauses_of, read_logs
+from bench.sets_soak import Pause, kind_of, pauses_of, read_logs, stuck
 from bench.sets_trouble import Trouble
 from qpid_ha_demo.cluster import LocalCluster
 from qpid_ha_demo.sets import SetTraffic
@@ -48,6 +48,23 @@ def test_a_set_that_confirms_nothing_pauses_also_at_the_end() -> None:
         Pause(1.0, 0.2, "set-01"),
         Pause(3.0, 1.2, "set-01"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("pause", "is_stuck"),
+    [
+        (Pause(80.0, 10.0, "set-01"), False),
+        (Pause(150.0, 10.0, "set-01"), False),
+        (Pause(151.0, 10.0, "set-01"), True),
+        (Pause(61.0, 101.0, "set-01"), True),
+        (Pause(59.0, 101.0, "set-01"), False),
+    ],
+)
+def test_a_set_is_stuck_when_it_confirms_nothing_for_a_minute_after_the_last_disturbance(
+    pause: Pause, is_stuck: bool
+) -> None:
+    assert bool(stuck([Pause(0.3, 120.0, "set-02"), pause], calm_s=100.0)) == is_stuck
+    assert not stuck([], calm_s=100.0)
 
 
 @pytest.mark.parametrize("has_stores", [False, True])
