@@ -208,3 +208,23 @@ def test_an_agent_that_is_stopped_hands_default_over_and_its_broker_the_other_se
         assert (orders["primary"] != controller.name, orders["generation"]) == (True, 2)
         assert "sets that are led here get other primaries first" in controller.log()
         assert "not all sets are led by others" not in controller.log()
+
+
+def test_a_queue_is_there_when_its_creation_is_answered_and_its_primary_decides_whether_it_is_deleted(
+    cluster: RunningCluster,
+) -> None:
+    create_set(cluster, "orders", preferred=cluster.broker(1).name)
+    wait_whole(cluster, 0, "orders")
+    create_queue(cluster, 0, "q", "orders")
+    rows = cluster.broker(1).ask("queues")["answer"]
+    assert "q" in [row["name"] for row in rows]
+    client = BlockingClient(cluster.urls[1])
+    assert client.offer(client.sender("q"), Message("one")).state == Delivery.ACCEPTED
+
+    with pytest.raises(RequestRefused, match="queue q holds 1 messages"):
+        change(cluster, 2, "queues", "delete", name="q", if_empty=True)
+    assert client.receiver("q", 1).receive(timeout=10).body == "one"
+    client.connection.close()
+    change(cluster, 2, "queues", "delete", name="q", if_unused=True)
+    assert "q" not in [row["name"] for row in cluster.broker(1).ask("queues")["answer"]]
+    create_queue(cluster, 0, "q", "orders")

@@ -26,6 +26,8 @@ REPLICA = st.builds(ms.ReplicaReport, TEXT, TEXT, TEXT, U64, U64, TEXT, BACKUPS,
 REPORT = st.builds(
     ms.BrokerReport, IDENTITY, U64, st.booleans(), U64, st.lists(REPLICA, max_size=3).map(tuple), NAMES,
     st.lists(U64, max_size=3).map(tuple), st.lists(st.builds(ms.UnplacedQueue, TEXT, TEXT, ARGUMENTS)).map(tuple),
+    st.lists(st.builds(ms.DeclaredQueues, TEXT, U64), max_size=3).map(tuple),
+    st.lists(st.builds(ms.KeptQueue, U64, TEXT, U64, TEXT), max_size=3).map(tuple),
 )  # fmt: skip
 FRAMES: st.SearchStrategy[cf.ControlFrame] = st.one_of(
     st.builds(cf.Reported, REPORT),
@@ -41,13 +43,15 @@ FRAMES: st.SearchStrategy[cf.ControlFrame] = st.one_of(
 VECTORS: list[tuple[str, cf.ControlFrame]] = [
     (
         '["report",[["b1","6f1c","1a","amqp://10.0.0.1:5672","","north","1.0"],7,true,1000000,'
-        '[["orders","primary","active",3,1201,"",[["b2",true,4]],[10,2048,5]]],["old"],[17],[["orders","q",{"a":1}]]]]',
+        '[["orders","primary","active",3,1201,"",[["b2",true,4]],[10,2048,5]]],["old"],[17],'
+        '[["orders","q",{"a":1}]],[["orders",18]],[[19,"c0ffee",3,"in use"]]]]',
         cf.Reported(
             ms.BrokerReport(
                 ms.BrokerIdentity("b1", "6f1c", "1a", "amqp://10.0.0.1:5672", "", "north", "1.0"), 7, True, 1_000_000,
                 (ms.ReplicaReport("orders", "primary", "active", 3, 1201, "", (ms.BackupReport("b2", True, 4),),
                                   ms.SetLoad(10, 2048, 5)),),
-                ("old",), (17,), (ms.UnplacedQueue("orders", "q", {"a": 1}),),
+                ("old",), (17,), (ms.UnplacedQueue("orders", "q", {"a": 1}),), (ms.DeclaredQueues("orders", 18),),
+                (ms.KeptQueue(19, "c0ffee", 3, "in use"),),
             )
         ),
     ),

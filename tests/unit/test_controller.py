@@ -6,6 +6,7 @@ import pytest
 
 from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.controller import Controller
+from qpid_ha_broker.cluster.directory import deletion_of
 from qpid_ha_broker.cluster.liveness import BrokerLife, Liveness
 from qpid_ha_broker.cluster.map import ClusterMap, SetEntry
 from qpid_ha_broker.cluster.messages import OrderKind
@@ -703,3 +704,93 @@ def test_a_shutdown_does_not_wait_for_ever_and_one_that_came_to_nothing_has_the_
         bench.feed(ms.ReportReceived(report(name, hosted, number=10)))
     bench.feed(ms.TimePassed())
     assert [each.kind for each in bench.said if isinstance(each, ms.GiveOrder)][-1] is ms.OrderKind.PROMOTE
+
+
+# --- queues of other sets: when it is answered that they are there, or gone
+
+
+def asked_to_wait(bench: Bench, request: ms.ClusterRequest) -> list[ms.AnswerRequest]:
+    """What is answered at once; the map is committed."""
+    before = len(bench.said)
+    bench.feed(ms.RequestReceived(len(bench.said) + 1, request))
+    bench.feed(ms.MapCommitted(bench.lsn))
+    return answers_since(bench, before)
+
+
+def answers_since(bench: Bench, before: int) -> list[ms.AnswerRequest]:
+    return [each for each in bench.said[before:] if isinstance(each, ms.AnswerRequest)]
+
+
+def told_by_primary(bench: Bench, number: int, **said: object) -> list[ms.AnswerRequest]:
+    """What is answered when `b` reports this of queues."""
+    before = len(bench.said)
+    leading = ms.ReplicaReport("orders", "primary", "active", 1, 5)
+    bench.feed(ms.ReportReceived(report("b", leading, number=number)._replace(**said)))  # type: ignore[arg-type]
+    bench.feed(ms.MapCommitted(bench.lsn))
+    return answers_since(bench, before)
+
+
+def test_who_waits_for_a_queue_hears_of_it_when_the_primary_has_it() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    assert asked_to_wait(bench, ms.SettleQueue("q", {}, set="orders", wait=True)) == []
+
+    (answer,) = told_by_primary(bench, 3, declared_queues=(ms.DeclaredQueues("orders", bench.map.queues["q"].id),))
+    assert (answer.done, answer.result) == (True, {"set": "orders"})
+    assert len(asked_to_wait(bench, ms.SettleQueue("q", {}, set="orders", wait=True))) == 1, "it is there"
+
+
+def test_who_waits_for_long_hears_that_the_queue_is_pending() -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders"))
+    assert asked_to_wait(bench, ms.SettleQueue("q", {}, set="orders", wait=True)) == []
+    before = len(bench.said)
+    bench.now_s = 6.0
+    bench.feed(ms.TimePassed())
+    bench.feed(ms.MapCommitted(bench.lsn))
+
+    (answer,) = answers_since(bench, before)
+    assert answer.done
+    assert answer.result == {"set": "orders", "pending": True}
+    assert "as soon as there is one" in answer.text
+
+
+def test_a_new_controller_answers_that_a_queue_is_there_once_its_primary_has_said_so_to_it() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    bench.ask(ms.SettleQueue("q", {}, set="orders"))
+    bench.feed(ms.ControllerBegan(bench.map, "a", 2, 0))
+    assert asked_to_wait(bench, ms.SettleQueue("q", {}, set="orders", wait=True)) == []
+
+    (answer,) = told_by_primary(bench, 1, declared_queues=(ms.DeclaredQueues("orders", bench.map.queues["q"].id),))
+    assert (answer.done, answer.result) == (True, {"set": "orders"})
+
+
+def test_a_condition_that_does_not_hold_withdraws_the_deletion_and_the_answer_says_so() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    bench.ask(ms.SettleQueue("q", {"qpid.max_count": 5}, set="orders"))
+    assert asked_to_wait(bench, ms.DeleteQueue("q", if_empty=True, wait=True)) == []
+    placed = bench.map.queues["q"]
+    deletion = deletion_of(placed)
+    assert placed.deleting
+    assert placed.arguments == {"qpid.max_count": 5, "qpid.if-empty": True, "qpid.deletion": deletion}
+
+    kept = ms.KeptQueue(placed.id, deletion, 1, "queue q holds 2 messages")
+    assert told_by_primary(bench, 3, kept_queues=(kept._replace(generation=0),)) == [], "it led before another one did"
+    (answer,) = told_by_primary(bench, 4, kept_queues=(kept,))
+    assert (answer.done, answer.text) == (False, "queue q holds 2 messages")
+    assert bench.map.queues["q"] == placed._replace(deleting=False, arguments={"qpid.max_count": 5})
+
+    assert asked_to_wait(bench, ms.DeleteQueue("q", if_empty=True, wait=True)) == []
+    assert told_by_primary(bench, 5, kept_queues=(kept,)) == [], "that is of the first deletion"
+    (refused,) = asked_to_wait(bench, ms.DeleteQueue("q", if_unused=True, wait=True))
+    assert "is being deleted on other conditions: try again" in refused.text
+
+    assert asked_to_wait(bench, ms.DeleteQueue("q", wait=True)) == []
+    last = kept._replace(deletion=deletion_of(bench.map.queues["q"]))
+    assert last.deletion == "", "what is deleted in any case has no conditions"
+    assert told_by_primary(bench, 6, kept_queues=(last,)) == []
+    both = told_by_primary(bench, 7, deleted_queues=(placed.id,))
+    assert [answer.done for answer in both] == [True, True]
+    assert not bench.map.queues

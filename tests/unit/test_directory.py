@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -10,9 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qpid_ha_broker.cluster.directory import DirectoryDifference, SetLeader, compare
+from qpid_ha_broker.cluster.directory import (
+    DeletionConditions,
+    DirectoryDifference,
+    KeptQueues,
+    SetLeader,
+    compare,
+    conditions_of,
+    is_withdrawn,
+    with_conditions,
+)
 from qpid_ha_broker.cluster.map import ClusterMap
-from qpid_ha_broker.cluster.messages import UnplacedQueue
+from qpid_ha_broker.cluster.messages import KeptQueue, UnplacedQueue
 from qpid_ha_broker.events import types as ev
 
 LEADER = SetLeader("s", "alpha", 3)
@@ -62,6 +72,8 @@ class SetEvent:
 
     name: str
     declared: bool
+    id: int
+    """Of its entry."""
 
 
 @dataclass
@@ -72,13 +84,14 @@ class Leader:
     seen: int
     reports: list[tuple[int, DirectoryDifference]] = field(default_factory=list)
     """What it will tell the controller once the log is committed so far."""
+    kept: KeptQueues = field(default_factory=KeptQueues)
 
 
 class TwoLogs:
     """`default` with its controller, and the set `s` with its primary. Each log is a list and a length that is sure."""
 
-    def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
+    def __init__(self, seed: int, names: str = "abc") -> None:
+        self.random, self.names = Random(seed), names
         self.default: list[ev.MapEvent] = [ev.SetPlaced("s", ("alpha",), (), "", 0, 0)]
         self.committed = 1
         self.set_log: list[SetEvent] = []
@@ -86,7 +99,11 @@ class TwoLogs:
         self.generation = 0
         self.leader: Leader | None = None
         self.asked_to_delete: set[int] = set()
-        self.on_the_way: list[DirectoryDifference] = []
+        self.in_use: set[str] = set()
+        """Queues whose deletion would be refused now, if it is on a condition."""
+        self.asked = 0
+        """Deletions on conditions."""
+        self.on_the_way: list[DirectoryDifference | KeptQueue] = []
         """Reports, which may be late."""
 
     # --- what follows from the logs
@@ -113,7 +130,7 @@ class TwoLogs:
     # --- what happens
 
     def place(self) -> None:
-        there, name = self.map_at(len(self.default)), self.random.choice("abc")
+        there, name = self.map_at(len(self.default)), self.random.choice(self.names)
         if name not in there.queues:
             self.write(ev.QueuePlaced(name, "s", {}, False))
 
@@ -123,6 +140,18 @@ class TwoLogs:
             queue = self.random.choice(queues)
             self.asked_to_delete.add(queue.id)
             self.write(ev.QueuePlaced(queue.name, "s", {}, True))
+
+    def delete_on_condition(self) -> None:
+        queues = [each for each in self.map_at(len(self.default)).queues.values() if not each.deleting]
+        if queues:
+            queue = self.random.choice(queues)
+            self.asked += 1
+            conditions = with_conditions({}, DeletionConditions(if_unused=True), f"deletion-{self.asked}")
+            self.asked_to_delete.add(queue.id)
+            self.write(ev.QueuePlaced(queue.name, "s", conditions, True))
+
+    def use(self) -> None:
+        self.in_use ^= {self.random.choice(self.names)}
 
     def commit(self) -> None:
         self.committed = self.random.randint(self.committed, len(self.default))
@@ -169,8 +198,15 @@ class TwoLogs:
         if found is None:
             return
         leader.reports.append((len(self.set_log), found))
-        todo = [SetEvent(queue.name, True) for queue in found.declare]
-        todo += [SetEvent(name, False) for name in found.delete]
+        todo = [SetEvent(queue.name, True, queue.id) for queue in found.declare]
+        leader.kept.begin(leader.generation, there, uncommitted)
+        for queue in [there.queues[name] for name in found.delete]:
+            if leader.kept.has(queue):
+                continue
+            if any(conditions_of(queue)) and queue.name in self.in_use:
+                leader.kept.keep(queue, leader.generation, "in use")
+            else:
+                todo.append(SetEvent(queue.name, False, queue.id))
         self.random.shuffle(todo)
         self.set_log += todo[: self.random.randint(0, len(todo))]
 
@@ -183,11 +219,17 @@ class TwoLogs:
                     self.on_the_way.append(found)
                 else:
                     self.leader.reports.append((length, found))
+            self.on_the_way += self.leader.kept.report(self.map_at(self.leader.seen))
         while self.on_the_way and self.random.random() < 0.7:
             self.arrived(self.on_the_way.pop(0))
 
-    def arrived(self, found: DirectoryDifference) -> None:
+    def arrived(self, found: DirectoryDifference | KeptQueue) -> None:
         there = self.map_at(len(self.default))
+        if isinstance(found, KeptQueue):
+            queue = there.queues_by_id.get(found.id)
+            if queue is not None and is_withdrawn(queue, there.sets["s"].record, "alpha", found):
+                self.write(ev.QueuePlaced(queue.name, "s", {}, False))
+            return
         for queue_id in found.deleted:
             if queue_id in there.queues_by_id:
                 assert there.queues_by_id[queue_id].name not in self.queues(self.set_committed), "gone, and is there"
@@ -218,12 +260,87 @@ def test_whoever_dies_and_whatever_is_late_a_set_has_the_queues_of_its_entries_i
     steps = [*common, *common, world.place, world.place, world.delete, world.controller_dies, world.leader_dies]
     for _ in range(120):
         world.random.choice(steps)()
+    check_in_the_end(world)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_a_queue_that_is_said_to_be_kept_keeps_what_it_holds_whoever_dies_and_whatever_is_late(seed: int) -> None:
+    world = TwoLogs(seed, "a")
+    common: list[Callable[[], None]] = [world.commit, world.commit_set, world.read_map, world.lead, world.report]
+    steps = [*common, *common, world.place, world.delete_on_condition, world.delete_on_condition, world.use, world.use]
+    rare = [world.delete, world.controller_dies, world.leader_dies, world.leader_dies]
+    for _ in range(200):
+        world.random.choice(rare if world.random.random() < 0.04 else steps)()
+    check_in_the_end(world)
+
+
+def one_that_is_kept() -> TwoLogs:
+    """The primary has found that the queue is in use, and its report is late; by now the queue is not in use."""
+    world = TwoLogs(1, "a")
+    world.leader_dies()
+    world.place()
+    go_on(world)
+    world.delete_on_condition()
+    world.in_use = {"a"}
+    go_on(world)
+    assert world.leader is not None
+    world.on_the_way += world.leader.kept.report(world.map_at(world.leader.seen))
+    assert len(world.on_the_way) == 1
+    world.in_use = set()
+    return world
+
+
+def go_on(world: TwoLogs) -> None:
+    """The primary reads all, does all, and all of that is committed."""
+    assert world.leader is not None
+    world.committed = world.leader.seen = len(world.default)
+    for _ in range(8):
+        world.lead()
+    world.set_committed = len(world.set_log)
+
+
+def test_a_primary_that_has_said_that_it_keeps_a_queue_keeps_it_when_the_condition_holds_later() -> None:
+    world = one_that_is_kept()
+    go_on(world)
+    assert list(world.queues()) == ["a"]
+    check_in_the_end(world)
+    assert list(world.queues()) == ["a"]
+
+
+def test_what_an_earlier_primary_found_does_not_count_once_the_next_one_has_deleted_the_queue() -> None:
+    world = one_that_is_kept()
+    world.leader_dies()
+    go_on(world)
+    assert not world.queues()
+    check_in_the_end(world)
+    assert not world.queues()
+    said = [event.deleting for event in world.default if isinstance(event, ev.QueuePlaced)]
+    assert said == [False, True], "withdrawn, though it is deleted"
+
+
+def check_in_the_end(world: TwoLogs) -> None:
+    """Nobody dies any more, and all is as it should be."""
     world.settle()
     there = world.map_at(len(world.default))
     assert not any(queue.deleting for queue in there.queues.values()), "a deletion that does not come to its end"
     assert world.queues().keys() == there.queues.keys()
     removed = {event.queue for event in world.default if isinstance(event, ev.QueueRemoved)}
     assert removed <= world.asked_to_delete
+    declared = Counter(event.id for event in world.set_log if event.declared)
+    assert set(declared.values()) <= {1}, "declared anew: what it held is gone, and somebody was told that it stays"
+    assert not withdrawn_though_unconditional(world.default)
+
+
+def withdrawn_though_unconditional(log: list[ev.MapEvent]) -> list[str]:
+    """Queues whose deletion was asked for in any case, and that stayed."""
+    there, found = ClusterMap(), []
+    for lsn, event in enumerate(log, start=1):
+        before = there.queues.get(event.name) if isinstance(event, ev.QueuePlaced) else None
+        there.apply(lsn, event)
+        if before is not None and before.deleting and not any(conditions_of(before)):
+            found += [] if there.queues[before.name].deleting else [before.name]
+    return found
 
 
 def test_a_queue_without_an_entry_keeps_what_it_holds_and_gets_one() -> None:

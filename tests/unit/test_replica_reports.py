@@ -57,7 +57,7 @@ def replicas() -> Replicas:
 @pytest.fixture
 def reports(replicas: Replicas) -> ReplicaReports:
     identity = BrokerIdentity("a", "uuid", "i", "amqp://a:1", "", "", "1")
-    made = ReplicaReports(lambda: identity, replicas, QueueReport, lambda: 0)
+    made = ReplicaReports(lambda: identity, replicas, lambda _: QueueReport(), lambda: 0)
     made.report(BEGAN_S, full=True)
     replicas.looks.clear()
     return made
@@ -74,7 +74,7 @@ def publish(replicas: Replicas, name: str) -> None:
 
 def test_the_first_report_has_all_replicas(replicas: Replicas) -> None:
     identity = BrokerIdentity("a", "uuid", "i", "amqp://a:1", "", "", "1")
-    report = ReplicaReports(lambda: identity, replicas, QueueReport, lambda: 7).report(BEGAN_S, full=True)
+    report = ReplicaReports(lambda: identity, replicas, lambda _: QueueReport(), lambda: 7).report(BEGAN_S, full=True)
     assert (report.full, sets_of(report), report.room_bytes) == (True, ["bills", "default", "orders"], 7)
 
 

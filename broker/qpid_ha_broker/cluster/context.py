@@ -187,7 +187,7 @@ class ControllerContext:
         self._numbers = 0
         self._writes = 0
         self._made = 0
-        """Sets."""
+        """Ids."""
         self._effects: list[ControllerEffect] = []
         self._answers: list[Answer] = []
         self._placement_brokers: dict[str, PlacementBroker] | None = None
@@ -253,10 +253,13 @@ class ControllerContext:
 
     def make_set(self, entry: SetEntry) -> None:
         """Have a new set, with a UUID of its own that its log gets: an earlier set of that name had another one."""
-        self._made += 1
-        cluster = sha256(f"{self._unique} {self._made}".encode()).hexdigest()[:32]
         self.place(entry)
-        self.write(ev.SetRecorded(entry.name, cluster, 0, "", 0, (), False))
+        self.write(ev.SetRecorded(entry.name, self.new_id(), 0, "", 0, (), False))
+
+    def new_id(self) -> str:
+        """An id that no controller has given to anything else: 32 hexadecimal digits."""
+        self._made += 1
+        return sha256(f"{self._unique} {self._made}".encode()).hexdigest()[:32]
 
     def send(self, effect: ControllerEffect) -> None:
         """At once."""

@@ -117,7 +117,9 @@ class Controller:
         ctx.began(began)
         ctx.begin(ctx.now_s)
         ctx.liveness.began(began.name, tuple(ctx.draft.brokers), ctx.now_s)
-        for part in (self._records, self._leadership, self._moves, self._keeper, self._operators, self._shutdown):
+        for part in (
+            self._records, self._leadership, self._moves, self._keeper, self._operators, self._queues, self._shutdown,
+        ):  # fmt: skip
             part.began()
         self._drained.clear()
         self._refused.clear()
@@ -129,6 +131,7 @@ class Controller:
         settings = ctx.settings
         for loss in ctx.liveness.losses(ctx.now_s, settings.gone_after_s, settings.failure_timeout_s):
             self._lost(loss.name, loss.why)
+        self._queues.tick()
         self._shutdown.tick()
         if self._shutdown.is_under_way:
             return

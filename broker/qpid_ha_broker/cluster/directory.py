@@ -22,18 +22,100 @@ whose deletion nobody has asked for. It rests on three things:
    restored from an older store), and then it gets another one.
 
 A client that has a queue declared or deleted is answered when both logs have committed it. Conditions of a deletion
-(only if it is empty or unused) are checked by the set's primary, which locks the queue, before its entry says
-`deleting`.
+(only if it is empty or unused) are in the entry that says `deleting`, as arguments of it, and so is an id of that
+deletion. The set's primary looks at them at the moment at which it would delete; if they do not hold, the controller
+withdraws the deletion. That rests on two more things, without which messages might go that somebody was told stay:
+
+4. A primary decides once about a deletion. If it has said that the queue is kept, it keeps it, whatever comes later.
+5. What it said counts only while the entry is of that same deletion, and the set's record has its generation: then
+   nobody after it has looked at that entry, and whoever does sees it withdrawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.cluster.map import ClusterMap, PlacedQueue
-from qpid_ha_broker.cluster.messages import UnplacedQueue
-from qpid_ha_broker.events.types import Arguments
+from qpid_ha_broker.cluster.messages import KeptQueue, UnplacedQueue
+from qpid_ha_broker.events.types import Arguments, SetRecorded
+
+IF_EMPTY: Final = "qpid.if-empty"
+IF_UNUSED: Final = "qpid.if-unused"
+DELETION: Final = "qpid.deletion"
+"""Arguments that an entry has while its queue is being deleted on conditions: those, and the id of that deletion."""
+
+
+class DeletionConditions(NamedTuple):
+    """What has to hold at the moment at which a queue is deleted."""
+
+    if_empty: bool = False
+    if_unused: bool = False
+
+
+def conditions_of(queue: PlacedQueue) -> DeletionConditions:
+    """Those on which it is being deleted."""
+    return DeletionConditions(bool(queue.arguments.get(IF_EMPTY)), bool(queue.arguments.get(IF_UNUSED)))
+
+
+def deletion_of(queue: PlacedQueue) -> str:
+    """The id of the deletion on conditions that is under way; empty: there is none."""
+    return str(queue.arguments.get(DELETION, "")) if queue.deleting else ""
+
+
+def with_conditions(arguments: Arguments, conditions: DeletionConditions, deletion: str) -> Arguments:
+    """What the entry has then. Earlier conditions do not count any more."""
+    given = dict(without_conditions(arguments))
+    if any(conditions):
+        asked = zip((IF_EMPTY, IF_UNUSED), conditions, strict=True)
+        given |= {**{name: True for name, is_asked in asked if is_asked}, DELETION: deletion}
+    return given
+
+
+def without_conditions(arguments: Arguments) -> Arguments:
+    """Those with which the queue was declared."""
+    return {name: value for name, value in arguments.items() if name not in (IF_EMPTY, IF_UNUSED, DELETION)}
+
+
+class KeptQueues:
+    """The promise: about each deletion on conditions the primary of a set decides once, as long as it leads.
+
+    A queue that is said to be kept is not deleted for that request when its conditions hold later: whoever asked may
+    have heard by then that it stays.
+    """
+
+    def __init__(self) -> None:
+        self._by_deletion: dict[str, KeptQueue] = {}
+
+    def begin(self, generation: int, there: ClusterMap, uncommitted: Container[str]) -> None:
+        """Before a look: forget what another generation decided, and what is over for certain."""
+        self._by_deletion = {
+            deletion: kept
+            for deletion, kept in self._by_deletion.items()
+            if kept.generation == generation
+            and (queue := there.queues_by_id.get(kept.id)) is not None
+            and (deletion_of(queue) == deletion or queue.name in uncommitted)
+        }
+
+    def has(self, queue: PlacedQueue) -> bool:
+        """Whether it was decided that this deletion does not happen."""
+        return deletion_of(queue) in self._by_deletion
+
+    def keep(self, queue: PlacedQueue, generation: int, text: str) -> None:
+        """The conditions do not hold, `text` says why."""
+        deletion = deletion_of(queue)
+        self._by_deletion[deletion] = KeptQueue(queue.id, deletion, generation, text)
+
+    def report(self, there: ClusterMap) -> tuple[KeptQueue, ...]:
+        """What the controller is to know, until the entries say so."""
+        found = [(kept, there.queues_by_id.get(kept.id)) for kept in self._by_deletion.values()]
+        return tuple([kept for kept, queue in found if queue is not None and deletion_of(queue) == kept.deletion])
+
+
+def is_withdrawn(queue: PlacedQueue | None, record: SetRecorded, broker: str, kept: KeptQueue) -> bool:
+    """Whether what `broker` has said of `queue`, as the controller has it, ends the deletion."""
+    leads = (record.primary, record.generation) == (broker, kept.generation)
+    return leads and queue is not None and kept.deletion != "" and deletion_of(queue) == kept.deletion
 
 
 class SetLeader(NamedTuple):

@@ -83,6 +83,27 @@ class UnplacedQueue(NamedTuple):
     arguments: Arguments
 
 
+class KeptQueue(NamedTuple):
+    """A queue that is to be deleted on a condition which does not hold."""
+
+    id: int
+    """In the directory."""
+    deletion: str
+    """Which deletion; a queue may be deleted again on another condition."""
+    generation: int
+    """Of the set's primary that has decided so."""
+    text: str
+    """Why it stays."""
+
+
+class DeclaredQueues(NamedTuple):
+    """The queues that a set has, as its log has committed it."""
+
+    set: str
+    id: int
+    """In the directory: it has the queues of all entries up to this one, but those that are to be deleted."""
+
+
 class BrokerReport(NamedTuple):
     """What one broker has to say since its last report, or all of it.
 
@@ -103,6 +124,10 @@ class BrokerReport(NamedTuple):
     deleted_queues: tuple[int, ...] = ()
     """Ids in the directory: queues of a set that it leads which are gone there, and that is committed."""
     unplaced_queues: tuple[UnplacedQueue, ...] = ()
+    """Of sets that it leads."""
+    declared_queues: tuple[DeclaredQueues, ...] = ()
+    """Of sets that it leads."""
+    kept_queues: tuple[KeptQueue, ...] = ()
     """Of sets that it leads."""
 
 
@@ -240,12 +265,21 @@ class SettleQueue(NamedTuple):
     """A set that has at least so many."""
     spread: int = 0
     """One of the sets `shard-1` to `shard-N`."""
+    wait: bool = False
+    """Answer when the set's primary has the queue, or that it is pending where that takes long."""
 
 
 class DeleteQueue(NamedTuple):
-    """Have the queue's set delete it; its name is free when that is done."""
+    """Have the queue's set delete it; its name is free when that is done.
+
+    The set's primary decides about the conditions at the moment at which it would delete.
+    """
 
     name: str
+    if_empty: bool = False
+    if_unused: bool = False
+    wait: bool = False
+    """Answer when it is gone, or stays, or that it is pending where that takes long."""
 
 
 class LocateQueue(NamedTuple):

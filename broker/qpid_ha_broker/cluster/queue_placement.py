@@ -6,13 +6,34 @@ there is no queue without an entry, whoever dies in between.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from qpid_ha_broker.cluster.context import ControllerContext
+from qpid_ha_broker.cluster.directory import (
+    DeletionConditions,
+    conditions_of,
+    is_withdrawn,
+    with_conditions,
+    without_conditions,
+)
 from qpid_ha_broker.cluster.keeper import ReplicaKeeper
 from qpid_ha_broker.cluster.map import SetEntry
 from qpid_ha_broker.cluster.messages import AnswerRequest, BrokerReport, DeleteQueue, LocateQueue, SettleQueue
 from qpid_ha_broker.cluster.reports import DEFAULT
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.set_names import set_name_problem
+
+PENDING_LIMIT_S = 5.0
+"""So long an answer waits for the primary of the set."""
+
+
+class WaitingRequest(NamedTuple):
+    """Somebody who wants to hear when it is done."""
+
+    done: AnswerRequest
+    pending: str
+    """What is said instead when it takes too long."""
+    until_s: float
 
 
 class ClusterRefusal(Exception):
@@ -25,6 +46,15 @@ class QueueDirectory:
     def __init__(self, ctx: ControllerContext, keeper: ReplicaKeeper) -> None:
         self._ctx, self._keeper = ctx, keeper
         self._complained: set[str] = set()
+        self._declared: dict[str, int] = {}
+        """By set: it has the queues of all entries up to this one, as its primary has said to this controller."""
+        self._waiting: dict[str, list[WaitingRequest]] = {}
+        """By queue: who is to hear when it is declared, or deleted."""
+
+    def began(self) -> None:
+        """A new controller: whoever waited asks again."""
+        self._declared.clear()
+        self._waiting.clear()
 
     def settle(self, number: int, asked: SettleQueue) -> None:
         """Say which set it belongs to. Raises ClusterRefusal."""
@@ -33,18 +63,58 @@ class QueueDirectory:
             raise ClusterRefusal(f"queue {asked.name} is being deleted: try again")
         name = self._set_for(asked) if there is None else there.set
         if there is None and name != DEFAULT:
-            self._ctx.write(ev.QueuePlaced(asked.name, name, asked.arguments, False))
-        self._ctx.answer(AnswerRequest(number, True, f"queue {asked.name} is in {name}", {"set": name}))
+            self._ctx.write(ev.QueuePlaced(asked.name, name, without_conditions(asked.arguments), False))
+        done = AnswerRequest(number, True, f"queue {asked.name} is in {name}", {"set": name})
+        if asked.wait and name != DEFAULT and (there is None or there.id > self._declared.get(name, 0)):
+            text = f"queue {asked.name} is to be in {name}, whose primary is not known to have it yet"
+            self._wait(asked.name, done, f"{text}: it is made as soon as there is one")
+        else:
+            self._ctx.answer(done)
+
+    def _wait(self, queue: str, done: AnswerRequest, pending: str) -> None:
+        until_s = self._ctx.now_s + PENDING_LIMIT_S
+        self._waiting.setdefault(queue, []).append(WaitingRequest(done, pending, until_s))
+
+    def tick(self) -> None:
+        """Whoever has waited for long hears how it is."""
+        for queue, waiting in list(self._waiting.items()):
+            late = [each for each in waiting if self._ctx.now_s >= each.until_s]
+            for each in late:
+                result = {**each.done.result, "pending": True}
+                self._ctx.answer(each.done._replace(text=each.pending, result=result))
+            self._keep_waiting(queue, [each for each in waiting if each not in late])
+
+    def _keep_waiting(self, queue: str, waiting: list[WaitingRequest]) -> None:
+        if waiting:
+            self._waiting[queue] = waiting
+        else:
+            self._waiting.pop(queue, None)
+
+    def _tell(self, queue: str, problem: str = "") -> None:
+        """What they have waited for has come, or does not."""
+        for each in self._waiting.pop(queue, []):
+            self._ctx.answer(each.done._replace(done=False, text=problem) if problem else each.done)
 
     def delete(self, number: int, asked: DeleteQueue) -> None:
         """Have its set delete it. Raises ClusterRefusal."""
         there = self._ctx.map.queues.get(asked.name)
         if there is None:
             raise ClusterRefusal(f"there is no queue {asked.name} in the directory")
+        conditions, earlier = DeletionConditions(asked.if_empty, asked.if_unused), conditions_of(there)
+        if there.deleting and any(conditions) and any(earlier) and conditions != earlier:
+            raise ClusterRefusal(f"queue {asked.name} is being deleted on other conditions: try again")
         if not there.deleting:
-            self._ctx.write(ev.QueuePlaced(there.name, there.set, there.arguments, True))
+            self._tell(asked.name, f"queue {asked.name} is being deleted")
+        if not there.deleting or (any(earlier) and not any(conditions)):
+            arguments = with_conditions(there.arguments, conditions, self._ctx.new_id())
+            self._ctx.write(ev.QueuePlaced(there.name, there.set, arguments, True))
         text = f"queue {asked.name} is being deleted from {there.set}"
-        self._ctx.answer(AnswerRequest(number, True, text, {"set": there.set, "id": there.id}))
+        result = {"set": there.set, "id": there.id}
+        if asked.wait:
+            done = AnswerRequest(number, True, f"queue {asked.name} is deleted from {there.set}", result)
+            self._wait(asked.name, done, f"{text}, whose primary has not done so yet")
+        else:
+            self._ctx.answer(AnswerRequest(number, True, text, result))
 
     def locate(self, number: int, asked: LocateQueue) -> None:
         """Say where it is, as far as that is committed."""
@@ -60,6 +130,17 @@ class QueueDirectory:
             queue = ctx.map.queues_by_id.get(queue_id)
             if queue is not None and ctx.draft.sets[queue.set].record.primary == broker:
                 ctx.write(ev.QueueRemoved(queue_id))
+                self._tell(queue.name)
+        for kept in report.kept_queues:
+            queue = ctx.map.queues_by_id.get(kept.id)
+            if queue is not None and is_withdrawn(queue, ctx.draft.sets[queue.set].record, broker, kept):
+                ctx.write(ev.QueuePlaced(queue.name, queue.set, without_conditions(queue.arguments), False))
+                ctx.note("info", f"queue {queue.name} of {queue.set} is not deleted: {kept.text}")
+                self._tell(queue.name, kept.text)
+        for declared in report.declared_queues:
+            self._declared[declared.set] = max(declared.id, self._declared.get(declared.set, 0))
+        if report.declared_queues:
+            self._tell_declared()
         placed: set[str] = set()
         for found in report.unplaced_queues:
             entry = ctx.draft.sets.get(found.set)
@@ -75,6 +156,12 @@ class QueueDirectory:
             elif there.set != found.set and found.name not in self._complained:
                 self._complained.add(found.name)
                 ctx.note("error", f"set {found.set} has a queue {found.name}, which the directory has in {there.set}")
+
+    def _tell_declared(self) -> None:
+        for name in list(self._waiting):
+            queue = self._ctx.map.queues.get(name)
+            if queue is not None and not queue.deleting and queue.id <= self._declared.get(queue.set, 0):
+                self._tell(name)
 
     def _set_for(self, asked: SettleQueue) -> str:
         if asked.set == DEFAULT:

@@ -75,11 +75,11 @@ class ControllerDirectory(MapDirectory):
     async def create_queue(self, name: str, arguments: Arguments) -> Told:
         """Have a queue in the set that is chosen for it. Raises ControllerGone."""
         configuration = self._broker.container.default.configuration
-        return await self._settle(name, arguments, configuration.set_of(name, arguments))
+        return await self._settle(name, arguments, configuration.set_of(name, arguments), wait=True)
 
-    async def _settle(self, name: str, arguments: Arguments, naming: Naming) -> Told:
+    async def _settle(self, name: str, arguments: Arguments, naming: Naming, *, wait: bool = False) -> Told:
         """Have the directory say where the queue is. Raises ControllerGone."""
-        asked: dict[str, Any] = {"name": name, "arguments": dict(arguments)}
+        asked: dict[str, Any] = {"name": name, "arguments": dict(arguments), "wait": wait}
         if not naming.missing:
             asked["set"] = naming.set
         elif naming.preferred:

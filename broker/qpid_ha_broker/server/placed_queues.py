@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 
-from qpid_ha_broker.cluster.directory import DirectoryDifference, SetLeader, compare
+from qpid_ha_broker.cluster.directory import DirectoryDifference, KeptQueues, SetLeader, compare, conditions_of
 from qpid_ha_broker.cluster.map import Changes, ClusterMap, PlacedQueue
-from qpid_ha_broker.cluster.messages import UnplacedQueue
+from qpid_ha_broker.cluster.messages import DeclaredQueues, KeptQueue, UnplacedQueue
 from qpid_ha_broker.ha.member import Member
-from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.errors import InUse, ModelError
 from qpid_ha_broker.server.replica_reports import QueueReport
 from qpid_ha_broker.server.set_member import SetMember
 
@@ -42,6 +43,13 @@ class PlacedQueues:
         """Sets to look at."""
         self._seen: dict[str, tuple[int, DirectoryDifference]] = {}
         """By set: what is to be reported once its log is committed up to there."""
+        self._declared: dict[str, tuple[int, int]] = {}
+        """The same, but until it is another one: the last entry up to which it has the queues of all."""
+        self._reported: dict[str, int] = {}
+        """By set: which of those was reported."""
+        self._kept: dict[str, KeptQueues] = {}
+        self._uncommitted_sets: dict[str, int] = {}
+        """Sets whose log has to be committed up to there before more is to be reported."""
         self._complaints: dict[str, str] = {}
         self._unwanted: dict[str, set[str]] = {}
         """By set of which there is a replica here: queues that the map last said are to be deleted."""
@@ -88,13 +96,18 @@ class PlacedQueues:
                 queue = self._map.queues.get(name)
                 if queue is not None:
                     self._due[queue.set] = None
+        for set_name, lsn in list(self._uncommitted_sets.items()):
+            member = self._members.get(set_name)
+            if member is None or lsn <= member.hosted.resources.default.log.committed_lsn:
+                del self._uncommitted_sets[set_name]
+                self._reportable()
         if self._due:
             due, self._due = self._due, {}
             for set_name in due:
                 self._compare(set_name)
 
-    def report(self) -> QueueReport:
-        """What the controller is to know."""
+    def report(self, full: bool) -> QueueReport:
+        """What the controller is to know; `full`: it has not heard anything before."""
         deleted: list[int] = []
         unplaced: list[UnplacedQueue] = []
         for set_name, (lsn, found) in self._seen.items():
@@ -102,12 +115,27 @@ class PlacedQueues:
             if member is not None and lsn <= member.hosted.resources.default.log.committed_lsn:
                 deleted += found.deleted
                 unplaced += found.unplaced
-        return QueueReport(tuple(deleted), tuple(unplaced))
+        if full:
+            self._reported.clear()
+        declared: list[DeclaredQueues] = []
+        for set_name, (lsn, newest) in self._declared.items():
+            member = self._members.get(set_name)
+            is_committed = member is not None and lsn <= member.hosted.resources.default.log.committed_lsn
+            if is_committed and self._reported.get(set_name) != newest:
+                self._reported[set_name] = newest
+                declared.append(DeclaredQueues(set_name, newest))
+        kept: list[KeptQueue] = []
+        for of_set in self._kept.values():
+            kept += of_set.report(self._map)
+        return QueueReport(tuple(deleted), tuple(unplaced), tuple(declared), tuple(kept))
 
     def _compare(self, set_name: str) -> None:
         self._seen.pop(set_name, None)
         member = self._members.get(set_name)
+        if member is None:
+            self._kept.pop(set_name, None)
         if member is None or not member.is_serving:
+            self._declared.pop(set_name, None)
             return
         hosted = member.hosted
         queues = {queue.name: queue.arguments.given for queue in hosted.resources.catalog.queues.values()}
@@ -116,23 +144,53 @@ class PlacedQueues:
         if found is None:
             return
         configuration = hosted.configuration
+        set_log = hosted.resources.default.log
         for placed in found.declare:
             self._try(placed.name, partial(configuration.declare_queue, placed.name, placed.arguments))
-        for name in found.delete:
-            self._try(name, partial(configuration.delete_queue, name))
-        if found.declare or found.delete:
+        kept = self._kept.setdefault(set_name, KeptQueues())
+        kept.begin(leader.generation, self._map, self._uncommitted)
+        deleting = [queue for queue in map(self._map.queues.__getitem__, found.delete) if not kept.has(queue)]
+        for placed in deleting:
+            self._delete(configuration, placed, kept, leader.generation)
+        if found.declare or deleting:
             hosted.touch()
-            self._due[set_name] = None  # once more: to see that it is done, and to report what is deleted
+            self._due[set_name] = None  # once more: to see that it is done, and to report what has come of it
+        else:
+            self._declared_up_to(set_name, set_log.last_lsn)
         if found.deleted or found.unplaced:
-            self._seen[set_name] = hosted.resources.default.log.last_lsn, found
+            self._seen[set_name] = set_log.last_lsn, found
+            self._uncommitted_sets[set_name] = set_log.last_lsn
+
+    def _declared_up_to(self, set_name: str, lsn: int) -> None:
+        """The set has, as of `lsn` of its log, what each committed entry says."""
+        entries = self._map.queues_of(set_name).values()
+        newest = max((each.id for each in entries if each.name not in self._uncommitted), default=0)
+        if newest != self._declared.get(set_name, (0, 0))[1]:
+            self._declared[set_name] = lsn, newest
+            self._uncommitted_sets[set_name] = lsn
+
+    def _delete(self, configuration: Configuration, queue: PlacedQueue, kept: KeptQueues, generation: int) -> None:
+        """Delete a queue, if the conditions of that hold now."""
+        conditions = conditions_of(queue)
+        try:
+            configuration.delete_queue(queue.name, if_empty=conditions.if_empty, if_unused=conditions.if_unused)
+        except InUse as error:
+            kept.keep(queue, generation, str(error))
             self._reportable()
+        except ModelError as error:
+            self._complain(queue.name, error)
+        else:
+            self._complaints.pop(queue.name, None)
 
     def _try(self, name: str, act: Callable[[], object]) -> None:
         try:
             act()
         except ModelError as error:
-            if self._complaints.get(name) != str(error):
-                self._complaints[name] = str(error)
-                log.error("queue %s cannot be as the directory says: %s", name, error)
+            self._complain(name, error)
         else:
             self._complaints.pop(name, None)
+
+    def _complain(self, name: str, error: ModelError) -> None:
+        if self._complaints.get(name) != str(error):
+            self._complaints[name] = str(error)
+            log.error("queue %s cannot be as the directory says: %s", name, error)

@@ -10,6 +10,8 @@ from qpid_ha_broker.cluster.messages import (
     BackupReport,
     BrokerIdentity,
     BrokerReport,
+    DeclaredQueues,
+    KeptQueue,
     ReplicaReport,
     SetLoad,
     UnplacedQueue,
@@ -52,6 +54,8 @@ class QueueReport(NamedTuple):
 
     deleted: tuple[int, ...] = ()
     unplaced: tuple[UnplacedQueue, ...] = ()
+    declared: tuple[DeclaredQueues, ...] = ()
+    kept: tuple[KeptQueue, ...] = ()
 
 
 class ReplicaReports:
@@ -65,7 +69,7 @@ class ReplicaReports:
         self,
         identity: Callable[[], BrokerIdentity],
         replicas: HostedReplicas,
-        queues: Callable[[], QueueReport],
+        queues: Callable[[bool], QueueReport],
         room_bytes: Callable[[], int],
     ) -> None:
         self._identity = identity
@@ -107,9 +111,9 @@ class ReplicaReports:
                 self._reported[name] = found
                 changed.append(found)
         self._number += 1
-        deleted, unplaced = self._queues()
+        queues = self._queues(full)
         return BrokerReport(
-            self._identity(), self._number, full, self._room_bytes(), tuple(changed), tuple(dropped), deleted, unplaced
+            self._identity(), self._number, full, self._room_bytes(), tuple(changed), tuple(dropped), *queues
         )
 
     def _moving(self) -> set[str]:

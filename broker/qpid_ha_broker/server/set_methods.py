@@ -105,7 +105,7 @@ class SetMethods:
         name, action = params.get("name"), params.get("action", "list")
         set_name = self._cluster.directory.set_of(name) if isinstance(name, str) else None
         if isinstance(name, str) and set_name is not None and action == "delete":
-            return await self._delete_queue(name, set_name, params)
+            return await self._delete_queue(name, params)
         if isinstance(name, str) and set_name is not None and action == "create":
             return {"name": name, "set": set_name, "created": False}
         try:
@@ -123,21 +123,13 @@ class SetMethods:
             raise _no_controller(error) from None
         if not told.done:
             raise ControlError(REFUSED, told.text, {"reason": "refused"})
-        return {"name": name, "created": True, **told.result}
+        pending = {"text": told.text} if told.result.get("pending") else {}
+        return {"name": name, "created": True, **told.result, **pending}
 
-    async def _delete_queue(self, name: str, set_name: str, params: Params) -> object:
+    async def _delete_queue(self, name: str, params: Params) -> object:
         check_known(params, ("action", "name", "if_empty", "if_unused"))
-        asks = [each for each in ("if_empty", "if_unused") if params.get(each)]
-        if asks:
-            if not self._cluster.leads(set_name):
-                where = self._cluster.directory.primary_of(set_name)
-                text = f"whether {name} is empty or unused, the primary of {set_name} knows"
-                raise ControlError(REFUSED, f"{text}: ask {where.broker if where else 'it, once there is one'}")
-            facts = self._administration.queue(name)
-            for key, fact in (("if_empty", "messages"), ("if_unused", "consumers")):
-                if params.get(key) and facts[fact]:
-                    raise ControlError(REFUSED, f"queue {name} has {facts[fact]} {fact}", {"reason": "in-use"})
-        return self._told(await self._done("queue-delete", {"name": name}))
+        conditions = {each: params[each] for each in ("if_empty", "if_unused") if params.get(each) is not None}
+        return self._told(await self._done("queue-delete", {"name": name, "wait": True, **conditions}))
 
     async def history(self, params: Params) -> object:
         """As without other sets; with `sets` or `about` what the controller has done about those, and why."""
