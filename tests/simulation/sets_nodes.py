@@ -38,6 +38,8 @@ RECORD_LIMIT_S = 5.0
 """As `server.controller_client.RECORD_LIMIT_S`."""
 NO_CONTROLLER_S = 0.01
 LOAD_WITHIN_S = 0.3
+TRY_AGAIN_S = 1.0
+"""After a replica could not go on."""
 DRIFT = 0.01
 
 
@@ -177,6 +179,7 @@ class SimulatedSet:
             there = self._world.brokers[broker]
             if there.is_up and there.starts == starts and self._addresses[broker] and not node.is_up:
                 node.start()
+                self.settle_identity(broker)
                 if there.is_paused:
                     node.pause()
 
@@ -289,8 +292,9 @@ class SimulatedSet:
         raise Violation(f"{node.name} cannot use its store of {self.name}: {problem}")
 
     def ended_for_good(self, node: Node, reason: str) -> None:
-        """Its broker goes on without it; its store stays."""
+        """Its broker goes on without it, and tries again; its store stays."""
         self._world.notes.append(f"{self._world.now_s:8.2f} {node.name}: the replica of {self.name} ends: {reason}")
+        self._world.after(TRY_AGAIN_S, partial(self._load, node.name))
 
     def _check(self, node: Node, what: str) -> None:
         present = {copy.number for copy in copies_in(node.resources.catalog)}
