@@ -73,6 +73,7 @@ RARE = {
     "the one in sync lost its disk and was filled by a primary that had slept": 725552,
     "without a coordinator a store was put back, and began the same generation again": 2201661,
     "all disks were put back, and one is promoted by force while another one is not": 2401269,
+    "without a coordinator an observer voted, lost its memory, and took a free place at the old primary": 349,
 }
 """Seeds of what a few hundred clusters do not come across."""
 

@@ -49,7 +49,7 @@ class Primary:
         self.phase = Phase.RECOVERING
         self._expected = set(change.members) - {settings.name}
         self._known = set(change.members)
-        """Who was ever in sync in this generation: one of them could have begun another one."""
+        """Who was ever in sync or observed in this generation: one of them could have begun another one."""
         self._began_s = ctx.clock_s
         self.needs_peer_check = False
         """The others have to be asked before a backup may join."""
@@ -193,6 +193,8 @@ class Primary:
                 self._limited.observes(backup, change.why)
                 self._write(self.in_sync.leave(backup.name))
         self._limited.tell()
+        # An observer votes as others do, and may have forgotten it when it comes back: see `_let_in`.
+        self._known.update(backup.name for backup in self.links.values() if backup.observes)
 
     def _let_in(self, backup: BackupLink) -> None:
         """Let a level backup join, at once unless it may have forgotten that it follows somebody newer."""
