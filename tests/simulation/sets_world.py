@@ -161,8 +161,8 @@ class World:
         self.committed_map = ClusterMap()
         self.leader = ""
         self.generation = 0
-        self._written: list[ev.MapEvent] = []
-        """By the leader, and not committed."""
+        self._written: list[tuple[ev.MapEvent, ...]] = []
+        """By the leader, and not committed: a turn's batches, each of which survives whole or not at all."""
         # checks
         self.answers: dict[int, ms.AnswerRequest] = {}
         self.requests = 0
@@ -295,8 +295,8 @@ class World:
         self.unlead()
         survived = self._written[: self.random.randint(0, len(self._written))]
         self._written = []
-        for event in survived:
-            self._commit(event)
+        for batch in survived:
+            self._commit(batch)
         self.leader, self.generation = name, self.generation + 1
         self.note(name, f"LEADS default in generation {self.generation}")
         broker = self.brokers[name]
@@ -374,12 +374,13 @@ class World:
 
     def _write(self, number: int, events: tuple[ev.MapEvent, ...], cause: ms.ControllerInput) -> None:
         leader, generation = self.brokers[self.leader], self.generation
+        lsn = len(self.log) + sum(map(len, self._written))
+        self._written.append(events)
         for event in events:
+            lsn += 1
             self._check_event(leader.map, event, cause)
-            self._written.append(event)
-            leader.map.apply(len(self.log) + len(self._written), event)
+            leader.map.apply(lsn, event)
         self.map_events += len(events)
-        lsn = len(self.log) + len(self._written)
 
         def commit() -> None:
             if self.generation == generation and self.leader:
@@ -390,17 +391,18 @@ class World:
         self.after(self.latency_s(), commit)
         self.feed(ms.MapWritten(number, lsn))
 
-    def _commit(self, event: ev.MapEvent) -> None:
-        if isinstance(event, ev.SetPlaced):
-            self._made[event.name] += event.name not in self.committed_map.sets
-        self.log.append(event)
-        self.committed_map.apply(len(self.log), event)
-        if isinstance(event, ev.SetDeleted):
-            self.members.set_deleted(event.name)
-        if isinstance(event, ev.SetRecorded):
-            key = event.name, self._made[event.name], event.generation
-            if self.primaries.setdefault(key, event.primary) != event.primary:
-                raise Violation(f"{key} has two primaries: {self.primaries[key]} and {event.primary}")
+    def _commit(self, batch: tuple[ev.MapEvent, ...]) -> None:
+        for event in batch:
+            if isinstance(event, ev.SetPlaced):
+                self._made[event.name] += event.name not in self.committed_map.sets
+            self.log.append(event)
+            self.committed_map.apply(len(self.log), event)
+            if isinstance(event, ev.SetDeleted):
+                self.members.set_deleted(event.name)
+            if isinstance(event, ev.SetRecorded):
+                key = event.name, self._made[event.name], event.generation
+                if self.primaries.setdefault(key, event.primary) != event.primary:
+                    raise Violation(f"{key} has two primaries: {self.primaries[key]} and {event.primary}")
 
     def _check_event(self, before: ClusterMap, event: ev.MapEvent, cause: ms.ControllerInput) -> None:
         if isinstance(event, ev.SetRecorded):
