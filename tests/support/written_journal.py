@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,16 @@ def amqp(body: bytes | str, **fields: Any) -> bytes:
     return bytes(message.encode())
 
 
+class _Clock:
+    """Apart from the journal that reads it: in a circle of references its descriptors would stay open."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
 class WrittenJournal:
     """A store of one broker, under `data_dir`. Each `write` is one turn of its loop: one block on disk."""
 
@@ -40,7 +51,7 @@ class WrittenJournal:
         self.directory = data_dir / resource_set
         self.directory.mkdir(parents=True, exist_ok=True)
         self.identity = Identity(cluster, broker, resource_set)
-        self.now_ms = now_ms
+        self._clock = _Clock(now_ms)
         self.lsn = 0
         self.local_lsn = LOCAL_BASE
         self.committed = 0
@@ -49,8 +60,18 @@ class WrittenJournal:
         self.write_status()
         self.journal = Journal.begin(
             self.disk, self.identity, number, generation=generation, first_lsn=1, first_local_lsn=LOCAL_BASE + 1,
-            previous_bytes=0, clock=lambda: self.now_ms, segment_bytes=segment_bytes,
+            previous_bytes=0, clock=self._clock, segment_bytes=segment_bytes,
         )  # fmt: skip
+        weakref.finalize(self, self.journal.close)
+
+    @property
+    def now_ms(self) -> int:
+        """What its clock shows."""
+        return self._clock.now_ms
+
+    @now_ms.setter
+    def now_ms(self, now_ms: int) -> None:
+        self._clock.now_ms = now_ms
 
     def write(self, *events: ev.Event, committed: bool = True, unit: bool = False) -> list[int]:
         """Events of the replicated log; returns their LSNs. `unit`: as one transaction, which this closes."""
