@@ -368,7 +368,7 @@ class RealMembers:
         if node is None or not node.is_up:
             answer(False, f"broker {order.broker} has no replica of {order.set}")
         elif order.kind is OrderKind.PROMOTE:
-            node.ask_for(lambda number: fx.PromoteAsked(number, False, order.cause, True), answer)
+            node.ask_for(lambda number: fx.PromoteAsked(number, order.force, order.cause, not order.force), answer)
         elif order.kind is OrderKind.SWITCH_OVER:
             node.ask_for(lambda number: fx.SwitchoverAsked(number, order.to, order.cause), answer)
         else:

@@ -34,7 +34,7 @@ FRAMES: st.SearchStrategy[cf.ControlFrame] = st.one_of(
     st.builds(cf.RecordAsked, U64, TEXT, st.none() | RECORD, st.none() | RECORD),
     st.builds(cf.OrderDone, U64, st.booleans(), TEXT),
     st.builds(cf.Asked, U64, TEXT, ARGUMENTS),
-    st.builds(cf.Ordered, U64, TEXT, st.sampled_from(ms.OrderKind), TEXT, TEXT),
+    st.builds(cf.Ordered, U64, TEXT, st.sampled_from(ms.OrderKind), TEXT, TEXT, st.booleans()),
     st.just(cf.ReportAsked()),
     st.builds(cf.RecordTold, U64, st.booleans(), st.none() | RECORD, TEXT),
     st.builds(cf.Told, U64, st.booleans(), TEXT, ARGUMENTS),
@@ -65,7 +65,10 @@ VECTORS: list[tuple[str, cf.ControlFrame]] = [
     ('["record",5,"orders",null,null]', cf.RecordAsked(5, "orders")),
     ('["order-done",9,false,"this broker is catchup"]', cf.OrderDone(9, False, "this broker is catchup")),
     ('["ask",2,"set-transfer",{"set":"orders","to":"b2"}]', cf.Asked(2, "set-transfer", {"set": "orders", "to": "b2"})),
-    ('["order",9,"orders","promote","","b1 is gone"]', cf.Ordered(9, "orders", ms.OrderKind.PROMOTE, "", "b1 is gone")),
+    (
+        '["order",9,"orders","promote","","b1 is gone",true]',
+        cf.Ordered(9, "orders", ms.OrderKind.PROMOTE, "", "b1 is gone", True),
+    ),
     ('["report-all"]', cf.ReportAsked()),
     ('["record-told",5,false,null,"it is not known"]', cf.RecordTold(5, False, None, "it is not known")),
     ('["told",2,true,"b2 leads orders",{"generation":4}]', cf.Told(2, True, "b2 leads orders", {"generation": 4})),
@@ -93,7 +96,7 @@ def test_what_goes_in_comes_out(frame: cf.ControlFrame) -> None:
 
 
 def test_a_later_release_may_add_fields_and_an_earlier_one_leaves_them_out() -> None:
-    assert cf.decode(b'["order",1,"s","drop","b2","why","what is new",[1]]') == cf.Ordered(
+    assert cf.decode(b'["order",1,"s","drop","b2","why",false,"what is new",[1]]') == cf.Ordered(
         1, "s", ms.OrderKind.DROP, "b2", "why"
     )
     assert cf.decode(b'["order",1,"s","drop"]') == cf.Ordered(1, "s", ms.OrderKind.DROP)

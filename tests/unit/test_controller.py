@@ -100,6 +100,9 @@ def test_the_first_set_brings_all_brokers_into_the_map() -> None:
         (ms.TransferPrimary("x"), "no resource set x"),
         (ms.TransferPrimary("orders", "b"), "no primary"),
         (ms.TransferPrimary("orders", "z"), "no broker z"),
+        (ms.PromoteReplica("x", "b"), "no resource set x"),
+        (ms.PromoteReplica("orders", "z", force=True), "no broker z"),
+        (ms.PromoteReplica("orders", "b", force=True), "start it first"),
         (ms.AddReplica("orders"), "each open broker"),
         (ms.AddReplica("orders", "b"), "already"),
         (ms.AddReplica("orders", "z"), "no broker z"),
@@ -434,6 +437,96 @@ def test_a_replica_that_is_not_in_the_record_is_asked_once_those_that_are_have_r
     bench.feed(ms.OrderAnswered("b", number, False, "promote c"))
 
     assert orders(bench, OrderKind.PROMOTE)[-1] == ("c", "orders", "")
+
+
+def left_behind(bench: Bench) -> None:
+    """`c` was dropped from the in-sync set of `orders`, then everybody who was in it was lost for good."""
+    led(bench, "orders", "b", "c")
+    record = bench.map.sets["orders"].record
+    bench.feed(ms.RecordRequested("b", 9, "orders", record, record._replace(epoch=record.epoch + 1, members=("b",))))
+    bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "connecting", "", 1, 4), number=3)))
+    bench.now_s = 10.0
+    for name in ("a", "c"):
+        bench.feed(ms.ReportReceived(report(name, number=4)))
+    bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "connecting", "", 1, 4), number=5)))
+    bench.ask(ms.FailBroker("b"))
+
+
+def wanted_of(bench: Bench, set_name: str, broker: str, *, force: bool) -> ms.GiveOrder:
+    """The order that comes of such a request, which is not answered yet."""
+    said = len(bench.said)
+    bench.feed(ms.RequestReceived(1_000 + said, ms.PromoteReplica(set_name, broker, force)))
+    assert not answers_since(bench, said)
+    return [each for each in bench.said[said:] if isinstance(each, ms.GiveOrder)][-1]
+
+
+def test_who_is_not_in_sync_is_promoted_by_force_only_and_it_is_said_what_that_gives_up() -> None:
+    bench = Bench("a", "b", "c")
+    left_behind(bench)
+
+    refused = bench.ask(ms.PromoteReplica("orders", "c"))
+
+    assert not refused.done
+    for part in ("up to LSN 4 of generation 1", "in sync were b ", "`qpid-ha set promote orders c --force`"):
+        assert part in refused.text
+    assert not [each for each in bench.said if isinstance(each, ms.GiveOrder) and each.force]
+
+    order = wanted_of(bench, "orders", "c", force=True)
+
+    assert (order.broker, order.set, order.kind, order.force) == ("c", "orders", OrderKind.PROMOTE, True)
+    lost = "what only b confirmed after LSN 4 of generation 1 is given up"
+    assert [each for each in bench.said if isinstance(each, ms.ControllerNote)][-1].text.endswith(lost)
+    assert lost in order.cause
+    record = bench.map.sets["orders"].record
+    forced = record._replace(generation=2, primary="c", members=("c",))
+    bench.feed(ms.RecordRequested("c", 10, "orders", record, forced))
+    said = len(bench.said)
+    bench.feed(ms.OrderAnswered("c", order.number, True, "primary of generation 2"))
+    bench.feed(ms.MapCommitted(bench.lsn))
+    (answer,) = answers_since(bench, said)
+    assert answer.done
+    assert lost in answer.text
+    assert any(text.startswith("c leads instead of b") and lost in text for text in bench.controller_history("orders"))
+
+
+def test_nobody_is_promoted_by_force_beside_a_primary_or_one_that_is_about_to_lead() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    for force in (False, True):
+        assert "set transfer orders c" in bench.ask(ms.PromoteReplica("orders", "c", force)).text
+    assert bench.ask(ms.PromoteReplica("orders", "b")).text == "b leads orders already"
+    order = wanted_of(bench, "orders", "b", force=True)  # `default` may have lost its record: it writes that anew
+    assert (order.broker, order.kind, order.force) == ("b", OrderKind.PROMOTE, True)
+    bench.feed(ms.OrderAnswered("b", order.number, True, "already primary of generation 1"))
+
+    bench.ask(ms.FailBroker("b"))
+    assert orders(bench, OrderKind.PROMOTE)[-1] == ("c", "orders", "")
+    assert "c is told to lead" in bench.ask(ms.PromoteReplica("orders", "c", force=True)).text
+
+
+def test_who_waits_for_a_promotion_hears_of_it_also_when_the_broker_refuses_fails_or_is_silent() -> None:
+    bench = Bench("a", "b", "c")
+    left_behind(bench)
+
+    order, said = wanted_of(bench, "orders", "c", force=True), len(bench.said)
+    bench.feed(ms.OrderAnswered("c", order.number, False, "two brokers are called c"))
+    assert [(each.done, each.text) for each in answers_since(bench, said)] == [
+        (False, "c does not lead orders, not even by force: two brokers are called c")
+    ]
+    assert wanted_of(bench, "orders", "c", force=True).number > order.number, "the pause after a refusal is not for him"
+    said = len(bench.said)
+    bench.ask(ms.FailBroker("c"))
+    assert "has failed meanwhile" in answers_since(bench, said)[0].text
+
+    bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "connecting", "", 1, 4), number=6)))
+    order, said = wanted_of(bench, "orders", "c", force=True), len(bench.said)
+    while not answers_since(bench, said):
+        bench.now_s += 1.0
+        assert bench.now_s < 60.0
+        bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "connecting", "", 1, 4), number=7)))
+        bench.feed(ms.TimePassed())
+        bench.feed(ms.MapCommitted(bench.lsn))
+    assert "nothing was heard of it within 20 s" in answers_since(bench, said)[0].text
 
 
 # --- placement

@@ -96,6 +96,20 @@ def transfer(invocation: Invocation, name: str, to: str | None) -> None:
         _do(invocation, "sets", action="transfer", name=name, to=to)
 
 
+@resource_set.command("promote")
+@click.argument("name", metavar="SET")
+@click.argument("at", metavar="BROKER")
+@click.option("--force", is_flag=True, help="Whatever that costs: what only others have confirmed is given up.")
+@common_options
+@click.pass_obj
+def promote_replica(invocation: Invocation, name: str, at: str, force: bool) -> None:
+    """Have BROKER lead SET, which nobody leads.
+
+    Without --force it is refused where confirmed messages may be lost, and the answer says which and who has them.
+    """
+    _do(invocation, "sets", action="promote", name=name, broker=at, force=force or None)
+
+
 @resource_set.command("add-replica")
 @click.argument("name", metavar="SET")
 @click.argument("at", metavar="[BROKER]", required=False)

@@ -284,13 +284,25 @@ class ControllerContext:
 
     def order(self, broker: str, set_name: str, kind: OrderKind, to: str, cause: str) -> None:
         """Tell a member."""
-        self._numbers += 1
-        order = GiveOrder(self._numbers, broker, set_name, kind, to, cause)
-        self.orders.given(order, self.now_s)
+        self._give(GiveOrder(self._next_number(), broker, set_name, kind, to, cause))
         if kind is OrderKind.SWITCH_OVER:
             self._causes[set_name] = cause
         elif kind is OrderKind.PROMOTE:  # who was handed over to may have to be told to lead: that is no other reason
             self._causes.setdefault(set_name, cause)
+
+    def order_promotion(self, broker: str, set_name: str, cause: str, *, force: bool) -> int:
+        """Tell a member to lead because an operator says so; the number of the order."""
+        number = self._next_number()
+        self._give(GiveOrder(number, broker, set_name, OrderKind.PROMOTE, "", cause, force))
+        self._causes[set_name] = cause
+        return number
+
+    def _next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _give(self, order: GiveOrder) -> None:
+        self.orders.given(order, self.now_s)
         self._effects.append(order)
 
     # --- what the parts ask

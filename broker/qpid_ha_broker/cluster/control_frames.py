@@ -71,6 +71,8 @@ class Ordered(NamedTuple):
     kind: OrderKind
     to: str = ""
     cause: str = ""
+    force: bool = False
+    """A release that does not know this field promotes as without it: it refuses, and loses nothing."""
 
 
 class ReportAsked(NamedTuple):

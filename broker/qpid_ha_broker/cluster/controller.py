@@ -132,6 +132,7 @@ class Controller:
         for loss in ctx.liveness.losses(ctx.now_s, settings.gone_after_s, settings.failure_timeout_s):
             self._lost(loss.name, loss.why)
         self._queues.tick()
+        self._leadership.tick()
         self._shutdown.tick()
         if self._shutdown.is_under_way:
             return
@@ -162,6 +163,7 @@ class Controller:
         ctx = self._ctx
         ctx.reports.forget(name)
         ctx.orders.forget_broker(name)
+        self._leadership.broker_lost(name)
         entry = ctx.draft.brokers.get(name)
         if entry is None:
             return
@@ -257,6 +259,7 @@ class Controller:
             self._keeper.trigger(self._sets_of(name))
 
     def _order_answered(self, number: int, done: bool, text: str) -> None:
+        self._leadership.promotion_ended(number, done, text)
         order = self._ctx.orders.answered(number)
         if order is None:
             return

@@ -22,17 +22,31 @@ What is done about one set (`Leadership.review`), the first that applies:
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
 from qpid_ha_broker.cluster.context import ORDER_LIMIT_S, ControllerContext
 from qpid_ha_broker.cluster.liveness import BrokerLife
 from qpid_ha_broker.cluster.map import SetEntry
-from qpid_ha_broker.cluster.messages import GiveOrder, OrderKind
+from qpid_ha_broker.cluster.messages import FAILED, AnswerRequest, GiveOrder, OrderKind, ReplicaReport
 from qpid_ha_broker.cluster.records import SetRecords
 from qpid_ha_broker.cluster.reports import MAY_LEAD, RECOVERING
 
+PROMOTION_LIMIT_S = 20.0
+"""So long an operator waits at most for what comes of a promotion that he wants."""
 RETRY_S = 1.0
 RETRY_MOST_S = 10.0
 """After all who could lead have refused: the first pause and the longest; it doubles, and begins anew with a broker."""
+
+
+class _Wanted(NamedTuple):
+    """A promotion that an operator waits for."""
+
+    request: int
+    set: str
+    broker: str
+    since_s: float
+    gives_up: str
+    """What, with force; empty: nothing."""
 
 
 class Leadership:
@@ -52,6 +66,8 @@ class Leadership:
         """(set, generation, backup): its primary has confirmed that it does not wait for it."""
         self._noted: dict[tuple[str, str], str] = {}
         """Of (set, broker) the last refusal that was logged."""
+        self._wanted: dict[int, _Wanted] = {}
+        """By the number of the order."""
         self._counts: Counter[str] | None = None
 
     def began(self) -> None:
@@ -60,6 +76,7 @@ class Leadership:
             table.clear()
         self._dropped.clear()
         self._handed.clear()
+        self._wanted.clear()
 
     def forget_set(self, name: str) -> None:
         """It was deleted."""
@@ -128,17 +145,24 @@ class Leadership:
         return self._counts
 
     def _why_wait(self, entry: SetEntry) -> str:
+        begins = self._who_begins(entry)
+        if not begins and self._ctx.now_s < self._retry_s.get(entry.name, 0.0):
+            return self.problems.get(entry.name, "")
+        return begins
+
+    def _who_begins(self, entry: SetEntry) -> str:
+        """Who may lead in a moment; empty: nobody."""
         ctx, record = self._ctx, entry.record
         if ctx.reports.failed(entry.name, (record.primary,)):
-            return self._why_wait_for_orders(entry)
+            return self._who_was_told(entry)
         if record.primary and ctx.liveness.life(record.primary) is BrokerLife.AWAITED:
             return f"{record.primary} has not been heard of yet"
         changed_s = self._records.changed_s.get(entry.name, -ORDER_LIMIT_S)
         if ctx.now_s - changed_s < ORDER_LIMIT_S and ctx.liveness.is_alive(record.primary):
             return f"{record.primary} begins generation {record.generation}"
-        return self._why_wait_for_orders(entry)
+        return self._who_was_told(entry)
 
-    def _why_wait_for_orders(self, entry: SetEntry) -> str:
+    def _who_was_told(self, entry: SetEntry) -> str:
         ctx = self._ctx
         to = self._hands_over_to(entry)
         if to and ctx.liveness.is_alive(to):
@@ -146,8 +170,6 @@ class Leadership:
         pending = ctx.orders.pending(entry.name, OrderKind.PROMOTE, ctx.now_s)
         if pending is not None and ctx.liveness.is_alive(pending.broker):
             return f"{pending.broker} is told to lead"
-        if ctx.now_s < self._retry_s.get(entry.name, 0.0):
-            return self.problems.get(entry.name, "")
         return ""
 
     def _hands_over_to(self, entry: SetEntry) -> str:
@@ -237,6 +259,83 @@ class Leadership:
             if ctx.orders.pending(entry.name, OrderKind.DROP, ctx.now_s, name) is None:
                 cause = f"{name} has failed" if is_failed else f"{name} has no replica any more"
                 ctx.order(record.primary, entry.name, OrderKind.DROP, name, cause)
+
+    # --- what an operator wants
+
+    def promote(self, entry: SetEntry, broker: str, request: int, *, force: bool) -> str:
+        """Tell `broker` to lead a set that nobody leads; why not, and then nothing has changed. Empty: it is told to.
+
+        `request` is answered with what comes of it. Who is in the record needs no force for the record's sake; that its
+        own log, or the stores of others, say otherwise, the broker finds out, and force overrides that as well.
+        """
+        ctx, name, record = self._ctx, entry.name, entry.record
+        replica = ctx.reports.replica(broker, name) if ctx.liveness.is_alive(broker) else None
+        begins = self._who_begins(entry)
+        if begins:
+            return f"{begins}: see what comes of that, and try again (`qpid-ha set show {name}`)"
+        reason = self._why_not_promoted(entry, broker, replica)
+        if reason or replica is None:
+            return reason
+        held = f"LSN {replica.lsn} of generation {replica.generation}"
+        others = ", ".join(each for each in record.members if each != broker)
+        if record.generation and broker not in record.members and not force:
+            return (
+                f"{broker} is not in sync, and holds {name} up to {held}: in sync were {others} (generation"
+                f" {record.generation}, epoch {record.epoch}), and what they have confirmed after that would be lost."
+                f" Start them; if their data is lost for good: `qpid-ha set promote {name} {broker} --force`"
+            )
+        gives_up = f"what only {others or 'others'} confirmed after {held} is given up" if force else ""
+        cause = f"an operator forces it, and {gives_up}" if force else "an operator says so"
+        if force:
+            ctx.note("warning", f"set {name}: {broker} is to lead by force of an operator: {gives_up}", name)
+        number = ctx.order_promotion(broker, name, cause, force=force)
+        self._wanted[number] = _Wanted(request, name, broker, ctx.now_s, gives_up)
+        self.problems[name] = f"{broker} is told to lead"
+        return ""
+
+    def confirm(self, entry: SetEntry, request: int) -> None:
+        """Tell the set's primary by force that it leads: it may write a record anew that `default` has lost."""
+        ctx, primary = self._ctx, entry.record.primary
+        number = ctx.order_promotion(primary, entry.name, "an operator says so", force=True)
+        self._wanted[number] = _Wanted(request, entry.name, primary, ctx.now_s, "")
+
+    def _why_not_promoted(self, entry: SetEntry, broker: str, replica: ReplicaReport | None) -> str:
+        if broker not in entry.replicas:
+            return f"{broker} has no replica of {entry.name}: {', '.join(entry.replicas)} have"
+        if replica is None:
+            return f"{broker} has not told what it holds of {entry.name}: start it first, then try again"
+        if replica.state == FAILED:
+            return f"{broker} cannot have its replica: {replica.problem}"
+        return ""
+
+    def promotion_ended(self, number: int, done: bool, text: str) -> None:
+        """A member has answered an order; somebody may wait for that."""
+        wanted = self._wanted.pop(number, None)
+        if wanted is None:
+            return
+        name, broker = wanted.set, wanted.broker
+        self._ctx.cause(name)  # it is in the history; whoever leads next does so for another reason
+        if done:
+            told = f"{broker} leads {name}: {text}" + (f"; {wanted.gives_up}" if wanted.gives_up else "")
+        elif wanted.gives_up:
+            told = f"{broker} does not lead {name}, not even by force: {text}"
+        else:
+            force = f"`qpid-ha set promote {name} {broker} --force`"
+            told = f"{broker} does not lead {name}: {text}. Or, whatever that costs: {force}"
+        self._ctx.answer(AnswerRequest(wanted.request, done, told))
+
+    def broker_lost(self, broker: str) -> None:
+        """Nothing comes of what it was told."""
+        for number, wanted in list(self._wanted.items()):
+            if wanted.broker == broker:
+                self.promotion_ended(number, False, "it has failed meanwhile")
+
+    def tick(self) -> None:
+        """Time has passed: of some promotions nobody will hear any more."""
+        for number, wanted in list(self._wanted.items()):
+            if self._ctx.now_s - wanted.since_s >= PROMOTION_LIMIT_S:
+                text = f"nothing was heard of it within {PROMOTION_LIMIT_S:g} s; see `qpid-ha set show {wanted.set}`"
+                self.promotion_ended(number, False, text)
 
     # --- what comes of orders
 

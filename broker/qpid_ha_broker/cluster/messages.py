@@ -165,6 +165,18 @@ class TransferPrimary(NamedTuple):
     """It is to be the preferred primary from now on, so that no rebalancing takes it back."""
 
 
+class PromoteReplica(NamedTuple):
+    """Have a broker lead a set that nobody leads; answered when it does.
+
+    Without `force` only one that holds all that was confirmed, as far as that is known.
+    """
+
+    set: str
+    broker: str
+    force: bool = False
+    """What only others have confirmed is given up."""
+
+
 class AddReplica(NamedTuple):
     """Give a set one more replica; answered once it is decided."""
 
@@ -313,6 +325,7 @@ ClusterRequest = (
     CreateSet
     | DeleteSet
     | TransferPrimary
+    | PromoteReplica
     | AddReplica
     | RemoveReplica
     | DrainBroker
@@ -336,6 +349,7 @@ REQUESTS: Final[Mapping[str, type[ClusterRequest]]] = {
     "set-create": CreateSet,
     "set-delete": DeleteSet,
     "set-transfer": TransferPrimary,
+    "set-promote": PromoteReplica,
     "set-add-replica": AddReplica,
     "set-remove-replica": RemoveReplica,
     "drain": DrainBroker,
@@ -473,7 +487,7 @@ class OrderKind(StrEnum):
     """What the member of a set is told, as an operator would tell it."""
 
     PROMOTE = "promote"
-    """`PromoteAsked`, as a failover."""
+    """`PromoteAsked`, as a failover; with `force` as an operator's, who gives up what only others hold."""
     SWITCH_OVER = "switch-over"
     """`SwitchoverAsked(to)`, to the set's primary."""
     DROP = "drop"
@@ -492,6 +506,8 @@ class GiveOrder(NamedTuple):
     to: str = ""
     cause: str = ""
     """Why, in a sentence, for the logs of both."""
+    force: bool = False
+    """Of PROMOTE."""
 
 
 class AskReport(NamedTuple):

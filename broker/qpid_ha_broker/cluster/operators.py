@@ -26,6 +26,7 @@ from qpid_ha_broker.cluster.messages import (
     LeaveBroker,
     LocateQueue,
     PlanReplicas,
+    PromoteReplica,
     Rebalance,
     RemoveReplica,
     RequestReceived,
@@ -73,6 +74,7 @@ class Operators:
             CreateSet: self._create_set,
             DeleteSet: self._delete_set,
             TransferPrimary: self._transfer,
+            PromoteReplica: self._promote,
             AddReplica: self._add_replica,
             RemoveReplica: self._remove_replica,
             DrainBroker: self._drain,
@@ -198,6 +200,23 @@ class Operators:
         if asked.to and asked.prefer:
             self._ctx.place(entry._replace(preferred=asked.to))
 
+    def _promote(self, number: int, asked: PromoteReplica) -> None:
+        entry = self._entry(asked.set)
+        self._check_broker(asked.broker)
+        primary = entry.record.primary
+        if self._leadership.leads(entry):
+            if primary != asked.broker:
+                to = f"`qpid-ha set transfer {asked.set} {asked.broker}` has it hand over, without loss"
+                raise ClusterRefusal(f"{primary} leads {asked.set}: {to}")
+            if asked.force:
+                self._leadership.confirm(entry, number)
+            else:
+                self._done(number, f"{primary} leads {asked.set} already")
+            return
+        problem = self._leadership.promote(entry, asked.broker, number, force=asked.force)
+        if problem:
+            raise ClusterRefusal(problem)
+
     def _add_replica(self, number: int, asked: AddReplica) -> None:
         entry = self._entry(asked.set)
         broker = asked.broker or next(iter(self._keeper.choose(entry, 1)), "")
@@ -304,7 +323,8 @@ class Operators:
                 able = ", or ".join([name, *(each for each in entry.record.members if each != name)])
                 raise ClusterRefusal(
                     f"nobody else who is up holds all of {entry.name}: start {able}. If none of them will ever come"
-                    f" back, what was in it is lost: `qpid-ha set delete --lost {entry.name}`, then try again"
+                    f" back, what only they had is lost: `qpid-ha set promote {entry.name} BROKER --force` goes on with"
+                    f" what BROKER has, `qpid-ha set delete --lost {entry.name}` with nothing; then try again"
                 )
         for entry in sets:
             replicas = tuple(each for each in entry.replicas if each != name)

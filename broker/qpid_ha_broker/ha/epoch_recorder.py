@@ -32,7 +32,7 @@ from qpid_ha_broker.ha.effects import ClusterRecord, PeersAnswered, ReadRecord, 
 from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.ha.verdict import PLACES_OF_RECORDS, shown_record
+from qpid_ha_broker.ha.verdict import PLACES_OF_RECORDS, forcing, shown_record
 
 _PAUSE_S = 0.2
 """Between two attempts."""
@@ -247,10 +247,11 @@ class EpochRecorder:
             self._not_before_s = self._ctx.clock_s + _PAUSE_S
             return
         self._blocked = outdated
+        force = forcing(self._ctx.resource_set.name, self._ctx.settings.name)
         self._complain(
             f"the coordinator's record {shown_record(outdated)}, and was generation {confirmed.generation}, epoch"
             f" {confirmed.epoch}: it was lost, or put back from a copy. Bring back who was in sync"
-            f" ({', '.join(confirmed.members)}); if none of them leads, use `qpid-ha promote --force` on this one"
+            f" ({', '.join(confirmed.members)}); if none of them leads, use {force} on this one"
         )
 
     def _complain(self, problem: str) -> None:

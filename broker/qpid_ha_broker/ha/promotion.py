@@ -165,6 +165,7 @@ class Promotion:
             own_record=own.record,
             told=own.told,
             told_committed=own.told_committed,
+            set_name=self._ctx.resource_set.name,
         )
 
     def _judge(self) -> Outcome:

@@ -24,6 +24,7 @@ from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.frames import Answer, LogPosition, StoreOrigin
 from qpid_ha_broker.ha.history import log_end
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.log import DEFAULT_SET
 
 
 class Refusal(NamedTuple):
@@ -90,6 +91,8 @@ class PromotionEvidence:
     """The last one that the coordinator has confirmed to this process."""
     told: ToldGeneration = TOLD_OF_NONE
     told_committed: ToldCommit = NONE_COMMITTED
+    set_name: str = DEFAULT_SET
+    """For the commands that it names."""
 
 
 class StepDownFirst(NamedTuple):
@@ -122,8 +125,23 @@ class _View(NamedTuple):
 
 
 PLACES_OF_RECORDS = "record.json, the node or key `record` of the namespace, or the property in the CIB"
+
+
 LOOK_AROUND = "`qpid-ha activation list` shows what each one has"
-"""What to do first where whoever is here may not be enough."""
+"""Of `default`: what to do first where whoever is here may not be enough."""
+
+
+def forcing(set_name: str, broker: str = "BROKER") -> str:
+    """The command by which an operator has a broker lead that set whatever that costs."""
+    words = "promote --force" if set_name == DEFAULT_SET else f"set promote {set_name} {broker} --force"
+    return f"`qpid-ha {words}`"
+
+
+def _look_around(evidence: PromotionEvidence) -> str:
+    set_name = evidence.set_name
+    if set_name == DEFAULT_SET:
+        return LOOK_AROUND
+    return f"`qpid-ha store best --set {set_name}`, with all data directories, shows what each one has"
 
 
 def judge(evidence: PromotionEvidence) -> Verdict:
@@ -239,7 +257,7 @@ def _why_not_with_data(evidence: PromotionEvidence) -> str:
     if own.name not in view.members:
         return (
             f"{view.source} knows a newer in-sync set without this broker (generation {view.generation}, epoch"
-            f" {view.epoch}: {', '.join(view.members)}): promote one of those; {LOOK_AROUND}"
+            f" {view.epoch}: {', '.join(view.members)}): promote one of those; {_look_around(evidence)}"
         )
     outdated = _outdated_record(evidence)
     if outdated is not None:
@@ -286,9 +304,9 @@ def _outdated_record(evidence: PromotionEvidence) -> Refusal | None:
         return None
     return Refusal(
         f"the coordinator's record {shown_record(record)}, but {proof}: the record was lost or put back from a copy,"
-        " and who was in sync last is not known. Have all brokers started, and use `qpid-ha promote --force` on the one"
-        " that is furthest: it writes the record anew, and gives up what only others have"
-        f" confirmed{_who_cannot_be_asked(evidence)}; {LOOK_AROUND}"
+        " and who was in sync last is not known. Have all brokers started, and use"
+        f" {forcing(evidence.set_name)} on the one that is furthest: it writes the record anew, and gives up what only"
+        f" others have confirmed{_who_cannot_be_asked(evidence)}; {_look_around(evidence)}"
     )
 
 
@@ -327,8 +345,8 @@ def _outdated_stores(evidence: PromotionEvidence) -> Refusal | None:
         f"the coordinator's record says generation {record.generation}, epoch {record.epoch}, led by {record.primary},"
         f" and no store here goes further than generation {newest.generation}, epoch {newest.epoch}: they were put back"
         f" from a copy, or the newer ones are missing{_who_cannot_be_asked(evidence)}. Bring those back;"
-        f" `qpid-ha promote --force` on {newest.name} gives up all that was confirmed after LSN {newest.lsn} of"
-        f" generation {newest.generation}; {LOOK_AROUND}"
+        f" {forcing(evidence.set_name, newest.name)} on {newest.name} gives up all that was confirmed after"
+        f" LSN {newest.lsn} of generation {newest.generation}; {_look_around(evidence)}"
     )
 
 
@@ -354,12 +372,12 @@ def _why_unverified(evidence: PromotionEvidence) -> str:
         _promote(holders)
         if holders
         else f"start those who were in sync then, {', '.join(record.members)}, with what they held; if that is lost for"
-        f" good, `qpid-ha promote --force` gives up all that generation {record.generation} has confirmed"
+        f" good, {forcing(evidence.set_name, own.name)} gives up all that generation {record.generation} has confirmed"
     )
     return (
         f"the coordinator's record says generation {record.generation}, led by {record.primary}, and this broker began"
         f" anew and has followed generation {own.generation} only: {what_to_do}{_who_cannot_be_asked(evidence)}"
-        f"{'' if holders else f'; {LOOK_AROUND}'}"
+        f"{'' if holders else f'; {_look_around(evidence)}'}"
     )
 
 
@@ -436,7 +454,7 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
         return (
             f"this store was not closed in order, and {', '.join(missing)} of the last in-sync set cannot be asked:"
             " start them with their stores; if one is lost for good, `qpid-ha store best` tells what that costs, and"
-            f" {LOOK_AROUND}"
+            f" {_look_around(evidence)}"
         )
     if not evidence.auto_recover:
         return "this store was not closed in order, and ha.auto-recover is off: see `qpid-ha store best`"
@@ -510,8 +528,8 @@ def _why_behind_commit(evidence: PromotionEvidence) -> str:
     return (
         f"{told.source} was told that LSN {told.position.lsn} of generation {told.position.generation} is committed,"
         f" and this broker's log ends at LSN {own.lsn} of generation {own.generation}: it was put back from a copy, or"
-        f" others went on without it. Promote one that goes further{_who_cannot_be_asked(evidence)}; `qpid-ha promote"
-        " --force` gives up what came after"
+        f" others went on without it. Promote one that goes further{_who_cannot_be_asked(evidence)};"
+        f" {forcing(evidence.set_name, own.name)} gives up what came after"
     )
 
 

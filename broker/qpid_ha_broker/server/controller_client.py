@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from qpid_ha_broker.amqp.peer_frames import Channel, PeerListener
 from qpid_ha_broker.cluster import control_frames as cf
-from qpid_ha_broker.cluster.messages import BrokerReport, OrderKind
+from qpid_ha_broker.cluster.messages import BrokerReport
 from qpid_ha_broker.events.types import SetRecorded
 
 log = logging.getLogger("controller")
@@ -44,9 +44,7 @@ class ReportSource(Protocol):
 class OrderTaker(Protocol):
     """Who carries the controller's orders out."""
 
-    def carry_out(
-        self, set_name: str, kind: OrderKind, to: str, cause: str, answer: Callable[[bool, str], None]
-    ) -> None:
+    def carry_out(self, order: cf.Ordered, answer: Callable[[bool, str], None]) -> None:
         """`answer` is called once it is known what came of it, if ever."""
 
 
@@ -220,11 +218,9 @@ class ControllerClient:
 
     def _heard(self, frame: cf.ControlFrame) -> None:
         match frame:
-            case cf.Ordered(number, set_name, kind, to, cause):
+            case cf.Ordered(number):
                 channel = self._channel
-                self._orders.carry_out(
-                    set_name, kind, to, cause, lambda done, text: self._order_done(channel, number, done, text)
-                )
+                self._orders.carry_out(frame, lambda done, text: self._order_done(channel, number, done, text))
             case cf.ReportAsked():
                 self._report(full=True)
             case cf.RecordTold(number):

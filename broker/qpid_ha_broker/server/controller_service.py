@@ -293,7 +293,9 @@ class ControllerService:
             self._broker.schedule_turn()
 
     def _give_order(self, effect: ms.GiveOrder) -> None:
-        self._send(effect.broker, cf.Ordered(effect.number, effect.set, effect.kind, effect.to, effect.cause))
+        self._send(
+            effect.broker, cf.Ordered(effect.number, effect.set, effect.kind, effect.to, effect.cause, effect.force)
+        )
 
     def _answer_record(self, effect: ms.AnswerRecord) -> None:
         self._send(effect.broker, cf.RecordTold(effect.number, effect.written, effect.record, effect.problem))

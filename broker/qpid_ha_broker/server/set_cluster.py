@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from qpid_ha_broker import __version__
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.peer_frames import Channel, PeerListener
-from qpid_ha_broker.cluster.control_frames import RecordTold
+from qpid_ha_broker.cluster.control_frames import Ordered, RecordTold
 from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.map import Changes, SetEntry
 from qpid_ha_broker.cluster.messages import BrokerIdentity, BrokerReport, ControllerSettings, OrderKind
@@ -332,21 +332,19 @@ class SetCluster:
 
     # --- orders: see `controller_client.OrderTaker`
 
-    def carry_out(
-        self, set_name: str, kind: OrderKind, to: str, cause: str, answer: Callable[[bool, str], None]
-    ) -> None:
+    def carry_out(self, order: Ordered, answer: Callable[[bool, str], None]) -> None:
         """Of the controller."""
 
         def answered(told: Answered) -> None:
             answer(told.done, told.text)
 
-        if set_name == DEFAULT_SET:
-            self._drop_of_default(kind, to, cause, answered)
+        if order.set == DEFAULT_SET:
+            self._drop_of_default(order.kind, order.to, order.cause, answered)
             return
         try:
-            self.hosts.ask(set_name, lambda number: _asked(number, kind, to, cause), answered)
+            self.hosts.ask(order.set, lambda number: _asked(number, order), answered)
         except KeyError:
-            answer(False, f"broker {self.name} has no replica of {set_name}")
+            answer(False, f"broker {self.name} has no replica of {order.set}")
 
     def _drop_of_default(self, kind: OrderKind, to: str, cause: str, done: Callable[[Answered], None]) -> None:
         """Who leads `default` others say: all that the controller wants of it is that nobody waits for who is lost."""
@@ -411,17 +409,17 @@ class _Replicas:
         return {DEFAULT_SET, *self._hosts.take_active()}
 
 
-def _asked(number: int, kind: OrderKind, to: str, cause: str) -> Input:
+def _asked(number: int, order: Ordered) -> Input:
     """What an order is for the set's member."""
-    match kind:
+    match order.kind:
         case OrderKind.PROMOTE:
-            return PromoteAsked(number, False, cause, True)
+            return PromoteAsked(number, order.force, order.cause, not order.force)
         case OrderKind.SWITCH_OVER:
-            return SwitchoverAsked(number, to, cause)
+            return SwitchoverAsked(number, order.to, order.cause)
         case OrderKind.DROP:
-            return DropAsked(number, to, cause)
+            return DropAsked(number, order.to, order.cause)
         case OrderKind.SHUT_DOWN:
-            return ShutdownAsked(number, to)
+            return ShutdownAsked(number, order.to)
 
 
 def _record_answer(told: RecordTold) -> RecordAnswer:

@@ -38,6 +38,7 @@ _ACTIONS: Final[Mapping[str, Mapping[str, SetAction]]] = {
         ),
         "delete": SetAction("set-delete", {"name": "name", "lost": "lost"}),
         "transfer": SetAction("set-transfer", {"name": "set", "to": "to"}),
+        "promote": SetAction("set-promote", {"name": "set", "broker": "broker", "force": "force"}),
         "add-replica": SetAction("set-add-replica", {"name": "set", "broker": "broker"}),
         "remove-replica": SetAction("set-remove-replica", {"name": "set", "broker": "broker", "force": "force"}),
     },
