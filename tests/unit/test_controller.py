@@ -306,6 +306,20 @@ def test_a_broker_that_is_about_to_stop_hands_over_what_it_leads_and_gets_nothin
     assert bench.ask(ms.LeaveBroker("b")).result == {"left": 1}, "the other one thought better of it"
 
 
+def test_a_broker_that_has_stopped_and_is_back_at_once_gets_back_what_prefers_it() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    bench.ask(ms.TransferPrimary("orders", "c"))
+    bench.ask(ms.LeaveBroker("c"))
+    bench.ask(ms.FailBroker("c"))
+
+    bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "ready", "", 1, 5), instance="c/2")))
+
+    moves = bench.ask(ms.Rebalance(plan_only=True)).result["moves"]
+    assert isinstance(moves, list)
+    assert [(each["set"], each["to"]) for each in moves] == [("orders", "c")]
+
+
 def test_a_broker_that_is_about_to_stop_gets_a_new_set_only_where_nobody_else_is_left_and_is_not_to_lead_it() -> None:
     bench = Bench("a", "b", "c", "d")
     bench.ask(ms.CreateSet("first"))  # so that `d` has fewest
