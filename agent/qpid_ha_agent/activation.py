@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.frames import Answer, StoreOrigin
+from qpid_ha_broker.ha.record_keeper import COORDINATOR
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.ha.verdict import LOOK_AROUND, PromotionEvidence, Refusal, judge
+from qpid_ha_broker.ha.verdict import PromotionEvidence, Refusal, judge
 from qpid_ha_broker.store.advice import host_of
 from qpid_ha_broker.store.best import Admin, Standing, best, leading
 from qpid_ha_broker.store.facts import StoreFacts
@@ -246,7 +247,8 @@ class _Activation:
             return False, f"without the coordinator's record nobody knows who is in sync: {self.facts.problem}"
         verdict = judge(self._evidence(name))
         if isinstance(verdict, Refusal):
-            return False, verdict.text.removesuffix(f"; {LOOK_AROUND}").removesuffix(f", and {LOOK_AROUND}")
+            hint = COORDINATOR.look_around
+            return False, verdict.text.removesuffix(f"; {hint}").removesuffix(f", and {hint}")
         primary = next((each.name for each in self.brokers.values() if each.state is State.PRIMARY), "")
         if primary:
             return True, f"in sync, and {primary} leads"

@@ -15,6 +15,7 @@ from qpid_ha_broker.cluster.map import SetEntry
 from qpid_ha_broker.cluster.messages import AnswerRecord, BackupReport, GiveOrder, OrderKind, ReplicaReport
 from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.record_keeper import controller_of
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.errors import ModelError
@@ -153,6 +154,7 @@ class SimulatedSet:
             tail_bytes=self._tail_bytes,
             chunk_messages=self._chunk_messages,
             has_coordinator=True,
+            keeper=controller_of(self.name),
             has_store=True,
             cluster=self._clusters[broker],
         )

@@ -198,7 +198,7 @@ class Node(MemberHarness):
 class SmallCluster:
     """Brokers by name. `running`: who was started."""
 
-    def __init__(self, *names: str, **settings: float) -> None:
+    def __init__(self, *names: str, **settings: object) -> None:
         self.now_s = 1000.0
         self.nodes: dict[str, Node] = {}
         self.record: fx.ClusterRecord | None = fx.ClusterRecord() if settings.get("has_coordinator") else None
@@ -435,7 +435,7 @@ class SmallCluster:
             self.record_answers.append((node, answer))
 
 
-def three(**settings: float) -> SmallCluster:
+def three(**settings: object) -> SmallCluster:
     """Three brokers, the first of them primary, the others ready."""
     cluster = SmallCluster("a", "b", "c", **settings)
     cluster.run()

@@ -130,3 +130,40 @@ def test_the_status_is_told_once_for_each_change(monkeypatch: pytest.MonkeyPatch
     cluster.run()
     assert a.committed == a.member.position.lsn
     assert looks == []
+
+
+def test_who_asks_again_for_the_same_promotion_hears_what_comes_of_it() -> None:
+    """An order that was given twice, because the first one took long, is no refusal."""
+    member = Member(SETTINGS, Resources(TextReader()).default, lambda: 0.5, lambda: NOW_MS)
+    member.handle(fx.Started(), 1.0)
+    effects = member.handle(fx.PromoteAsked(1, failover=True), 1.0)
+    (asked,) = [effect for effect in effects if isinstance(effect, fx.Ask)]
+
+    assert member.handle(fx.PromoteAsked(2, failover=True), 1.5) == []
+    answers = [
+        effect
+        for effect in member.handle(fx.PeersAnswered(asked.question.number, (), ("b:5672",)), 2.0)
+        if isinstance(effect, fx.Answered)
+    ]
+
+    assert [(answer.request, answer.done) for answer in answers] == [(1, False), (2, False)]
+    assert answers[0].text == answers[1].text
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(fx.PromoteAsked(1), fx.PromoteAsked(2, True)), (fx.PromoteAsked(1, failover=True), fx.PromoteAsked(2))],
+    ids=["with force", "also from a primary that lives"],
+)
+def test_who_asks_for_more_than_the_promotion_that_is_under_way_is_told_to_wait(
+    first: fx.PromoteAsked, second: fx.PromoteAsked
+) -> None:
+    member = Member(SETTINGS, Resources(TextReader()).default, lambda: 0.5, lambda: NOW_MS)
+    member.handle(fx.Started(), 1.0)
+    member.handle(first, 1.0)
+
+    (answer,) = member.handle(second, 1.5)
+
+    assert isinstance(answer, fx.Answered)
+    assert (answer.request, answer.done) == (2, False)
+    assert "wait for that" in answer.text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.frames import Answer, LogPosition, StoreOrigin
+from qpid_ha_broker.ha.record_keeper import controller_of
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.ha.verdict import (
     Accept,
@@ -36,6 +39,9 @@ def fresh(name: str) -> Answer:
     return broker(name, cluster="", generation=0, epoch=0, members=(), lsn=0)
 
 
+NOT_OF_OTHER_SETS = re.compile(
+    r"coordinator|brokers-url|qpid-ha (promote|activation|backups)|\bagent|acemaker|--force(?!`)"
+)
 RECORDED = ClusterRecord("uuid", 3, "a", 7, ("a", "b", "c"))
 
 
@@ -45,7 +51,18 @@ def verdict(own: Answer, *answers: Answer, **changed: Any) -> Verdict:
         "own_primary": "a" if own.generation else "", "unreachable": ("a:5672",), "record": None,
         "has_coordinator": False, "min_in_sync": 1,
     }  # fmt: skip
-    return judge(PromotionEvidence(own=own, answers=answers, **{**given, **changed}))
+    evidence = PromotionEvidence(own=own, answers=answers, **{**given, **changed})
+    found = judge(evidence)
+    check_words_of_other_sets(evidence, found)
+    return found
+
+
+def check_words_of_other_sets(evidence: PromotionEvidence, found: Verdict) -> None:
+    """Of a set other than `default` the verdict is the same, and speaks of what such a set has."""
+    there = judge(replace(evidence, keeper=controller_of("orders")))
+    assert type(there) is type(found)
+    if isinstance(there, Refusal):
+        assert not NOT_OF_OTHER_SETS.search(there.text), there.text
 
 
 def refusal(found: Verdict) -> str:

@@ -32,7 +32,7 @@ from qpid_ha_broker.ha.effects import ClusterRecord, PeersAnswered, ReadRecord, 
 from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.ha.verdict import PLACES_OF_RECORDS, forcing, shown_record
+from qpid_ha_broker.ha.verdict import shown_record
 
 _PAUSE_S = 0.2
 """Between two attempts."""
@@ -200,7 +200,8 @@ class EpochRecorder:
         self._number = 0
         if written.written or written.record == self._wanted:
             if self._outdated is not None:
-                self._ctx.note("warning", "the coordinator's record was lost, or an old one: it is written anew")
+                keeper = self._ctx.settings.keeper.name
+                self._ctx.note("warning", f"{keeper}'s record was lost, or an old one: it is written anew")
             self.confirmed = self._wanted
             self._holds(self._wanted)
             self._primary.recorded(self._wanted.epoch)
@@ -221,18 +222,15 @@ class EpochRecorder:
 
     def _compare(self, confirmed: ClusterRecord, record: ClusterRecord) -> Deposed | None:
         """`record` with what the coordinator should hold; the cases are at the top of this module."""
-        generation = self._primary.generation
+        generation, keeper = self._primary.generation, self._ctx.settings.keeper
         is_own = record[:3] == confirmed[:3]
         if is_own and record.position >= confirmed.position:
             self._holds(record)
         elif record.cluster not in ("", confirmed.cluster):
             self._blocked = None
-            self._complain(
-                f"the coordinator is of the cluster {record.cluster}, this broker of {confirmed.cluster}: correct"
-                f" ha.coordinator; if no such cluster is there any more, delete its record ({PLACES_OF_RECORDS})"
-            )
+            self._complain(keeper.foreign_record.format(theirs=record.cluster, ours=confirmed.cluster))
         elif record.generation > generation or (record.generation == generation and not is_own):
-            return Deposed(f"the coordinator names {record.primary} primary of generation {record.generation}")
+            return Deposed(f"{keeper.name} names {record.primary} primary of generation {record.generation}")
         else:
             self._outdated = record
         return None
@@ -247,11 +245,11 @@ class EpochRecorder:
             self._not_before_s = self._ctx.clock_s + _PAUSE_S
             return
         self._blocked = outdated
-        force = forcing(self._ctx.resource_set.name, self._ctx.settings.name)
+        keeper, name = self._ctx.settings.keeper, self._ctx.settings.name
         self._complain(
-            f"the coordinator's record {shown_record(outdated)}, and was generation {confirmed.generation}, epoch"
+            f"{keeper.name}'s record {shown_record(outdated)}, and was generation {confirmed.generation}, epoch"
             f" {confirmed.epoch}: it was lost, or put back from a copy. Bring back who was in sync"
-            f" ({', '.join(confirmed.members)}); if none of them leads, use {force} on this one"
+            f" ({', '.join(confirmed.members)}); if none of them leads, {keeper.rewrite_leading.format(broker=name)}"
         )
 
     def _complain(self, problem: str) -> None:

@@ -354,7 +354,7 @@ def _why_refused(ctx: MemberContext, links: Iterable[BackupLink], hello: fr.Hell
     if hello.set != ctx.resource_set.name:
         return refused(fr.RefusalCode.NO_SET, f"there is no resource set {hello.set} here")
     if hello.cluster and hello.cluster != cluster:
-        text = f"it belongs to the cluster {hello.cluster}, the primary to {cluster}: erase it, or correct its URL"
+        text = ctx.settings.keeper.foreign_backup.format(theirs=hello.cluster, ours=cluster)
         return refused(fr.RefusalCode.OTHER_CLUSTER, text)
     wrong = problem(hello.history, hello.last_lsn)
     if wrong or hello.applied_lsn > hello.last_lsn:

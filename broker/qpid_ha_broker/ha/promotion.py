@@ -80,6 +80,8 @@ class Promotion:
         claim: Callable[[int, int], None],
     ) -> None:
         self.request, self.force, self.cause, self.failover = asked
+        self._joined: list[int] = []
+        """Later requests of which what comes of this attempt is the answer."""
         self.step = AttemptStep.ASKING
         self.began_s = ctx.now_s
         self.claimed = 0
@@ -106,12 +108,29 @@ class Promotion:
         self._overtaken_by = ""
         """Who began as new a generation while the coordinator was asked to record ours."""
 
+    @property
+    def _keeper(self) -> str:
+        """Who has the record."""
+        return self._ctx.settings.keeper.name
+
     def begin(self) -> None:
         """Ask everybody, and the coordinator."""
         self._ask(Topic.STATUS)
         if not self._record_is_in:
             self._coordinator_number = self._ctx.number()
             self._ctx.effects.append(ReadRecord(self._coordinator_number))
+
+    def join(self, asked: PromoteAsked) -> bool:
+        """Whether what comes of this attempt answers that request, too; not if it may be refused for less."""
+        if (asked.force and not self.force) or (self.failover and not asked.failover):
+            return False
+        self._joined.append(asked.request)
+        return True
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        """All that are to be answered with what comes of it."""
+        return (self.request, *self._joined)
 
     def _ask(self, topic: Topic, generation: int = 0) -> None:
         self._asked = self._ctx.ask(topic, self._own().answer, generation)
@@ -165,14 +184,14 @@ class Promotion:
             own_record=own.record,
             told=own.told,
             told_committed=own.told_committed,
-            set_name=self._ctx.resource_set.name,
+            keeper=settings.keeper,
         )
 
     def _judge(self) -> Outcome:
         if self._answers is None or not self._record_is_in:
             return None
         if not self._answers.answers and not self._answers.unreachable and len(self._ctx.settings.addresses) > 1:
-            return self._refuse("ha.brokers-url reaches only this broker: add the addresses of the others")
+            return self._refuse(self._ctx.settings.keeper.alone)
         verdict = judge(self._evidence())
         if isinstance(verdict, Refusal):
             return self._refuse(verdict.text)
@@ -251,7 +270,7 @@ class Promotion:
     def _record_generation(self, accept: Accept) -> Outcome:
         expected = self._record
         if expected is None:
-            return self._refuse("the coordinator cannot be reached: try again")
+            return self._refuse(f"{self._keeper} cannot be reached: try again")
         self.step = AttemptStep.RECORDING
         generation = max(accept.generation, expected.generation + 1)
         self._accept = accept._replace(generation=generation)
@@ -274,7 +293,7 @@ class Promotion:
         self.outcome_is_unknown = not written and record is None
         if not written and record != self._wanted:
             who = f"{record.primary} was faster" if record is not None else problem
-            return self._refuse(f"the coordinator did not take generation {self._accept.generation}: {who}")
+            return self._refuse(f"{self._keeper} did not take generation {self._accept.generation}: {who}")
         if self._ctx.now_s - self._recording_since_s > self._ctx.settings.ask_limit_s:
             # This process may have slept since, and the coordinator may have lost the record and taken another one.
             self._coordinator_number = self._ctx.number()
@@ -287,7 +306,7 @@ class Promotion:
         self.outcome_is_unknown = record is None
         if record != self._wanted or self._accept is None:
             who = "cannot be reached" if record is None else f"names {record.primary or 'nobody'}"
-            return self._refuse(f"the coordinator took generation {self._wanted.generation}, and now {who}")
+            return self._refuse(f"{self._keeper} took generation {self._wanted.generation}, and now {who}")
         if self._overtaken_by:
             return self._take_back_record()
         self.step = AttemptStep.ENDED
@@ -306,7 +325,7 @@ class Promotion:
         """What is recorded never begins; the primary records itself again in the place of what was there before."""
         self._ctx.effects.append(WriteRecord(self._ctx.number(), self._wanted, self._replaced))
         return self._refuse(
-            f"{self._overtaken_by} has become primary meanwhile, and the coordinator has lost the record of that"
+            f"{self._overtaken_by} has become primary meanwhile, and {self._keeper} has lost the record of that"
         )
 
     def _refuse(self, text: str) -> Outcome:

@@ -761,9 +761,10 @@ class Candidate(ActiveRole):
 
     # --- the promotion
 
-    def refuse_second(self, asked: fx.PromoteAsked) -> None:
-        """One at a time."""
-        self._ctx.answer(asked.request, False, "this broker is being promoted already: wait for that")
+    def join_promotion(self, asked: fx.PromoteAsked) -> None:
+        """One at a time: who asks again for the same, because he has heard nothing, hears what comes of that."""
+        if not self.promotion.join(asked):
+            self._ctx.answer(asked.request, False, "this broker is being promoted already: wait for that")
 
     def peers_answered(self, answered: fx.PeersAnswered) -> None:
         """All peers were asked."""
@@ -795,7 +796,8 @@ class Candidate(ActiveRole):
         self._ctx.is_status_stale = True
         if promotion.outcome_is_unknown:
             parts.unresolved.begin(promotion.wanted_generation)
-        self._ctx.answer(promotion.request, False, refusal.text)
+        for request in promotion.requests:
+            self._ctx.answer(request, False, refusal.text)
         if not parts.channel.link:
             parts.channel.search()
 
@@ -1067,7 +1069,8 @@ class Leader(ActiveRole):
             self._parts.become(Stopped(self._parts), Cause.STOPPED, "the cluster is shut down")
         elif shutdown.is_late():
             names = ", ".join(self.primary.in_sync.members)
-            shutdown.refuse(f"not all of {names} came level: see `qpid-ha backups`, then try again")
+            backups = self._ctx.settings.keeper.backups
+            shutdown.refuse(f"not all of {names} came level: see {backups}, then try again")
             self._shutdown = None
             self._ctx.is_status_stale = True
 
@@ -1155,7 +1158,8 @@ def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted)
         primary.recorded(accept.epoch)
     parts.become(Leader(parts, primary), Cause.PROMOTED, promotion.cause)
     ctx.ask(fr.Topic.ANNOUNCE, parts.answer())
-    ctx.answer(promotion.request, True, f"primary of generation {replica.history.generation}")
+    for request in promotion.requests:
+        ctx.answer(request, True, f"primary of generation {replica.history.generation}")
 
 
 def _open_for_clients(ctx: MemberContext) -> None:
@@ -1186,7 +1190,7 @@ TABLE: Final[dict[type, RoleRow]] = {
     fx.LinkWritable: RoleRow("ignore", "ignore", "ignore", "set_writable"),
     fx.FrameDamaged: RoleRow("frame_damaged", "frame_damaged", "frame_damaged", "frame_damaged"),
     fx.FrameReceived: RoleRow("dispatch", "dispatch", "dispatch", "dispatch"),
-    fx.PromoteAsked: RoleRow("begin_promotion", "begin_promotion", "refuse_second", "confirm_leading"),
+    fx.PromoteAsked: RoleRow("begin_promotion", "begin_promotion", "join_promotion", "confirm_leading"),
     fx.DemoteAsked: RoleRow("refuse_to_demote", "refuse_to_demote", "as_standby", "demote"),
     fx.SwitchoverAsked: RoleRow("refuse_ask_primary", "refuse_ask_primary", "as_standby", "switch_over"),
     fx.DropAsked: RoleRow("refuse_ask_primary", "refuse_ask_primary", "as_standby", "drop"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qpid_ha_broker.ha.record_keeper import COORDINATOR, RecordKeeper
+
 WITH_RECORD_S = 0.2
 
 
@@ -41,6 +43,9 @@ class MemberSettings:
     chunks_ahead: int = 8
     """Sent and not yet taken in by the backup."""
     has_coordinator: bool = False
+    """Somebody keeps the record."""
+    keeper: RecordKeeper = COORDINATOR
+    """Who does, or would."""
     has_store: bool = False
     """What is durable counts as held once it is on disk."""
     most_in_sync: int = 0

@@ -23,8 +23,8 @@ from typing import NamedTuple
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.frames import Answer, LogPosition, StoreOrigin
 from qpid_ha_broker.ha.history import log_end
+from qpid_ha_broker.ha.record_keeper import COORDINATOR, RecordKeeper
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.log import DEFAULT_SET
 
 
 class Refusal(NamedTuple):
@@ -91,8 +91,8 @@ class PromotionEvidence:
     """The last one that the coordinator has confirmed to this process."""
     told: ToldGeneration = TOLD_OF_NONE
     told_committed: ToldCommit = NONE_COMMITTED
-    set_name: str = DEFAULT_SET
-    """For the commands that it names."""
+    keeper: RecordKeeper = COORDINATOR
+    """The words for a refusal."""
 
 
 class StepDownFirst(NamedTuple):
@@ -122,26 +122,6 @@ class _View(NamedTuple):
     epoch: int
     members: tuple[str, ...]
     source: str
-
-
-PLACES_OF_RECORDS = "record.json, the node or key `record` of the namespace, or the property in the CIB"
-
-
-LOOK_AROUND = "`qpid-ha activation list` shows what each one has"
-"""Of `default`: what to do first where whoever is here may not be enough."""
-
-
-def forcing(set_name: str, broker: str = "BROKER") -> str:
-    """The command by which an operator has a broker lead that set whatever that costs."""
-    words = "promote --force" if set_name == DEFAULT_SET else f"set promote {set_name} {broker} --force"
-    return f"`qpid-ha {words}`"
-
-
-def _look_around(evidence: PromotionEvidence) -> str:
-    set_name = evidence.set_name
-    if set_name == DEFAULT_SET:
-        return LOOK_AROUND
-    return f"`qpid-ha store best --set {set_name}`, with all data directories, shows what each one has"
 
 
 def judge(evidence: PromotionEvidence) -> Verdict:
@@ -174,9 +154,12 @@ def judge(evidence: PromotionEvidence) -> Verdict:
         if not reason and _outdated_record(evidence) is not None:
             evidence = _without_record(evidence)
     elif evidence.own.store is StoreOrigin.FAILED:
-        reason = "the store of this broker has failed, and it holds what came since in memory only: promote another one"
+        reason = (
+            "the store of this broker has failed, and it holds what came since in memory only:"
+            f" {evidence.keeper.promote} another one"
+        )
     elif evidence.own.state == State.CATCHUP or not evidence.own.complete:
-        reason = "this broker is still catching up and lacks messages: promote one that is ready"
+        reason = f"this broker is still catching up and lacks messages: {evidence.keeper.promote} one that is ready"
     elif evidence.own.generation:
         reason = _why_not_with_data(evidence)
     else:
@@ -190,24 +173,18 @@ def judge(evidence: PromotionEvidence) -> Verdict:
 
 
 def _stranger(evidence: PromotionEvidence) -> str:
-    own = evidence.own
+    own, keeper = evidence.own, evidence.keeper
     for answer in evidence.answers:
         if answer.name == own.name:
             return f"two brokers are called {own.name}: give each its own `name` and restart one of them"
         if own.cluster and answer.cluster and own.cluster != answer.cluster:
-            return (
-                f"{answer.name} belongs to the cluster {answer.cluster}, this broker to {own.cluster}:"
-                " take one of them out of ha.brokers-url"
-            )
+            return keeper.foreign_log.format(broker=answer.name, theirs=answer.cluster, ours=own.cluster)
     record = evidence.record
     if record is None and evidence.has_coordinator:
-        return "the coordinator cannot be reached, and without its record nobody knows who is in sync: try again"
+        return f"{keeper.name} cannot be reached, and without its record nobody knows who is in sync: try again"
     if record is not None and record.cluster and own.cluster and record.cluster != own.cluster:
-        return (
-            f"the coordinator is of the cluster {record.cluster}, this broker of {own.cluster}: correct ha.coordinator;"
-            f" if no such cluster is there any more, delete its record ({PLACES_OF_RECORDS}), and"
-            " use `qpid-ha promote --force` on the broker that is furthest"
-        )
+        foreign = keeper.foreign_record.format(theirs=record.cluster, ours=own.cluster)
+        return f"{foreign}{keeper.foreign_candidate}"
     return ""
 
 
@@ -216,7 +193,8 @@ def _why_not_by_force(evidence: PromotionEvidence) -> str:
     owners = "" if evidence.own.generation else _owners(evidence)
     if not owners:
         return ""
-    return f"this broker holds no data, and {owners} does: use --force there, or erase that store to begin anew"
+    use_force = evidence.keeper.if_lost.format(broker=owners)
+    return f"this broker holds no data, and {owners} does: {use_force} there, or erase that store to begin anew"
 
 
 def _owners(evidence: PromotionEvidence) -> str:
@@ -227,7 +205,7 @@ def _why_not_empty(evidence: PromotionEvidence) -> str:
     """For a broker without data: a first start, or one that has lost its memory."""
     owners = _owners(evidence)
     if owners:
-        return f"this broker holds no data, and {owners} does: promote that one"
+        return f"this broker holds no data, and {owners} does: {evidence.keeper.promote} that one"
     record = evidence.record
     is_our_own = (
         record is not None
@@ -239,25 +217,30 @@ def _why_not_empty(evidence: PromotionEvidence) -> str:
         members = ", ".join(record.members)
         return (
             f"this broker holds no data; generation {record.generation} was confirmed by {members}: start those,"
-            " or use --force if their data is lost for good"
+            f" or {_if_lost(evidence)} if their data is lost for good"
         )
     if evidence.unreachable and not is_our_own:  # an empty record may be a lost one
         return (
             f"this broker holds no data, and {', '.join(evidence.unreachable)} cannot be asked for any: start all"
-            " brokers, or use --force if there is none"
+            f" brokers, or {_if_lost(evidence)} if there is none"
         )
     return ""
 
 
+def _if_lost(evidence: PromotionEvidence) -> str:
+    return evidence.keeper.if_lost.format(broker=evidence.own.name)
+
+
 def _why_not_with_data(evidence: PromotionEvidence) -> str:
-    own = evidence.own
+    own, keeper = evidence.own, evidence.keeper
     if own.name not in own.members:
-        return f"this broker is not in the in-sync set of its own log ({', '.join(own.members)}): promote one of those"
+        members = ", ".join(own.members)
+        return f"this broker is not in the in-sync set of its own log ({members}): {keeper.promote} one of those"
     view = _newest_view(evidence)
     if own.name not in view.members:
         return (
             f"{view.source} knows a newer in-sync set without this broker (generation {view.generation}, epoch"
-            f" {view.epoch}: {', '.join(view.members)}): promote one of those; {_look_around(evidence)}"
+            f" {view.epoch}: {', '.join(view.members)}): {keeper.promote} one of those; {keeper.look_around}"
         )
     outdated = _outdated_record(evidence)
     if outdated is not None:
@@ -302,11 +285,11 @@ def _outdated_record(evidence: PromotionEvidence) -> Refusal | None:
         proof = f"this broker's log knows epoch {committed.epoch}, without some of those"
     else:
         return None
+    keeper = evidence.keeper
     return Refusal(
-        f"the coordinator's record {shown_record(record)}, but {proof}: the record was lost or put back from a copy,"
-        " and who was in sync last is not known. Have all brokers started, and use"
-        f" {forcing(evidence.set_name)} on the one that is furthest: it writes the record anew, and gives up what only"
-        f" others have confirmed{_who_cannot_be_asked(evidence)}; {_look_around(evidence)}"
+        f"{keeper.name}'s record {shown_record(record)}, but {proof}: the record was lost or put back from a copy,"
+        f" and who was in sync last is not known. {keeper.rewrite.format(broker=furthest.name)}"
+        f"{_who_cannot_be_asked(evidence)}; {keeper.look_around}"
     )
 
 
@@ -341,12 +324,13 @@ def _outdated_stores(evidence: PromotionEvidence) -> Refusal | None:
     if any(_is_awake(each, record) and each.name in record.members for each in evidence.answers):
         return None
     newest = max(here, key=lambda each: (each.generation, each.epoch, each.lsn))
+    keeper = evidence.keeper
     return Refusal(
-        f"the coordinator's record says generation {record.generation}, epoch {record.epoch}, led by {record.primary},"
+        f"{keeper.name}'s record says generation {record.generation}, epoch {record.epoch}, led by {record.primary},"
         f" and no store here goes further than generation {newest.generation}, epoch {newest.epoch}: they were put back"
         f" from a copy, or the newer ones are missing{_who_cannot_be_asked(evidence)}. Bring those back;"
-        f" {forcing(evidence.set_name, newest.name)} on {newest.name} gives up all that was confirmed after"
-        f" LSN {newest.lsn} of generation {newest.generation}; {_look_around(evidence)}"
+        f" {keeper.force_on.format(broker=newest.name)} gives up all that was confirmed after LSN {newest.lsn} of"
+        f" generation {newest.generation}; {keeper.look_around}"
     )
 
 
@@ -368,16 +352,17 @@ def _why_unverified(evidence: PromotionEvidence) -> str:
         if each.name in record.members
         and (_is_awake(each, record) or (each.generation >= record.generation and _was_in_sync(each)))
     ]
+    keeper = evidence.keeper
     what_to_do = (
-        _promote(holders)
+        _promote(holders, keeper)
         if holders
         else f"start those who were in sync then, {', '.join(record.members)}, with what they held; if that is lost for"
-        f" good, {forcing(evidence.set_name, own.name)} gives up all that generation {record.generation} has confirmed"
+        f" good, {keeper.force.format(broker=own.name)} gives up all that generation {record.generation} has confirmed"
     )
     return (
-        f"the coordinator's record says generation {record.generation}, led by {record.primary}, and this broker began"
+        f"{keeper.name}'s record says generation {record.generation}, led by {record.primary}, and this broker began"
         f" anew and has followed generation {own.generation} only: {what_to_do}{_who_cannot_be_asked(evidence)}"
-        f"{'' if holders else f'; {_look_around(evidence)}'}"
+        f"{'' if holders else f'; {keeper.look_around}'}"
     )
 
 
@@ -431,20 +416,20 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
     were closed in order together hold the same; if one in sync holds more, this one was put back from a copy. Whoever
     was not restarted at all, because it never heard of the shutdown perhaps, also has the messages that no store keeps.
     """
-    own = evidence.own
+    own, keeper = evidence.own, evidence.keeper
     if own.store not in (StoreOrigin.DIRTY, StoreOrigin.CLEAN) or evidence.is_chosen:
         return ""
     members = [answer for answer in evidence.answers if answer.name in view.members]
     # Who was recorded but died before its own log had that cannot lead, and what it alone has was not confirmed.
     best = max(filter(_was_in_sync, members), key=log_end, default=own)
     is_behind = log_end(best) > log_end(own)
-    further = f"{best.name} goes further, to LSN {best.lsn} (here {own.lsn}): promote that one"
+    further = f"{best.name} goes further, to LSN {best.lsn} (here {own.lsn}): {keeper.promote} that one"
     is_clean = own.store is StoreOrigin.CLEAN
     if is_clean and is_behind:
         return f"this store was closed in order, and put back since: {further}"
     awake = [each.name for each in members if _is_awake(each, evidence.record) and not _left_out_by(each, evidence)]
     if awake:
-        return f"this broker was restarted, unlike {' and '.join(awake)}: {_promote(awake)}"
+        return f"this broker was restarted, unlike {' and '.join(awake)}: {_promote(awake, keeper)}"
     if is_clean:
         return ""
     # One that came back empty cannot say whether it had gone on alone; a coordinator can.
@@ -454,7 +439,7 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
         return (
             f"this store was not closed in order, and {', '.join(missing)} of the last in-sync set cannot be asked:"
             " start them with their stores; if one is lost for good, `qpid-ha store best` tells what that costs, and"
-            f" {_look_around(evidence)}"
+            f" {keeper.look_around}"
         )
     if not evidence.auto_recover:
         return "this store was not closed in order, and ha.auto-recover is off: see `qpid-ha store best`"
@@ -512,7 +497,7 @@ def _why_left_out(evidence: PromotionEvidence) -> str:
         return ""
     return (
         f"what {' and '.join(further)} kept goes further, and may have been confirmed without this broker:"
-        f" {_promote(further)}"
+        f" {_promote(further, evidence.keeper)}"
     )
 
 
@@ -522,19 +507,20 @@ def _why_behind_commit(evidence: PromotionEvidence) -> str:
     All who were in sync held that event before anybody was told, so whoever else lacks it must not lead either. Who was
     told may have dropped it itself since, and know no more than that it was.
     """
-    own, told = evidence.own, max([evidence.told_committed, *map(told_commit, evidence.answers)])
+    own, keeper = evidence.own, evidence.keeper
+    told = max([evidence.told_committed, *map(told_commit, evidence.answers)])
     if told.position <= log_end(own):
         return ""
     return (
         f"{told.source} was told that LSN {told.position.lsn} of generation {told.position.generation} is committed,"
         f" and this broker's log ends at LSN {own.lsn} of generation {own.generation}: it was put back from a copy, or"
-        f" others went on without it. Promote one that goes further{_who_cannot_be_asked(evidence)};"
-        f" {forcing(evidence.set_name, own.name)} gives up what came after"
+        f" others went on without it: {keeper.promote} one that goes further{_who_cannot_be_asked(evidence)};"
+        f" {keeper.force.format(broker=own.name)} gives up what came after"
     )
 
 
-def _promote(names: list[str]) -> str:
-    return "promote that one" if len(names) == 1 else "promote one of those"
+def _promote(names: list[str], keeper: RecordKeeper) -> str:
+    return f"{keeper.promote} {'that one' if len(names) == 1 else 'one of those'}"
 
 
 def _why_no_majority(evidence: PromotionEvidence) -> str:
@@ -563,7 +549,7 @@ def _why_no_majority(evidence: PromotionEvidence) -> str:
 def _newest_view(evidence: PromotionEvidence) -> _View:
     own, record, views = evidence.own, evidence.record, []
     if record is not None:  # first: of the same epoch it says who was in it for certain
-        views.append(_View(record.generation, record.epoch, record.members, "the coordinator"))
+        views.append(_View(record.generation, record.epoch, record.members, evidence.keeper.name))
     views.append(_View(own.generation, own.epoch, own.members, "this broker"))
     views += [_View(each.generation, each.epoch, each.members, each.name) for each in evidence.answers]
     return max(views, key=lambda view: view[:2])

@@ -19,6 +19,7 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.bundles import Purpose
 from qpid_ha_broker.ha.frame_codec import decode
 from qpid_ha_broker.ha.frames import FrameError, Question
+from qpid_ha_broker.ha.record_keeper import controller_of
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
@@ -175,7 +176,7 @@ class SetHost:
         """
         if name in self.members or name in self.loading:
             raise ValueError(f"the resource set {name} is hosted already")
-        settings = self._member_settings(addresses, own_address, min_in_sync, cluster)
+        settings = self._member_settings(name, addresses, own_address, min_in_sync, cluster)
         self.absent.forget(name)
         if self._fleet is None:
             self._begin(settings, self._broker.container.host(name), None, None)
@@ -271,7 +272,7 @@ class SetHost:
         """Other brokers have replicas of that set now. Raises KeyError, and ValueError as `host`."""
         current = self.loading.get(name) or self.members[name].member.settings
         settings = self._member_settings(
-            addresses, own_address, min_in_sync, cluster or current.cluster, current.instance
+            name, addresses, own_address, min_in_sync, cluster or current.cluster, current.instance
         )
         if name in self.loading:
             self.loading[name] = settings
@@ -279,7 +280,7 @@ class SetHost:
             self.members[name].change_settings(settings)
 
     def _member_settings(
-        self, addresses: Sequence[str], own_address: str, min_in_sync: int, cluster: str, instance: str = ""
+        self, name: str, addresses: Sequence[str], own_address: str, min_in_sync: int, cluster: str, instance: str = ""
     ) -> MemberSettings:
         if own_address not in addresses:
             raise ValueError(f"{own_address} is not among the addresses of the replicas, {', '.join(addresses)}")
@@ -297,6 +298,7 @@ class SetHost:
             tail_bytes=ha.tail_bytes // TAIL_SHARE,
             has_heartbeats=False,
             has_coordinator=True,
+            keeper=controller_of(name),
             has_store=self._fleet is not None,
             auto_recover=ha.auto_recover,
         )
