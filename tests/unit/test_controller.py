@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qpid_ha_broker.cluster import messages as ms
+from qpid_ha_broker.cluster.context import Orders
 from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.directory import deletion_of
 from qpid_ha_broker.cluster.liveness import BrokerLife, Liveness
@@ -701,6 +702,57 @@ def test_a_broker_that_catches_up_with_enough_gets_no_more() -> None:
 
     assert [action.step for action in decision.actions] == [ReplicaStep.WAIT]
     assert decision.replicas == ENTRY.replicas
+
+
+def test_a_broker_that_is_about_to_stop_begins_with_nothing_new_and_is_waited_for_where_it_is_the_only_one() -> None:
+    stopping = PlacementBroker("d", stopping=True, room_bytes=1)
+    there = brokers(c=PlacementBroker("c", up=False, away_s=99), d=stopping)
+
+    decision = check(ENTRY, there, 3, SETTINGS, spread)
+    assert [action.step for action in decision.actions] == [ReplicaStep.WAIT]
+    assert "is about to stop: d" in decision.actions[0].why
+
+    decision = check(ENTRY, {**there, "e": PlacementBroker("e", replicas=9)}, 3, SETTINGS, spread)
+    assert [(action.step, action.broker) for action in decision.actions] == [(ReplicaStep.ADD, "e")]
+
+
+def test_a_set_that_lacks_a_replica_gets_it_elsewhere_than_at_a_broker_that_said_that_it_stops() -> None:
+    bench = Bench("a", "b", "c", "d")
+    led(bench, "orders", "b", "a")
+    bench.ask(ms.LeaveBroker("c"))
+    bench.feed(ms.TimePassed())
+    assert bench.map.sets["orders"].replicas == ("b", "a", "d")
+
+
+def test_an_order_of_which_nothing_is_heard_is_given_again_and_each_time_later() -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders", ("a", "b", "c"), preferred="b"))
+    given_s: list[float] = []
+    for number in range(2, 60):
+        before = len(orders(bench, OrderKind.PROMOTE))
+        bench.now_s += 0.5
+        for name in ("a", "b", "c"):
+            hosted = () if number > 2 else (ms.ReplicaReport("orders", "connecting"),)
+            bench.feed(ms.ReportReceived(report(name, *hosted, number=number)._replace(full=False)))
+        bench.feed(ms.TimePassed())
+        given_s += [bench.now_s] * (len(orders(bench, OrderKind.PROMOTE)) - before)
+
+    assert [later - earlier for earlier, later in zip(given_s, given_s[1:], strict=False)] == [2.0, 4.0, 8.0, 8.0]
+
+
+def test_what_was_told_on_a_channel_that_was_lost_is_told_again_as_soon_as_the_first_time() -> None:
+    pending = Orders()
+    order = ms.GiveOrder(1, "b", "orders", OrderKind.PROMOTE)
+    for number, now_s in ((1, 0.0), (2, 2.0), (3, 6.0)):
+        pending.given(order._replace(number=number), now_s)
+    assert pending.pending("orders", OrderKind.PROMOTE, 8.0)
+
+    pending.reconnected("c")
+    assert pending.pending("orders", OrderKind.PROMOTE, 8.0), "that is another broker"
+    pending.reconnected("b")
+    assert pending.pending("orders", OrderKind.PROMOTE, 8.0) is None
+    pending.given(order._replace(number=4, broker="c"), 8.0)
+    assert pending.pending("orders", OrderKind.PROMOTE, 10.0) is None, "another one was told, once"
 
 
 def test_a_replica_that_leaves_goes_when_the_rest_in_sync_is_enough_and_somebody_leads() -> None:

@@ -28,7 +28,8 @@ LEAVING_S = 5.0
 """So long a broker counts as one that is about to stop, after it said so last: it may have thought better of it."""
 ORDER_LIMIT_S = 2.0
 """An order of which nothing came for so long may be given again, or to somebody else."""
-
+ORDER_LIMIT_MOST_S = 8.0
+"""The same for one that was given again and again: each time it is twice as long. Who is slow is not made busier."""
 
 UNKNOWN_LSN = 2**64
 """Of what is not written yet: nothing is ever committed so far."""
@@ -76,6 +77,8 @@ class PendingOrder(NamedTuple):
 
     order: GiveOrder
     given_s: float
+    limit_s: float = ORDER_LIMIT_S
+    """So long nobody gives it again."""
 
 
 class Orders:
@@ -97,21 +100,35 @@ class Orders:
     def given(self, order: GiveOrder, now_s: float) -> None:
         """It goes out now, in the place of an older one."""
         key = self._key(order.set, order.kind, order.to)
-        older = self._by_key.get(key)
+        older, limit_s = self._by_key.get(key), ORDER_LIMIT_S
         if older is not None:
             self._keys.pop(older.order.number, None)
-        self._by_key[key] = PendingOrder(order, now_s)
+            if older.order[1:5] == order[1:5]:
+                limit_s = min(ORDER_LIMIT_MOST_S, 2 * older.limit_s)
+        self._by_key[key] = PendingOrder(order, now_s, limit_s)
         self._keys[order.number] = key
 
     def pending(self, set_name: str, kind: OrderKind, now_s: float, to: str = "") -> GiveOrder | None:
         """The one that is under way, and not for too long."""
         there = self._by_key.get(self._key(set_name, kind, to))
-        return there.order if there is not None and now_s - there.given_s < ORDER_LIMIT_S else None
+        return there.order if there is not None and now_s - there.given_s < there.limit_s else None
 
     def answered(self, number: int) -> GiveOrder | None:
         """It is not under way any more; None: nobody waits for that answer."""
         key = self._keys.pop(number, None)
         return None if key is None else self._by_key.pop(key).order
+
+    def forget(self, set_name: str, kind: OrderKind) -> None:
+        """Nobody waits for what comes of it any more."""
+        there = self._by_key.pop(self._key(set_name, kind, ""), None)
+        if there is not None:
+            self._keys.pop(there.order.number, None)
+
+    def reconnected(self, name: str) -> None:
+        """What that broker was told on its last channel may be lost, and so it was not slow."""
+        for key, there in self._by_key.items():
+            if there.order.broker == name:
+                self._by_key[key] = there._replace(limit_s=ORDER_LIMIT_S)
 
     def forget_broker(self, name: str) -> None:
         """Nothing comes of what it was told."""
@@ -355,6 +372,7 @@ class ControllerContext:
                 broker.zone,
                 up,
                 broker.draining,
+                self.is_leaving(name),
                 0.0 if up else self._away_s(broker),
                 0 if reported is None else reported.room_bytes,
                 replicas[name],

@@ -198,6 +198,8 @@ class Controller:
         is_new = ctx.liveness.heard(name, ctx.now_s)
         if is_other:
             ctx.orders.forget_broker(name)
+        elif report.full:
+            ctx.orders.reconnected(name)
         if is_new or is_other:
             ctx.leaving_until_s.pop(name, None)  # it has stopped, and is back
             self._leadership.broker_came(name)

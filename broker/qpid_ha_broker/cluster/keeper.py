@@ -149,7 +149,7 @@ class ReplicaKeeper:
             if not ranking.ranked:
                 break
             names = [each.broker for each in ranking.ranked]
-            chosen.append(next((name for name in names if not self._ctx.is_leaving(name)), names[0]))
+            chosen.append(next((name for name in names if not brokers[name].stopping), names[0]))
         return tuple(chosen)
 
     def close_ring(self, names: Iterable[str]) -> int:

@@ -188,6 +188,8 @@ class Moves:
 
     def _end(self, name: str, done: bool, text: str) -> None:
         move = self.under_way.pop(name)
+        if not done:
+            self._ctx.orders.forget(name, OrderKind.SWITCH_OVER)
         self._texts.pop(name, None)
         self._not_before_s.pop(name, None)
         self._ctx.dirty.add(name)

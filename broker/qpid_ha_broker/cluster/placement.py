@@ -20,6 +20,8 @@ class PlacementBroker(NamedTuple):
     """What fails together; empty: not known."""
     up: bool = True
     draining: bool = False
+    stopping: bool = False
+    """It is about to stop, and back in a moment perhaps: it gets nothing new where another one is left for it."""
     away_s: float = 0.0
     """For how long it has been away; 0 when it is up."""
     room_bytes: int = 0

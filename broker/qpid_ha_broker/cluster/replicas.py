@@ -8,6 +8,7 @@ What follows from a check of one set (`check`); all that apply, in this order:
 | --- | --- | --- |
 | too few count, and one that leaves is on an open broker | it stays | it has the data already |
 | too few count, and a broker is open that may take an addition | a replica is added there | the placement says where |
+| too few count, and who is open is about to stop | wait | it may be back in a moment, and begins nothing new |
 | too few count, and all open brokers have their additions | wait | a failure does not start everything at once |
 | too few count, and no broker is open | say so | one that joins has it looked at again |
 | one is on a draining broker, or on one that is of the cluster no more | it is to leave | an operator said so |
@@ -42,7 +43,7 @@ class ReplicaStep(StrEnum):
     LEAVE = "leave"
     REMOVE = "remove"
     WAIT = "wait"
-    """For additions that are under way."""
+    """For additions that are under way, or for a broker that is about to stop."""
     LACK = "lack"
     """There is no broker for it."""
     EXTRA = "extra"
@@ -151,7 +152,12 @@ class _Check:
             self.act(ReplicaStep.LACK, "", f"{shortage}, and no other broker is open")
             return False
         most = self.settings.additions
-        chosen = next((each for each in ranking.ranked if self.brokers[each.broker].catching_up < most), None)
+        staying = [each for each in ranking.ranked if not self.brokers[each.broker].stopping]
+        if not staying:
+            names = ", ".join(each.broker for each in ranking.ranked)
+            self.act(ReplicaStep.WAIT, "", f"{shortage}, and who could have another one is about to stop: {names}")
+            return False
+        chosen = next((each for each in staying if self.brokers[each.broker].catching_up < most), None)
         if chosen is None:
             self.act(ReplicaStep.WAIT, "", f"{shortage}, and each open broker catches up with {most} already")
             return False
