@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from qpid_ha_broker.cluster import messages as ms
@@ -737,7 +739,7 @@ def test_an_order_of_which_nothing_is_heard_is_given_again_and_each_time_later()
         bench.feed(ms.TimePassed())
         given_s += [bench.now_s] * (len(orders(bench, OrderKind.PROMOTE)) - before)
 
-    assert [later - earlier for earlier, later in zip(given_s, given_s[1:], strict=False)] == [2.0, 4.0, 8.0, 8.0]
+    assert [later - earlier for earlier, later in pairwise(given_s)] == [2.0, 4.0, 8.0, 8.0]
 
 
 def test_what_was_told_on_a_channel_that_was_lost_is_told_again_as_soon_as_the_first_time() -> None:

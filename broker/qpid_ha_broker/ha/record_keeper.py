@@ -77,7 +77,7 @@ COORDINATOR: Final = RecordKeeper(
 
 def controller_of(set_name: str) -> RecordKeeper:
     """Of a set other than `default`."""
-    force_on = f"`qpid-ha set promote {set_name} {{broker}} --force`"
+    force_on = f"`qpid-ha set delete --lost {set_name}`"
     by_itself = "the older one is set aside by itself once its broker knows all of the cluster map"
     return RecordKeeper(
         name="the controller",
