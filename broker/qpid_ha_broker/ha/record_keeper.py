@@ -77,11 +77,11 @@ COORDINATOR: Final = RecordKeeper(
 
 def controller_of(set_name: str) -> RecordKeeper:
     """Of a set other than `default`."""
-    force_on = f"`qpid-ha set delete --lost {set_name}`"
+    force_on = f"`qpid-ha set promote {set_name} {{broker}} --force`"
     by_itself = "the older one is set aside by itself once its broker knows all of the cluster map"
     return RecordKeeper(
         name="the controller",
-        look_around=f"`qpid-ha set show {set_name}` shows what each one has",
+        look_around=f"`qpid-ha store best --set {set_name}`, with all data directories, shows what each one has",
         promote="the controller asks",
         force=force_on,
         force_on=force_on,
