@@ -35,10 +35,12 @@ class ReplicaKeeper:
         self._ctx = ctx
         self._due_s: dict[str, float] = {}
         self._checks = 0
-        self._problem = ""
+        self._complaints: dict[str, str] = {}
+        """By set: what was said of the placement last."""
 
     def began(self) -> None:
         """A new controller looks at all, spread over the first interval."""
+        self._complaints.clear()
         self._due_s = {name: self._ctx.now_s + self._jitter(name) for name in self._ctx.draft.sets}
 
     def _jitter(self, name: str) -> float:
@@ -54,6 +56,7 @@ class ReplicaKeeper:
     def forget_set(self, name: str) -> None:
         """It was deleted."""
         self._due_s.pop(name, None)
+        self._complaints.pop(name, None)
 
     def wanted(self, entry: SetEntry) -> WantedReplicas:
         """How many, and who says so."""
@@ -95,9 +98,7 @@ class ReplicaKeeper:
         return check(entry, brokers, wanted, ctx.settings, ctx.placement, size_bytes, leading is not None, failed)
 
     def _carry_out(self, entry: SetEntry, decision: ReplicaDecision) -> None:
-        if decision.problem and decision.problem != self._problem:
-            self._ctx.note("error", decision.problem)
-        self._problem = decision.problem
+        self._complain(entry.name, decision.problem)
         for action in decision.actions:
             if action.step in _SAID:
                 self._ctx.note(
@@ -108,6 +109,12 @@ class ReplicaKeeper:
         for name in set(decision.replicas) - set(entry.replicas):
             there = brokers[name]
             brokers[name] = there._replace(replicas=there.replicas + 1, catching_up=there.catching_up + 1)
+
+    def _complain(self, name: str, problem: str) -> None:
+        """The placement came to nothing for that set. It is asked again and again."""
+        if problem and self._complaints.get(name) != problem:
+            self._complaints[name] = problem
+            self._ctx.note("error", problem)
 
     # --- what operators ask
 
@@ -146,6 +153,7 @@ class ReplicaKeeper:
             others = {name: broker for name, broker in brokers.items() if name in placed or name not in entry.replicas}
             primary = entry.preferred or entry.record.primary or (placed[0] if placed else "")
             ranking = rank(self._ctx.placement, PlacementSet(entry.name, placed, primary), others)
+            self._complain(entry.name, ranking.problem)
             if not ranking.ranked:
                 break
             names = [each.broker for each in ranking.ranked]

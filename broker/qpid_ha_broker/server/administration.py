@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from qpid_ha_broker.model.administration import Administration, Done, Outcome, Pending
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, ModelError, NotFound, OtherSet
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method
+from qpid_ha_broker.server.placements import load_placement
 from qpid_ha_config.errors import SettingsError, nearest
 from qpid_ha_config.settings import BrokerSettings
 
@@ -94,6 +95,8 @@ def _set(settings: SettingsHolder, params: Params) -> object:
     before = settings.current()
     try:
         after = before.with_change(key, params["value"])
+        if after.replicas.placement != before.replicas.placement:
+            load_placement(after.replicas.placement)
     except SettingsError as error:
         raise _setting_refused(error) from None
     notes = settings.replace(after)

@@ -20,7 +20,7 @@ from qpid_ha_broker.server.control import ControlError
 from qpid_ha_broker.server.data_directory import lock_data_directory
 from qpid_ha_broker.server.descriptors import raise_descriptor_limit
 from qpid_ha_broker.server.logs import configure_logging
-from qpid_ha_broker.server.placements import NoPlacement, load_placement
+from qpid_ha_broker.server.placements import load_placement
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.loading import load_settings
@@ -72,7 +72,7 @@ def main(
             click.echo(f"qpidd: the settings of {loaded.name} can be used")
         else:
             run(loaded)
-    except (SettingsError, OSError, ControlError, BrokerFailed, StoreError, NoPlacement) as error:
+    except (SettingsError, OSError, ControlError, BrokerFailed, StoreError) as error:
         click.echo(f"qpidd: {error}", err=True)
         sys.exit(1)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from qpid_ha_broker.cluster.placement import Placement, ring, spread, static
-from qpid_ha_config.errors import nearest
+from qpid_ha_config.errors import SettingsError, nearest
 
 log = logging.getLogger("controller")
 
@@ -15,8 +15,11 @@ GROUP: Final = "qpid_ha.placement"
 _OWN: Final[Mapping[str, Placement]] = {"spread": spread, "ring": ring, "static": static}
 
 
-class NoPlacement(Exception):
+class NoPlacement(SettingsError):
     """There is none of that name, or it cannot be loaded."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__("ha.placement", problem)
 
 
 def find_placement(name: str) -> Placement:
@@ -36,9 +39,9 @@ def load_placement(name: str) -> Placement:
 
     found = {each.name: each for each in entry_points(group=GROUP)}
     if name not in found:
-        raise NoPlacement(f"ha.placement: there is no {name}; {nearest(name, sorted({*_OWN, *found}))}")
+        raise NoPlacement(f"there is no {name}; {nearest(name, sorted({*_OWN, *found}))}")
     try:
         placement: Placement = found[name].load()
     except Exception as error:  # of somebody else's code: whatever is wrong with it, replicas are kept up
-        raise NoPlacement(f"ha.placement: {name} cannot be loaded ({type(error).__name__}: {error})") from error
+        raise NoPlacement(f"{name} cannot be loaded ({type(error).__name__}: {error})") from error
     return placement
