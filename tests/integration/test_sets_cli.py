@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -97,6 +98,17 @@ def test_a_rebalancing_shows_each_move(cluster: RunningCluster) -> None:
         change(cluster, 0, "sets", "delete", name=f"s{number}")
 
 
+def failure_of(cluster: RunningCluster) -> tuple[object, ...]:
+    """The last failure, as the controller's status has it: of which broker, its sets, how long it was felt."""
+    told = json.loads(qpid_ha(cluster, 0, "status", "--format", "json").stdout)
+    return tuple(told[f"last_failure_{each}"] for each in ("broker", "sets", "s"))
+
+
+def squeezed(text: str) -> str:
+    """With two spaces between the columns."""
+    return re.sub(r" {2,}", "  ", text)
+
+
 def test_the_status_of_a_broker_says_how_many_sets_have_no_primary(cluster: RunningCluster) -> None:
     assert qpid_ha(cluster, 0, "status").stderr == ""
     create_set(cluster, "alone", replicas=[cluster.broker(2).name], min_replicas=1)
@@ -111,6 +123,13 @@ def test_the_status_of_a_broker_says_how_many_sets_have_no_primary(cluster: Runn
     assert shown.stderr == "1 of 1 resource sets have no primary (alone): see qpid-ha status --all\n"
     told = qpid_ha(cluster, 1, "status", "--all")
     assert f"start {cluster.broker(2).name}" in told.stderr
+    assert failure_of(cluster) == (cluster.broker(2).name, 1, None), "it is felt still"
     lost = qpid_ha(cluster, 1, "set", "delete", "alone", "--lost")
     assert (lost.returncode, lost.stdout) == (0, "set alone is deleted\n")
+    broker, sets, duration_s = failure_of(cluster)
+    assert (broker, sets, isinstance(duration_s, float)) == (cluster.broker(2).name, 1, True)
+    figures = json.loads(qpid_ha(cluster, 1, "map", "--format", "json").stdout)["figures"]
+    assert figures["last_failure_s"] == duration_s
+    assert f"controller_failures  {figures['controller_failures']}" in squeezed(qpid_ha(cluster, 0, "query").stdout)
+    assert "controller_failures" not in qpid_ha(cluster, 1, "query").stdout
     assert change(cluster, 0, "queues", "create", name="q")["created"], "its name is free"

@@ -383,6 +383,42 @@ def test_the_history_says_who_leads_what_since_when_and_why() -> None:
     assert failed == "broker b has failed: its rack burns; it leads 1 sets"
 
 
+def facts(bench: Bench) -> tuple[object, ...]:
+    """Failures, and of the last one the broker, the sets that it led, and how long it was felt."""
+    told = bench.controller.facts
+    return tuple(told.get(f"last_failure_{each}") for each in ("broker", "sets", "s"))
+
+
+def test_a_failure_lasts_from_when_the_broker_was_there_until_each_of_its_sets_is_led_again() -> None:
+    bench = Bench("a", "b", "c")
+    assert bench.controller.facts == {}, "a cluster of one set has none"
+    led(bench, "orders", "b", "c")
+    assert bench.controller.facts["controller_map_events"] == bench.lsn
+    before = len(orders(bench, OrderKind.PROMOTE)) + len(orders(bench, OrderKind.DROP))
+    assert bench.controller.facts["controller_orders"] == before
+    bench.now_s = 10.0
+    for name in ("a", "c"):
+        bench.feed(ms.ReportReceived(report(name, ms.ReplicaReport("orders", "ready", "", 1, 5), number=3)))
+    bench.feed(ms.TimePassed())  # it was asleep until now
+    bench.feed(ms.BrokerDisconnected("b"))
+    for _ in range(3):
+        bench.now_s += 0.1
+        bench.feed(ms.TimePassed())
+    assert facts(bench) == ("b", 1, None)
+
+    record = bench.map.sets["orders"].record
+    bench.now_s = 10.5
+    bench.feed(ms.RecordRequested("c", 2, "orders", record, record._replace(generation=2, primary="c", members=("c",))))
+    assert facts(bench) == ("b", 1, None), "it has not begun"
+    bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "primary", "active", 2, 6), number=4)))
+    assert facts(bench) == ("b", 1, 0.5)
+
+    bench.feed(ms.ControllerBegan(bench.map, "a", 2, 0))
+    assert bench.controller.facts["controller_failures"] == 0
+    (begun,) = bench.controller_history("a")
+    assert begun == "a is the controller: it leads default, generation 2"
+
+
 def test_a_set_that_is_made_again_under_its_name_is_another_one() -> None:
     bench = Bench("a", "b", "c")
     uuids = []

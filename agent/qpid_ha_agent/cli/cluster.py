@@ -265,8 +265,8 @@ def backups(invocation: Invocation) -> None:
 def history(invocation: Invocation, about: str | None, sets: bool) -> None:
     """Who was primary since when, and why.
 
-    With --sets, or the name of a resource set or of a broker: what the controller has done about them since it leads,
-    and why. Its log has what was before.
+    With --sets, or the name of a resource set or of a broker: what the controller has done about them, and why. It
+    begins with the controller: what the one before it did is in that broker's log, in lines of `controller`.
     """
     if sets or about:
         rows = rows_of(invocation.call("history", sets=sets or None, about=about))

@@ -6,6 +6,7 @@ from collections import Counter, deque
 from hashlib import sha256
 from typing import NamedTuple
 
+from qpid_ha_broker.cluster.figures import ControllerFigures
 from qpid_ha_broker.cluster.history import ClusterHistory
 from qpid_ha_broker.cluster.liveness import BrokerLife, Liveness
 from qpid_ha_broker.cluster.map import BrokerEntry, ClusterMap, SetEntry
@@ -211,6 +212,7 @@ class ControllerContext:
         self.leaving_until_s: dict[str, float] = {}
         """Brokers that are about to stop."""
         self.history = ClusterHistory()
+        self.figures = ControllerFigures()
         self._causes: dict[str, str] = {}
         """Why a set was last told to have another primary."""
         self.dirty: set[str] = set()
@@ -227,6 +229,8 @@ class ControllerContext:
         self.commits.clear()
         self.leaving_until_s.clear()
         self.history.clear()
+        self.figures = ControllerFigures()
+        self.remember(began.name, f"{began.name} is the controller: it leads default, generation {began.generation}")
         self._causes.clear()
         self._answers.clear()
 
@@ -244,6 +248,7 @@ class ControllerContext:
         effects: list[ControllerEffect] = []
         if self.draft.events:
             self._writes += 1
+            self.figures.map_events += len(self.draft.events)
             effects.append(WriteMap(self._writes, tuple(self.draft.events)))
             self.commits.map_written(self._writes, UNKNOWN_LSN)
         self.commits.wait(self._writes, self._answers)
@@ -320,6 +325,7 @@ class ControllerContext:
 
     def _give(self, order: GiveOrder) -> None:
         self.orders.given(order, self.now_s)
+        self.figures.orders += 1
         self._effects.append(order)
 
     # --- what the parts ask

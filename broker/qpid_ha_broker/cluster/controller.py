@@ -57,6 +57,11 @@ class Controller:
         """Whether this broker is the controller."""
         return self._is_on
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """What it has done since it began, in numbers; nothing in a cluster that has one set."""
+        return {} if self._ctx.map.is_empty else self._ctx.figures.facts()
+
     def change_settings(self, settings: ms.ControllerSettings, placement: Placement) -> None:
         """They count from the next input on."""
         self._ctx.settings, self._ctx.placement = settings, placement
@@ -130,7 +135,7 @@ class Controller:
         ctx = self._ctx
         settings = ctx.settings
         for loss in ctx.liveness.losses(ctx.now_s, settings.gone_after_s, settings.failure_timeout_s):
-            self._lost(loss.name, loss.why)
+            self._lost(loss.name, loss.why, loss.since_s)
         self._queues.tick()
         self._leadership.tick()
         self._shutdown.tick()
@@ -158,8 +163,8 @@ class Controller:
 
     # --- brokers
 
-    def _lost(self, name: str, why: str) -> None:
-        """A broker has failed: its sets get other primaries, all at once."""
+    def _lost(self, name: str, why: str, since_s: float) -> None:
+        """A broker has failed: its sets get other primaries, all at once. `since_s`: when it was still there."""
         ctx = self._ctx
         ctx.reports.forget(name)
         ctx.orders.forget_broker(name)
@@ -167,8 +172,9 @@ class Controller:
         entry = ctx.draft.brokers.get(name)
         if entry is None:
             return
-        led = sum(each.record.primary == name for each in ctx.draft.sets.values())
-        ctx.note("warning", f"broker {name} has failed: {why}; it leads {led} sets", name)
+        led = [each.name for each in ctx.draft.sets.values() if each.record.primary == name]
+        ctx.figures.failed(name, since_s, ctx.now_s, led)
+        ctx.note("warning", f"broker {name} has failed: {why}; it leads {len(led)} sets", name)
         if entry.up:
             ctx.write(ev.BrokerChanged(name, False, entry.draining, ctx.wall_ms))
         # First of all: as long as `default` waits for it no record of any set is committed.

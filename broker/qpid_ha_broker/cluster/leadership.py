@@ -79,7 +79,8 @@ class Leadership:
         self._wanted.clear()
 
     def forget_set(self, name: str) -> None:
-        """It was deleted."""
+        """It was deleted, or is led."""
+        self._ctx.figures.settled(name, self._ctx.now_s)
         for table in (self.problems, self._refused, self._retry_s, self._pause_s):
             table.pop(name, None)
 

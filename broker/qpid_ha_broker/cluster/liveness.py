@@ -24,6 +24,8 @@ class Loss(NamedTuple):
 
     name: str
     why: str
+    since_s: float
+    """When it was last known to be there."""
 
 
 class Liveness:
@@ -107,9 +109,10 @@ class Liveness:
             if life is BrokerLife.LOST or name == self.own:
                 continue
             if now_s - self._reset_s.get(name, now_s) >= gone_after_s:
-                found.append(Loss(name, "its process is gone"))
+                found.append(Loss(name, "its process is gone", self._reset_s[name]))
             elif now_s - self._since_s[name] >= failure_timeout_s:
-                found.append(Loss(name, f"nothing was heard of it for {failure_timeout_s:g} s"))
+                why = f"nothing was heard of it for {failure_timeout_s:g} s"
+                found.append(Loss(name, why, self._since_s[name]))
         for loss in found:
             self.fail(loss.name, now_s)
         return found

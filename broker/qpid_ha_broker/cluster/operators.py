@@ -63,7 +63,7 @@ class Operators:
         keeper: ReplicaKeeper,
         queues: QueueDirectory,
         shutdown: SetsShutdown,
-        lose: Callable[[str, str], None],
+        lose: Callable[[str, str, float], None],
     ) -> None:
         self._ctx, self._leadership, self._moves, self._keeper, self._queues = ctx, leadership, moves, keeper, queues
         self._lose = lose
@@ -308,7 +308,7 @@ class Operators:
             raise ClusterRefusal(f"{asked.broker} is the controller, and answers this")
         if self._ctx.liveness.lost_since_s(asked.broker) is None:
             self._ctx.liveness.fail(asked.broker, self._ctx.now_s)
-            self._lose(asked.broker, asked.why or "an operator says so")
+            self._lose(asked.broker, asked.why or "an operator says so", self._ctx.now_s)
         self._done(number, f"{asked.broker} counts as failed until it reports again")
 
     def _forget(self, number: int, asked: ForgetBroker) -> None:

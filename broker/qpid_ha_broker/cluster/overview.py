@@ -46,6 +46,7 @@ class ClusterOverview:
                 _policy(("*", settings.min_replicas), f"the setting ha.min-replicas of {self._ctx.name}"),
             ],
             "balancing": len(self._moves.balancing),
+            "figures": self._ctx.figures.facts(),
         }
 
     def why_not_to_stop(self, name: str) -> list[str]:

@@ -408,8 +408,7 @@ class Broker:
     # ---
 
     def _controller_facts(self) -> dict[str, object]:
-        problem = "" if self.sets is None else self.sets.service.problem
-        return {"controller_problem": problem} if problem else {}
+        return {} if self.sets is None else self.sets.service.facts
 
     def facts(self) -> dict[str, object]:
         """What `qpid-ha query` shows."""

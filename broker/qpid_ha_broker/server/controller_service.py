@@ -42,6 +42,10 @@ class ControllerCore(Protocol):
     def change_settings(self, settings: ms.ControllerSettings, placement: Placement) -> None:
         """They count from the next input on."""
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """What it has done since it began, in numbers."""
+
 
 MakeCore = Callable[[], ControllerCore]
 """A new one, with the settings that are in force."""
@@ -142,6 +146,13 @@ class ControllerService:
         for number, answer in waiting.items():
             answer(ms.AnswerRequest(number, False, self.problem))
         self.core = self._make_core()
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """Of the controller, for `status` and `query`; nothing where this broker is not it."""
+        if self.problem:
+            return {"controller_problem": self.problem}
+        return self.core.facts if self.is_active else {}
 
     # --- what happens
 

@@ -88,14 +88,10 @@ class SetMethods:
     async def status(self, params: Params) -> object:
         """As without other sets; of this broker also what it knows of those by itself.
 
-        With `controller_problem` where the primary decides nothing about them.
+        Of the controller also what it has done, in numbers, or `controller_problem` where it decides nothing.
         """
         told = await _result(self._status(params))
-        problem = self._cluster.service.problem
-        known = {
-            **map_facts(self._cluster.map, self._cluster.name),
-            **({"controller_problem": problem} if problem else {}),
-        }
+        known = {**map_facts(self._cluster.map, self._cluster.name), **self._cluster.service.facts}
         for row in told if isinstance(told, list) else [told]:
             if isinstance(row, dict) and row.get("name") == self._cluster.name:
                 row.update(known)
