@@ -112,6 +112,12 @@ def store_directories(text: str, set_name: str | None = None) -> list[Path]:
     return [first, *others] if first.exists() or not others else others
 
 
+def is_store(source: str, stores: Sequence[StoreFacts]) -> bool:
+    """Whether `source` names one store, and not a data directory, by what was found there: then others are not."""
+    name = Path(host_of(source)[1]).name
+    return name.partition(".")[0] == DEFAULT_SET or any(Path(host_of(each.where)[1]).name == name for each in stores)
+
+
 def _is_store(path: Path) -> bool:
     return any((path / name).exists() for name in (STATUS_FILE, SEGMENTS))
 

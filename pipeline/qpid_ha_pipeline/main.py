@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # a user without PySpark is told so, by check_requirements
     from pyspark.sql import DataFrame, SparkSession
 
     from qpid_ha_broker.store.best import Verdict
+    from qpid_ha_broker.store.best_sets import Nothing
 
     from .jobs.client_gaps import ClientGap
     from .jobs.overview import SetOverview
@@ -182,7 +183,7 @@ def stores(journals: Journals, where: Where, form: str, output: Path | None) -> 
     sys.exit(NO if any(isinstance(verdict, Admin) for verdict in found.values()) else 0)
 
 
-def _print_verdict(verdict: Verdict) -> None:
+def _print_verdict(verdict: Verdict | Nothing) -> None:
     from qpid_ha_broker.store.best import Admin
 
     _print_rows([reason._asdict() for reason in verdict.reasons], ("broker", "where", "standing", "text"))

@@ -7,16 +7,17 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.server.discarded import DiscardedMessages
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.layout import segment_path
 from qpid_ha_broker.store.status import read_status
-from store_writing import StoreWriter, message, opening
+from store_writing import CLUSTER, StoreWriter, message, opening
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 MEMBERS = ("node1", "node2", "node3")
@@ -52,10 +53,13 @@ def done(result: subprocess.CompletedProcess[str]) -> str:
     return result.stdout
 
 
-def make_store(data_directory: Path, broker: str, set_name: str, messages: int, members: tuple[str, ...]) -> Path:
+def make_store(
+    data_directory: Path, broker: str, set_name: str, messages: int, members: tuple[str, ...],
+    map_events: Sequence[ev.MapEvent] = (),
+) -> Path:  # fmt: skip
     store = data_directory / set_name
     store.mkdir(parents=True)
-    writer = StoreWriter(LocalDisk(store), broker, set_name=set_name).write(opening("node1", members))
+    writer = StoreWriter(LocalDisk(store), broker, set_name=set_name).write([*opening("node1", members), *map_events])
     writer.status(role="ready")
     for _ in range(messages):
         writer.write([message()])
@@ -69,6 +73,12 @@ def make_sets(tmp_path: Path, furthest: dict[str, str], members: tuple[str, ...]
         for broker in members:
             make_store(tmp_path / broker, broker, name, 5 if broker == best else 3, members)
     return [tmp_path / broker for broker in members]
+
+
+def in_map(name: str, members: tuple[str, ...], generation: int = 1, cluster: str = CLUSTER) -> list[ev.MapEvent]:
+    """What the log of `default` has of a set."""
+    record = ev.SetRecorded(name, cluster, generation, members[0], 1, members, False)
+    return [ev.SetPlaced(name, members, (), "", 0, 0), record]
 
 
 @pytest.fixture
@@ -225,6 +235,76 @@ def test_what_can_be_no_sets_name_is_an_error_of_usage(run: Run, directories: li
     result = run("best", "--set", "../x", *directories)
     assert result.returncode == 2
     assert "cannot be the name of a resource set" in result.stderr
+
+
+# --- beside the records in the cluster map
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> list[Path]:
+    """Stores whose `default` has a map: of bills newer stores than these are needed, of mail there are none here."""
+    names = {"orders": "node2", "bills": "node1", "left-over": "node3"}
+    directories = make_sets(tmp_path, names)
+    events = [*in_map("orders", MEMBERS[:2]), *in_map("bills", MEMBERS[1:], 4), *in_map("mail", ("node4", "node5"))]
+    for broker in MEMBERS:
+        make_store(tmp_path / broker, broker, "default", 5, MEMBERS, events)
+    return directories
+
+
+def test_best_says_of_each_set_whose_copy_it_is_and_whether_the_map_has_that_broker_in_sync(
+    run: Run, recorded: list[Path]
+) -> None:
+    result = run("best", "--each", *recorded)
+    assert result.returncode == 1
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["set", "best", "copy", "at", "recorded", "verdict"]
+    rows = {line.split()[0]: line.split()[1:4] for line in lines[1:] if not line.startswith(" ")}
+    assert rows == {
+        "default": ["node1", "1:14", "-"], "bills": ["node1", "1:8", "no"], "left-over": ["-", "-", "-"],
+        "mail": ["-", "-", "-"], "orders": ["node2", "1:8", "yes"],
+    }  # fmt: skip
+    assert max(map(len, lines)) <= 80
+    texts = [line.partition("ADMIN: ")[2] for line in lines if "ADMIN: " in line]
+    assert [text[:20] for text in texts] == ["older than the recor", "no stores: node4, no"]
+
+    lines = run("best", *recorded).stdout.splitlines()
+    assert "ADMIN: 2 of 5 sets need a decision. What is known, set by set:" in lines
+    assert any(line.startswith("nothing to begin with") for line in lines)
+    assert max(len(line) for line in lines if not line.startswith("  qpid-ha")) <= 80
+
+
+def test_best_of_one_set_shows_its_record(run: Run, recorded: list[Path]) -> None:
+    text = done(run("best", "--set", "orders", *recorded))
+    assert (
+        "RECORD: in the cluster map: generation 1, epoch 1, led by node1; in sync node1, node2; node2 is one of those."
+        in text.splitlines()
+    )
+    result = run("best", "--set", "mail", "--format", "json", *recorded)
+    assert result.returncode == 1
+    document = json.loads(result.stdout)
+    assert (document["verdict"], document["missing"], document["recorded"]) == ("admin", ["node4", "node5"], None)
+    assert document["record"]["members"] == ["node4", "node5"]
+    # A directory of a set is judged alone, as it always was: the commands that are printed name it.
+    done(run("best", *(each / "orders" for each in recorded)))
+
+
+def test_recover_of_a_set_goes_by_its_record_and_force_is_said_to_the_controller_as_well(
+    run: Run, recorded: list[Path]
+) -> None:
+    result = run("recover", "--set", "bills", *recorded)
+    assert result.returncode == 1
+    assert "nothing was changed" in result.stderr
+    assert chosen(recorded[0] / "bills") is None
+
+    text = done(run("recover", "--set", "bills", "--winner", "node1", "--force", *recorded))
+    assert chosen(recorded[0] / "bills") == (1, 8, "an operator chose it by force")
+    assert "qpid-ha set promote bills node1 --force" in text.splitlines()[-1]
+
+    result = run("recover", *recorded)
+    assert "2 of 5 sets need a decision and stay as they are (bills, mail)" in result.stderr
+    assert "left-over: stays as it is" in result.stdout
+    assert chosen(recorded[1] / "orders") is not None
+    assert chosen(recorded[2] / "left-over") is None
 
 
 # --- discarded messages

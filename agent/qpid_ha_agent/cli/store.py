@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from qpid_ha_agent.cli.output import cell, print_document, print_rows
 
 if TYPE_CHECKING:
     from qpid_ha_broker.ha.effects import ClusterRecord
+    from qpid_ha_broker.store.best_sets import SetVerdict
     from qpid_ha_broker.store.facts import StoreFacts
 
 LIST_COLUMNS = ("store", "broker", "state", "generation", "lsn", "epoch", "in-sync", "messages", "bytes", "written")
@@ -67,7 +68,9 @@ def list_stores(invocation: Invocation, sources: tuple[str, ...], set_name: str 
         columns = SETS_COLUMNS if len(by_set(stores)) > 1 else LIST_COLUMNS
         print_rows([row_of(each) for each in stores], columns, invocation.format)
     else:
-        print_document([each.to_json() for each in stores], invocation.format)
+        from qpid_ha_agent.cli.store_tables import facts_document
+
+        print_document([facts_document(each) for each in stores], invocation.format)
     if problems:
         raise CliFailure("; ".join(problems), UNREACHABLE)
 
@@ -134,31 +137,29 @@ def check(invocation: Invocation, directories: tuple[str, ...], set_name: str | 
 @store.command()
 @click.argument("sources", metavar="DIR|HOST...", nargs=-1, required=True)
 @_set_option
+@click.option("--each", "is_each", is_flag=True, help="A line for each resource set, however many there are.")
 @common_options
 @click.pass_context
-def best(context: click.Context, sources: tuple[str, ...], set_name: str | None) -> None:
+def best(context: click.Context, sources: tuple[str, ...], set_name: str | None, is_each: bool) -> None:
     """Which store a cluster may begin with again, why, and the next command.
 
     0: a winner, or several that are equal, and nothing that was confirmed is lost. 1: somebody has to decide, of one
     resource set at least.
     """
     invocation: Invocation = context.obj
-    from qpid_ha_agent.cli.store_sets import print_verdicts
+    from qpid_ha_agent.cli.store_sets import print_each, print_verdicts
     from qpid_ha_agent.cli.store_tables import print_verdict
-    from qpid_ha_broker.store.best import Admin, best_of_sets
+    from qpid_ha_broker.store.best import Admin
 
-    stores, problems = _find(invocation, sources, set_name)
-    for problem in problems:
-        click.echo(problem, err=True)
-    if not stores:
-        raise CliFailure("no store could be looked at", UNREACHABLE)
-    verdicts = best_of_sets(stores, _find_record())
-    if len(verdicts) == 1:
-        (verdict,) = verdicts.values()
-        print_verdict(verdict, stores, invocation.format)
+    stores, verdicts = _judge(invocation, sources, set_name)
+    if is_each and invocation.format == "table":
+        print_each(verdicts)
+    elif len(verdicts) == 1:
+        (found,) = verdicts.values()
+        print_verdict(found, stores, invocation.format)
     else:
         print_verdicts(verdicts, sources, invocation.format)
-    context.exit(NO if any(isinstance(each, Admin) for each in verdicts.values()) else 0)
+    context.exit(NO if any(isinstance(each.verdict, Admin) for each in verdicts.values()) else 0)
 
 
 @store.command("set-aside")
@@ -200,50 +201,75 @@ def recover(
     """
     if (force or position is not None) and winner is None:
         raise CliFailure("--force and --position are about a --winner: name it", USAGE)
-    stores, problems = _find(invocation, sources, set_name)
-    for problem in problems:
-        click.echo(problem, err=True)
-    record = _find_record()
-    from qpid_ha_broker.model.log import DEFAULT_SET
-    from qpid_ha_broker.store.facts import by_set, set_of
-
-    if len(by_set(stores)) > 1:
+    stores, verdicts = _judge(invocation, sources, set_name)
+    if len(verdicts) > 1:
         if winner is not None:
             raise CliFailure("these are stores of several resource sets: name the one of --winner with --set", USAGE)
-        _recover_sets(stores, record, sources, dry_run, erase_others)
+        _recover_sets(stores, verdicts, sources, dry_run, erase_others)
         return
-    if any(set_of(each) != DEFAULT_SET for each in stores):
-        record = None  # it is that of `default`
-    chosen, reason = _choose(stores, record, winner, position, force, invocation.format)
+    (found,) = verdicts.values()
+    chosen, reason = _choose(stores, found, winner, position, force, invocation.format)
     others = [each for each in stores if each is not chosen] if erase_others else []
     _act(chosen, reason, others, dry_run)
     from qpid_ha_broker.store.advice import start_commands
     from qpid_ha_broker.store.best import Admin, Doubt
-    from qpid_ha_broker.store.best import best as judge
 
-    verdict = judge(stores, record)
-    is_objected = isinstance(verdict, Admin) and verdict.doubt is not Doubt.MISSING
+    is_objected = isinstance(found.verdict, Admin) and found.verdict.doubt is not Doubt.MISSING
     click.echo("Then:")
     for command in start_commands(stores, chosen, force=is_objected):
         click.echo(f"  {command}")
 
 
+def _judge(
+    invocation: Invocation, sources: Sequence[str], set_name: str | None
+) -> tuple[list[StoreFacts], dict[str, SetVerdict]]:
+    """The stores that were looked at, and what is said of each set, or of the one that is named.
+
+    Of a set that is named, the stores of `default` are looked at for its record. Ends the program when there is nothing
+    to be judged.
+    """
+    from qpid_ha_agent.store_sources import find_all, is_store
+    from qpid_ha_broker.model.log import DEFAULT_SET
+    from qpid_ha_broker.store.best_sets import best_of_sets
+
+    stores, problems = find_all(sources, invocation.timeout_s, _progress, set_name)
+    for problem in problems:
+        click.echo(problem, err=True)
+    beside: list[StoreFacts] = []
+    if set_name not in (None, DEFAULT_SET):
+        beside = find_all(sources, invocation.timeout_s, _progress, DEFAULT_SET).stores
+    has_all = not any(is_store(each, stores) for each in sources)
+    verdicts = best_of_sets([*stores, *beside], _find_record(), has_all=has_all)
+    if set_name is not None:
+        verdicts = {name: each for name, each in verdicts.items() if name == set_name}
+    if not verdicts and not problems:
+        raise CliFailure(f"there is no store of the resource set {set_name} in {', '.join(sources)}", UNREACHABLE)
+    if not verdicts:
+        raise CliFailure("no store could be looked at", UNREACHABLE)
+    return stores, verdicts
+
+
 def _recover_sets(
     stores: Sequence[StoreFacts],
-    record: ClusterRecord | None,
+    verdicts: Mapping[str, SetVerdict],
     sources: Sequence[str],
     dry_run: bool,
     erase_others: bool,
 ) -> None:
     """Mark in each set the store that is safe to begin with, if it is here. Ends the program with 1 if one is not."""
-    from qpid_ha_broker.store.best import Admin, Equal, best_of_sets
+    from qpid_ha_broker.store.best import Admin, Equal
+    from qpid_ha_broker.store.best_sets import Nothing
     from qpid_ha_broker.store.facts import by_set
 
     groups = by_set(stores)
     doubtful = []
-    for name, verdict in best_of_sets(stores, record).items():
+    for name, found in verdicts.items():
+        verdict = found.verdict
         if isinstance(verdict, Admin):
             doubtful.append(name)
+            continue
+        if isinstance(verdict, Nothing):
+            click.echo(f"{name}: stays as it is. {verdict.text}")
             continue
         level = verdict.stores if isinstance(verdict, Equal) else (verdict.store,)
         safe = [each for each in level if not each.is_empty]
@@ -257,13 +283,14 @@ def _recover_sets(
         from qpid_ha_agent.cli.store_sets import shortened
 
         ask = f"qpid-ha store best {' '.join(sources)}"
-        text = f"{len(doubtful)} of {len(groups)} sets need a decision and stay as they are ({shortened(doubtful, 60)})"
-        raise CliFailure(f"{text}: {ask}", NO)
+        names = shortened(doubtful, 60)
+        text = f"{len(doubtful)} of {len(verdicts)} sets need a decision and stay as they are ({names}): {ask}"
+        raise CliFailure(text, NO)
 
 
 def _choose(
     stores: list[StoreFacts],
-    record: ClusterRecord | None,
+    found: SetVerdict,
     winner: str | None,
     position: str | None,
     force: bool,
@@ -272,9 +299,8 @@ def _choose(
     """The store to mark, and what to write beside the mark. Ends the program when there is none."""
     from qpid_ha_agent.cli.store_tables import print_verdict
     from qpid_ha_broker.store.best import Equal, Winner, choose
-    from qpid_ha_broker.store.best import best as judge
 
-    verdict = judge(stores, record)
+    verdict = found.verdict
     safe = verdict.stores if isinstance(verdict, Equal) else (verdict.store,) if isinstance(verdict, Winner) else ()
     named = [each for each in safe if winner in (None, each.broker) and not each.is_empty]
     if named:
@@ -283,15 +309,15 @@ def _choose(
     if forced is None and winner is not None:
         raise CliFailure(f"none of these is a store of {winner} that a broker could load", NO)
     if forced is not None and position is not None:
-        found = f"{forced.store.generation}:{forced.store.last_lsn}"
-        if found != position:
+        there = f"{forced.store.generation}:{forced.store.last_lsn}"
+        if there != position:
             raise CliFailure(
-                f"the store of {winner} is at {found}, not at {position}: ask `qpid-ha store best` again", NO
+                f"the store of {winner} is at {there}, not at {position}: ask `qpid-ha store best` again", NO
             )
         return forced.store, "found best among all stores elsewhere"
     if forced is not None and force:
         return forced.store, "an operator chose it by force"
-    print_verdict(verdict, stores, format_name)
+    print_verdict(found, stores, format_name)
     raise CliFailure("nothing was changed: these stores alone do not say that it is safe", NO)
 
 

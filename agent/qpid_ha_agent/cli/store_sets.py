@@ -15,23 +15,31 @@ import click
 from qpid_ha_agent.cli.output import cell, print_document
 from qpid_ha_agent.cli.store_tables import print_commands, verdict_document
 from qpid_ha_broker.model.log import DEFAULT_SET
-from qpid_ha_broker.store.best import Admin, Equal, Verdict, Winner
+from qpid_ha_broker.store.best import Admin, Equal, Winner
+from qpid_ha_broker.store.best_sets import Nothing, SetVerdict
 
 COLUMNS: Final = 80
 _FIRST: Final = 26
 """Columns of what the sets of a line have in common."""
 _NUMBER: Final = 5
+_LEAST: Final = 20
+"""Columns of a verdict, whatever names take."""
 
 
-def print_verdicts(verdicts: Mapping[str, Verdict], sources: Sequence[str], format_name: str) -> None:
+def print_verdicts(verdicts: Mapping[str, SetVerdict], sources: Sequence[str], format_name: str) -> None:
     """What came of each set; `sources`: as they were given, for the command that tells more of one."""
     if format_name != "table":
         print_document({"sets": {name: verdict_document(each) for name, each in verdicts.items()}}, format_name)
         return
-    doubtful = {name: each for name, each in verdicts.items() if isinstance(each, Admin)}
-    certain = {name: _beginning(each) for name, each in verdicts.items() if not isinstance(each, Admin)}
+    doubtful = {name: each.verdict for name, each in verdicts.items() if isinstance(each.verdict, Admin)}
+    nothing = {name: each.verdict.text for name, each in verdicts.items() if isinstance(each.verdict, Nothing)}
+    others = doubtful.keys() | nothing.keys()
+    certain = {name: _beginning(each) for name, each in verdicts.items() if name not in others}
     if certain:
         _print_groups("begin with", certain)
+        click.echo("")
+    if nothing:
+        _print_groups("nothing to begin with", nothing)
         click.echo("")
     if doubtful:
         _print_groups("in doubt", {name: _doubt(each) for name, each in doubtful.items()})
@@ -39,18 +47,59 @@ def print_verdicts(verdicts: Mapping[str, Verdict], sources: Sequence[str], form
         click.echo(f"ADMIN: {len(doubtful)} of {len(verdicts)} sets need a decision. What is known, set by set:")
         for name in _first_of_each(doubtful):
             click.echo(f"  qpid-ha store best --set {quote(name)} {' '.join(map(quote, sources))}")
-    first = verdicts.get(DEFAULT_SET)
+    first = verdicts[DEFAULT_SET].verdict if DEFAULT_SET in verdicts else None
     if isinstance(first, Winner | Equal):
         if not doubtful:
             click.echo(f"Of none of the {len(verdicts)} sets anything that was confirmed is lost.")
         print_commands("Next, and the other sets follow by themselves:", first.next_commands)
 
 
-def _beginning(verdict: Winner | Equal) -> str:
-    """Whose store it is."""
-    if isinstance(verdict, Winner):
-        return verdict.store.label
-    return "any of " + ", ".join(store.label for store in verdict.stores)
+def print_each(verdicts: Mapping[str, SetVerdict]) -> None:
+    """A line for each set: its best copy, how far that goes, whether its broker is in sync by the record, and more."""
+    rows = [(name, _copy(each), _position(each), _recorded(each), _outcome(each)) for name, each in verdicts.items()]
+    titles = ("set", "best copy", "at", "recorded", "verdict")
+    widths = [max(len(row[column]) for row in (titles, *rows)) for column in range(4)]
+    rest = max(_LEAST, COLUMNS - sum(widths) - 2 * len(widths))
+    for *cells, outcome in (titles, *rows):
+        text = "  ".join(f"{cell(each):<{width}}" for each, width in zip(cells, widths, strict=True))
+        first, *more = textwrap.wrap(outcome, rest) or [""]
+        click.echo(f"{text}  {first}".rstrip())
+        for line in more:
+            click.echo(f"{'':<{sum(widths) + 2 * len(widths)}}{line}")
+
+
+def _copy(found: SetVerdict) -> str:
+    return "-" if found.best is None else found.best.label
+
+
+def _position(found: SetVerdict) -> str:
+    return "-" if found.best is None else f"{found.best.generation}:{found.best.last_lsn}"
+
+
+def _recorded(found: SetVerdict) -> str:
+    """Whether the best copy is that of a broker that is in sync by the cluster map."""
+    return {None: "-", True: "yes", False: "no"}[found.is_recorded]
+
+
+def _outcome(found: SetVerdict) -> str:
+    match found.verdict:
+        case Admin():
+            return f"ADMIN: {_doubt(found.verdict)}"
+        case Nothing():
+            return f"nothing: {found.verdict.text}"
+        case Equal():
+            others = len(found.verdict.stores) - 1
+            return f"equal to {others} other{'s' if others != 1 else ''}"
+    return "winner"
+
+
+def _beginning(found: SetVerdict) -> str:
+    """Whose store it is; and where it is so, that it is not in sync by the cluster map."""
+    verdict = found.verdict
+    if isinstance(verdict, Equal):
+        return "any of " + ", ".join(store.label for store in verdict.stores)
+    label = "" if found.best is None else found.best.label
+    return f"{label} (not recorded)" if found.is_recorded is False else label
 
 
 def _doubt(verdict: Admin) -> str:

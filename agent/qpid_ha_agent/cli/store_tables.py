@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from qpid_ha_agent.cli.output import print_document, print_rows
+from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.store.best import Admin, Equal, Verdict, Winner
+from qpid_ha_broker.store.best_sets import Nothing, SetVerdict
 from qpid_ha_broker.store.facts import StoreFacts, set_of
 
 BEST_COLUMNS = ("broker", "is", "generation", "lsn", "epoch", "in-sync", "state", "why")
@@ -37,11 +39,12 @@ def _state(facts: StoreFacts) -> str:
     return state if facts.integrity == "ok" else f"{state}, {facts.integrity}"
 
 
-def print_verdict(verdict: Verdict, stores: Sequence[StoreFacts], format_name: str) -> None:
+def print_verdict(found: SetVerdict, stores: Sequence[StoreFacts], format_name: str) -> None:
     """What was found, why, and what to do next."""
     if format_name != "table":
-        print_document(verdict_document(verdict), format_name)
+        print_document(verdict_document(found), format_name)
         return
+    verdict = found.verdict
     rows = {each.where: row_of(each) for each in stores}
     lines = [
         {**rows.get(each.where, {}), "broker": each.broker, "is": str(each.standing), "why": each.text}
@@ -49,7 +52,11 @@ def print_verdict(verdict: Verdict, stores: Sequence[StoreFacts], format_name: s
     ]
     print_rows(lines, BEST_COLUMNS, format_name)
     click.echo("")
+    if found.record is not None:
+        click.echo(_record_text(found.record, found))
     match verdict:
+        case Nothing():
+            click.echo(f"NOTHING: {verdict.text}")
         case Winner():
             click.echo(f"WINNER: {verdict.store.label}. {verdict.text}")
             print_commands("Next:", verdict.next_commands)
@@ -69,15 +76,39 @@ def print_commands(heading: str, commands: Sequence[str]) -> None:
         click.echo(f"  {command}")
 
 
-def verdict_document(verdict: Verdict) -> dict[str, Any]:
-    """The verdict as JSON and YAML have it."""
+def _record_text(record: SetRecorded, found: SetVerdict) -> str:
+    """What the cluster map says of a set, and whether the best copy is one of those."""
+    if not record.generation:
+        return "RECORD: in the cluster map: it was never led."
+    text = f"RECORD: in the cluster map: generation {record.generation}, epoch {record.epoch}, led by {record.primary}"
+    whether = "" if found.best is None else f"; {found.best.label} is {'' if found.is_recorded else 'not '}one of those"
+    return f"{text}; in sync {', '.join(record.members)}{whether}."
+
+
+def facts_document(facts: StoreFacts) -> dict[str, Any]:
+    """Of one store, without what it tells of other sets."""
+    return {name: value for name, value in facts.to_json().items() if name != "set_records"}
+
+
+def verdict_document(found: SetVerdict) -> dict[str, Any]:
+    """The verdict as JSON and YAML have it; of a set in the cluster map with its record."""
+    document = _document(found.verdict)
+    if found.record is None:
+        return document
+    record = {**found.record._asdict(), "members": list(found.record.members)}
+    return {**document, "record": record, "recorded": found.is_recorded}
+
+
+def _document(verdict: Verdict | Nothing) -> dict[str, Any]:
     reasons = [{**each._asdict(), "standing": str(each.standing)} for each in verdict.reasons]
     match verdict:
+        case Nothing():
+            return {"verdict": "nothing", "text": verdict.text, "reasons": reasons}
         case Winner():
-            given = {"verdict": "winner", "store": verdict.store.to_json(), "safe": verdict.is_safe}
+            given = {"verdict": "winner", "store": facts_document(verdict.store), "safe": verdict.is_safe}
             return {**given, "text": verdict.text, "reasons": reasons, "next": list(verdict.next_commands)}
         case Equal():
-            given = {"verdict": "equal", "stores": [each.to_json() for each in verdict.stores], "safe": True}
+            given = {"verdict": "equal", "stores": [facts_document(each) for each in verdict.stores], "safe": True}
             return {**given, "text": verdict.text, "reasons": reasons, "next": list(verdict.next_commands)}
         case Admin():
             options = [{"text": each.text, "commands": list(each.commands)} for each in verdict.options]

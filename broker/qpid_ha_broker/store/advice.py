@@ -33,8 +33,8 @@ def on(store: StoreFacts, command: str) -> str:
 def start_commands(stores: Sequence[StoreFacts], chosen: StoreFacts, *, force: bool = False) -> tuple[str, ...]:
     """Start all brokers, and let the chosen one be primary. Where a resource manager starts them, it does both.
 
-    `force`: others, or the coordinator, know of a newer in-sync set, and would have it refused. The primary of
-    another set than `default` is chosen by the controller.
+    `force`: others, or the record, know of a newer in-sync set, and would have it refused. The primary of another set
+    than `default` is chosen by the controller, where nobody has to be forced.
     """
     remote = dict.fromkeys(host for host in (host_of(store.where)[0] for store in stores) if host)
     local = [store.label for store in stores if not host_of(store.where)[0]]
@@ -42,8 +42,10 @@ def start_commands(stores: Sequence[StoreFacts], chosen: StoreFacts, *, force: b
     if local:
         starts.append(f"systemctl start qpidd   # on each node: {', '.join(local)}")
     host = host_of(chosen.where)[0]
-    if set_of(chosen) != DEFAULT_SET:
-        return tuple(starts)
+    name = set_of(chosen)
+    if name != DEFAULT_SET:
+        forced = f"qpid-ha set promote {name} {quote(chosen.label)} --force   # once `default` has a primary"
+        return (*starts, forced) if force else tuple(starts)
     promote = "qpid-ha promote --force" if force else "qpid-ha promote"
     return (*starts, f"{promote} -b amqp://{host}:5672" if host else f"{promote}   # on {chosen.label}")
 

@@ -24,7 +24,7 @@ from qpid_ha_broker.ha.frames import LogPosition
 from qpid_ha_broker.ha.history import common_lsn
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.store.advice import Option, choose_commands, forced_option, start_commands
-from qpid_ha_broker.store.facts import StoreFacts, by_set, set_of
+from qpid_ha_broker.store.facts import StoreFacts, set_of
 
 
 class Standing(StrEnum):
@@ -115,12 +115,6 @@ def best(stores: Sequence[StoreFacts], record: ClusterRecord | None = None) -> V
     return replace(verdict, reasons=(*verdict.reasons, *copies, *strangers))
 
 
-def best_of_sets(stores: Sequence[StoreFacts], record: ClusterRecord | None = None) -> dict[str, Verdict]:
-    """The same for each resource set of which a store is here, `default` first. `record`: of `default`, that of the
-    others is in its log."""
-    return {name: best(each, record if name == DEFAULT_SET else None) for name, each in by_set(stores).items()}
-
-
 def choose(stores: Sequence[StoreFacts], name: str, text: str) -> Winner | None:
     """The store of the broker `name`, because an operator says so; None when no such store can be loaded."""
     found = [store for store in stores if store.broker == name and store.is_readable]
@@ -143,11 +137,12 @@ def _beside(record: ClusterRecord, verdict: Verdict, stores: Sequence[StoreFacts
     if isinstance(verdict, Admin):
         return verdict
     chosen = verdict.store if isinstance(verdict, Winner) else verdict.stores[0]
-    if record.cluster not in ("", chosen.cluster):
+    if record.cluster and chosen.cluster and record.cluster != chosen.cluster:
         return verdict  # it is not the record of these
+    whose = "coordinator's record" if set_of(chosen) == DEFAULT_SET else "record in the cluster map"
     if chosen.generation > record.generation:
         is_empty = "is empty" if not record.generation else f"knows no more than generation {record.generation}"
-        text = f"{verdict.text} The coordinator's record {is_empty}: it was lost, so the promotion has to be forced."
+        text = f"{verdict.text} The {whose} {is_empty}: it was lost, so the promotion has to be forced."
         commands = (*verdict.next_commands[:1], *start_commands(stores, chosen, force=True))
         return replace(verdict, text=text, next_commands=commands)
     knows = (chosen.generation, chosen.epoch) >= (record.generation, record.epoch)
@@ -156,7 +151,7 @@ def _beside(record: ClusterRecord, verdict: Verdict, stores: Sequence[StoreFacts
     if knows or (record.claimed and any(record.generation in each.claims for each in wanted)):
         return verdict
     question = (
-        f"The coordinator's record says generation {record.generation}, epoch {record.epoch}, led by {record.primary},"
+        f"The {whose} says generation {record.generation}, epoch {record.epoch}, led by {record.primary},"
         f" and no store here goes further than generation {chosen.generation}, epoch {chosen.epoch}. They were put back"
         " from a copy, or the newer ones are not here. Can those be had?"
     )

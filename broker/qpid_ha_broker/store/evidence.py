@@ -38,6 +38,8 @@ class Evidence:
         self.history: list[GenerationEntry] = []
         self._sets: list[_Formed] = []
         self._is_new_generation = False
+        self.set_records: dict[str, ev.SetRecorded] = {}
+        """Of the sets in the cluster map; one that has no record yet has an empty one."""
         self.transient = 0
         self._left: defaultdict[int, set[int]] = defaultdict(set)
 
@@ -107,6 +109,12 @@ class Evidence:
                 if event != self.in_sync:
                     self._sets.append(_Formed(lsn, event, self._is_new_generation))
                 self._is_new_generation = False
+            case ev.SetPlaced():
+                self.set_records.setdefault(event.name, ev.SetRecorded(event.name, "", 0, "", 0, (), False))
+            case ev.SetRecorded():
+                self.set_records[event.name] = event
+            case ev.SetDeleted():
+                self.set_records.pop(event.name, None)
             case ev.Enqueued():
                 for queue in event.queues:
                     self._left[queue].add(lsn)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
+from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.ha.frames import GenerationEntry, LogPosition
 from qpid_ha_broker.model.log import DEFAULT_SET
 
@@ -61,7 +62,6 @@ class StoreFacts:
     """Of files on disk."""
     transient: int = 0
     """Copies in queues of messages that were not durable: no recovery brings them back."""
-    format: int = 0
     promised: int = 0
     """The newest generation that the broker has promised to a candidate."""
     promised_to: str = ""
@@ -69,6 +69,8 @@ class StoreFacts:
     """The generations that the broker wanted for itself."""
     is_chosen: bool = False
     """`store recover` has marked it, as it is now, as the one to begin with."""
+    set_records: tuple[SetRecorded, ...] = ()
+    """Of the store of `default`: the records of the other sets of the cluster map in it."""
     modified_ms: int = 0
     """When it was last written, by its machine's clock."""
     is_running: bool = False
@@ -119,7 +121,7 @@ class StoreFacts:
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**facts, "integrity": str(self.integrity), "history": [list(each) for each in self.history],
                 "members": list(self.members), "members_before": list(self.members_before),
-                "claims": list(self.claims)}  # fmt: skip
+                "claims": list(self.claims), "set_records": [list(each) for each in self.set_records]}  # fmt: skip
 
     @classmethod
     def from_json(cls, document: object) -> StoreFacts:
@@ -133,16 +135,28 @@ class StoreFacts:
             members = tuple(str(member) for member in given.pop("members", ()))
             before = tuple(str(member) for member in given.pop("members_before", ()))
             claims = tuple(int(generation) for generation in given.pop("claims", ()))
+            records = tuple(_record_of(*each) for each in given.pop("set_records", ()))
             integrity = Integrity(given.pop("integrity", Integrity.OK))
         except (ValueError, TypeError) as error:
             raise FactsError(f"these are no facts of a store: {error}") from None
         for name, value in given.items():
             if type(value) is not type(_DEFAULTS[name]):
                 raise FactsError(f"{name}: expected {type(_DEFAULTS[name]).__name__}, found {value!r}")
-        return cls(**given, history=history, members=members, members_before=before, claims=claims, integrity=integrity)
+        return cls(
+            **given, history=history, members=members, members_before=before, claims=claims, set_records=records,
+            integrity=integrity,
+        )  # fmt: skip
 
 
 _DEFAULTS = {field.name: ("" if field.name == "where" else field.default) for field in fields(StoreFacts)}
+
+
+def _record_of(
+    name: str, cluster: str, generation: int, primary: str, epoch: int, members: Sequence[str], claimed: bool
+) -> SetRecorded:
+    return SetRecorded(
+        str(name), str(cluster), int(generation), str(primary), int(epoch), tuple(map(str, members)), bool(claimed)
+    )
 
 
 def set_of(store: StoreFacts) -> str:
@@ -152,11 +166,15 @@ def set_of(store: StoreFacts) -> str:
 
 def by_set(stores: Sequence[StoreFacts]) -> dict[str, list[StoreFacts]]:
     """The stores of each set: `default` first, the others by name, those with numbers in their order."""
-    names = sorted({set_of(store) for store in stores}, key=lambda name: (name != DEFAULT_SET, _natural(name)))
-    found: dict[str, list[StoreFacts]] = {name: [] for name in names}
+    found: dict[str, list[StoreFacts]] = {name: [] for name in in_order({set_of(store) for store in stores})}
     for store in stores:
         found[set_of(store)].append(store)
     return found
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Of sets: `default` first, the others by name, those with numbers in their order."""
+    return sorted(names, key=lambda name: (name != DEFAULT_SET, _natural(name)))
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_broker.ha.frames import GenerationEntry
-from qpid_ha_broker.store.blocks import FORMAT_VERSION, Block, BlockKind, FileHeader
+from qpid_ha_broker.store.blocks import Block, BlockKind, FileHeader
 from qpid_ha_broker.store.errors import NewerFormat, StoreDamaged, StoreError
 from qpid_ha_broker.store.evidence import Evidence
 from qpid_ha_broker.store.facts import Integrity, StoreFacts
@@ -237,7 +237,7 @@ class _Examination:
             messages=evidence.messages,
             bytes=self._total,
             transient=evidence.transient,
-            format=FORMAT_VERSION,
+            set_records=tuple(evidence.set_records.values()),
         )
 
 

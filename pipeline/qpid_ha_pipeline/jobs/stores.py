@@ -13,7 +13,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from qpid_ha_broker.model.log import DEFAULT_SET
-from qpid_ha_broker.store.best import Verdict, best
+from qpid_ha_broker.store.best import Verdict
+from qpid_ha_broker.store.best_sets import Nothing, best_of_sets
 from qpid_ha_broker.store.facts import StoreFacts
 from qpid_ha_broker.store.inspection import examine
 from qpid_ha_pipeline.executors import on_an_executor, on_executors
@@ -32,9 +33,13 @@ def facts(spark: SparkSession, paths: Sequence[str], sets: Sequence[str] = ()) -
     return {name: found[name] for name in sorted(found, key=default_first)}
 
 
-def verdicts(spark: SparkSession, paths: Sequence[str], sets: Sequence[str] = ()) -> dict[str, Verdict]:
-    """The best store of each resource set, with reasons and the next command; in the order of `facts`."""
-    return {name: best(stores) for name, stores in facts(spark, paths, sets).items()}
+def verdicts(spark: SparkSession, paths: Sequence[str], sets: Sequence[str] = ()) -> dict[str, Verdict | Nothing]:
+    """The best store of each resource set, with reasons and the next command; `default` first.
+
+    Beside what the stores of `default` tell of the others, if they are among `sets`.
+    """
+    stores = [each for group in facts(spark, paths, sets).values() for each in group]
+    return {name: each.verdict for name, each in best_of_sets(stores, has_all=False).items()}
 
 
 def _examined(directory: Directory) -> tuple[str, dict[str, Any]]:
