@@ -25,6 +25,8 @@ from simulation.virtual_time import Schedule
 STEP_S = 0.05
 QUIET_S = 14.0
 """Longer than it takes until replicas are made up for, in tests that draw their clusters."""
+LAST_WRITE_S = 3.0
+"""Within that time all replicas have applied the last write: a primary's tick tells that it is committed."""
 WALL_MS = 1_700_000_000_000
 
 
@@ -616,7 +618,7 @@ class World:
             before = self.map_events, self.orders
             self.run(QUIET_S)
         self.members.stop_clients()
-        self.run(1.0)
+        self.run(LAST_WRITE_S)
         for entry in self.committed_map.sets.values():
             self._check_at_rest(entry)
         for broker in self.brokers.values():
