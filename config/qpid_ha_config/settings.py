@@ -135,6 +135,8 @@ class HaSettings:
     """Brokers that have to hold a message, the primary among them, or it is rejected."""
     confirm_dequeue: bool = setting("ha.confirm-dequeue", BOOLEAN, True, changeable=True)
     """A consumer's acknowledgement is settled only when no broker can bring the message back."""
+    clients: str = setting("ha.clients", choice("redirect", "proxy"), "redirect")
+    """What a broker does for a client that wants what another one leads: say where it is, or relay the link."""
     link_heartbeat_interval_s: float = setting("link-heartbeat-interval", duration(0.01, 600), 1.0, changeable=True)
 
     username: str | None = setting("ha.username", TEXT)

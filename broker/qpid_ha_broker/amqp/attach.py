@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import proton
 
+from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.coordinator import CoordinatorLink
+from qpid_ha_broker.amqp.directory import ServedElsewhere
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.incoming import IncomingLink, ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.management_link import MANAGEMENT, ManagementLink, ReplyLink
+from qpid_ha_broker.amqp.node_wait import AttachWaits
 from qpid_ha_broker.amqp.nodes import Target
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.peer_frames import ADDRESS as PEERS
-from qpid_ha_broker.amqp.peer_link import PeerReceiver, PeerSender, peer_receiver, peer_sender
+from qpid_ha_broker.amqp.peer_link import PeerReceiver, PeerSender, check_identity, peer_receiver, peer_sender
+from qpid_ha_broker.amqp.relay import RelayRequest, check_path, read_request
 from qpid_ha_broker.amqp.subscriptions import Subscriber
 from qpid_ha_broker.amqp.terminus import (
     AFTER,
@@ -26,6 +30,7 @@ from qpid_ha_broker.amqp.terminus import (
     read_filters,
     read_terminus,
 )
+from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.queue import Queue
 
 _REPLICA = "this broker is a backup, and what it holds belongs to the primary"
@@ -36,15 +41,53 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
 
     Raises AmqpError or ModelError when it is not attached, and AttachWaits when it is to be tried again later.
     """
+    relayed = connection.relaying.pop(link._impl, None)
+    if relayed is not None and relayed.is_attached:
+        return relayed.finish()
+    relay = _read_relay(connection, link)
+    try:
+        return _attach_here(connection, link, relay)
+    except ServedElsewhere as elsewhere:
+        if relay is not None:
+            check_path(relay, connection.container.settings.name)
+        elif connection.relays is not None and _can_be_relayed(connection, link):
+            relayed = connection.relays.relay(connection, link, elsewhere.set_name)
+            connection.relaying[link._impl] = relayed
+            raise AttachWaits(relayed.wait) from None
+        raise
+
+
+def _read_relay(connection: Connection, link: proton.Link) -> RelayRequest | None:
+    """For whom another broker attaches the link; None: it is the connection's own. Raises AmqpError."""
+    if not connection.is_relay:
+        return None
+    check_identity(connection, "a relayed link")
+    return read_request(engine.remote_properties_of(link))
+
+
+def _can_be_relayed(connection: Connection, link: proton.Link) -> bool:
+    """Whether it is about a queue, or publishes to an exchange: the rest is answered with the way to go."""
+    if link.is_sender:
+        source = read_terminus(link.remote_source)
+        about_queue = not (source.topic or SHARED in source.capabilities)
+        is_plain = about_queue and not connection.container.nodes.is_exchange(source.address or "")
+        terminus = source
+    else:
+        terminus, is_plain = read_terminus(link.remote_target), True
+    address = terminus.address
+    return bool(address) and is_plain and not (terminus.dynamic or terminus.coordinator or str(address).startswith("$"))
+
+
+def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> LinkEndpoint:
     link.source.copy(link.remote_source)
     link.target.copy(link.remote_target)
     link.snd_settle_mode = link.remote_snd_settle_mode
     link.rcv_settle_mode = link.remote_rcv_settle_mode
     if link.is_sender:
-        sending = _attach_consumer(connection, link)
+        sending = _attach_consumer(connection, link, relay)
         connection.engine.attach_sending(link, sending)
         return sending
-    receiving = _attach_publisher(connection, link)
+    receiving = _attach_publisher(connection, link, relay)
     # What a command asks for may be much.
     is_costly = isinstance(receiving, ManagementLink | CoordinatorLink)
     connection.engine.attach_receiving(link, receiving, is_costly=is_costly)
@@ -57,15 +100,25 @@ def _is_mere_replica(connection: Connection) -> bool:
     return container.default.read_only and not container.directory.has_many_sets
 
 
+def _check_leads(connection: Connection, relay: RelayRequest | None, address: str | None) -> None:
+    """Raises ServedElsewhere on a mere replica for what can be had at the primary, if that may be relayed."""
+    if _is_mere_replica(connection) and (relay is not None or connection.relays is not None):
+        raise ServedElsewhere(connection.container.directory, DEFAULT_SET, address or "")
+
+
 def _needs_replies_only(connection: Connection) -> bool:
     """Whether a dynamic address is one for replies: an administrator's, where no temporary queue can be made."""
     return connection.is_admin and connection.container.default.read_only
 
 
-def _attach_publisher(connection: Connection, link: proton.Link) -> ReceivingLink | PeerReceiver:
+def _attach_publisher(
+    connection: Connection, link: proton.Link, relay: RelayRequest | None
+) -> ReceivingLink | PeerReceiver:
     terminus = read_terminus(link.remote_target)
     if terminus.address == PEERS:
         return peer_receiver(connection, link)
+    if terminus.address != MANAGEMENT:
+        _check_leads(connection, relay, terminus.address)
     if _is_mere_replica(connection) and (terminus.coordinator or terminus.address != MANAGEMENT):
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: publish and have transactions there")
     link.rcv_settle_mode = proton.Link.RCV_FIRST  # what we do, whatever the publisher would like (section 2.7.3)
@@ -76,13 +129,15 @@ def _attach_publisher(connection: Connection, link: proton.Link) -> ReceivingLin
         answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
         handler = ManagementLink(connection, link)
     else:
-        handler = _publisher(connection, link, terminus)
+        handler = _publisher(connection, link, terminus, relay)
     link.max_message_size = handler.max_message_bytes
     link.open()
     return handler
 
 
-def _publisher(connection: Connection, link: proton.Link, terminus: Terminus) -> IncomingLink:
+def _publisher(
+    connection: Connection, link: proton.Link, terminus: Terminus, relay: RelayRequest | None
+) -> IncomingLink:
     nodes = connection.container.nodes
     target: Target | None = None
     if terminus.dynamic:
@@ -91,14 +146,16 @@ def _publisher(connection: Connection, link: proton.Link, terminus: Terminus) ->
         target = nodes.find(terminus.address, terminus)
     node = target.node if target is not None else None
     answer_terminus(link.target, link.remote_target, terminus, node, durable=False)
-    handler = IncomingLink(connection, link, target)
+    handler = IncomingLink(connection, link, target, relay)
     if terminus.dynamic and isinstance(node, Queue):
         link.target.address = node.name
         handler.owned_queue = node
     return handler
 
 
-def _attach_consumer(connection: Connection, link: proton.Link) -> OutgoingLink | ReplyLink | PeerSender:
+def _attach_consumer(
+    connection: Connection, link: proton.Link, relay: RelayRequest | None
+) -> OutgoingLink | ReplyLink | PeerSender:
     terminus, filters = read_terminus(link.remote_source), read_filters(link.remote_source)
     if terminus.address == PEERS:
         return peer_sender(connection, link)
@@ -109,6 +166,8 @@ def _attach_consumer(connection: Connection, link: proton.Link) -> OutgoingLink 
         return reply_link
     if filters.after is not None and not terminus.browse:
         raise AmqpError(INVALID_FIELD, f"{AFTER} is for browsing: ask for the distribution-mode copy")
+    if not terminus.dynamic:
+        _check_leads(connection, relay, terminus.address)
     is_replica = _is_mere_replica(connection)
     if (is_replica or _needs_replies_only(connection)) and terminus.dynamic and not terminus.browse:
         return _reply_link_of_replica(connection, link, terminus)
@@ -121,7 +180,7 @@ def _attach_consumer(connection: Connection, link: proton.Link) -> OutgoingLink 
         handler.owned_queue = queue
         link.source.address = queue.name
     elif terminus.address:
-        handler = _consumer_of_node(connection, link, terminus.address, terminus, filters)
+        handler = _consumer_of_node(connection, link, terminus.address, terminus, filters, relay)
     elif link.remote_source.type == proton.Terminus.UNSPECIFIED:
         handler = _subscriber_without_source(connection, link)
     else:
@@ -131,16 +190,27 @@ def _attach_consumer(connection: Connection, link: proton.Link) -> OutgoingLink 
 
 
 def _consumer_of_queue(
-    connection: Connection, link: proton.Link, hosted: HostedSet, queue: Queue, terminus: Terminus, filters: Filters
+    connection: Connection,
+    link: proton.Link,
+    hosted: HostedSet,
+    queue: Queue,
+    terminus: Terminus,
+    filters: Filters,
+    relay: RelayRequest | None = None,
 ) -> OutgoingLink:
     answer_terminus(link.source, link.remote_source, terminus, queue, durable=False)
     applied = filters.for_queue()
     answer_source(link.source, link.remote_source, applied)
-    return OutgoingLink(connection, link, hosted, queue, browsing=terminus.browse, filters=applied)
+    return OutgoingLink(connection, link, hosted, queue, browsing=terminus.browse, filters=applied, relay=relay)
 
 
 def _consumer_of_node(
-    connection: Connection, link: proton.Link, address: str, terminus: Terminus, filters: Filters
+    connection: Connection,
+    link: proton.Link,
+    address: str,
+    terminus: Terminus,
+    filters: Filters,
+    relay: RelayRequest | None,
 ) -> OutgoingLink:
     nodes = connection.container.nodes
     if SHARED in terminus.capabilities and not nodes.has_queue(address):
@@ -148,9 +218,9 @@ def _consumer_of_node(
             NOT_IMPLEMENTED,
             "there are no shared subscriptions: bind a queue to the exchange, from which several may consume",
         )
-    target = nodes.find(address, terminus)
+    target = nodes.find(address, terminus, in_replica=relay is None and connection.relays is None)
     if isinstance(target.node, Queue):
-        return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters)
+        return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters, relay)
     route = nodes.route(target, filters)
     if terminus.durable:
         subscriber = _subscriber(connection, link)

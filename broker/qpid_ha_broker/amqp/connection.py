@@ -7,7 +7,8 @@ share its `links`, `window`, `transactions` and `log`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import proton
 
@@ -29,6 +30,7 @@ from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.link_table import LinkTable
 from qpid_ha_broker.amqp.node_wait import AttachWaits, NodeWait, WaitingAttach
 from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY, SHARED_CAPABILITY, Channel
+from qpid_ha_broker.amqp.relay import RELAY_CAPABILITY
 from qpid_ha_broker.amqp.send_window import SendWindow
 from qpid_ha_broker.amqp.transactions import Transactions
 from qpid_ha_broker.amqp.values import listed
@@ -42,6 +44,31 @@ DESCRIPTION_LENGTH = 200
 """Characters of an error text that is made of what the peer sent."""
 
 
+class Relayed(Protocol):
+    """A link of a client that is, or will be, relayed to another broker."""
+
+    @property
+    def is_attached(self) -> bool:
+        """The other broker has answered."""
+
+    @property
+    def wait(self) -> NodeWait:
+        """What the client's attach waits for."""
+
+    def finish(self) -> LinkEndpoint:
+        """Answer the client's attach, as the other broker has. Raises AmqpError."""
+
+    def abandon(self) -> None:
+        """The client is answered otherwise."""
+
+
+class Relays(Protocol):
+    """Who has links of clients relayed to the brokers that lead their sets."""
+
+    def relay(self, connection: Connection, link: proton.Link, set_name: str) -> Relayed:
+        """Have `link` attached where the set is led. Raises AmqpError for one that cannot be."""
+
+
 class Connections:
     """The connections of a container: those that are open, and those that have something to write.
 
@@ -51,6 +78,8 @@ class Connections:
     def __init__(self, container: Container, attach: Callable[[Connection, proton.Link], LinkEndpoint]) -> None:
         self.container = container
         self.attach = attach
+        self.relays: Relays | None = None
+        """None: clients are told where what they ask for is."""
         self.open: dict[Connection, None] = {}
         """A dictionary, as all that is gone through: a run can be repeated."""
         self._touched: dict[Connection, None] = {}
@@ -73,6 +102,10 @@ class Connections:
                         link.end(error)
             else:
                 connection.send_away(error)
+
+
+class RelayedOwner:
+    """Stands for the connection of a client at another broker."""
 
 
 class Connection:
@@ -107,6 +140,11 @@ class Connection:
         """Marked for administration: let in everywhere, also where clients are not served."""
         self.is_shared = False
         """Another broker has opened it to have sub-channels on it."""
+        self.is_relay = False
+        """Another broker has opened it to relay links of its clients on it."""
+        self.relaying: dict[Any, Relayed] = {}
+        """Links whose attach is to be answered as the broker answers that leads their set."""
+        self._relayed_owners: WeakValueDictionary[str, RelayedOwner] = WeakValueDictionary()
         self.peer_channel: Channel | None = None
         """What another broker says on this connection; there is one channel in a connection's life."""
         self.peer_has_closed = False
@@ -176,6 +214,23 @@ class Connection:
         return self._ended
 
     # --- for links
+
+    @property
+    def relays(self) -> Relays | None:
+        """Who relays links of this client; None: nobody does."""
+        return None if self.is_admin else self._connections.relays
+
+    @property
+    def relay_name(self) -> str:
+        """What this client is called at other brokers: no other connection of this process is called so."""
+        return f"{id(self):x}"
+
+    def owner_of(self, client: str) -> RelayedOwner:
+        """Who has what a client has alone that another broker calls so: the same for all of its links."""
+        owner = self._relayed_owners.get(client)
+        if owner is None:
+            owner = self._relayed_owners[client] = RelayedOwner()
+        return owner
 
     def touch(self) -> None:
         """There is something to write at the end of the turn."""
@@ -248,6 +303,8 @@ class Connection:
             return error
         self.is_admin = isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True
         self._reads_refusals = SOLE_CONNECTION in desired
+        self.is_relay = self.is_admin and RELAY_CAPABILITY in desired
+        self.links.is_limited = self.window.is_limited = not self.is_relay
         self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
         return None if self.is_admin else self.container.client_refusal
 
@@ -256,7 +313,8 @@ class Connection:
         settings, connection = self.container.settings, self.engine.connection
         connection.container = settings.name
         shared = (SHARED_CAPABILITY,) if self.is_shared else ()  # of no use to anybody else
-        capabilities = (*self.container.capabilities, *shared)
+        relay = (RELAY_CAPABILITY,) if self.is_relay else ()
+        capabilities = (*self.container.capabilities, *shared, *relay)
         connection.offered_capabilities = [proton.symbol(name) for name in capabilities]
         properties: dict[str, Any] = {"product": "qpid-ha", "version": settings.version}
         if failed:
@@ -348,6 +406,9 @@ class Connection:
         self.links.detached(link, closed=closed)
 
     def _refuse_link(self, link: proton.Link, error: AmqpError) -> None:
+        relayed = self.relaying.get(link._impl)
+        if relayed is not None:
+            relayed.abandon()
         self.links.refuse(link, error)
         self._check_refused()
 

@@ -129,6 +129,8 @@ class Container:
         """Of the messages of all sets but `default`, when they had their last turn."""
         self.waiting: dict[WaitingAttach, None] = {}
         """Attaches that are to be answered later."""
+        self.relayed_publishers: dict[bytes, LinkEndpoint] = {}
+        """Links on which another broker relays what a client publishes, by the name under which it is numbered."""
         self.starved: dict[LinkEndpoint, None] = {}
         """Publishers that wait for memory."""
         self.notices: list[LogNotice] = []

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from qpid_ha_broker.amqp.conditions import LINK_REDIRECT, RESOURCE_LOCKED, AmqpError
 from qpid_ha_broker.amqp.node_wait import NodeWait
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.errors import NotPrimary, OtherSet
 from qpid_ha_broker.model.naming import Naming
+
+SET_INFO: Final = "resource-set"
+"""In the info of a refusal that names no primary: which set it is about."""
 
 
 class ServerAddress(NamedTuple):
@@ -74,10 +77,12 @@ class ServedElsewhere(AmqpError, NotPrimary):
     """
 
     def __init__(self, directory: SetDirectory, set_name: str, address: str = "") -> None:
+        self.set_name = set_name
         primary = directory.primary_of(set_name)
         node = f"{address or 'it'} belongs to the resource set {set_name}"
         if primary is None:
-            super().__init__(RESOURCE_LOCKED, f"{node}, which has no primary that is known here: try again")
+            text = f"{node}, which has no primary that is known here: try again"
+            super().__init__(RESOURCE_LOCKED, text, {SET_INFO: set_name})
             return
         info: dict[str, object] = {"hostname": primary.broker, "network-host": primary.host, "port": primary.port}
         where = f"{primary.broker} at {primary.host}:{primary.port}"

@@ -11,7 +11,7 @@ An `Engine` is one connection, without a socket: bytes in by `push`, bytes out b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import proton
 from cproton_ffi import ffi, lib
@@ -46,6 +46,16 @@ class Receiving(Protocol):
 
     def aborted(self, delivery: Delivery) -> None:
         """The peer took back a message of which parts had come."""
+
+
+class Consuming(Receiving, Protocol):
+    """A link on which the peer sends messages for somebody else, who says what becomes of each."""
+
+    def settled(self, delivery: Delivery, state: int) -> None:
+        """The peer has settled a message that came; `state` is what it says of it, 0 for nothing."""
+
+    def drained(self) -> None:
+        """The peer may have used its credit, or given up what was left of it."""
 
 
 class Sending(Protocol):
@@ -93,6 +103,8 @@ class Engine:
         self._costly: set[Any] = set()
         """Links on which messages are requests."""
         self._sending: dict[Any, Sending] = {}
+        self._consuming: dict[Any, Consuming] = {}
+        """Those of `_receiving` that hear what becomes of messages, too."""
         self._buffer = (workspace or Workspace()).buffer
         transport.bind(connection)
 
@@ -100,6 +112,7 @@ class Engine:
         """Let go of everything that C holds."""
         self._receiving.clear()
         self._sending.clear()
+        self._consuming.clear()
         self.transport.unbind()
         lib.pn_connection_collect(self.connection._impl, ffi.NULL)
         lib.pn_collector_free(self._collector)
@@ -209,6 +222,8 @@ class Engine:
 
     def _incoming(self, pointer: Any, delivery: Delivery, link: Receiving) -> None:
         if not lib.pn_delivery_readable(delivery):
+            if self._consuming and pointer in self._consuming and lib.pn_delivery_settled(delivery):
+                self._consuming[pointer].settled(delivery, lib.pn_delivery_remote_state(delivery))
             return
         size = lib.pn_delivery_pending(delivery)
         if size <= RECEIVE_BUFFER:
@@ -249,15 +264,22 @@ class Engine:
             handler.malformed(FRAMING_ERROR, "what came is no frame; does the peer speak TLS, or another protocol?")
 
     def _tell_flow(self, event: Any, handler: Handler) -> None:
-        sending = self._sending.get(lib.pn_event_link(event))
+        pointer = lib.pn_event_link(event)
+        sending = self._sending.get(pointer)
         if sending is not None:
             sending.flow()
+        elif pointer in self._consuming:
+            self._consuming[pointer].drained()
 
     def attach_receiving(self, link: proton.Link, handler: Receiving, *, is_costly: bool = False) -> None:
         """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work."""
         self._receiving[link._impl] = handler
         if is_costly:
             self._costly.add(link._impl)
+
+    def attach_consuming(self, link: proton.Link, handler: Consuming) -> None:
+        """As `attach_receiving`, for one who also hears what the peer says of messages that came."""
+        self._receiving[link._impl] = self._consuming[link._impl] = handler
 
     def attach_sending(self, link: proton.Link, handler: Sending) -> None:
         """From now on `handler` is told of credit and of answers on `link`."""
@@ -272,6 +294,7 @@ class Engine:
     def detach(self, link: proton.Link) -> None:
         """Nobody is told any more; what still comes on `link` is settled and dropped."""
         self._receiving.pop(link._impl, None)
+        self._consuming.pop(link._impl, None)
         self._costly.discard(link._impl)
         self._sending.pop(link._impl, None)
 
@@ -312,6 +335,35 @@ def settle(delivery: Delivery, state: int) -> None:
     lib.pn_delivery_settle(delivery)
 
 
+class Outcome(NamedTuple):
+    """What somebody says of a message (AMQP 1.0 section 3.4); the flags are those of modified, the texts of rejected.
+
+    `state` 0: nothing.
+    """
+
+    state: int
+    failed: bool = False
+    undeliverable: bool = False
+    condition: str = ""
+    description: str = ""
+
+    def put(self, delivery: Delivery) -> None:
+        """Say so of `delivery`, which stays unsettled."""
+        local = lib.pn_delivery_local(delivery)
+        if self.state == MODIFIED:
+            lib.pn_disposition_set_failed(local, self.failed)
+            lib.pn_disposition_set_undeliverable(local, self.undeliverable)
+        elif self.state == REJECTED and self.condition:
+            _put_condition(lib.pn_disposition_condition(local), self.condition, self.description)
+        if self.state:
+            lib.pn_delivery_update(delivery, self.state)
+
+
+def _put_condition(condition: Any, name: str, description: str) -> None:
+    lib.pn_condition_set_name(condition, name.encode("ascii", "replace"))
+    lib.pn_condition_set_description(condition, description.encode("utf-8", "replace"))
+
+
 def accept_all(deliveries: Iterable[Delivery]) -> None:
     """Settle each as accepted; Proton tells the peer of neighbours in one frame."""
     update, settle_one = lib.pn_delivery_update, lib.pn_delivery_settle
@@ -339,8 +391,7 @@ def forget(delivery: Delivery) -> None:
 def reject(delivery: Delivery, name: str, description: str, info: Mapping[Any, object] | None = None) -> None:
     """Settle as rejected, with the reason (AMQP 1.0 section 3.4.3); `info` is the error's, with symbols for keys."""
     condition = lib.pn_disposition_condition(lib.pn_delivery_local(delivery))
-    lib.pn_condition_set_name(condition, name.encode("ascii"))
-    lib.pn_condition_set_description(condition, description.encode("utf-8", "replace"))
+    _put_condition(condition, name, description)
     if info:
         proton.Data(lib.pn_condition_info(condition)).put_object(dict(info))
     settle(delivery, REJECTED)
@@ -367,6 +418,22 @@ class RemoteOutcome:
         """`undeliverable-here` of modified."""
         return bool(lib.pn_disposition_is_undeliverable(self._remote))
 
+    def read(self) -> Outcome:
+        """All of it."""
+        state = self.state
+        if state == MODIFIED:
+            return Outcome(state, self.failed, self.undeliverable)
+        if state == REJECTED:
+            condition = lib.pn_disposition_condition(self._remote)
+            texts = (lib.pn_condition_get_name(condition), lib.pn_condition_get_description(condition))
+            name, text = ("" if part == ffi.NULL else ffi.string(part).decode("utf-8", "replace") for part in texts)
+            return Outcome(state, condition=name, description=text)
+        return Outcome(state)
+
+    def condition_info(self) -> object:
+        """The map in the condition of rejected; None where there is none. Raises AmqpError."""
+        return read_data(lib.pn_condition_info(lib.pn_disposition_condition(self._remote)))
+
     @property
     def reason(self) -> str:
         """Condition and description of rejected; empty where there are none."""
@@ -392,6 +459,11 @@ def set_local_data(delivery: Delivery, state: int, values: list[object], settle_
 def read_data(data: Any) -> object:
     """The one value that a `pn_data_t` holds; None when it holds none. Raises AmqpError."""
     return value_of(proton.Data(data))
+
+
+def remote_properties_of(link: proton.Link) -> object:
+    """The properties of the peer's attach, None when it has none. Raises AmqpError."""
+    return read_data(lib.pn_link_remote_properties(link._impl))
 
 
 class Sender:
@@ -464,6 +536,18 @@ class Sender:
     def unsent_bytes(self) -> int:
         """What Proton holds back for the session because the peer's window is closed."""
         return int(lib.pn_session_outgoing_bytes(lib.pn_link_session(self._link)))
+
+
+def is_numbered(delivery: Delivery) -> bool:
+    """Whether the tag may be a number as `Sender.send` makes it: no other that we make is so long."""
+    return int(lib.pn_delivery_tag(delivery).size) == 16
+
+
+def stop_draining(link: proton.Link) -> int:
+    """The peer's drain is over; how many messages of the credit it gave up, since the last call."""
+    given_up = int(lib.pn_link_drained(link._impl))
+    lib.pn_link_set_drain(link._impl, False)
+    return given_up
 
 
 def is_in(link: proton.Link, session: proton.Session) -> bool:

@@ -7,6 +7,7 @@ import proton
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.annotations import annotated
 from qpid_ha_broker.amqp.conditions import (
+    CONNECTION_FORCED,
     MESSAGE_SIZE,
     NOT_FOUND,
     RESOURCE_DELETED,
@@ -18,11 +19,13 @@ from qpid_ha_broker.amqp.conditions import (
     symbol_map,
 )
 from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.directory import ServedElsewhere
 from qpid_ha_broker.amqp.engine import Delivery
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.node_wait import AttachWaits
 from qpid_ha_broker.amqp.nodes import Target
+from qpid_ha_broker.amqp.relay import RESEND, RUN_BITS, RelayRequest
 from qpid_ha_broker.amqp.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange
@@ -31,7 +34,7 @@ from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.transaction import Message, Publish
 
 ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
-
+NO_RUN = -1
 
 Unconfirmed = tuple[Log, int, Commitment | None, Delivery]
 """The commit token that has to be committed before a delivery is settled as accepted, and the delivery."""
@@ -198,8 +201,12 @@ class IncomingLink(ReceivingLink):
     `target` None: an anonymous relay, each message says where it goes.
     """
 
-    def __init__(self, connection: Connection, link: proton.Link, target: Target | None) -> None:
+    def __init__(
+        self, connection: Connection, link: proton.Link, target: Target | None, relay: RelayRequest | None = None
+    ) -> None:
         container = connection.container
+        self._relay = relay
+        self._refused_run = NO_RUN
         hosted = container.default if target is None else target.hosted
         super().__init__(connection, link, container.settings.publisher_credit, hosted)
         self._target = target
@@ -211,11 +218,17 @@ class IncomingLink(ReceivingLink):
         self._deduplication = hosted.resources.deduplication
         self._read_header = container.sections.header
         hosted.links[self] = None
+        if relay is not None and relay.producer:
+            self._end_older(relay.producer)
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """Publish one message."""
         whole = self.whole(payload)
         if whole is None:
+            return
+        if self._refused_run != NO_RUN and self._is_in_refused_run(delivery):
+            engine.settle(delivery, engine.RELEASED)
+            self.answered()
             return
         container, hosted = self._container, self.hosted
         try:
@@ -227,6 +240,8 @@ class IncomingLink(ReceivingLink):
                 message = annotated(
                     container.sections, message, header.length, now_ms=container.now_ms, with_numbers=with_numbers
                 )
+            if self._relay is not None and not settled:
+                message = self._numbered(delivery, message, self._relay.producer)
             if state == engine.TRANSACTIONAL:
                 self._publish_in_transaction(delivery, message)
                 return
@@ -253,6 +268,13 @@ class IncomingLink(ReceivingLink):
 
     def _refuse(self, delivery: Delivery, settled: bool, error: AmqpError) -> None:
         self.answered()
+        if self._relay is not None:
+            if isinstance(error, ServedElsewhere) or self.hosted.read_only:  # to be sent again, there
+                self.end(ServedElsewhere(self._container.directory, self.hosted.name))
+                return
+            if not settled and engine.is_numbered(delivery):
+                self._refused_run = engine.number_of(delivery) >> RUN_BITS
+                error = AmqpError(error.name, error.description, {**(error.info or {}), RESEND: True})
         if error.name == RESOURCE_DELETED:
             self.end(error)
         elif settled:
@@ -260,6 +282,35 @@ class IncomingLink(ReceivingLink):
             self.connection.log.note("warning", f"a message sent at most once was refused: {error}")
         else:
             engine.reject(delivery, error.name, error.description, symbol_map(error.info) if error.info else None)
+
+    # --- messages that another broker relays
+
+    def _end_older(self, producer: bytes) -> None:
+        """A relayed publisher has one link; what was sent on an earlier one must not come in beside what follows."""
+        relayed = self._container.relayed_publishers
+        older = relayed.get(producer)
+        relayed[producer] = self
+        if older is not None:
+            older.end(AmqpError(CONNECTION_FORCED, "the same publisher has another link"))
+            relayed[producer] = self
+
+    def _numbered(self, delivery: Delivery, message: Message, producer: bytes) -> Message:
+        """The message with the number that the proxy gave it, unless its publisher numbers its messages itself."""
+        if message.producer or not producer or not engine.is_numbered(delivery):
+            return message
+        return message._replace(producer=producer, sequence=engine.number_of(delivery))
+
+    def _is_in_refused_run(self, delivery: Delivery) -> bool:
+        """Whether a message was sent before its proxy knew that one before it was refused.
+
+        Were it taken, its number would tell after a failover that the refused one was taken, too.
+        """
+        return engine.is_numbered(delivery) and engine.number_of(delivery) >> RUN_BITS == self._refused_run
+
+    def closed(self, *, lost: bool) -> None:
+        super().closed(lost=lost)
+        if self._relay is not None and self._container.relayed_publishers.get(self._relay.producer) is self:
+            del self._container.relayed_publishers[self._relay.producer]
 
     def _publish_anywhere(self, message: Message) -> CommitToken:
         """To queues with limits, too: whoever accepted a message before sending this one has made room for it."""

@@ -15,6 +15,9 @@ from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.node_wait import WaitingAttach
 from qpid_ha_broker.model.errors import NotPrimary
 
+MOST_LINKS = 65_535
+"""What AMQP's handles are given out for at most: two bytes of them."""
+
 
 class LinkTable:
     """The promise: each link that was added is told `closed` once, when it leaves, and the engine tells it no more."""
@@ -23,6 +26,8 @@ class LinkTable:
         self._container = container
         self._engine = engine
         self._log = log
+        self.is_limited = True
+        """False: it is another broker's connection, with the links of all its clients."""
         self._attached: dict[Any, LinkEndpoint] = {}
         self._waiting: dict[Any, WaitingAttach] = {}
         """Links whose attach is to be answered later."""
@@ -53,7 +58,7 @@ class LinkTable:
 
     @property
     def _limit(self) -> int:
-        return self._container.settings.max_links_per_connection
+        return self._container.settings.max_links_per_connection if self.is_limited else MOST_LINKS
 
     def add(self, endpoint: LinkEndpoint) -> None:
         """Both ends are attached."""

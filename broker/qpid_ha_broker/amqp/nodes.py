@@ -55,11 +55,13 @@ class Nodes:
         self._unique_name = unique_name
         self.subscriptions = Subscriptions(self._catalog, self._configuration, unique_name)
 
-    def find(self, address: str, terminus: Terminus | None = None) -> Target:
+    def find(self, address: str, terminus: Terminus | None = None, *, in_replica: bool = True) -> Target:
         """What is there under `address`, or is made for it.
 
         Raises AmqpError or ModelError: also where it is for another broker to serve. Raises AttachWaits where it is
         about to be there.
+
+        `in_replica`: a queue may also be browsed where another broker leads its set.
 
         Refused is also what is there and is not what the link asks for: on an exchange several consumers each get
         everything, on a queue they share it.
@@ -71,7 +73,7 @@ class Nodes:
             self._check_serves(default, address)
             found = Target(default, self._create(address, terminus))
         is_queue = isinstance(found.node, Queue)
-        if not (is_queue and terminus is not None and terminus.browse):
+        if not (in_replica and is_queue and terminus is not None and terminus.browse):
             self._check_serves(found.hosted, address)
         is_contradicted = (
             terminus is not None and terminus.queue is not terminus.topic and terminus.queue is not is_queue
@@ -81,6 +83,11 @@ class Nodes:
             text = f"{address} is {there}, and the link asks for a {asked}: leave that capability out, or correct it"
             raise AmqpError(PRECONDITION_FAILED, text)
         return found
+
+    def is_exchange(self, address: str) -> bool:
+        """Whether the address is that of an exchange, with a key or without."""
+        found = self._existing(address)
+        return found is not None and isinstance(found.node, Exchange)
 
     def reply_address(self) -> str:
         """An address of its own for replies of `$management`; no node, and nobody can publish to it."""

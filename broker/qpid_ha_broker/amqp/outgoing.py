@@ -14,6 +14,7 @@ from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome, Sender
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.relay import RelayAnswer, RelayRequest, claimable
 from qpid_ha_broker.amqp.terminus import Filters
 from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
@@ -43,6 +44,7 @@ class OutgoingLink(Consumer, LinkEndpoint):
         *,
         browsing: bool,
         filters: Filters,
+        relay: RelayRequest | None = None,
     ) -> None:
         selector = filters.selector
         super().__init__(browsing=browsing, accepts=self._matches if selector else None, after=filters.after)
@@ -55,6 +57,7 @@ class OutgoingLink(Consumer, LinkEndpoint):
         self._window = connection.window
         self._sender = Sender(link)
         self._ended = False
+        self._relay = relay
         self._presettled = link.snd_settle_mode == proton.Link.SND_SETTLED
         self._selector = selector
         self._counted = 0
@@ -67,12 +70,35 @@ class OutgoingLink(Consumer, LinkEndpoint):
         self._unconfirmed: deque[tuple[CommitToken, Delivery, Any]] = deque()
         name = connection.engine.connection.remote_container or ""
         hosted.touch()
-        hosted.resources.subscribe(queue, self, connection, name)
+        owner: object = connection
+        if relay is not None:
+            owner, name = connection.owner_of(relay.client), relay.container
+        self._owner = owner
+        hosted.resources.subscribe(queue, self, owner, name)
         hosted.links[self] = None
+        if relay is not None:
+            link.properties = self._claim(relay).properties()
 
     @property
     def is_writer(self) -> bool:
         return not self.browsing
+
+    def _claim(self, relay: RelayRequest) -> RelayAnswer:
+        """Let the client of another broker go on having what it has, unless somebody else got it meanwhile.
+
+        Of each such message a delivery without content is sent first, about which the client's answer can come.
+        """
+        generations = [(started.generation, lsn) for lsn, started in self.hosted.resources.default.state.generations]
+        newest = generations[-1][0] if generations else 0
+        if self.browsing or self.queue.log is not self.hosted.resources.default.log:
+            return RelayAnswer(newest, ())
+        found = [entry for entry in self.queue.messages.find_all(claimable(relay, generations)) if _is_free(entry)]
+        for entry in found:
+            self.queue.messages.hold(entry, self)
+            delivery, tag = self._sender.send(b"", entry.id)
+            self._unsettled[delivery] = (entry, tag, 0)
+        self._count_unsettled()
+        return RelayAnswer(newest, tuple(sorted(entry.id for entry in found)))
 
     def _matches(self, body: bytes) -> bool:
         if self._selector is None:
@@ -134,7 +160,7 @@ class OutgoingLink(Consumer, LinkEndpoint):
         if self._ended:
             self.hosted.resources.release(self.queue, entries, failed=False)
             return
-        sections, shows_ids = self._container.sections, self.after is not None
+        sections, shows_ids = self._container.sections, self.after is not None or self._relay is not None
         for entry in entries:
             payload = entry.resident_body()
             if entry.acquired_before or entry.id <= self.queue.redelivered_below:
@@ -310,10 +336,17 @@ class OutgoingLink(Consumer, LinkEndpoint):
                 self.hosted.garbage.add(emptied(collection))
         self.accepts = None
         if entries:
-            resources.release_in_portions(self.queue, self, entries, failed=lost)
+            # Another broker that is lost tells nothing of its clients: they may still have what was sent to them.
+            failed = lost and self._relay is None
+            resources.release_in_portions(self.queue, self, entries, failed=failed)
         resources.unsubscribe(self.queue, self, container.now_ms)
         self._window.forget(self)
         self.hosted.forget(self)
+
+
+def _is_free(entry: Entry) -> bool:
+    """Whether nobody has it. What is paged out cannot be had: see `Entry`."""
+    return entry.holder is None and type(entry.body) is bytes
 
 
 def _abandon(entries: list[Entry]) -> None:

@@ -39,17 +39,18 @@ def _channel_of(connection: Connection) -> PeerChannel:
     peers = container.shared_peers if connection.is_shared else container.peers
     if peers is None:
         raise AmqpError(NOT_FOUND, "this broker is in no cluster: set ha.cluster and ha.brokers-url")
-    _check_identity(connection)
+    check_identity(connection, ADDRESS)
     if isinstance(connection.peer_channel, PeerChannel):
         return connection.peer_channel
     connection.peer_channel = channel = PeerChannel(connection, peers)
     return channel
 
 
-def _check_identity(connection: Connection) -> None:
+def check_identity(connection: Connection, subject: str) -> None:
+    """Refuse who is no broker of this cluster what is called `subject`. Raises AmqpError."""
     identity = connection.identity
     if not identity.is_admin:
-        text = f"{ADDRESS} is for brokers of the cluster, whose connections have the property {ADMIN_PROPERTY}=true"
+        text = f"{subject} is for brokers of the cluster, whose connections have the property {ADMIN_PROPERTY}=true"
         raise AmqpError(UNAUTHORIZED_ACCESS, text)
     expected = connection.container.settings.peer_user
     if expected and identity.user != expected:

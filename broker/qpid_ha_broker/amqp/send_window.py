@@ -22,6 +22,8 @@ class SendWindow:
         """The socket takes more; the driver says."""
         self.congested: dict[LinkEndpoint, None] = {}
         """Consumers that wait for room in the peer's window or in the socket."""
+        self.is_limited = True
+        """False: it is another broker's connection, which keeps that limit for each of its clients."""
         self.unsettled = 0
         """Deliveries that the client has not answered; what a turn changes counts at its end."""
         self.waiting_for_answers: dict[LinkEndpoint, None] = {}
@@ -35,7 +37,7 @@ class SendWindow:
     @property
     def has_enough_unsettled(self) -> bool:
         """Whether the client has to answer some of its messages before it gets more."""
-        return self.unsettled >= self._container.settings.max_unsettled_per_connection
+        return self.is_limited and self.unsettled >= self._container.settings.max_unsettled_per_connection
 
     def count_unsettled(self, change: int) -> None:
         """A consumer has so many unanswered deliveries more, or less."""

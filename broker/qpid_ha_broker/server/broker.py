@@ -30,12 +30,13 @@ from qpid_ha_broker.server.cluster_control import cluster_methods
 from qpid_ha_broker.server.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control import REFUSED, ControlError, ControlServer, Method
 from qpid_ha_broker.server.descriptors import Descriptors
-from qpid_ha_broker.server.engines import Engines
+from qpid_ha_broker.server.engines import Engines, PeerEngines
 from qpid_ha_broker.server.listeners import Listeners
 from qpid_ha_broker.server.logs import NoticeLog, configure_logging
 from qpid_ha_broker.server.member_settings import member_settings
 from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.membership_setup import make_membership
+from qpid_ha_broker.server.proxying import Proxying
 from qpid_ha_broker.server.queue_copies import QueueCopies
 from qpid_ha_broker.server.remote_control import RemoteControl
 from qpid_ha_broker.server.set_cluster import SetCluster, make_set_cluster
@@ -98,6 +99,8 @@ class Broker:
         """Since the store is loaded."""
         self.sets: SetCluster | None = None
         """This broker's part in the other resource sets; None: it is in no cluster."""
+        self.proxying: Proxying | None = None
+        """Relays links of clients to other brokers; None: clients are told where to go."""
         self._set_replication()
         self._set_naming()
         store = make_store(settings)
@@ -217,6 +220,9 @@ class Broker:
             self.container.peers = self.membership.links
             writer = None if self.broker_store is None else self.broker_store.store.threads
             self.sets = make_set_cluster(self, writer)
+            if self._settings.ha.clients == "proxy":
+                self.proxying = Proxying(self, PeerEngines(self.current), self.sets.broker_address_of)
+                self.connections.relays = self.proxying
             methods = SetMethods(self.sets, self.container.administration)
             self._control.methods = methods.methods(self._control.methods)
 
@@ -257,6 +263,8 @@ class Broker:
         for connection in list(self._protocols):
             connection.send_away(goodbye)
         self.turn()
+        if self.proxying is not None:
+            self.proxying.stop()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._deserted.wait(), patience_s)
         for protocol in list(self._protocols.values()):
@@ -375,6 +383,8 @@ class Broker:
             self._has_news = False
             self.container.tell_what_is_committed()
         self._flush_touched()
+        if self.proxying is not None:
+            self.proxying.flush()
         self.waiters.turn_ended()
         self.notices.log(self.container.take_notices())
         if self.broker_store is not None:
@@ -433,6 +443,7 @@ class Broker:
             "enqueued": sum(queue.messages.enqueued_total for queue in queues),
             "dequeued": sum(queue.messages.dequeued_total for queue in queues),
             "unroutable": sum(each.unroutable_total for each in sets),
+            **({} if self.proxying is None else {"relayed_links": self.proxying.count}),
             "duplicates_dropped": sum(each.deduplication.dropped_total for each in sets),
             "overrun_queues": sum(hosted.overrun_queues_total for hosted in self.container.sets.values()),
             "outranked_in_rings": sum(each.outranked_total for each in sets),

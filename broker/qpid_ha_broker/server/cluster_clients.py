@@ -59,7 +59,8 @@ class ClientAccess:
     def update(self) -> None:
         """Serve clients, or refuse them and name the primary: as it is now."""
         container, member = self._broker.container, self._member
-        serves_some = self.is_serving or container.directory.has_many_sets
+        relays = self._broker.current().ha.clients == "proxy"
+        serves_some = self.is_serving or relays or container.directory.has_many_sets
         container.client_refusal = None if serves_some else refusal(member)
         container.default.read_only = not self.is_serving
         container.failover_servers = failover_servers(self._broker.current().ha, member)

@@ -1,0 +1,671 @@
+"""A client's link whose node is of a set that another broker leads: relayed there, with its bytes untouched.
+
+The client has attached here (*near*); the same link is attached at the primary of the set (*far*), with what
+`relay.RelayRequest` says. When the far link is lost, because the primary is dead or leads no more, the near one stays:
+whoever drives this attaches it again where the set is led then, and nobody but the client's clock notices.
+
+1. The client's attach waits until the primary has answered it, and gets that answer, or that refusal.
+2. A publisher's messages are kept until the primary has answered them, under numbers; after a loss they are sent again,
+   in order and before anything new, and the primary knows which of them it has.
+3. A consumer's credit is asked for at the primary, and nothing is held here. What the client has not answered, or
+   nobody has confirmed, is claimed after a loss; what cannot be had again goes to somebody else, marked as a
+   redelivery, and what the client says of it then changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+import proton
+
+from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.conditions import (
+    CONNECTION_FORCED,
+    LINK_REDIRECT,
+    NOT_IMPLEMENTED,
+    RESOURCE_LOCKED,
+    TRANSFER_LIMIT,
+    AmqpError,
+)
+from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.directory import SET_INFO
+from qpid_ha_broker.amqp.engine import Consuming, Delivery, Outcome, RemoteOutcome, Sender, Sending
+from qpid_ha_broker.amqp.incoming import ReceivingLink
+from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.node_wait import NodeWait, Told
+from qpid_ha_broker.amqp.relay import RESEND, RUN_BITS, RelayRequest, read_answer
+from qpid_ha_broker.amqp.terminus import read_filters, read_terminus
+from qpid_ha_broker.amqp.upstream import Upstream
+
+ASKED_MESSAGES: Final = 1000
+"""Most messages that the primary may be sending to one consumer, whatever its credit: a client that stops reading must
+not fill this broker's memory."""
+ASKED_BYTES: Final = 4 * 1024 * 1024
+GRANT: Final = 64
+"""Messages of credit that are worth a frame to a publisher."""
+_OUTCOMES: Final = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED)
+
+
+class Producer(NamedTuple):
+    """Under which name and from which number on a relayed publisher numbers its messages."""
+
+    name: bytes
+    run: int = 0
+    sent: int = 0
+
+
+class Relayer(Protocol):
+    """Who drives relayed links."""
+
+    name: str
+    """Of this broker."""
+
+    def try_again(self, link: RelayedLink) -> None:
+        """The client's attach is to be looked at again, in a moment: the node may be elsewhere by then."""
+
+    def attach_again(self, link: RelayedLink) -> None:
+        """Its far end is gone: attach it wherever the set is led."""
+
+    def forget(self, link: RelayedLink) -> None:
+        """It has ended: its far end, too, if there is one."""
+
+    def take_producer(self) -> Producer:
+        """A name that no other publisher has now."""
+
+    def give_producer_back(self, producer: Producer) -> None:
+        """All that was sent under it is answered."""
+
+
+class RelayWait(NodeWait):
+    """What one client's attach waits for."""
+
+    def __init__(self, reason: str, abandoned: Callable[[], None]) -> None:
+        super().__init__(reason)
+        self._abandoned = abandoned
+
+    def forget(self, told: Told) -> None:
+        """Nobody wants the answer any more, unless it has just been given."""
+        waits = len(self)
+        super().forget(told)
+        if len(self) < waits:
+            self._abandoned()
+
+
+class RelayedLink(LinkEndpoint):
+    """What both kinds have in common: the way from the client's attach to the end of the link at both ends."""
+
+    connection: Connection
+
+    def begin(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
+        """The client has attached, and the set is led elsewhere."""
+        self.connection = connection
+        self.link = link
+        self.set_name = set_name
+        self.relayer = relayer
+        self.wait = RelayWait(f"the broker that leads the resource set {set_name} is asked", self.abandon)
+        self.upstream: Upstream | None = None
+        self.far: proton.Link | None = None
+        """Attached at the primary; None: not now."""
+        self.is_open = False
+        """The client's attach is answered, and its link has not ended."""
+
+    @property
+    def is_attached(self) -> bool:
+        """The primary has answered."""
+        return self.far is not None
+
+    def request(self) -> RelayRequest:
+        """What the primary is told of the link."""
+        connection = self.connection
+        container = connection.engine.connection.remote_container or ""
+        return RelayRequest((self.relayer.name,), connection.relay_name, container, connection.identity.user)
+
+    def open_far(self, session: Any, name: str) -> proton.Link:
+        """Make and open a link at the primary, as the client has asked for it."""
+        near = self.link
+        far: proton.Link = session.sender(name) if near.is_receiver else session.receiver(name)
+        far.source.copy(near.remote_source)
+        far.target.copy(near.remote_target)
+        far.snd_settle_mode = near.remote_snd_settle_mode
+        far.rcv_settle_mode = near.remote_rcv_settle_mode
+        far.properties = self.request().properties()
+        far.open()
+        return far
+
+    def finish(self) -> LinkEndpoint:
+        """Answer the client's attach, as the primary has. Raises AmqpError."""
+        near, far = self.link, self.far
+        if far is None:
+            raise AmqpError(RESOURCE_LOCKED, f"the broker that leads {self.set_name} was lost: try again")
+        near.source.copy(far.remote_source)
+        near.target.copy(far.remote_target)
+        near.snd_settle_mode = far.remote_snd_settle_mode
+        near.rcv_settle_mode = far.remote_rcv_settle_mode
+        self.is_open = True
+        return self
+
+    # --- the far end
+
+    def attached(self, upstream: Upstream, far: proton.Link) -> Consuming | Sending:
+        """The primary has answered; who is told what comes."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what to do at the primary")
+
+    def _arrived(self, upstream: Upstream, far: proton.Link) -> None:
+        self.upstream, self.far = upstream, far
+
+    def detached(self, error: AmqpError) -> None:
+        """The primary has refused the link, or ended it: the client is told, unless somebody else leads now."""
+        self._left()
+        is_elsewhere = error.name in (LINK_REDIRECT, CONNECTION_FORCED) or SET_INFO in (error.info or ())
+        if not self.is_open:
+            if is_elsewhere:
+                self.relayer.try_again(self)
+            else:
+                self.relayer.forget(self)
+                self.connection.relaying.pop(self.link._impl, None)
+                self.wait.fail(error)
+        elif is_elsewhere:
+            self._paused()
+        else:
+            self.end(error)
+
+    def lost(self) -> None:
+        """The connection to the primary is gone."""
+        self._left()
+        self._paused()
+
+    def _left(self) -> None:
+        self.upstream = self.far = None
+
+    def _paused(self) -> None:
+        self.relayer.attach_again(self)
+
+    # --- the near end
+
+    def look_again(self) -> None:
+        """Let the client's attach be looked at again."""
+        self.relayer.forget(self)
+        self.connection.relaying.pop(self.link._impl, None)
+        self.wait.ready()
+
+    def abandon(self) -> None:
+        """The client does not wait for the answer any more."""
+        self.connection.relaying.pop(self.link._impl, None)
+        self.relayer.forget(self)
+
+    def end(self, error: AmqpError) -> None:
+        self.connection.end_link(self, error)
+
+    def _touch_far(self) -> None:
+        if self.upstream is not None:
+            self.upstream.touch()
+
+    def _refuse_transaction(self) -> None:
+        text = f"transactions are not relayed: connect to the broker that leads the resource set {self.set_name}"
+        self.end(AmqpError(NOT_IMPLEMENTED, text))
+
+
+class RelayedPublisher(RelayedLink, ReceivingLink):
+    """The promise: a message is `accepted` when the primary has said so, and is there once however often it was sent.
+
+    Numbers ascend by link. Those that the primary has not answered are the keys of `_kept`, in order; what the primary
+    refuses, it refuses before it looks at anything behind it, which is then numbered anew.
+    """
+
+    def __init__(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
+        self.begin(connection, link, set_name, relayer)
+        self._producer, self._run, self._sent = relayer.take_producer()
+        self._kept: dict[int, tuple[Delivery | None, bytes]] = {}
+        """Delivery None: the client has settled it."""
+        self._numbers: dict[Delivery, int] = {}
+        """Of what was sent on the far link that there is now."""
+        self._sender: Sender | None = None
+        self._most_bytes = 0
+        """Of one message, as the primary says; 0: as here."""
+        ReceivingLink.__init__(self, connection, link, 0)
+
+    def request(self) -> RelayRequest:
+        return super().request()._replace(producer=self._producer)
+
+    @property
+    def must_end_at_once(self) -> bool:
+        return False
+
+    @property
+    def max_message_bytes(self) -> int:
+        own = super().max_message_bytes
+        return min(own, self._most_bytes) if self._most_bytes else own
+
+    def finish(self) -> LinkEndpoint:
+        super().finish()
+        self.link.rcv_settle_mode = proton.Link.RCV_FIRST
+        if self.far is not None:
+            self._most_bytes = self.far.remote_max_message_size
+        self.link.max_message_size = self.max_message_bytes
+        self.link.open()
+        self.connection.engine.attach_receiving(self.link, self)
+        self.replenish()
+        return self
+
+    # --- from the client
+
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        """Send one message on, or keep it until there is somebody to send it to."""
+        whole = self.whole(payload)
+        if whole is None:
+            return
+        if engine.credit(self.link) < 0:
+            self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
+            return
+        if state == engine.TRANSACTIONAL:
+            self._refuse_transaction()
+            return
+        if settled:
+            engine.forget(delivery)
+            if self._sender is not None:
+                self._sender.send_settled(whole)
+                self._touch_far()
+                return
+        self._sent += 1
+        number = self._run << RUN_BITS | self._sent
+        self._kept[number] = (None if settled else delivery), whole
+        self.connection.container.unsettled_bytes += len(whole)
+        if self._sender is not None:
+            self._send(self._sender, number)
+            self._touch_far()
+
+    def _send(self, sender: Sender, number: int) -> None:
+        delivery, payload = self._kept[number]
+        if delivery is None:
+            sender.send_settled(payload)
+            self._drop(number)
+        else:
+            self._numbers[sender.send(payload, number)[0]] = number
+
+    def _drop(self, number: int) -> Delivery | None:
+        delivery, payload = self._kept.pop(number)
+        self.connection.container.unsettled_bytes -= len(payload)
+        return delivery
+
+    def replenish(self) -> None:
+        """Give the client what credit the primary gives."""
+        if self.far is None or not self.is_open:
+            return
+        left = engine.credit(self.link)
+        due = engine.credit(self.far) - left
+        if due > 0 and (due >= GRANT or left < GRANT) and self.connection.container.has_room(self):
+            engine.give_credit(self.link, due)
+            self.connection.touch()
+
+    def _give_due_credit(self) -> None:
+        """All credit is the primary's: see `replenish`."""
+
+    # --- from the primary
+
+    def attached(self, upstream: Upstream, far: proton.Link) -> RelayedPublisher:
+        """Send what it has not answered."""
+        self._arrived(upstream, far)
+        self._sender = Sender(far)
+        for number in list(self._kept):
+            self._send(self._sender, number)
+        if self.is_open:
+            self.replenish()
+        else:
+            self.wait.ready()
+        return self
+
+    def flow(self) -> None:
+        """The primary changed its credit."""
+        self.replenish()
+
+    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
+        """The primary has answered a message."""
+        if not settled and state not in _OUTCOMES:
+            return
+        number = self._numbers.pop(delivery, None)
+        if number is None:  # numbered anew since
+            engine.forget(delivery)
+            return
+        if state == engine.ACCEPTED:
+            engine.forget(delivery)
+            near = self._drop(number)
+            if near is not None:
+                engine.settle(near, engine.ACCEPTED)
+        elif state == engine.REJECTED:
+            outcome = RemoteOutcome(delivery)
+            refusal, info = outcome.read(), outcome.condition_info()
+            engine.forget(delivery)
+            near = self._drop(number)
+            if near is not None:
+                refusal.put(near)
+                engine.forget(near)
+            if isinstance(info, dict) and RESEND in info:
+                self._number_anew(number)
+        else:
+            engine.forget(delivery)
+            self._number_anew(number)
+        self.connection.touch()
+        if engine.credit(self.link) < GRANT:
+            self.replenish()
+
+    def _number_anew(self, after: int) -> None:
+        """What was sent from `after` on was not looked at: send it again, under numbers that were never used."""
+        self._run += 1
+        again = [number for number in self._kept if number >= after]
+        self._numbers = {delivery: number for delivery, number in self._numbers.items() if number < after}
+        for number in again:
+            kept = self._kept.pop(number)
+            self._sent += 1
+            number = self._run << RUN_BITS | self._sent
+            self._kept[number] = kept
+            if self._sender is not None:
+                self._send(self._sender, number)
+        self._touch_far()
+
+    def _left(self) -> None:
+        super()._left()
+        self._sender = None
+        self._numbers.clear()
+
+    # --- the end
+
+    def closed(self, *, lost: bool) -> None:
+        """The client's link is gone. What is not answered may be there or not, as without a proxy."""
+        ReceivingLink.closed(self, lost=lost)
+        self.is_open = False
+        kept = bool(self._kept)
+        for number in list(self._kept):
+            self._drop(number)
+        self.relayer.forget(self)
+        if not kept:
+            self.relayer.give_producer_back(Producer(self._producer, self._run, self._sent))
+
+    def abandon(self) -> None:
+        super().abandon()
+        self.relayer.give_producer_back(Producer(self._producer, self._run, self._sent))
+
+    def look_again(self) -> None:
+        self.relayer.give_producer_back(Producer(self._producer, self._run, self._sent))
+        super().look_again()
+
+
+class _Held:
+    """A message that the client has, or has answered and nobody has confirmed it."""
+
+    __slots__ = ("far", "near", "number", "outcome", "size", "tag")
+
+    def __init__(self, number: int, near: Delivery, tag: Any, far: Delivery, size: int) -> None:
+        self.number = number
+        self.near: Delivery | None = near
+        """None once the client has settled it."""
+        self.tag = tag
+        self.far: Delivery | None = far
+        """None where it is to be claimed, or cannot be had again."""
+        self.size = size
+        self.outcome: Outcome | None = None
+        """What the client says of it."""
+
+
+class RelayedConsumer(RelayedLink):
+    """The promise: what the client accepts, the primary hears, once, from it or from whoever leads after it.
+
+    Invariant: a message is in `_held` as long as the primary has it for this link, or may have it again; in `_by_near`
+    until the client has answered it; in `_by_far` while the far link knows it.
+    """
+
+    def __init__(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
+        self.begin(connection, link, set_name, relayer)
+        self._sender = Sender(link)
+        self._held: dict[int, _Held] = {}
+        self._by_near: dict[Delivery, _Held] = {}
+        self._by_far: dict[Delivery, _Held] = {}
+        self._claimed: dict[int, _Held] = {}
+        """Those of `_held` that the primary has granted, and that are still to come on the far link."""
+        self._generation = 0
+        self._is_browsing = read_terminus(link.remote_source).browse
+        self._shows_ids = read_filters(link.remote_source).after is not None
+        self._parts = bytearray()
+        self._is_draining = False
+        """The primary is to give up what credit it has not used."""
+        self._drain_is_due = False
+        """The client wants its credit used or given up now."""
+        self._asked = ASKED_MESSAGES
+        self._is_stopped = False
+
+    def request(self) -> RelayRequest:
+        return super().request()._replace(generation=self._generation, held=tuple(sorted(self._held)))
+
+    @property
+    def is_writer(self) -> bool:
+        return not self._is_browsing
+
+    def finish(self) -> LinkEndpoint:
+        super().finish()
+        self.link.open()
+        self.connection.engine.attach_sending(self.link, self)
+        return self
+
+    # --- credit
+
+    def flow(self) -> None:
+        """The client changed its credit."""
+        if self._sender.draining:
+            self._drain_is_due = True
+        self._ask()
+
+    def update_window(self) -> None:
+        """The client reads again, or has answered."""
+        self._ask()
+
+    def _ask(self) -> None:
+        """Have the primary send as much as the client takes, as far as that may wait here."""
+        far, window = self.far, self.connection.window
+        if far is None or not self.is_open or self._is_stopped or self._is_draining:
+            return
+        wanted = self._sender.credit
+        if self._drain_is_due and wanted <= 0:
+            self._tell_drained()
+            return
+        asked = engine.credit(far) - len(self._claimed)
+        if wanted < asked:  # it has taken some back
+            self._drain(far, 0)
+            return
+        if not window.is_writable or self._sender.unsent_bytes >= window.share_bytes:
+            window.congested[self] = None
+            return
+        if window.has_enough_unsettled:
+            window.waiting_for_answers[self] = None
+            if self._drain_is_due:  # a client that must answer first has all that it can get
+                self._tell_drained()
+            return
+        most = min(wanted, self._asked)
+        if self._drain_is_due:
+            self._drain(far, max(most - asked, 0))
+        elif most > asked and (most - asked) * 2 >= most:
+            engine.give_credit(far, most - asked)
+            self._touch_far()
+
+    def _drain(self, far: proton.Link, more: int) -> None:
+        self._is_draining = True
+        engine.drain(far, more)
+        self._touch_far()
+
+    def drained(self) -> None:
+        """The primary may have used or given up its credit."""
+        far = self.far
+        if far is None or not self._is_draining or engine.credit(far) > 0:
+            return
+        self._is_draining = False
+        has_more = engine.stop_draining(far) == 0
+        if self._drain_is_due and not has_more:
+            self._tell_drained()
+        else:
+            self._ask()
+
+    def _tell_drained(self) -> None:
+        self._drain_is_due = False
+        if self.is_open:
+            self._sender.drained()
+            self.connection.touch()
+
+    # --- from the primary
+
+    def attached(self, upstream: Upstream, far: proton.Link) -> RelayedConsumer:
+        """Know which of the client's messages are still its own, and go on. Raises AmqpError."""
+        answer = read_answer(engine.remote_properties_of(far))
+        self._arrived(upstream, far)
+        self._generation = answer.generation
+        granted = set(answer.held)
+        for number, held in list(self._held.items()):
+            if number in granted:
+                self._claimed[number] = held
+            else:
+                self._give_up(held)
+        if self._claimed:
+            engine.give_credit(far, len(self._claimed))
+            self._touch_far()
+        if self.is_open:
+            self._ask()
+        else:
+            self.wait.ready()
+        return self
+
+    def partial(self, delivery: Delivery, data: bytes) -> None:
+        """A part of a message."""
+        self._parts += data
+
+    def aborted(self, delivery: Delivery) -> None:
+        """The primary took back what it had begun."""
+        self._parts.clear()
+
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        """A message for the client; or one that it has, as was claimed."""
+        if self._parts:
+            payload, self._parts = bytes(self._parts) + payload, bytearray()
+        number = engine.number_of(delivery) if engine.is_numbered(delivery) else 0
+        claimed = self._claimed.pop(number, None)
+        if claimed is not None:
+            claimed.far = delivery
+            self._by_far[delivery] = claimed
+            if claimed.outcome is not None:
+                claimed.outcome.put(delivery)
+                self._touch_far()
+        elif settled:
+            engine.forget(delivery)
+            if self.is_open:
+                self._sender.send_settled(payload, number if self._shows_ids else None)
+        elif not self.is_open or self._sender.credit <= 0:
+            engine.settle(delivery, engine.RELEASED)
+            self._touch_far()
+        else:
+            near, tag = self._sender.send(payload, number if self._shows_ids else None)
+            size = len(payload)
+            held = self._held[number] = _Held(number, near, tag, delivery, size)
+            self._by_near[near] = self._by_far[delivery] = held
+            self._count(1, size)
+            if size > ASKED_BYTES // ASKED_MESSAGES:
+                self._asked = max(1, ASKED_BYTES // size)
+            else:
+                self._asked = ASKED_MESSAGES
+        if self.is_open:
+            self.connection.touch()
+        if self._is_draining:
+            self.drained()
+        else:
+            self._ask()
+
+    def settled(self, delivery: Delivery, state: int) -> None:
+        """The primary has confirmed what the client said."""
+        held = self._by_far.pop(delivery, None)
+        engine.forget(delivery)
+        if held is not None:
+            held.far = None
+            self._give_up(held)
+
+    def _give_up(self, held: _Held) -> None:
+        """The primary has no more to do with it: it is confirmed, or cannot be had again."""
+        del self._held[held.number]
+        if held.near is not None and held.outcome is not None:
+            held.outcome.put(held.near)
+            engine.forget(held.near)
+            self._sender.free(held.tag)
+            held.near = None
+            self.connection.touch()
+
+    def _left(self) -> None:
+        super()._left()
+        for held in self._held.values():
+            held.far = None
+        self._by_far.clear()
+        self._claimed.clear()
+        self._parts.clear()
+        self._is_draining = False
+
+    def _paused(self) -> None:
+        if self._is_browsing and self.is_open:
+            text = "the broker whose queue was browsed leads it no more, and nobody knows how far this came"
+            self.end(AmqpError(RESOURCE_LOCKED, f"{text}: browse again"))
+        else:
+            super()._paused()
+
+    # --- from the client
+
+    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
+        """The client answered, or settled, or both."""
+        held = self._by_near.get(delivery)
+        if held is None:
+            return  # answered before
+        if state == engine.TRANSACTIONAL:
+            self._refuse_transaction()
+            return
+        if not settled and state not in _OUTCOMES:
+            return  # `received`: it is still on its way
+        del self._by_near[delivery]
+        self._count(-1, -held.size)
+        if state == engine.ACCEPTED:
+            held.outcome = _ACCEPTED
+        elif state in _OUTCOMES:
+            held.outcome = RemoteOutcome(delivery).read()
+        else:  # settled without a word: the primary takes that for a failed delivery
+            held.outcome = _FAILED
+        if settled:
+            engine.forget(delivery)
+            self._sender.free(held.tag)
+            held.near = None
+        if held.far is not None:
+            held.outcome.put(held.far)
+            self._touch_far()
+        elif held.near is not None and self._held.get(held.number) is not held:  # nobody has it for this link any more
+            held.outcome.put(held.near)
+            engine.forget(held.near)
+            self._sender.free(held.tag)
+            self.connection.touch()
+
+    def _count(self, messages: int, size: int) -> None:
+        self.connection.container.unsettled_bytes += size
+        self.connection.window.count_unsettled(messages)
+
+    # --- the end
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    def closed(self, *, lost: bool) -> None:
+        """What the client has not answered goes back, and so does all that is still on its way; `lost`: as failed."""
+        self.stop()
+        self.is_open = False
+        for held in self._by_near.values():
+            self._count(-1, -held.size)
+            held.near = None
+            if lost and held.far is not None:
+                _FAILED.put(held.far)
+                engine.forget(held.far)
+        self._by_near.clear()
+        self._sender.take_tags()
+        self.connection.window.forget(self)
+        self.relayer.forget(self)
+
+
+_ACCEPTED: Final = Outcome(engine.ACCEPTED)
+_FAILED: Final = Outcome(engine.MODIFIED, failed=True)

@@ -1,0 +1,384 @@
+"""Relays links of this broker's clients to the brokers that lead their sets: where those are, and the sockets to them.
+
+The link itself is `amqp.relayed_links`'. Here is decided where its far end is attached, and that it is attached again
+when that broker is lost, or leads no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol, cast
+
+import proton
+
+from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.relayed_links import Producer, RelayedConsumer, RelayedLink, RelayedPublisher
+from qpid_ha_broker.amqp.upstream import Upstream
+from qpid_ha_broker.server.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.host import Host
+from qpid_ha_broker.server.peer_channels import MUCH_BYTES, MakeEngine
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.errors import SettingsError
+
+log = logging.getLogger("proxy")
+
+TICK_S: Final = 0.05
+"""Between two looks at who leads."""
+RETRY_MOST_S: Final = 1.0
+"""Between two attempts to reach a broker; they begin at TICK_S."""
+CONNECT_S: Final = 5.0
+"""So long another broker may take to let us in."""
+UNUSED_S: Final = 30.0
+"""A connection without links is kept for so long."""
+GOODBYE_S: Final = 1.0
+PRODUCERS_KEPT: Final = 1000
+
+FindPrimary = Callable[[str], str | None]
+"""Where the broker that leads a set is reached by other brokers; None: nobody is known to."""
+
+
+class ProxyHost(Host, Protocol):
+    """What is needed of the broker."""
+
+    def set_time(self) -> None:
+        """Let the container know what time it is."""
+
+
+class UpstreamSocket:
+    """One connection to another broker: bytes between asyncio and an `Upstream`."""
+
+    def __init__(self, owner: Proxying, address: str) -> None:
+        self.address = address
+        self.upstream: Upstream | None = None
+        self.used_s = time.monotonic()
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_reading = False
+        self._has_ended = False
+
+    async def open(self, name: str, make_engine: MakeEngine) -> None:
+        """Connect as broker `name`; the owner hears of an end, however early."""
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(CONNECT_S, self.fail, f"no answer within {CONNECT_S:g} s")
+        try:
+            address = Address.parse(self.address)
+            self.upstream = Upstream(make_engine(address), name, address.host, self._touched, self._ended)
+            self._owner.connecting(self)
+            await loop.create_connection(partial(_Socket, self), address.host, address.port)
+        except OSError as error:
+            self._failed_to_open(str(error.strerror or error))
+        except (ValueError, SettingsError) as error:
+            self._failed_to_open(str(error))
+
+    def _failed_to_open(self, reason: str) -> None:
+        self.fail(reason)
+        upstream, self.upstream = self.upstream, None
+        if upstream is not None:
+            upstream.engine.close()
+
+    def _touched(self) -> None:
+        self._owner.want_flush(self)
+
+    def _ended(self, reason: str) -> None:
+        """The upstream is of no use any more; its goodbye may still go out."""
+        if not self._has_ended:
+            self._has_ended = True
+            self._owner.ended(self, reason)
+            self._wait(GOODBYE_S, self._drop)
+
+    def fail(self, reason: str) -> None:
+        """Give it up now."""
+        if self.upstream is not None:
+            self.upstream.lost(reason)
+        self._ended(reason)
+        self._drop()
+
+    def close(self, reason: str) -> None:
+        """Say goodbye."""
+        self._has_ended = True
+        if self.upstream is not None:
+            self.upstream.close(reason)
+        self.flush()
+        self._wait(GOODBYE_S, self._drop)
+
+    def _wait(self, limit_s: float, then: Callable[[], None]) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = asyncio.get_running_loop().call_later(limit_s, then)
+
+    def _drop(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- bytes
+
+    def flush(self) -> None:
+        """Write what there is."""
+        transport, upstream = self._transport, self.upstream
+        if upstream is None or transport is None or transport.is_closing() or self._is_reading:
+            return
+        output = upstream.take_output()
+        if output:
+            transport.write(output)
+        if upstream.finished:
+            transport.close()
+        elif upstream.is_open and self._deadline is not None and not self._has_ended:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def heartbeat(self, now_ms: int) -> None:
+        """Keep the idle time-outs of both sides."""
+        if self.upstream is not None and self._transport is not None:
+            self.upstream.heartbeat(now_ms)
+            self.flush()
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """What the socket has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def connected(self, transport: asyncio.Transport) -> None:
+        """There is a socket."""
+        self._transport = transport
+        if self._has_ended:
+            transport.abort()
+        self.flush()
+
+    def read(self, data: bytes) -> None:
+        """Bytes came; what comes of them is written with the end of the turn."""
+        upstream = self.upstream
+        if upstream is None:
+            return
+        self._owner.set_time()
+        self._is_reading = True
+        try:
+            upstream.receive(data)
+        finally:
+            self._is_reading = False
+        self._owner.want_flush(self)
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and len(data) >= MUCH_BYTES:
+            transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def disconnected(self, error: Exception | None) -> None:
+        """The socket is gone."""
+        upstream, self.upstream = self.upstream, None
+        self._transport = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if upstream is not None:
+            upstream.lost(str(error) if error else "the connection was closed")
+            upstream.engine.close()
+        self._ended("the connection was closed")
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+
+class _Socket(asyncio.Protocol):
+    """What asyncio calls."""
+
+    def __init__(self, owner: UpstreamSocket) -> None:
+        self._owner = owner
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are streams, and no subclass of it
+        self._owner.connected(cast(asyncio.Transport, transport))
+
+    def data_received(self, data: bytes) -> None:
+        self._owner.read(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._owner.disconnected(error)
+
+
+class Proxying:
+    """The promise: a relayed link is attached at the broker that leads its set, as soon as one is known to, or ended.
+
+    For `try_again` and what follows it see `amqp.relayed_links.Relayer`.
+    """
+
+    def __init__(self, broker: ProxyHost, make_engine: MakeEngine, primary_of: FindPrimary) -> None:
+        self.name = broker.current().name
+        self._broker = broker
+        self._make_engine = make_engine
+        self._primary_of = primary_of
+        self._links: dict[RelayedLink, UpstreamSocket | None] = {}
+        """All that are relayed, and where; None: nowhere now."""
+        self._sockets: dict[str, UpstreamSocket] = {}
+        """By address."""
+        self._retry: dict[str, tuple[float, float]] = {}
+        """By address: when it may be tried again, and how long after that."""
+        self._unflushed: dict[UpstreamSocket, None] = {}
+        self._producers: list[Producer] = []
+        self._process = uuid.uuid4().hex
+        self._made = 0
+        self._tasks = BackgroundTasks()
+        self._is_ticking = False
+        self._is_stopped = False
+
+    # --- clients
+
+    def relay(self, connection: Connection, link: proton.Link, set_name: str) -> RelayedLink:
+        """Have `link` attached where the set is led: see `amqp.connection.Relays`."""
+        kind = RelayedConsumer if link.is_sender else RelayedPublisher
+        relayed: RelayedLink = kind(connection, link, set_name, self)
+        self._links[relayed] = None
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._tasks.start(self._tick_until_unused())
+        asyncio.get_running_loop().call_soon(self._place, relayed)
+        return relayed
+
+    def try_again(self, link: RelayedLink) -> None:
+        """The client's attach is to be looked at again, in a moment."""
+        self._links[link] = None
+        asyncio.get_running_loop().call_later(TICK_S, self._look_again, link)
+
+    def _look_again(self, link: RelayedLink) -> None:
+        if link in self._links:
+            link.look_again()
+            self._broker.schedule_turn()
+
+    def attach_again(self, link: RelayedLink) -> None:
+        """Its far end is gone: at the next tick it is attached where the set is led."""
+        self._links[link] = None
+
+    def forget(self, link: RelayedLink) -> None:
+        """It has ended."""
+        socket = self._links.pop(link, None)
+        if socket is not None and socket.upstream is not None:
+            socket.upstream.detach(link)
+
+    def take_producer(self) -> Producer:
+        """A name that no other publisher has now; few of them, because the primaries remember each for long."""
+        if self._producers:
+            return self._producers.pop()
+        self._made += 1
+        return Producer(f"{self._process}/{self._made}".encode())
+
+    def give_producer_back(self, producer: Producer) -> None:
+        """All that was sent under it is answered."""
+        if len(self._producers) < PRODUCERS_KEPT:
+            self._producers.append(producer)
+
+    # --- where they are attached
+
+    def _place(self, link: RelayedLink) -> None:
+        if self._is_stopped or self._links.get(link, self) is not None:
+            return
+        address = self._primary_of(link.set_name)
+        if address is None:
+            return
+        socket = self._sockets.get(address)
+        if socket is None:
+            now_s = time.monotonic()
+            retry_s, pause_s = self._retry.get(address, (0.0, TICK_S))
+            if now_s < retry_s:
+                return
+            self._retry[address] = now_s + pause_s, min(2 * pause_s, RETRY_MOST_S)
+            socket = self._sockets[address] = UpstreamSocket(self, address)
+            self._links[link] = socket
+            self._tasks.start(socket.open(self.name, self._make_engine))
+        elif socket.upstream is not None:
+            self._attach(socket, socket.upstream, link)
+        else:  # it is about to be opened
+            self._links[link] = socket
+
+    def _attach(self, socket: UpstreamSocket, upstream: Upstream, link: RelayedLink) -> None:
+        self._links[link] = socket
+        upstream.attach(link)
+
+    def connecting(self, socket: UpstreamSocket) -> None:
+        """Its upstream is there: give it the links that wait for that."""
+        if socket.upstream is not None:
+            for link in [link for link, at in self._links.items() if at is socket]:
+                self._attach(socket, socket.upstream, link)
+
+    def ended(self, socket: UpstreamSocket, reason: str) -> None:
+        """It is gone. Links that it has told so are without a place already."""
+        if self._sockets.get(socket.address) is socket:
+            del self._sockets[socket.address]
+        links = [link for link, at in self._links.items() if at is socket]
+        for link in links:
+            self._links[link] = None
+        if not self._is_stopped:
+            log.info("the connection to %s for relayed links has ended: %s", socket.address, reason)
+        self._broker.schedule_turn()
+
+    async def _tick_until_unused(self) -> None:
+        while self._links or self._sockets:
+            await asyncio.sleep(TICK_S)
+            self._tick(time.monotonic())
+        self._is_ticking = False
+
+    def _tick(self, now_s: float) -> None:
+        primaries: dict[str, str | None] = {}
+        for link, socket in list(self._links.items()):
+            if link not in self._links:
+                continue
+            if socket is None:
+                self._place(link)
+                continue
+            if link.set_name not in primaries:
+                primaries[link.set_name] = self._primary_of(link.set_name)
+            address = primaries[link.set_name]
+            if address is not None and address != socket.address:  # the one it is attached to may be silent
+                if socket.upstream is not None:
+                    socket.upstream.detach(link)
+                link.lost()
+                self._place(link)
+        used = {socket for socket in self._links.values() if socket is not None}
+        for socket in list(self._sockets.values()):
+            socket.heartbeat(int(now_s * 1000))
+            if socket.upstream is not None and socket.upstream.is_open:
+                self._retry.pop(socket.address, None)
+            if socket in used:
+                socket.used_s = now_s
+            elif now_s - socket.used_s > UNUSED_S:
+                del self._sockets[socket.address]
+                socket.close("not needed any more")
+        self._broker.schedule_turn()
+
+    # --- the broker's and the sockets' calls
+
+    def set_time(self) -> None:
+        """Let the container know what time it is."""
+        self._broker.set_time()
+
+    def want_flush(self, socket: UpstreamSocket) -> None:
+        """It has something to send, or to tell clients, at the end of the turn."""
+        self._unflushed[socket] = None
+        self._broker.schedule_turn()
+
+    def flush(self) -> None:
+        """The end of a turn."""
+        if self._unflushed:
+            unflushed, self._unflushed = self._unflushed, {}
+            for socket in unflushed:
+                socket.flush()
+
+    @property
+    def count(self) -> int:
+        """Links that are relayed now."""
+        return len(self._links)
+
+    def stop(self) -> None:
+        """The process will end; the clients' links are ended by others."""
+        self._is_stopped = True
+        self._tasks.cancel()
+        for socket in list(self._sockets.values()):
+            socket.close("the broker is stopping")
+        self._sockets.clear()
