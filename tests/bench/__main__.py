@@ -25,6 +25,7 @@ from bench import (
     module_changes,
     paging,
     proton_client,
+    proxies,
     replication,
     set_failover,
     store,
@@ -79,6 +80,7 @@ STORE_MEASURES: Mapping[str, Measure] = {
     "sets-map": many_sets.measure_map,
     "durable-sets": durable_sets.measure_durable_sets,
     "sets-kill": set_failover.measure_kill_primaries,
+    "proxy": proxies.measure_proxy,
     "paging": paging.measure_paging,
     "module-changes": module_changes.measure_module_changes,
 }

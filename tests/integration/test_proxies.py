@@ -1,4 +1,4 @@
-"""Clients of brokers that relay their links (`ha.clients: proxy`): they are told nothing, and nothing is lost or doubled."""
+"""Clients of brokers that relay their links (`ha.clients: proxy`): they are told nothing, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from proton import Delivery, Message
 from proton.reactor import Selector
 from proton.utils import LinkDetached
 
-from blocking_client import BlockingClient, LocalTransaction, SettleSecond, bodies
+from blocking_client import BlockingClient, SettleSecond, bodies
 from running_cluster import RunningCluster
 from sets_cluster import create_queue, create_set, wait_whole
+from steady_clients import SteadyConsumer, SteadyPublisher
 
 SETTINGS = {"ha": {"failure-timeout": "1s", "clients": "proxy"}}
 
@@ -36,3 +37,182 @@ def test_a_backup_serves_publishers_consumers_and_browsers(cluster: RunningClust
         assert bodies(other.browse("q")) == [f"m{number}" for number in range(10)]
         assert bodies(other.consume("q")) == [f"m{number}" for number in range(10)]
         assert one.browse("q") == []
+
+
+def test_outcomes_other_than_accepted_count_at_the_primary(cluster: RunningCluster) -> None:
+    with BlockingClient(cluster.urls[1]) as client:
+        client.send("q", "a", "b", "c")
+        receiver = client.receiver("q", 3)
+        client.fetch(receiver, 1, Delivery.RELEASED)
+        client.fetch(receiver, 1, Delivery.REJECTED)
+        (message,) = client.fetch(receiver, 1, Delivery.MODIFIED)
+        assert message.body == "c"
+        receiver.close()
+        found = client.browse("q")
+        assert [(each.body, each.first_acquirer, each.delivery_count) for each in found] == [
+            ("a", False, 0),
+            ("c", False, 0),
+        ]
+
+
+def test_credit_is_the_clients_own_and_a_drain_comes_back(cluster: RunningCluster) -> None:
+    with BlockingClient(cluster.urls[1]) as client:
+        client.send("q", "a", "b", "c")
+        first, second = client.receiver("q", 1), client.receiver("q", 0)
+        assert bodies(client.fetch(first, 1, None)) == ["a"]
+        assert bodies(client.drain(second)) == ["b", "c"]
+        assert client.drain(second) == []
+        first.close()
+        second.close()
+        assert bodies(client.consume("q")) == ["a", "b", "c"]
+
+
+def test_the_settle_modes_are_those_of_the_client(cluster: RunningCluster) -> None:
+    with BlockingClient(cluster.urls[1]) as client:
+        client.send("q", "a", "b")
+        receiver = client.receiver("q", 1, SettleSecond())
+        client.fetch(receiver, 1, None)
+        delivery = receiver.fetcher.unsettled[0]
+        delivery.update(Delivery.ACCEPTED)
+        client.wait(lambda: delivery.settled)
+        assert delivery.remote_state == Delivery.ACCEPTED
+        delivery.settle()
+        receiver.close()
+        assert bodies(client.consume("q")) == ["b"]
+
+
+def test_a_selector_is_applied_at_the_primary(cluster: RunningCluster) -> None:
+    with BlockingClient(cluster.urls[2]) as client:
+        client.send("q", *[Message(colour, properties={"colour": colour}) for colour in ("red", "blue", "red")])
+        assert bodies(client.consume("q", Selector("colour = 'blue'"))) == ["blue"]
+        assert bodies(client.consume("q")) == ["red", "red"]
+
+
+def test_a_queue_is_exclusive_to_one_client_of_a_proxy(cluster: RunningCluster) -> None:
+    cluster.broker(0).ask("queues", action="create", name="mine", arguments={"qpid.exclusive": True})
+    with BlockingClient(cluster.urls[1]) as one, BlockingClient(cluster.urls[1]) as other:
+        first, again = one.receiver("mine", 1), one.receiver("mine", 1)
+        with pytest.raises(LinkDetached) as refused:
+            other.receiver("mine", 1)
+        assert refused.value.condition == "amqp:resource-locked"
+        first.close()
+        again.close()
+        other.receiver("mine", 1).close()
+
+
+def test_what_is_not_there_is_refused_as_at_the_primary(tmp_path: Path) -> None:
+    answers = []
+    with RunningCluster(tmp_path, settings={**SETTINGS, "auto-create": False}) as cluster:
+        cluster.form()
+        for url in cluster.urls[:2]:
+            with BlockingClient(url) as client:
+                with pytest.raises(LinkDetached) as refused:
+                    client.receiver("nothing", 1)
+                answers.append((refused.value.condition, str(refused.value).split(": ", 1)[1]))
+                with pytest.raises(LinkDetached) as refused:
+                    client.sender("nothing")
+                answers.append((refused.value.condition, str(refused.value).split(": ", 1)[1]))
+    assert answers[:2] == answers[2:]
+    assert answers[0][0] == "amqp:not-found"
+
+
+def test_a_refused_message_is_refused_and_those_behind_it_are_not(cluster: RunningCluster) -> None:
+    arguments = {"qpid.max_count": 2, "qpid.policy_type": "reject"}
+    cluster.broker(0).ask("queues", action="create", name="small", arguments=arguments)
+    with BlockingClient(cluster.urls[1]) as client:
+        sender = client.sender("small")
+        for body in ("a", "b"):
+            client.offer(sender, body)
+        deliveries = [sender.link.send(Message(body)) for body in ("c", "d")]
+        client.wait(lambda: all(delivery.settled for delivery in deliveries))
+        assert [delivery.remote_state for delivery in deliveries] == [Delivery.REJECTED] * 2
+        assert deliveries[0].remote.condition.name == "amqp:resource-limit-exceeded"
+        assert bodies(client.consume("small")) == ["a", "b"]
+        assert client.offer(sender, "e").state == Delivery.ACCEPTED
+        assert bodies(client.consume("small")) == ["e"]
+
+
+def test_a_deleted_queue_ends_the_links_of_a_proxys_clients(cluster: RunningCluster) -> None:
+    with BlockingClient(cluster.urls[1]) as client:
+        client.send("q", "a")
+        receiver = client.receiver("q", 10)
+        client.fetch(receiver, 1, None)
+        cluster.broker(0).ask("queues", action="delete", name="q")
+        with pytest.raises(LinkDetached) as ended:
+            client.wait(lambda: False)
+        assert ended.value.condition == "amqp:resource-deleted"
+
+
+def test_what_is_not_relayed_is_answered_with_the_way_to_go(cluster: RunningCluster) -> None:
+    with BlockingClient(cluster.urls[1]) as client:
+        with pytest.raises(LinkDetached) as refused:
+            client.receiver("amq.topic", 1)
+        assert refused.value.condition == "amqp:link:redirect"
+        with pytest.raises(LinkDetached) as refused:
+            client.sender(None)
+        assert refused.value.condition == "amqp:link:redirect"
+
+
+def test_queues_of_any_set_are_served_by_every_broker(cluster: RunningCluster) -> None:
+    create_set(cluster, "orders", preferred=cluster.broker(1).name)
+    create_set(cluster, "audit", preferred=cluster.broker(2).name)
+    wait_whole(cluster, 0, "orders", "audit")
+    create_queue(cluster, 0, "q-orders", "orders")
+    create_queue(cluster, 0, "q-audit", "audit")
+    for queue in ("q-orders", "q-audit", "q-default"):
+        for at, url in enumerate(cluster.urls):
+            with BlockingClient(url) as client, BlockingClient(cluster.urls[at - 1]) as other:
+                assert client.send(queue, f"from {at}")[0].state == Delivery.ACCEPTED
+                assert bodies(other.browse(queue)) == [f"from {at}"]
+                assert bodies(other.consume(queue)) == [f"from {at}"]
+
+
+COUNT = 20_000
+
+
+def test_a_killed_primary_is_a_pause_for_clients_of_the_others(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, agents=True, settings=SETTINGS) as cluster:
+        cluster.wait_whole()
+        dead = cluster.brokers.index(cluster.the_primary())
+        one, other = [url for at, url in enumerate(cluster.urls) if at != dead]
+        with SteadyPublisher(one, "q", COUNT) as publisher, SteadyConsumer(other, "q") as consumer:
+            consumer.wait(lambda: len(consumer.received) >= 3000, "messages before the kill")
+            cluster.kill(dead)
+            publisher.wait(lambda: len(publisher.accepted) == COUNT, "all accepted")
+            consumer.wait(lambda: len(consumer.received) >= COUNT, "all received")
+        assert consumer.received == list(range(COUNT))
+        assert sorted(publisher.accepted) == list(range(COUNT))
+
+
+def test_what_a_client_of_a_proxy_holds_stays_its_own_when_the_primary_dies(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, agents=True, settings=SETTINGS) as cluster:
+        cluster.wait_whole()
+        dead = cluster.brokers.index(cluster.the_primary())
+        one, other = [url for at, url in enumerate(cluster.urls) if at != dead]
+        with BlockingClient(one) as client:
+            client.send("q", *[Message(number) for number in range(30)])
+        with SteadyConsumer(other, "q", hold=30) as consumer:
+            consumer.wait(lambda: len(consumer.held) == 30, "30 messages are held")
+            cluster.kill(dead)
+            cluster.wait_until(lambda: cluster.primary() is not None, "somebody leads")
+            with BlockingClient(one) as client:
+                client.send("q", Message(30))  # so the consumer is back
+                consumer.wait(lambda: 30 in consumer.received, "the consumer goes on")
+                assert len(client.browse("q")) == 0
+                consumer.let_go()
+                consumer.wait(lambda: not consumer.held, "let go")
+                leader = cluster.the_primary()
+                cluster.wait_until(lambda: leader.ask("query")["messages"] == 0, "the queue is empty")
+        assert consumer.received == list(range(31))
+        assert consumer.doubled == []
+
+
+def test_a_client_of_a_killed_proxy_goes_on_at_another_broker(cluster: RunningCluster) -> None:
+    with BlockingClient(cluster.urls[1]) as client:
+        client.send("q", "a", "b")
+        receiver = client.receiver("q", 1)
+        client.fetch(receiver, 1, None)
+        cluster.kill(1)
+    with BlockingClient(cluster.urls[2]) as client:
+        found = client.consume("q")
+        assert [(each.body, each.first_acquirer) for each in found] == [("a", False), ("b", True)]

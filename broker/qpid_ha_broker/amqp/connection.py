@@ -58,9 +58,6 @@ class Relayed(Protocol):
     def finish(self) -> LinkEndpoint:
         """Answer the client's attach, as the other broker has. Raises AmqpError."""
 
-    def abandon(self) -> None:
-        """The client is answered otherwise."""
-
 
 class Relays(Protocol):
     """Who has links of clients relayed to the brokers that lead their sets."""
@@ -406,9 +403,6 @@ class Connection:
         self.links.detached(link, closed=closed)
 
     def _refuse_link(self, link: proton.Link, error: AmqpError) -> None:
-        relayed = self.relaying.get(link._impl)
-        if relayed is not None:
-            relayed.abandon()
         self.links.refuse(link, error)
         self._check_refused()
 

@@ -430,10 +430,6 @@ class RemoteOutcome:
             return Outcome(state, condition=name, description=text)
         return Outcome(state)
 
-    def condition_info(self) -> object:
-        """The map in the condition of rejected; None where there is none. Raises AmqpError."""
-        return read_data(lib.pn_condition_info(lib.pn_disposition_condition(self._remote)))
-
     @property
     def reason(self) -> str:
         """Condition and description of rejected; empty where there are none."""

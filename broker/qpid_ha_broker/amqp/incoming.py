@@ -25,7 +25,7 @@ from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.node_wait import AttachWaits
 from qpid_ha_broker.amqp.nodes import Target
-from qpid_ha_broker.amqp.relay import RESEND, RUN_BITS, RelayRequest
+from qpid_ha_broker.amqp.relay import RUN_BITS, RelayRequest
 from qpid_ha_broker.amqp.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange
@@ -35,6 +35,9 @@ from qpid_ha_broker.model.transaction import Message, Publish
 
 ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
 NO_RUN = -1
+RELAYED_MOST = 500
+RELAYED_BYTES = 256 * 1024
+"""In one unit of the log, at least one message."""
 
 Unconfirmed = tuple[Log, int, Commitment | None, Delivery]
 """The commit token that has to be committed before a delivery is settled as accepted, and the delivery."""
@@ -207,6 +210,9 @@ class IncomingLink(ReceivingLink):
         container = connection.container
         self._relay = relay
         self._refused_run = NO_RUN
+        self._relayed: list[tuple[Delivery, Message]] = []
+        """Numbered by a proxy, and to be written together: a unit of the log costs as much as a message."""
+        self._relayed_bytes = 0
         hosted = container.default if target is None else target.hosted
         super().__init__(connection, link, container.settings.publisher_credit, hosted)
         self._target = target
@@ -240,8 +246,8 @@ class IncomingLink(ReceivingLink):
                 message = annotated(
                     container.sections, message, header.length, now_ms=container.now_ms, with_numbers=with_numbers
                 )
-            if self._relay is not None and not settled:
-                message = self._numbered(delivery, message, self._relay.producer)
+            if self._relay is not None and self._joins_relayed(delivery, message, settled, state):
+                return
             if state == engine.TRANSACTIONAL:
                 self._publish_in_transaction(delivery, message)
                 return
@@ -274,7 +280,6 @@ class IncomingLink(ReceivingLink):
                 return
             if not settled and engine.is_numbered(delivery):
                 self._refused_run = engine.number_of(delivery) >> RUN_BITS
-                error = AmqpError(error.name, error.description, {**(error.info or {}), RESEND: True})
         if error.name == RESOURCE_DELETED:
             self.end(error)
         elif settled:
@@ -294,11 +299,66 @@ class IncomingLink(ReceivingLink):
             older.end(AmqpError(CONNECTION_FORCED, "the same publisher has another link"))
             relayed[producer] = self
 
-    def _numbered(self, delivery: Delivery, message: Message, producer: bytes) -> Message:
-        """The message with the number that the proxy gave it, unless its publisher numbers its messages itself."""
-        if message.producer or not producer or not engine.is_numbered(delivery):
-            return message
-        return message._replace(producer=producer, sequence=engine.number_of(delivery))
+    def _joins_relayed(self, delivery: Delivery, message: Message, settled: bool, state: int) -> bool:
+        """Whether it is written with others, under the number that the proxy gave it. What came before is, in any case.
+
+        A message that its publisher numbers itself, or that is not numbered, is written as any other.
+        """
+        queue, relay = self._queue, self._relay
+        if not (
+            relay is None
+            or not relay.producer
+            or settled
+            or state == engine.TRANSACTIONAL
+            or message.producer
+            or not engine.is_numbered(delivery)
+        ):
+            numbered = message._replace(producer=relay.producer, sequence=engine.number_of(delivery))
+            self._relayed.append((delivery, numbered))
+            self._relayed_bytes += len(message.payload)
+            may_wait = len(self._relayed) < RELAYED_MOST and self._relayed_bytes < RELAYED_BYTES
+            if may_wait and queue is not None and not queue.needs_care:
+                self.hosted.accepting[self] = None
+                if not self.hosted.is_touched:
+                    self.hosted.touch()
+            else:
+                self.flush_accepted()
+            return True
+        self.flush_accepted()
+        return False
+
+    def flush_accepted(self) -> None:
+        """Write what was relayed in this turn: all of it, or up to the first message that is refused."""
+        relayed, self._relayed, self._relayed_bytes = self._relayed, [], 0
+        if not relayed:
+            return
+        queue, now_ms = self._queue, self._container.now_ms
+        if queue is not None and not queue.needs_care:
+            try:
+                messages = [message for _, message in relayed]
+                log, lsn, also = self.hosted.resources.publish_numbered(queue, messages, now_ms)
+            except (ModelError, AmqpError):
+                pass  # which of them is refused, and why, shows one by one
+            else:
+                self._unconfirmed += [(log, lsn, also, delivery) for delivery, _ in relayed]
+                self.hosted.unconfirmed[self] = None
+                self.hosted.touch()
+                return
+        for delivery, message in relayed:
+            if self not in self.hosted.links:  # it has ended
+                return
+            if self._is_in_refused_run(delivery):
+                engine.settle(delivery, engine.RELEASED)
+                self.answered()
+                continue
+            try:
+                waits = (*self._publish_anywhere(message), delivery)
+            except (ModelError, AmqpError) as error:
+                self._refuse(delivery, False, as_amqp(error) if isinstance(error, ModelError) else error)
+            else:
+                self._unconfirmed.append(waits)
+                self.hosted.unconfirmed[self] = None
+                self.hosted.touch()
 
     def _is_in_refused_run(self, delivery: Delivery) -> bool:
         """Whether a message was sent before its proxy knew that one before it was refused.
@@ -308,6 +368,8 @@ class IncomingLink(ReceivingLink):
         return engine.is_numbered(delivery) and engine.number_of(delivery) >> RUN_BITS == self._refused_run
 
     def closed(self, *, lost: bool) -> None:
+        if not self.hosted.read_only:
+            self.flush_accepted()
         super().closed(lost=lost)
         if self._relay is not None and self._container.relayed_publishers.get(self._relay.producer) is self:
             del self._container.relayed_publishers[self._relay.producer]

@@ -14,7 +14,7 @@ from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome, Sender
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
-from qpid_ha_broker.amqp.relay import RelayAnswer, RelayRequest, claimable
+from qpid_ha_broker.amqp.relay import RelayAnswer, RelayRequest, reclaimable
 from qpid_ha_broker.amqp.terminus import Filters
 from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
@@ -77,13 +77,13 @@ class OutgoingLink(Consumer, LinkEndpoint):
         hosted.resources.subscribe(queue, self, owner, name)
         hosted.links[self] = None
         if relay is not None:
-            link.properties = self._claim(relay).properties()
+            link.properties = self._reclaim(relay).properties()
 
     @property
     def is_writer(self) -> bool:
         return not self.browsing
 
-    def _claim(self, relay: RelayRequest) -> RelayAnswer:
+    def _reclaim(self, relay: RelayRequest) -> RelayAnswer:
         """Let the client of another broker go on having what it has, unless somebody else got it meanwhile.
 
         Of each such message a delivery without content is sent first, about which the client's answer can come.
@@ -92,7 +92,7 @@ class OutgoingLink(Consumer, LinkEndpoint):
         newest = generations[-1][0] if generations else 0
         if self.browsing or self.queue.log is not self.hosted.resources.default.log:
             return RelayAnswer(newest, ())
-        found = [entry for entry in self.queue.messages.find_all(claimable(relay, generations)) if _is_free(entry)]
+        found = [entry for entry in self.queue.messages.find_all(reclaimable(relay, generations)) if _is_free(entry)]
         for entry in found:
             self.queue.messages.hold(entry, self)
             delivery, tag = self._sender.send(b"", entry.id)

@@ -23,8 +23,6 @@ USER: Final = "qpid.relay-user"
 PRODUCER: Final = "qpid.relay-producer"
 HELD: Final = "qpid.held"
 GENERATION: Final = "qpid.generation"
-RESEND: Final = "qpid.resend"
-"""In the info of a rejected outcome: what came behind that message was not looked at, and is to be sent again."""
 
 RUN_BITS: Final = 40
 """Of a relayed message's number: the rest counts how often the sender has begun again after a refusal."""
@@ -113,7 +111,7 @@ def check_path(request: RelayRequest, own: str) -> None:
         raise AmqpError(NOT_ALLOWED, text)
 
 
-def claimable(request: RelayRequest, generations: Iterable[tuple[int, int]]) -> list[int]:
+def reclaimable(request: RelayRequest, generations: Iterable[tuple[int, int]]) -> list[int]:
     """Of the ids in `request` those that mean the same messages here, where each of `generations` began at an LSN.
 
     A message that a primary hands out may be lost with it, and its id is then given to another one. Two logs agree on

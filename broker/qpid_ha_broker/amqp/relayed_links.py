@@ -8,7 +8,7 @@ whoever drives this attaches it again where the set is led then, and nobody but 
 2. A publisher's messages are kept until the primary has answered them, under numbers; after a loss they are sent again,
    in order and before anything new, and the primary knows which of them it has.
 3. A consumer's credit is asked for at the primary, and nothing is held here. What the client has not answered, or
-   nobody has confirmed, is claimed after a loss; what cannot be had again goes to somebody else, marked as a
+   nobody has confirmed, is reclaimed after a loss; what cannot be had again goes to somebody else, marked as a
    redelivery, and what the client says of it then changes nothing.
 """
 
@@ -34,7 +34,7 @@ from qpid_ha_broker.amqp.engine import Consuming, Delivery, Outcome, RemoteOutco
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.node_wait import NodeWait, Told
-from qpid_ha_broker.amqp.relay import RESEND, RUN_BITS, RelayRequest, read_answer
+from qpid_ha_broker.amqp.relay import RUN_BITS, RelayRequest, read_answer
 from qpid_ha_broker.amqp.terminus import read_filters, read_terminus
 from qpid_ha_broker.amqp.upstream import Upstream
 
@@ -333,27 +333,24 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
             if near is not None:
                 engine.settle(near, engine.ACCEPTED)
         elif state == engine.REJECTED:
-            outcome = RemoteOutcome(delivery)
-            refusal, info = outcome.read(), outcome.condition_info()
+            refusal = RemoteOutcome(delivery).read()
             engine.forget(delivery)
             near = self._drop(number)
             if near is not None:
                 refusal.put(near)
                 engine.forget(near)
-            if isinstance(info, dict) and RESEND in info:
-                self._number_anew(number)
-        else:
+        else:  # released: one before it was refused, and it was not looked at
             engine.forget(delivery)
             self._number_anew(number)
         self.connection.touch()
         if engine.credit(self.link) < GRANT:
             self.replenish()
 
-    def _number_anew(self, after: int) -> None:
-        """What was sent from `after` on was not looked at: send it again, under numbers that were never used."""
+    def _number_anew(self, first: int) -> None:
+        """What was sent from `first` on was not looked at: send it again, under numbers that were never used."""
         self._run += 1
-        again = [number for number in self._kept if number >= after]
-        self._numbers = {delivery: number for delivery, number in self._numbers.items() if number < after}
+        again = [number for number in self._kept if number >= first]
+        self._numbers = {delivery: number for delivery, number in self._numbers.items() if number < first}
         for number in again:
             kept = self._kept.pop(number)
             self._sent += 1
@@ -401,7 +398,7 @@ class _Held:
         """None once the client has settled it."""
         self.tag = tag
         self.far: Delivery | None = far
-        """None where it is to be claimed, or cannot be had again."""
+        """None where it is to be reclaimed, or cannot be had again."""
         self.size = size
         self.outcome: Outcome | None = None
         """What the client says of it."""
@@ -420,7 +417,7 @@ class RelayedConsumer(RelayedLink):
         self._held: dict[int, _Held] = {}
         self._by_near: dict[Delivery, _Held] = {}
         self._by_far: dict[Delivery, _Held] = {}
-        self._claimed: dict[int, _Held] = {}
+        self._reclaimed: dict[int, _Held] = {}
         """Those of `_held` that the primary has granted, and that are still to come on the far link."""
         self._generation = 0
         self._is_browsing = read_terminus(link.remote_source).browse
@@ -467,7 +464,7 @@ class RelayedConsumer(RelayedLink):
         if self._drain_is_due and wanted <= 0:
             self._tell_drained()
             return
-        asked = engine.credit(far) - len(self._claimed)
+        asked = engine.credit(far) - len(self._reclaimed)
         if wanted < asked:  # it has taken some back
             self._drain(far, 0)
             return
@@ -519,11 +516,11 @@ class RelayedConsumer(RelayedLink):
         granted = set(answer.held)
         for number, held in list(self._held.items()):
             if number in granted:
-                self._claimed[number] = held
+                self._reclaimed[number] = held
             else:
                 self._give_up(held)
-        if self._claimed:
-            engine.give_credit(far, len(self._claimed))
+        if self._reclaimed:
+            engine.give_credit(far, len(self._reclaimed))
             self._touch_far()
         if self.is_open:
             self._ask()
@@ -540,16 +537,16 @@ class RelayedConsumer(RelayedLink):
         self._parts.clear()
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
-        """A message for the client; or one that it has, as was claimed."""
+        """A message for the client; or one that it has, as was reclaimed."""
         if self._parts:
             payload, self._parts = bytes(self._parts) + payload, bytearray()
         number = engine.number_of(delivery) if engine.is_numbered(delivery) else 0
-        claimed = self._claimed.pop(number, None)
-        if claimed is not None:
-            claimed.far = delivery
-            self._by_far[delivery] = claimed
-            if claimed.outcome is not None:
-                claimed.outcome.put(delivery)
+        reclaimed = self._reclaimed.pop(number, None)
+        if reclaimed is not None:
+            reclaimed.far = delivery
+            self._by_far[delivery] = reclaimed
+            if reclaimed.outcome is not None:
+                reclaimed.outcome.put(delivery)
                 self._touch_far()
         elif settled:
             engine.forget(delivery)
@@ -598,7 +595,7 @@ class RelayedConsumer(RelayedLink):
         for held in self._held.values():
             held.far = None
         self._by_far.clear()
-        self._claimed.clear()
+        self._reclaimed.clear()
         self._parts.clear()
         self._is_draining = False
 

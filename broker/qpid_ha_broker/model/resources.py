@@ -6,6 +6,7 @@ for a witness comes back as a CommitToken; the caller tells the outcome once it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
 
 from qpid_ha_broker.events import types as ev
@@ -103,6 +104,19 @@ class Resources:
         if queue.dispatcher.consumers:
             catalog.awake[queue] = None
         return lsn
+
+    def publish_numbered(self, queue: Queue, messages: Sequence[Message], now_ms: int) -> CommitToken:
+        """`publish`, all or none, for what one producer numbers, by ascending numbers: one unit of the log."""
+        self.default.check_writable()
+        knows = self.deduplication.knows
+        new = [message for message in messages if not knows(message)]
+        self.deduplication.dropped_total += len(messages) - len(new)
+        if not new:
+            return self.written
+        plan = self.plan((queue,), new[0], now_ms, routed=False)
+        for message in new[1:]:
+            plan.add((queue,), message, now_ms, routed=False)
+        return self.carry_out(plan, [])
 
     def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> CommitToken:
         """Enqueue wherever the exchange says, everywhere or nowhere; returns and raises as `publish`."""

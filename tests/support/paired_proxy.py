@@ -1,0 +1,138 @@
+"""A broker that relays and the one that leads, joined in memory: clients of both, and a connection that can be cut.
+
+What `server.proxying` does with sockets and clocks, `PairedProxy` does when the test says so.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import proton
+
+from paired_engines import PairedBroker, PairedClient
+from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.container import ContainerSettings
+from qpid_ha_broker.amqp.engine import Engine
+from qpid_ha_broker.amqp.relayed_links import Producer, RelayedConsumer, RelayedLink, RelayedPublisher
+from qpid_ha_broker.amqp.upstream import Upstream
+from qpid_ha_broker.model.log import DEFAULT_SET
+
+_ROUNDS = 1000
+
+
+class PairedProxy:
+    """`proxy` relays to `primary`, whose set `default` it has no part in. For the rest see `relayed_links.Relayer`."""
+
+    def __init__(self, settings: ContainerSettings | None = None) -> None:
+        self.name = "proxy"
+        self.primary = PairedBroker(settings or ContainerSettings("primary", "0"))
+        self.proxy = PairedBroker(ContainerSettings("proxy", "0"))
+        self.proxy.container.default.read_only = True
+        self.proxy.connections.relays = self
+        self.links: dict[RelayedLink, None] = {}
+        self.again: list[RelayedLink] = []
+        """To be attached when there is a connection."""
+        self.upstream: Upstream | None = None
+        self.ended: list[str] = []
+        """Why connections to the primary were given up."""
+        self._accepted: Connection | None = None
+        self._producers: list[Producer] = []
+        self._made = count(1)
+        self._is_settling = False
+        self.connect_upstream()
+
+    # --- what a test does
+
+    def client(self, *, container: str = "client") -> PairedClient:
+        """A client of the proxy, whose links' attaches are answered after `settle_down`."""
+        client = PairedClient(self.proxy, container=container)
+        self.settle_down()
+        return client
+
+    def connect_upstream(self) -> None:
+        """Open a connection to the primary, and attach there what has no far end."""
+        self._accepted = self.primary.accept()
+        engine = Engine(proton.Transport(), proton.Connection())
+        self.upstream = Upstream(engine, self.name, "primary", lambda: None, self.ended.append)
+        self.attach_those_left()
+
+    def attach_those_left(self) -> None:
+        """What has no far end gets one."""
+        again, self.again = self.again, []
+        for link in again:
+            if link in self.links and self.upstream is not None:
+                self.upstream.attach(link)
+        self.settle_down()
+
+    def cut(self, *, deliver: bool = False) -> None:
+        """The connection to the primary breaks; `deliver`: what was under way to the primary gets there before."""
+        upstream, accepted, self.upstream, self._accepted = self.upstream, self._accepted, None, None
+        assert upstream is not None
+        assert accepted is not None
+        if deliver:
+            accepted.receive(upstream.take_output())
+            self.primary.turn()
+        accepted.lost()
+        self.primary.turn()
+        upstream.lost("cut")
+        upstream.engine.close()
+        self.settle_down()
+
+    def settle_down(self) -> None:
+        """Carry bytes on all three ways until nothing moves."""
+        for _ in range(_ROUNDS):
+            self.proxy.settle_down()
+            if not self._exchange():
+                return
+        raise RuntimeError("the conversation does not come to an end")
+
+    def _exchange(self) -> bool:
+        upstream, accepted = self.upstream, self._accepted
+        if upstream is None or accepted is None:
+            return False
+        outgoing = upstream.take_output()
+        if outgoing:
+            accepted.receive(outgoing)
+        self.primary.settle_down()
+        incoming = accepted.take_output()
+        if incoming:
+            upstream.receive(incoming)
+        return bool(outgoing or incoming)
+
+    # --- what links ask for
+
+    def relay(self, connection: Connection, link: proton.Link, set_name: str) -> RelayedLink:
+        assert set_name == DEFAULT_SET
+        relayed: RelayedLink = (RelayedConsumer if link.is_sender else RelayedPublisher)(
+            connection, link, set_name, self
+        )
+        self.links[relayed] = None
+        if self.upstream is None:
+            self.again.append(relayed)
+        else:
+            self.upstream.attach(relayed)
+        return relayed
+
+    def try_again(self, link: RelayedLink) -> None:
+        self.again.append(link)
+
+    attach_again = try_again
+
+    def forget(self, link: RelayedLink) -> None:
+        self.links.pop(link, None)
+        if self.upstream is not None:
+            self.upstream.detach(link)
+
+    def take_producer(self) -> Producer:
+        return self._producers.pop() if self._producers else Producer(b"proxy/%d" % next(self._made))
+
+    def give_producer_back(self, producer: Producer) -> None:
+        self._producers.append(producer)
+
+
+def attach(link: Any, proxied: PairedProxy) -> Any:
+    """Open `link` of a client of the proxy, and have it answered."""
+    link.open()
+    proxied.settle_down()
+    return link

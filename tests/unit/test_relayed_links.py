@@ -1,0 +1,370 @@
+"""Links that a proxy relays, with real ends: a client, the proxy, the primary, and a connection that breaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from paired_engines import PairedClient
+from paired_links import condition
+from paired_proxy import PairedProxy
+from qpid_ha_broker.amqp.container import ContainerSettings
+from qpid_ha_broker.amqp.directory import ServedElsewhere
+from qpid_ha_broker.amqp.engine import Engine
+from qpid_ha_broker.amqp.relay import PATH
+from qpid_ha_broker.amqp.upstream import Upstream
+
+ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
+
+
+def sender(proxied: PairedProxy, client: PairedClient, address: str = "q") -> Any:
+    link = client.sender(address)
+    proxied.settle_down()
+    return link
+
+
+def receiver(proxied: PairedProxy, client: PairedClient, credit: int, address: str = "q", **options: bool) -> Any:
+    link = client.receiver(address, credit, **options)
+    proxied.settle_down()
+    return link
+
+
+def send(proxied: PairedProxy, client: PairedClient, link: Any, *texts: str) -> list[Any]:
+    deliveries = [client.send(link, proton.Message(text)) for text in texts]
+    proxied.settle_down()
+    return deliveries
+
+
+def texts(client: PairedClient, link: Any) -> list[tuple[Any, str]]:
+    return [(delivery, message.body) for delivery, message in client.received(link)]
+
+
+def waiting(proxied: PairedProxy) -> list[bytes]:
+    """What the queue at the primary has."""
+    return [bytes(entry.resident_body()) for entry in proxied.primary.queue("q").messages]
+
+
+def test_a_message_arrives_with_its_bytes_untouched_and_is_accepted_by_the_primary() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    out = sender(proxied, client)
+    message = proton.Message("text", durable=True, properties={"a": 1}, annotations={proton.symbol("x"): 2})
+    delivery = client.send(out, message)
+    proxied.settle_down()
+    assert delivery.remote_state == ACCEPTED
+    assert delivery.settled
+    assert waiting(proxied) == [message.encode()]
+
+
+def test_nothing_is_accepted_before_the_primary_has_committed_it() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    out = sender(proxied, client)
+    log = proxied.primary.container.default.resources.default.log
+    log.add_witness("backup")
+    (delivery,) = send(proxied, client, out, "a")
+    assert not delivery.settled
+    log.acknowledge("backup", log.last_lsn)
+    proxied.settle_down()
+    assert delivery.remote_state == ACCEPTED
+
+
+@pytest.mark.parametrize("deliver", [False, True])
+def test_unanswered_messages_are_sent_again_and_are_there_once_and_in_order(deliver: bool) -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    out = sender(proxied, client)
+    log = proxied.primary.container.default.resources.default.log
+    log.add_witness("backup")
+    first = send(proxied, client, out, "a", "b")
+    late = [client.send(out, proton.Message(text)) for text in "cd"]
+    client.exchange()  # up to the proxy
+    proxied.cut(deliver=deliver)
+    paused = send(proxied, client, out, "e")
+    assert not any(delivery.settled for delivery in (*first, *late, *paused))
+    proxied.connect_upstream()
+    log.acknowledge("backup", log.last_lsn)
+    proxied.settle_down()
+    assert [delivery.remote_state for delivery in (*first, *late, *paused)] == [ACCEPTED] * 5
+    assert waiting(proxied) == [proton.Message(text).encode() for text in "abcde"]
+
+
+def test_what_is_behind_a_refused_message_is_taken_in_order_and_once() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    resources = proxied.primary.container.default
+    resources.configuration.declare_queue("q", {"qpid.max_size": 60, "qpid.policy_type": "reject"})
+    out = sender(proxied, client)
+    deliveries = send(proxied, client, out, "a", "b" * 100, "c", "d")
+    assert [delivery.remote_state for delivery in deliveries] == [ACCEPTED, REJECTED, ACCEPTED, ACCEPTED]
+    assert deliveries[1].remote.condition.name == "amqp:resource-limit-exceeded"
+    assert waiting(proxied) == [proton.Message(text).encode() for text in "acd"]
+
+
+def test_a_refusal_that_nobody_heard_is_made_again_and_not_taken_for_an_acceptance() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    resources = proxied.primary.container.default
+    resources.configuration.declare_queue("q", {"qpid.max_size": 60, "qpid.policy_type": "reject"})
+    out = sender(proxied, client)
+    deliveries = [client.send(out, proton.Message(text)) for text in ("a", "b" * 100, "c")]
+    client.exchange()
+    proxied.cut(deliver=True)  # "c" must not be taken: its number would speak for the refused one
+    assert waiting(proxied) == [proton.Message("a").encode()]
+    proxied.connect_upstream()
+    assert [delivery.remote_state for delivery in deliveries] == [ACCEPTED, REJECTED, ACCEPTED]
+    assert waiting(proxied) == [proton.Message(text).encode() for text in "ac"]
+
+
+def test_a_publisher_has_the_credit_that_the_primary_gives() -> None:
+    proxied = PairedProxy(ContainerSettings("primary", "0", publisher_credit=10))
+    client = proxied.client()
+    out = sender(proxied, client)
+    assert out.credit == 10
+    proxied.primary.container.default.resources.default.log.add_witness("backup")
+    send(proxied, client, out, *"abcdefghij")
+    assert out.credit == 0
+
+
+def test_a_consumer_gets_what_it_has_credit_for_and_no_more_leaves_the_primary() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    send(proxied, client, sender(proxied, client), *"abc")
+    link = receiver(proxied, client, 2)
+    assert [text for _, text in texts(client, link)] == ["a", "b"]
+    assert proxied.primary.queue("q").messages.acquired == 2
+
+
+def test_credit_that_is_taken_back_is_drained_at_the_primary() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    link = receiver(proxied, client, 10)
+    link.drain(0)
+    proxied.settle_down()
+    assert link.credit == 0
+    send(proxied, client, sender(proxied, client), "a")
+    assert texts(client, link) == []
+    assert proxied.primary.queue("q").messages.acquired == 0
+    link.flow(1)
+    proxied.settle_down()
+    assert [text for _, text in texts(client, link)] == ["a"]
+
+
+def test_credit_that_is_taken_back_without_a_drain_is_taken_back_from_the_primary() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    link = receiver(proxied, client, 10)
+    link.flow(-9)
+    proxied.settle_down()
+    send(proxied, client, sender(proxied, client), "a", "b")
+    assert [text for _, text in texts(client, link)] == ["a"]
+    assert proxied.primary.queue("q").messages.acquired == 1
+
+
+def test_a_primary_that_steps_down_is_a_pause() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    out, link = sender(proxied, client), receiver(proxied, client, 2)
+    default = proxied.primary.container.default
+    default.read_only = True
+    default.end_links(ServedElsewhere(proxied.primary.container.directory, "default"), browsers=False)
+    (delivery,) = send(proxied, client, out, "a")
+    assert not delivery.settled
+    default.read_only = False
+    proxied.attach_those_left()
+    assert delivery.remote_state == ACCEPTED
+    assert [text for _, text in texts(client, link)] == ["a"]
+
+
+def test_an_answer_is_settled_when_the_primary_has_carried_it_out() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    send(proxied, client, sender(proxied, client), "a")
+    link = receiver(proxied, client, 1, answers_first=True)
+    ((delivery, _),) = texts(client, link)
+    log = proxied.primary.container.default.resources.default.log
+    log.add_witness("backup")
+    delivery.update(ACCEPTED)
+    proxied.settle_down()
+    assert not delivery.settled
+    log.acknowledge("backup", log.last_lsn)
+    proxied.settle_down()
+    assert delivery.settled
+    assert delivery.remote_state == ACCEPTED
+    assert waiting(proxied) == []
+
+
+def test_what_a_client_holds_is_its_own_after_the_connection_to_the_primary_was_lost() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    send(proxied, client, sender(proxied, client), *"abc")
+    link = receiver(proxied, client, 2)
+    held = [delivery for delivery, _ in texts(client, link)]
+    proxied.cut()
+    assert proxied.primary.queue("q").messages.acquired == 0
+    proxied.connect_upstream()
+    assert proxied.primary.queue("q").messages.acquired == 2
+    assert texts(client, link) == []
+    for delivery in held:
+        delivery.update(ACCEPTED)
+        delivery.settle()
+    proxied.settle_down()
+    assert waiting(proxied) == [proton.Message("c").encode()]
+    link.flow(1)
+    proxied.settle_down()
+    assert [text for _, text in texts(client, link)] == ["c"]
+
+
+def test_what_a_client_accepted_while_there_was_no_primary_is_carried_out_by_the_next_one() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    send(proxied, client, sender(proxied, client), "a")
+    link = receiver(proxied, client, 1)
+    ((delivery, _),) = texts(client, link)
+    proxied.cut()
+    delivery.update(ACCEPTED)
+    delivery.settle()
+    proxied.settle_down()
+    assert len(waiting(proxied)) == 1
+    proxied.connect_upstream()
+    assert waiting(proxied) == []
+
+
+def test_what_somebody_else_got_meanwhile_is_not_taken_from_him() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    send(proxied, client, sender(proxied, client), "a")
+    link = receiver(proxied, client, 1, answers_first=True)
+    ((delivery, _),) = texts(client, link)
+    proxied.cut()
+    other = PairedClient(proxied.primary, container="other")
+    there = other.receiver("q", 1)
+    ((_, message),) = other.received(there)
+    assert (message.body, message.first_acquirer) == ("a", False)
+    proxied.connect_upstream()
+    delivery.update(ACCEPTED)
+    proxied.settle_down()
+    assert delivery.settled
+    assert len(waiting(proxied)) == 1
+
+
+def test_a_lost_client_gives_its_messages_back_as_failed() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    send(proxied, client, sender(proxied, client), "a")
+    texts(client, receiver(proxied, client, 1))
+    client.vanish()
+    proxied.settle_down()
+    (entry,) = proxied.primary.queue("q").messages
+    assert (entry.holder, entry.delivery_count) == (None, 1)
+
+
+def test_a_browser_is_told_when_its_place_is_lost() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    send(proxied, client, sender(proxied, client), "a")
+    link = client.session.receiver("browser")
+    link.source.address = "q"
+    link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
+    link.open()
+    link.flow(1)
+    proxied.settle_down()
+    assert [text for _, text in texts(client, link)] == ["a"]
+    proxied.cut()
+    proxied.settle_down()
+    assert condition(link) == "amqp:resource-locked"
+
+
+def test_a_refusal_of_the_primary_is_the_answer_to_the_client() -> None:
+    proxied = PairedProxy()
+    proxied.primary.container.nodes.settings = type(proxied.primary.container.nodes.settings)(auto_create=False)
+    client = proxied.client()
+    assert condition(sender(proxied, client)) == "amqp:not-found"
+    assert proxied.links == {}
+
+
+def test_a_client_that_goes_before_its_attach_is_answered_leaves_nothing() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    proxied.cut()
+    link = client.session.sender("early")
+    link.target.address = "q"
+    link.open()
+    proxied.settle_down()
+    assert len(proxied.links) == 1
+    link.close()
+    proxied.settle_down()
+    assert proxied.links == {}
+    proxied.connect_upstream()
+    assert proxied.upstream is not None
+    assert len(proxied.upstream) == 0
+
+
+def test_a_publisher_that_has_gone_leaves_its_name_to_the_next_one() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    for text in "abc":
+        link = sender(proxied, client)
+        send(proxied, client, link, text)
+        link.close()
+        proxied.settle_down()
+    assert len(waiting(proxied)) == 3
+    producers = proxied.primary.container.default.resources.default.state.producers
+    assert len(list(producers.events())) == 1
+
+
+def test_a_client_that_calls_itself_relayed_is_a_client() -> None:
+    proxied = PairedProxy()
+    client = PairedClient(proxied.primary, container="liar")
+    link = client.session.sender("link")
+    link.target.address = "q"
+    link.properties = {proton.symbol(PATH): ["proxy"]}
+    link.open()
+    proxied.primary.settle_down()
+    assert condition(link) is None
+    assert proxied.primary.container.relayed_publishers == {}
+
+
+def test_a_broker_that_does_not_know_relayed_links_is_given_up() -> None:
+    ended: list[str] = []
+    upstream = Upstream(Engine(proton.Transport(), proton.Connection()), "proxy", "old", lambda: None, ended.append)
+    older = proton.Transport(proton.Transport.SERVER)
+    connection = proton.Connection()
+    older.bind(connection)
+    connection.open()
+    for _ in range(3):
+        if outgoing := upstream.take_output():
+            older.push(outgoing)
+        if (pending := older.pending()) > 0:
+            upstream.receive(older.peek(pending))
+            older.pop(pending)
+    assert len(ended) == 1
+    assert "of an older version, upgrade it" in ended[0]
+
+
+def test_an_attach_waits_until_somebody_leads() -> None:
+    proxied = PairedProxy()
+    proxied.primary.container.default.read_only = True
+    client = proxied.client()
+    link = sender(proxied, client)
+    assert not link.state & proton.Endpoint.REMOTE_ACTIVE
+    proxied.primary.container.default.read_only = False
+    (relayed,) = proxied.again
+    relayed.look_again()
+    proxied.settle_down()
+    assert send(proxied, client, link, "a")[0].remote_state == ACCEPTED
+
+
+def test_a_link_that_comes_back_is_refused_with_its_way() -> None:
+    proxied = PairedProxy(ContainerSettings("proxy", "0"))  # an address of another broker leads to this one
+    proxied.primary.container.default.read_only = True
+    link = sender(proxied, proxied.client())
+    assert condition(link) == "amqp:not-allowed"
+    assert "proxy -> proxy" in link.remote_condition.description
+
+
+def test_only_the_clusters_user_has_links_relayed() -> None:
+    proxied = PairedProxy(ContainerSettings("primary", "0", peer_user="brokers"))
+    assert condition(sender(proxied, proxied.client())) == "amqp:unauthorized-access"
