@@ -338,7 +338,7 @@ def test_a_broker_that_does_not_know_relayed_links_is_given_up() -> None:
         if outgoing := upstream.take_output():
             older.push(outgoing)
         if (pending := older.pending()) > 0:
-            upstream.receive(older.peek(pending))
+            upstream.receive(older.peek(pending) or b"")
             older.pop(pending)
     assert len(ended) == 1
     assert "of an older version, upgrade it" in ended[0]
