@@ -638,7 +638,7 @@ def test_who_attaches_to_a_queue_of_a_set_that_another_broker_leads_is_redirecte
 def test_where_no_primary_is_known_a_client_is_told_to_try_again(broker: SeveralSets, client: PairedClient) -> None:
     broker.lead_elsewhere("red", None)
     link = client.sender("red")
-    assert (link.remote_condition.name, link.remote_condition.info) == (RESOURCE_LOCKED, None)
+    assert (link.remote_condition.name, link.remote_condition.info) == (RESOURCE_LOCKED, {"resource-set": "red"})
     assert "try again" in link.remote_condition.description
 
 
