@@ -65,6 +65,10 @@ def test_replicas_and_brokers_are_named_on_the_command_line(cluster: RunningClus
     drained = qpid_ha(cluster, 0, "drain", names[1], "--wait", "20s")
     assert (drained.returncode, drained.stdout.splitlines()[-1]) == (0, f"{names[1]} is drained: it may be stopped")
     assert qpid_ha(cluster, 0, "undrain", names[1]).stdout == f"{names[1]} may have replicas again\n"
+    controller = qpid_ha(cluster, 1, "drain", names[0], "--wait", "1s")
+    assert controller.returncode == 1
+    assert "it leads `default`: have another broker lead that (`qpid-ha switchover`)" in controller.stderr
+    assert qpid_ha(cluster, 1, "undrain", names[0]).returncode == 0
     refused = qpid_ha(cluster, 0, "set", "create", "orders", "--replica", names[0])
     assert (refused.returncode, refused.stderr) == (1, "Error: there is a resource set orders already\n")
     change(cluster, 0, "sets", "delete", name="orders")

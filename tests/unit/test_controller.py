@@ -217,6 +217,11 @@ def test_a_set_with_queues_is_not_deleted() -> None:
     bench = Bench("a", "b", "c")
     bench.ask(ms.CreateSet("orders"))
     assert bench.ask(ms.SettleQueue("q", {}, set="orders")).result == {"set": "orders"}
+    assert "--lost" in bench.ask(ms.DeleteSet("orders")).text, "nobody leads it"
+    leading = ms.ReplicaReport("orders", "primary", generation=1)
+    record = bench.map.sets["orders"].record
+    bench.feed(ms.RecordRequested("a", 1, "orders", record, record._replace(generation=1, primary="a", members=("a",))))
+    bench.feed(ms.ReportReceived(report("a", leading, number=2)))
 
     assert bench.ask(ms.LocateQueue("q")).result == {"set": "orders"}
     assert bench.ask(ms.DeleteSet("orders")).text == "set orders has 1 queues (q): delete them first"

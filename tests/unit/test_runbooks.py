@@ -12,6 +12,7 @@ import click
 import pytest
 
 from qpid_ha_agent.cli.admin import admin
+from qpid_ha_broker.ha.record_keeper import COORDINATOR, controller_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "vagrant" / "README.md"])
@@ -60,6 +61,8 @@ def as_typed(words: str) -> list[str]:
 
 
 SHOWN = [pytest.param(words, id=f"{page.stem}: {words}") for page in PAGES for words in dict.fromkeys(commands(page))]
+REFUSALS = "".join([*COORDINATOR, *controller_of("orders")])
+"""What members of resource sets refuse with: it names commands, too."""
 MENTIONED = [pytest.param(text, id=f"{page.stem}: {text}") for page in PAGES for text in dict.fromkeys(mentions(page))]
 
 
@@ -73,7 +76,7 @@ def test_a_command_that_a_page_shows_is_one(words: str) -> None:
         parse(admin, as_typed(words))
 
 
-@pytest.mark.parametrize("text", MENTIONED)
+@pytest.mark.parametrize("text", [*MENTIONED, *dict.fromkeys(_INLINE.findall(REFUSALS))])
 def test_a_command_that_a_sentence_names_is_one(text: str) -> None:
     with suppress(click.exceptions.Exit, click.MissingParameter, click.exceptions.NoArgsIsHelpError):
         parse(admin, as_typed(text))

@@ -185,15 +185,18 @@ def _await_drained(invocation: Invocation, name: str, wait_s: float) -> None:
         if row.get("state") == "drained":
             _tell(invocation, f"{name} is drained: it may be stopped")
             return
+        reasons = row.get("why_not_to_stop")
+        why = "; ".join(map(str, reasons)) if isinstance(reasons, list) else ""
         text = f"{name}: {row.get('primaries')} primaries and {row.get('replicas')} replicas left"
+        if why and not row.get("primaries") and not row.get("replicas"):
+            text = f"{name}: {why}"
         if text != shown:
             shown = text
             _tell(invocation, text)
         if row.get("state") != "draining":
             raise CliFailure(f"{name} is {row.get('state')}, and is not drained any more", NO)
         if time.monotonic() >= deadline_s:
-            problem = f": {row['problem']}" if row.get("problem") else ""
-            raise CliFailure(f"{name} is not drained after {wait_s:g} s{problem}; it goes on meanwhile", NO)
+            raise CliFailure(f"{name} is not drained after {wait_s:g} s: {why}. It goes on meanwhile", NO)
         time.sleep(DRAIN_STEP_S)
 
 

@@ -171,7 +171,8 @@ class Operators:
             raise ClusterRefusal(f"set {asked.name} is not lost: {entry.record.primary} leads it; delete its queues")
         if queues and not asked.lost:
             some = ", ".join(queue.name for queue in queues[:3]) + (", ..." if len(queues) > 3 else "")
-            raise ClusterRefusal(f"set {asked.name} has {len(queues)} queues ({some}): delete them first")
+            lost = "" if self._leadership.leads(entry) else "; nobody leads it, so `--lost` gives them up with it"
+            raise ClusterRefusal(f"set {asked.name} has {len(queues)} queues ({some}): delete them first{lost}")
         for queue in queues:
             self._ctx.write(ev.QueueRemoved(queue.id))
         self._ctx.write(ev.SetDeleted(asked.name))
@@ -280,7 +281,7 @@ class Operators:
             ctx.write(ev.BrokerChanged(name, entry.up, True, entry.since_ms))
         self._keeper.trigger([each.name for each in sets])
         primaries = sum(each.record.primary == name for each in sets)
-        text = f"{name} is drained: {primaries} primaries move, {len(sets)} replicas are replaced"
+        text = f"{name} is being drained: {primaries} primaries move, {len(sets)} replicas are replaced"
         self._done(number, text, primaries=primaries, replicas=len(sets))
 
     def _undrain(self, number: int, asked: UndrainBroker) -> None:
