@@ -82,10 +82,8 @@ def test_a_rebalancing_shows_each_move(cluster: RunningCluster) -> None:
     cluster.broker(2).terminate()
     cluster.broker(2).wait()
     cluster.restart(2)
-    cluster.wait_until(
-        lambda: all(each["replicas"].get(names[2]) == "ready" for each in sets_of(cluster.broker(0)).values()),
-        f"{names[2]} is ready in all sets",
-    )
+    assert qpid_ha(cluster, 1, "set", "list", "--wait", "20s").returncode == 0
+    assert all(each["replicas"][names[2]] == "ready" for each in sets_of(cluster.broker(0)).values())
 
     shown = qpid_ha(cluster, 1, "rebalance")
 
@@ -122,6 +120,10 @@ def test_the_status_of_a_broker_says_how_many_sets_have_no_primary(cluster: Runn
     cluster.kill(2)
     cluster.wait_until(lambda: not sets_of(cluster.broker(0))["alone"]["primary"], "nobody leads it")
 
+    shown = qpid_ha(cluster, 1, "set", "list", "--wait", "0.5s")
+    assert (shown.returncode, shown.stderr) == (1, "Error: 1 of 1 sets are not ok after 0.5 s: alone (no primary)\n")
+    assert qpid_ha(cluster, 1, "status", "--expect", "observer", "--expect", "ready").returncode == 0
+    assert qpid_ha(cluster, 1, "status", "--expect", "observer", "--expect", "primary").returncode == 1
     shown = qpid_ha(cluster, 1, "status")
     assert shown.stdout == "ready\n"
     assert shown.stderr == "1 of 1 resource sets have no primary (alone): see qpid-ha status --all\n"

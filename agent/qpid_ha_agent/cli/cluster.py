@@ -37,7 +37,13 @@ CHANGE_TIMEOUT_S = 30.0
 
 
 @click.command()
-@click.option("--expect", type=click.Choice(STATES), metavar="STATE", help="Say nothing; 0 if it is in STATE, else 1.")
+@click.option(
+    "--expect",
+    type=click.Choice(STATES),
+    multiple=True,
+    metavar="STATE",
+    help="Say nothing; 0 if it is in STATE, else 1. Repeatable: in one of them.",
+)
 @click.option("--is-primary", is_flag=True, help="Say nothing; 0 if it is the primary, else 1.")
 @click.option(
     "--wait",
@@ -50,9 +56,11 @@ CHANGE_TIMEOUT_S = 30.0
 @click.option("--all", "everyone", is_flag=True, help="Every broker of the cluster, a line for each.")
 @common_options
 @click.pass_context
-def status(context: click.Context, expect: str | None, is_primary: bool, wait_s: float | None, everyone: bool) -> None:
+def status(
+    context: click.Context, expect: tuple[str, ...], is_primary: bool, wait_s: float | None, everyone: bool
+) -> None:
     """The state of the broker, on one line."""
-    if (expect is not None) + is_primary + everyone > 1:
+    if bool(expect) + is_primary + everyone > 1:
         raise click.UsageError("--expect, --is-primary and --all are different questions: give one of them")
     invocation: Invocation = context.obj
     if everyone:
@@ -62,20 +70,20 @@ def status(context: click.Context, expect: str | None, is_primary: bool, wait_s:
         if invocation.format == "table":
             _print_sets(invocation, rows)
         return
-    wanted = "primary" if is_primary else expect
+    wanted = ("primary",) if is_primary else expect
     if wait_s is not None:
-        if wanted is None:
+        if not wanted:
             raise click.UsageError("--wait for what? Give --expect STATE or --is-primary with it")
         _await_state(invocation, wanted, wait_s)
         return
     try:
         facts = facts_of(invocation.call("status"))
     except CliFailure as failure:
-        if failure.exit_code == UNREACHABLE and wanted is None and invocation.broker is None:
+        if failure.exit_code == UNREACHABLE and not wanted and invocation.broker is None:
             _print_pause_noted_here()
         raise
-    if wanted is not None:
-        context.exit(0 if facts.get("state") == wanted else NO)
+    if wanted:
+        context.exit(0 if facts.get("state") in wanted else NO)
     if invocation.format == "table":
         click.echo(_state_text(facts))
         if facts.get("observes"):
@@ -148,8 +156,8 @@ def _state_text(facts: Mapping[str, Any]) -> str:
     return f"{state} {format_progress(int(facts.get('loaded_bytes', 0)), int(facts.get('store_bytes', 0)))}"
 
 
-def _await_state(invocation: Invocation, wanted: str, wait_s: float) -> None:
-    """Come back when the broker is in that state. Raises Failure: after `wait_s`, or for what no waiting mends."""
+def _await_state(invocation: Invocation, wanted: tuple[str, ...], wait_s: float) -> None:
+    """Come back when the broker is in one of those. Raises CliFailure: after `wait_s`, or for what no waiting mends."""
     deadline_s = time.monotonic() + wait_s
     while True:
         try:
@@ -158,10 +166,11 @@ def _await_state(invocation: Invocation, wanted: str, wait_s: float) -> None:
             if failure.exit_code != UNREACHABLE or time.monotonic() >= deadline_s:
                 raise
         else:
-            if facts.get("state") == wanted:
+            if facts.get("state") in wanted:
                 return
             if time.monotonic() >= deadline_s:
-                raise CliFailure(f"{facts.get('name')} is {facts.get('state')}, not {wanted}, after {wait_s:g} s", NO)
+                state = f"{facts.get('state')}, not {' or '.join(wanted)}"
+                raise CliFailure(f"{facts.get('name')} is {state}, after {wait_s:g} s", NO)
         time.sleep(min(WAIT_STEP_S, max(0.0, deadline_s - time.monotonic())))
 
 

@@ -6,17 +6,17 @@ Any broker of the cluster can be asked: it passes on to the controller, the prim
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from qpid_ha_agent.cli.cluster import CHANGE_TIMEOUT_S, operator_text
-from qpid_ha_agent.cli.invocation import NO, CliFailure, Invocation, common_options, facts_of, rows_of
+from qpid_ha_agent.cli.cluster import CHANGE_TIMEOUT_S, NAMED_SETS, operator_text
+from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, CliFailure, Invocation, common_options, facts_of, rows_of
 from qpid_ha_agent.cli.output import cell, print_document, print_facts, print_outcome, print_rows
 from qpid_ha_agent.cli.parameters import duration, policy
-from qpid_ha_agent.cli.set_tables import BROKER_COLUMNS, SET_COLUMNS, print_problems, print_sets, set_rows
+from qpid_ha_agent.cli.set_tables import BROKER_COLUMNS, SET_COLUMNS, WHOLE, print_problems, print_sets, set_rows
 from qpid_ha_agent.cli.settings import set_settings
 
 PLAN_COLUMNS = ("set", "step", "broker", "why")
@@ -24,6 +24,8 @@ MOVE_COLUMNS = ("set", "source", "to", "why")
 POLICY_COLUMNS = ("pattern", "replicas", "origin")
 DRAIN_STEP_S = 0.5
 REBALANCE_STEP_S = 0.1
+LEVEL = ("primary", "ready")
+"""States of a replica that lacks nothing."""
 
 
 class _SetGroup(click.Group):
@@ -44,13 +46,55 @@ def resource_set() -> None:
 
 
 @resource_set.command("list")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=duration,
+    metavar="DURATION",
+    help="Until each set is ok, with all its replicas, for so long at most, such as 10m; else 1, and it says which"
+    " are not.",
+)
 @common_options
 @click.pass_obj
-def list_sets(invocation: Invocation) -> None:
+def list_sets(invocation: Invocation, wait_s: float | None) -> None:
     """All sets, one per line."""
+    if wait_s is not None:
+        _await_ok(invocation, wait_s)
+        return
     sets = rows_of(invocation.call("sets", action="list"))
     print_rows(set_rows(sets) if invocation.format == "table" else sets, SET_COLUMNS, invocation.format)
     print_problems(sets)
+
+
+def _await_ok(invocation: Invocation, wait_s: float) -> None:
+    """Come back when no set wants anything.
+
+    Raises CliFailure: after `wait_s`, or for what no waiting mends.
+    """
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        try:
+            sets = rows_of(invocation.call("sets", action="list"))
+        except CliFailure as failure:  # a controller, or the broker, may come
+            if failure.exit_code not in (NO, UNREACHABLE) or time.monotonic() >= deadline_s:
+                raise
+        else:
+            lacking = [f"{each.get('name')} ({why})" for each in sets if (why := _why_not_whole(each))]
+            if not lacking:
+                return
+            if time.monotonic() >= deadline_s:
+                named = ", ".join(lacking[:NAMED_SETS]) + (", ..." if len(lacking) > NAMED_SETS else "")
+                raise CliFailure(f"{len(lacking)} of {len(sets)} sets are not ok after {wait_s:g} s: {named}", NO)
+        time.sleep(min(DRAIN_STEP_S, max(0.0, deadline_s - time.monotonic())))
+
+
+def _why_not_whole(row: Mapping[str, Any]) -> str:
+    """Empty: any one of its replicas could be lost now, and the rest is what it was."""
+    if row.get("state") != WHOLE:
+        return str(row.get("state"))
+    replicas = row.get("replicas")
+    states = replicas.items() if isinstance(replicas, Mapping) else ()
+    return next((f"{name} is {state or 'not there yet'}" for name, state in states if state not in LEVEL), "")
 
 
 @resource_set.command("show")
