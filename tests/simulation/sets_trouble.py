@@ -229,7 +229,7 @@ class Trouble:
             ms.TrimReplicas(),
             ms.SetPolicies((("*", draw.randint(1, 4)),)),
             ms.FailBroker(pick(brokers)),
-            ms.SettleQueue(f"q{draw.randint(1, 20)}", {}, spread=3),
+            ms.SettleQueue(f"q{draw.randint(1, 20)}", {}, f"shard-{draw.randint(1, 3)}", missing=True),
             ms.DeleteQueue(f"q{draw.randint(1, 20)}"),
             ms.PlanReplicas(),
             ms.ShowCluster(),

@@ -26,6 +26,7 @@ from qpid_ha_broker.cluster.placement import (
 from qpid_ha_broker.cluster.replicas import ReplicaStep, check, wanted_replicas
 from qpid_ha_broker.cluster.shutdown import LIMIT_S, RESUME_S
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.types import Scalar
 
 SETTINGS = ms.ControllerSettings()
 
@@ -77,8 +78,6 @@ def test_a_cluster_of_one_set_has_nothing_in_its_map() -> None:
     bench.feed(ms.TimePassed())
 
     assert bench.map.is_empty
-    assert bench.ask(ms.SettleQueue("q", {})).result == {"set": "default"}
-    assert bench.map.is_empty
 
 
 def test_the_first_set_brings_all_brokers_into_the_map() -> None:
@@ -117,9 +116,9 @@ def test_the_first_set_brings_all_brokers_into_the_map() -> None:
         (ms.FailBroker("a"), "is the controller"),
         (ms.SetPolicies((("*", 0),)), "no policy"),
         (ms.SetPolicies((("*", 2), ("*", 3))), "two policies"),
-        (ms.SettleQueue("q", {}, set="x"), "no resource set x"),
-        (ms.SettleQueue("q", {}, primary="z"), "no broker z"),
-        (ms.SettleQueue("q", {}, min_replicas=9), "there are 3 brokers"),
+        (ms.SettleQueue("q", {}, "x"), "no resource set x"),
+        (ms.SettleQueue("q", {}, "x", missing=True, preferred="z"), "no broker z"),
+        (ms.SettleQueue("q", {}, "../x", missing=True), "../x"),
         (ms.DeleteQueue("q"), "no queue q"),
     ],
 )
@@ -216,7 +215,8 @@ def test_default_does_not_wait_for_a_broker_that_has_failed_or_no_record_could_b
 def test_a_set_with_queues_is_not_deleted() -> None:
     bench = Bench("a", "b", "c")
     bench.ask(ms.CreateSet("orders"))
-    assert bench.ask(ms.SettleQueue("q", {}, set="orders")).result == {"set": "orders"}
+    assert bench.ask(ms.SettleQueue("q", {}, "orders")).result == {"set": "orders", "created": True}
+    assert bench.ask(ms.SettleQueue("q", {}, "orders")).result == {"set": "orders", "created": False}
     assert "--lost" in bench.ask(ms.DeleteSet("orders")).text, "nobody leads it"
     leading = ms.ReplicaReport("orders", "primary", generation=1)
     record = bench.map.sets["orders"].record
@@ -226,14 +226,15 @@ def test_a_set_with_queues_is_not_deleted() -> None:
     assert bench.ask(ms.LocateQueue("q")).result == {"set": "orders"}
     assert bench.ask(ms.DeleteSet("orders")).text == "set orders has 1 queues (q): delete them first"
     assert bench.ask(ms.DeleteQueue("q")).done
-    assert "being deleted" in bench.ask(ms.SettleQueue("q", {})).text
+    again = bench.ask(ms.SettleQueue("q", {}, "orders"))
+    assert ("being deleted" in again.text, again.result) == (True, {"reason": "in-use"})
     assert bench.ask(ms.LocateQueue("q")).result == {"set": ""}
 
 
 def test_a_set_that_is_lost_is_deleted_with_its_queues_and_their_names_are_free() -> None:
     bench = Bench("a", "b", "c")
     led(bench, "orders", "b")
-    bench.ask(ms.SettleQueue("q", {}, set="orders"))
+    bench.ask(ms.SettleQueue("q", {}, "orders"))
 
     assert bench.ask(ms.DeleteSet("orders", lost=True)).text == (
         "set orders is not lost: b leads it; delete its queues"
@@ -241,26 +242,47 @@ def test_a_set_that_is_lost_is_deleted_with_its_queues_and_their_names_are_free(
     bench.ask(ms.FailBroker("b"))
     assert "set delete --lost orders" in bench.ask(ms.ForgetBroker("b")).text
     assert bench.ask(ms.DeleteSet("orders", lost=True)).done
-    assert bench.ask(ms.SettleQueue("q", {})).result == {"set": "default"}
+    assert not bench.map.queues
     assert bench.ask(ms.ForgetBroker("b")).done
 
 
-def test_queues_are_spread_over_shards_whose_primaries_are_spread_over_brokers() -> None:
+def test_sets_that_are_missing_are_made_once_and_their_primaries_spread_over_brokers() -> None:
     bench = Bench("a", "b", "c")
 
-    sets = [bench.ask(ms.SettleQueue(f"q{number}", {}, spread=3)).result["set"] for number in range(6)]
+    for number in range(6):
+        name = f"shard-{number % 3 + 1}"
+        assert bench.ask(ms.SettleQueue(f"q{number}", {}, name, missing=True)).result["set"] == name
 
-    assert sets == ["shard-1", "shard-2", "shard-3"] * 2
     assert {entry.preferred for entry in bench.map.sets.values()} == {"a", "b", "c"}
+    assert [len(bench.map.queues_of(name)) for name in bench.map.sets] == [2, 2, 2]
 
 
-def test_a_queue_at_a_brokers_own_set_makes_it_once() -> None:
+def test_a_queue_of_a_brokers_own_set_has_that_made_with_its_preferred_primary() -> None:
     bench = Bench("a", "b", "c")
+    for name in ("q1", "q2"):
+        assert bench.ask(ms.SettleQueue(name, {}, "primary-b", missing=True, preferred="b")).done
+    assert [(entry.name, entry.preferred) for entry in bench.map.sets.values()] == [("primary-b", "b")]
 
-    one, two = (bench.ask(ms.SettleQueue(name, {}, primary="b")).result["set"] for name in ("q1", "q2"))
 
-    assert one == two == "b"
-    assert bench.map.sets["b"].preferred == "b"
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"qpid.max_count": "5", "own": 1}, {"set": "orders", "created": False}),
+        ({"qpid.max_count": 6, "own": 1}, {"reason": "already-exists"}),
+        ({"qpid.max_count": 5}, {"reason": "already-exists"}),
+        ({"qpid.max_count": "few"}, {"reason": "invalid-argument"}),
+    ],
+)
+def test_a_queue_that_is_there_is_found_with_the_same_arguments_only_and_keeps_its_set(
+    arguments: dict[str, Scalar], expected: dict[str, object]
+) -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders"))
+    bench.ask(ms.CreateSet("other"))
+    bench.ask(ms.SettleQueue("q", {"qpid.max_count": 5, "own": 1}, "orders"))
+
+    assert bench.ask(ms.SettleQueue("q", arguments, "other")).result == expected
+    assert bench.map.queues["q"].set == "orders"
 
 
 def test_a_record_is_answered_when_it_is_committed_and_not_before() -> None:
@@ -336,7 +358,8 @@ def test_a_broker_that_is_about_to_stop_gets_a_new_set_only_where_nobody_else_is
 
     bench.ask(ms.CreateSet("second", min_replicas=2))
     bench.ask(ms.CreateSet("third", min_replicas=4))
-    bench.ask(ms.SettleQueue("q", {}, spread=4))
+    for number in range(1, 5):
+        bench.ask(ms.SettleQueue(f"q{number}", {}, f"shard-{number}", missing=True))
 
     assert "d" not in bench.map.sets["second"].replicas
     assert bench.map.sets["third"].replicas[-1] == "d"
@@ -935,17 +958,17 @@ def told_by_primary(bench: Bench, number: int, **said: object) -> list[ms.Answer
 def test_who_waits_for_a_queue_hears_of_it_when_the_primary_has_it() -> None:
     bench = Bench("a", "b", "c")
     led(bench, "orders", "b", "c")
-    assert asked_to_wait(bench, ms.SettleQueue("q", {}, set="orders", wait=True)) == []
+    assert asked_to_wait(bench, ms.SettleQueue("q", {}, "orders", wait=True)) == []
 
     (answer,) = told_by_primary(bench, 3, declared_queues=(ms.DeclaredQueues("orders", bench.map.queues["q"].id),))
-    assert (answer.done, answer.result) == (True, {"set": "orders"})
-    assert len(asked_to_wait(bench, ms.SettleQueue("q", {}, set="orders", wait=True))) == 1, "it is there"
+    assert (answer.done, answer.result) == (True, {"set": "orders", "created": True})
+    assert len(asked_to_wait(bench, ms.SettleQueue("q", {}, "orders", wait=True))) == 1, "it is there"
 
 
 def test_who_waits_for_long_hears_that_the_queue_is_pending() -> None:
     bench = Bench("a", "b", "c")
     bench.ask(ms.CreateSet("orders"))
-    assert asked_to_wait(bench, ms.SettleQueue("q", {}, set="orders", wait=True)) == []
+    assert asked_to_wait(bench, ms.SettleQueue("q", {}, "orders", wait=True)) == []
     before = len(bench.said)
     bench.now_s = 6.0
     bench.feed(ms.TimePassed())
@@ -953,25 +976,25 @@ def test_who_waits_for_long_hears_that_the_queue_is_pending() -> None:
 
     (answer,) = answers_since(bench, before)
     assert answer.done
-    assert answer.result == {"set": "orders", "pending": True}
+    assert answer.result == {"set": "orders", "created": True, "pending": True}
     assert "as soon as there is one" in answer.text
 
 
 def test_a_new_controller_answers_that_a_queue_is_there_once_its_primary_has_said_so_to_it() -> None:
     bench = Bench("a", "b", "c")
     led(bench, "orders", "b", "c")
-    bench.ask(ms.SettleQueue("q", {}, set="orders"))
+    bench.ask(ms.SettleQueue("q", {}, "orders"))
     bench.feed(ms.ControllerBegan(bench.map, "a", 2, 0))
-    assert asked_to_wait(bench, ms.SettleQueue("q", {}, set="orders", wait=True)) == []
+    assert asked_to_wait(bench, ms.SettleQueue("q", {}, "orders", wait=True)) == []
 
     (answer,) = told_by_primary(bench, 1, declared_queues=(ms.DeclaredQueues("orders", bench.map.queues["q"].id),))
-    assert (answer.done, answer.result) == (True, {"set": "orders"})
+    assert (answer.done, answer.result) == (True, {"set": "orders", "created": False})
 
 
 def test_a_condition_that_does_not_hold_withdraws_the_deletion_and_the_answer_says_so() -> None:
     bench = Bench("a", "b", "c")
     led(bench, "orders", "b", "c")
-    bench.ask(ms.SettleQueue("q", {"qpid.max_count": 5}, set="orders"))
+    bench.ask(ms.SettleQueue("q", {"qpid.max_count": 5}, "orders"))
     assert asked_to_wait(bench, ms.DeleteQueue("q", if_empty=True, wait=True)) == []
     placed = bench.map.queues["q"]
     deletion = deletion_of(placed)
@@ -981,7 +1004,7 @@ def test_a_condition_that_does_not_hold_withdraws_the_deletion_and_the_answer_sa
     kept = ms.KeptQueue(placed.id, deletion, 1, "queue q holds 2 messages")
     assert told_by_primary(bench, 3, kept_queues=(kept._replace(generation=0),)) == [], "it led before another one did"
     (answer,) = told_by_primary(bench, 4, kept_queues=(kept,))
-    assert (answer.done, answer.text) == (False, "queue q holds 2 messages")
+    assert answer[1:] == (False, "queue q holds 2 messages", {"reason": "in-use"})
     assert bench.map.queues["q"] == placed._replace(deleting=False, arguments={"qpid.max_count": 5})
 
     assert asked_to_wait(bench, ms.DeleteQueue("q", if_empty=True, wait=True)) == []

@@ -12,13 +12,21 @@ from proton import Delivery
 from paired_engines import PairedBroker, PairedClient
 from qpid_ha_broker.amqp.conditions import LINK_REDIRECT, NOT_IMPLEMENTED, RESOURCE_LOCKED, AmqpError
 from qpid_ha_broker.amqp.container import ContainerSettings
-from qpid_ha_broker.amqp.directory import ServedElsewhere, ServerAddress
+from qpid_ha_broker.amqp.directory import QueueDecision, ServedElsewhere, ServerAddress
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.node_wait import AttachWaits, NodeWait
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.errors import InvalidArgument, ModelError, OtherSet, QueueFull
+from qpid_ha_broker.model.errors import (
+    AlreadyExists,
+    InUse,
+    InvalidArgument,
+    ModelError,
+    NotFound,
+    QueueFull,
+    Unavailable,
+)
 from qpid_ha_broker.model.log import Commitment, Log
-from qpid_ha_broker.model.naming import Naming
+from qpid_ha_broker.model.naming import NamingRules
 from qpid_ha_broker.model.transaction import Message
 
 WITNESS = "store"
@@ -34,6 +42,8 @@ class ClusterDirectory:
         self.queues: dict[str, str] = {}
         self.primaries: dict[str, ServerAddress] = {}
         self.locating: NodeWait | None = None
+        self.decisions: list[tuple[str, dict[str, object], QueueDecision]] = []
+        """Of each request for the controller the queue, what was asked, and what becomes of it."""
 
     def set_of(self, queue_name: str) -> str | None:
         """As the test says."""
@@ -47,9 +57,22 @@ class ClusterDirectory:
         """As the test says."""
         return self.locating
 
-    def place(self, queue_name: str, arguments: ev.Arguments, naming: Naming) -> NodeWait:
+    def place(self, queue_name: str, arguments: ev.Arguments) -> NodeWait:
         """Nobody asks for that here."""
         raise NotImplementedError(queue_name)
+
+    def create_queue(self, queue_name: str, arguments: ev.Arguments) -> QueueDecision:
+        """For the test to decide."""
+        return self._asked(queue_name, dict(arguments))
+
+    def delete_queue(self, queue_name: str, *, if_empty: bool, if_unused: bool) -> QueueDecision:
+        """For the test to decide."""
+        return self._asked(queue_name, {"if_empty": if_empty, "if_unused": if_unused})
+
+    def _asked(self, queue_name: str, asked: dict[str, object]) -> QueueDecision:
+        decision = QueueDecision()
+        self.decisions.append((queue_name, asked, decision))
+        return decision
 
 
 class SeveralSets(PairedBroker):
@@ -360,9 +383,8 @@ def test_on_a_backup_of_a_set_nothing_expires(broker: SeveralSets, client: Paire
 
 def test_a_queue_that_is_deleted_in_another_set_ends_its_consumers(broker: SeveralSets, client: PairedClient) -> None:
     receiver = client.receiver("red", 10)
-    with pytest.raises(OtherSet, match="qpid-ha queue delete"):  # its entry in the directory would bring it back
-        broker.container.administration.delete_queue("red")
     broker.set("red").administration.delete_queue("red")
+    broker.set("red").touch()
     broker.settle_down()
     assert receiver.remote_condition.name == "amqp:resource-deleted"
     assert [notice.text for notice in broker.container.take_notices() if notice.source == "configuration"][-1] == (
@@ -605,10 +627,167 @@ def test_a_change_for_the_broker_that_leads_default_is_answered_with_where_that_
     broker: SeveralSets, client: PairedClient
 ) -> None:
     broker.lead_elsewhere("default")
-    reply = ask(broker, client, "CREATE", type="queue", name="new")
+    reply = ask(broker, client, "DELETE", type="exchange", name="amq.topic")
     assert reply.properties["statusCode"] == 307
     assert reply.body == {"hostname": "beta", "network-host": "beta.example", "port": 5673}
     assert ask(broker, client, "READ", type="queue", name="red").properties["statusCode"] == 200
+
+
+class Desk:
+    """A client of `$management` with one link for requests, and one for replies."""
+
+    def __init__(self, broker: SeveralSets, client: PairedClient) -> None:
+        self._broker, self._client = broker, client
+        self._requests, self._replies = client.sender("$management"), client.receiver("$management", 100)
+
+    def ask(self, number: int, operation: str, name: str, body: Any = None, **properties: object) -> None:
+        """One request about a queue, with that number."""
+        request: Any = proton.Message(reply_to="$management", correlation_id=number, body=body)
+        request.properties = {"operation": operation, "type": "queue", "name": name, **properties}
+        self._client.send(self._requests, request)
+        self._broker.settle_down()
+
+    def answers(self) -> list[tuple[int, int, Any]]:
+        """Number, status and body of each reply that has come since the last call."""
+        self._broker.settle_down()
+        replies: list[Any] = [reply for _, reply in self._client.received(self._replies)]
+        return [(int(each.correlation_id), int(each.properties["statusCode"]), each.body) for each in replies]
+
+
+ELSEWHERE = {"name": "new", "identity": "new", "type": "org.qpid_ha.queue", "set": "green", "arguments": {"own": 1}}
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "expected"),
+    [
+        ({"set": "green", "created": True}, None, (201, ELSEWHERE)),
+        ({"set": "green", "created": False}, None, (201, ELSEWHERE)),
+        ({"set": "green", "created": True, "pending": True, "text": "wait"}, None, (202, ELSEWHERE)),
+        ({}, AlreadyExists("with other arguments"), (409, {})),
+        ({}, InvalidArgument("no such set"), (400, {})),
+        ({}, Unavailable("no controller"), (503, {})),
+    ],
+)
+def test_a_queue_of_any_set_is_created_at_any_broker_and_answered_when_that_is_decided(
+    broker: SeveralSets,
+    client: PairedClient,
+    result: dict[str, object],
+    error: ModelError | None,
+    expected: tuple[int, object],
+) -> None:
+    broker.lead_elsewhere("default")
+    desk = Desk(broker, client)
+    desk.ask(1, "CREATE", "new", {"arguments": {"own": 1}})
+    desk.ask(2, "READ", "red")
+    assert [answer[:2] for answer in desk.answers()] == [(2, 200)], "what comes later does not wait"
+    ((name, asked, decision),) = broker.directory.decisions
+    assert (name, asked) == ("new", {"own": 1})
+
+    if error is None:
+        decision.decide(result)
+    else:
+        decision.fail(error)
+
+    assert desk.answers() == [(1, *expected)]
+
+
+def test_who_leads_default_has_a_queue_created_elsewhere_that_its_rules_place_there(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    broker.container.default.configuration.naming = NamingRules(spread=3)
+    desk = Desk(broker, client)
+    desk.ask(1, "CREATE", "new")
+    ((_, _, decision),) = broker.directory.decisions
+    decision.decide({"set": "red", "created": True})
+    broker.declare("red", "new")
+    ((_, status, body),) = desk.answers()
+    assert (status, body["set"], body["messages"]) == (201, "red", 0)
+
+
+def test_a_queue_that_is_led_here_is_compared_with_what_it_is_by_now(broker: SeveralSets, client: PairedClient) -> None:
+    fan_out(broker)
+    broker.lead_elsewhere("default")
+    desk = Desk(broker, client)
+    desk.ask(1, "UPDATE", "red", {"arguments": {"qpid.max_count": 7}})
+    desk.ask(2, "CREATE", "red", {"arguments": {"qpid.max_count": 7}})
+    desk.ask(3, "CREATE", "red")
+    assert [answer[:2] for answer in desk.answers()] == [(1, 200), (2, 201), (3, 409)]
+    assert not broker.directory.decisions
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "status"),
+    [
+        ({"set": "red"}, None, 204),
+        ({"set": "red", "pending": True, "text": "wait"}, None, 202),
+        ({}, InUse("queue red holds 1 messages"), 412),
+        ({}, NotFound("there is no queue red"), 404),
+        ({}, Unavailable("no controller"), 503),
+    ],
+)
+def test_so_is_one_deleted_on_conditions_that_its_primary_judges(
+    broker: SeveralSets,
+    client: PairedClient,
+    result: dict[str, object],
+    error: ModelError | None,
+    status: int,
+) -> None:
+    fan_out(broker)
+    desk = Desk(broker, client)
+    desk.ask(1, "DELETE", "red", if_empty=True)
+    assert desk.answers() == []
+    ((name, asked, decision),) = broker.directory.decisions
+    assert (name, asked) == ("red", {"if_empty": True, "if_unused": False})
+
+    if error is None:
+        decision.decide(result)
+    else:
+        decision.fail(error)
+
+    assert desk.answers() == [(1, status, {})]
+
+
+def test_a_client_that_goes_before_the_answer_comes_leaves_nothing_behind(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    broker.lead_elsewhere("default")
+    Desk(broker, client).ask(1, "CREATE", "new")
+    client.peer.lost()
+    broker.settle_down()
+    ((_, _, decision),) = broker.directory.decisions
+    decision.decide({"set": "green", "created": True})
+    broker.settle_down()
+    assert not broker.container.default.unconfirmed
+    assert not broker.container.has_work
+
+
+def test_of_a_queue_without_a_replica_here_the_directory_is_told_and_who_leads_it(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    default = broker.container.default.resources.default
+    default.write(ev.SetPlaced("green", ("beta",), (), "", 0, 0))
+    for number in range(3):
+        default.write(ev.QueuePlaced(f"g{number}", "green", {"qpid.max_count": number}, number == 2))
+        broker.directory.queues[f"g{number}"] = "green"
+    broker.directory.primaries["green"] = BETA
+
+    pages = [ask(broker, client, "QUERY", entityType="queue", offset=at, count=2) for at in (0, 2, 4)]
+
+    columns = pages[0].body["attributeNames"]
+    rows = [dict(zip(columns, row, strict=True)) for page in pages for row in page.body["results"]]
+    assert [row["name"] for row in rows] == ["plain", "red", "blue", "g0", "g1", "g2"]
+    assert {name: value for name, value in rows[4].items() if value is not None} == {
+        "name": "g1",
+        "identity": "g1",
+        "type": "org.qpid_ha.queue",
+        "set": "green",
+        "arguments": {"qpid.max_count": 1},
+    }
+    assert pages[0].properties["total"] == 6
+    desk = Desk(broker, client)
+    for operation in ("READ", "UPDATE", "PURGE"):
+        desk.ask(1, operation, "g1", {"arguments": {"qpid.max_count": 1}} if operation == "UPDATE" else {})
+        assert desk.answers() == [(1, 307, redirect("g1"))]
 
 
 # --- sets that other brokers lead

@@ -74,7 +74,13 @@ def print_outcome(answer: object, text: str, format_name: str) -> None:
 
 
 def print_creation(thing: str, answer: Mapping[str, object], format_name: str) -> None:
-    """Whether `thing`, such as `queue orders`, was made or was there; a broker of an older version does not say."""
+    """Whether `thing`, such as `queue orders`, was made or was there; a broker of an older version does not say.
+
+    Or that it is pending: it is recorded, and will be made by a broker that is not known to have done it yet.
+    """
+    if answer.get("pending"):
+        print_outcome(answer, str(answer.get("text", f"{thing} is pending")), format_name)
+        return
     how = {True: "created", False: "exists already, with the same arguments: nothing was changed"}
     created = answer.get("created")
     is_told = isinstance(created, bool)

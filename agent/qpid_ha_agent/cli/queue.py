@@ -51,7 +51,8 @@ def list_queues(invocation: Invocation) -> None:
     rows = invocation.call("queues", action="list")
     if not isinstance(rows, list):
         raise unexpected(rows)
-    print_rows(sorted(rows, key=lambda row: str(row.get("name"))), COLUMNS, invocation.format)
+    columns = (*COLUMNS, "set") if any(row.get("set", "default") != "default" for row in rows) else COLUMNS
+    print_rows(sorted(rows, key=lambda row: str(row.get("name"))), columns, invocation.format)
 
 
 @queue.command()
@@ -119,8 +120,9 @@ def create(invocation: Invocation, /, name: str, texts: tuple[str, ...], **optio
 @click.pass_obj
 def delete(invocation: Invocation, name: str, if_empty: bool, if_unused: bool) -> None:
     """Delete a queue, with its messages."""
-    answer = invocation.call("queues", action="delete", name=name, if_empty=if_empty, if_unused=if_unused)
-    print_outcome(answer, f"queue {name} deleted", invocation.format)
+    answer = facts_of(invocation.call("queues", action="delete", name=name, if_empty=if_empty, if_unused=if_unused))
+    text = str(answer["text"]) if answer.get("pending") else f"queue {name} deleted"
+    print_outcome(answer, text, invocation.format)
 
 
 @queue.command()

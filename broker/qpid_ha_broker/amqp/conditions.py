@@ -48,6 +48,8 @@ _OF_MODEL = {
     errors.NotPrimary: NOT_ALLOWED,
     errors.QueueLocked: NOT_ALLOWED,
     errors.OtherSet: NOT_IMPLEMENTED,
+    errors.ControllerRefusal: NOT_ALLOWED,
+    errors.Unavailable: RESOURCE_LOCKED,
 }
 
 

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from qpid_ha_broker.amqp.conditions import LINK_REDIRECT, RESOURCE_LOCKED, AmqpError
 from qpid_ha_broker.amqp.node_wait import NodeWait
 from qpid_ha_broker.events.types import Arguments
-from qpid_ha_broker.model.errors import NotPrimary, OtherSet
-from qpid_ha_broker.model.naming import Naming
+from qpid_ha_broker.model.errors import ModelError, NotPrimary, OtherSet
+from qpid_ha_broker.model.log import COMMITTED, CommitToken
 
 SET_INFO: Final = "resource-set"
 """In the info of a refusal that names no primary: which set it is about."""
 
+
+class QueueDecision:
+    """What others decide about a queue that is to be made or deleted: see `administration.Work`.
+
+    Whoever asks them ends it, once: by `decide` or `fail`. Nothing is left to be committed then.
+    """
+
+    def __init__(self) -> None:
+        self.written: CommitToken | None = None
+        self.failure: ModelError | None = None
+        self.result: Mapping[str, object] = {}
+        """What the controller has said: `set`; of a creation `created`; `pending` and `text` where it is recorded, and
+        the set's primary is not known to have done it."""
+
+    def decide(self, result: Mapping[str, object]) -> None:
+        """It is done, or pending."""
+        self.result, self.written = result, COMMITTED
+
+    def fail(self, error: ModelError) -> None:
+        """It is not, or nobody knows."""
+        self.failure = error
 
 class ServerAddress(NamedTuple):
     """Where clients find a broker."""
@@ -39,8 +61,14 @@ class SetDirectory(Protocol):
     def locate(self, queue_name: str) -> NodeWait | None:
         """What to wait for, where another broker may know of a queue that is not known here; None: nobody does."""
 
-    def place(self, queue_name: str, arguments: Arguments, naming: Naming) -> NodeWait:
-        """Have a new queue made in the set that was chosen for it; what to wait for. Raises OtherSet."""
+    def place(self, queue_name: str, arguments: Arguments) -> NodeWait:
+        """Have a new queue put into the set to which it belongs; what an attach waits for. Raises OtherSet."""
+
+    def create_queue(self, queue_name: str, arguments: Arguments) -> QueueDecision:
+        """Have a queue in the set to which it belongs, or find it there. Raises OtherSet."""
+
+    def delete_queue(self, queue_name: str, *, if_empty: bool, if_unused: bool) -> QueueDecision:
+        """Have it deleted by whoever leads its set. Raises OtherSet."""
 
 
 class OneSet:
@@ -63,9 +91,21 @@ class OneSet:
         """There is nobody to ask."""
         return None
 
-    def place(self, queue_name: str, arguments: Arguments, naming: Naming) -> NodeWait:
+    def place(self, queue_name: str, arguments: Arguments) -> NodeWait:
         """There is nobody to ask."""
-        raise OtherSet(f"queue {queue_name} belongs to the resource set {naming.set}, and this broker has but one")
+        raise _only_one(queue_name)
+
+    def create_queue(self, queue_name: str, arguments: Arguments) -> QueueDecision:
+        """There is nobody to ask."""
+        raise _only_one(queue_name)
+
+    def delete_queue(self, queue_name: str, *, if_empty: bool, if_unused: bool) -> QueueDecision:
+        """There is nobody to ask."""
+        raise _only_one(queue_name)
+
+
+def _only_one(queue_name: str) -> OtherSet:
+    return OtherSet(f"queue {queue_name} belongs to another resource set, and this broker has but one")
 
 
 class ServedElsewhere(AmqpError, NotPrimary):

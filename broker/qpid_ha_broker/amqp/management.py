@@ -23,6 +23,7 @@ from qpid_ha_broker.amqp.management_messages import (
     OK,
     PRECONDITION_FAILED,
     TEMPORARY_REDIRECT,
+    UNAVAILABLE,
     ManagementAnswer,
     Request,
     RequestRefusal,
@@ -30,7 +31,7 @@ from qpid_ha_broker.amqp.management_messages import (
     write_answer,
 )
 from qpid_ha_broker.model import errors
-from qpid_ha_broker.model.administration import Administration, Facts, Outcome
+from qpid_ha_broker.model.administration import Administration, Facts, Outcome, Pending
 from qpid_ha_broker.model.log import CommitToken
 
 NODE_TYPE = "org.amqp.management"
@@ -52,6 +53,7 @@ _STATUS = {
     errors.NotFound: NOT_FOUND,
     errors.AlreadyExists: CONFLICT,
     errors.InUse: PRECONDITION_FAILED,
+    errors.Unavailable: UNAVAILABLE,
 }
 
 
@@ -73,6 +75,8 @@ class LaterReply:
     def __init__(self, request: Request, outcome: Outcome[ManagementAnswer]) -> None:
         self._request = request
         self._outcome = outcome
+        self.is_elsewhere = isinstance(outcome, Pending) and outcome.is_elsewhere
+        """It is for other brokers to do, which may take seconds: the replies to later requests do not wait for it."""
 
     def ready(self) -> Reply | None:
         """The reply; None while the work goes on."""

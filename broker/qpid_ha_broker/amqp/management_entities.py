@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
 from qpid_ha_broker.amqp.management_messages import (
+    ACCEPTED,
     BAD_REQUEST,
     CREATED,
     NO_CONTENT,
@@ -60,17 +61,22 @@ class EntityType(ABC):
     def _read(self, name: str) -> Facts: ...
 
     @abstractmethod
-    def _make(self, request: Request, body: Facts) -> Done[Facts]: ...
+    def _make(self, request: Request, body: Facts) -> Outcome[Facts]: ...
 
     @abstractmethod
     def _remove(self, name: str, request: Request) -> Outcome[Facts]: ...
 
-    def _create(self, request: Request) -> ManagementAnswer:
-        done = self._make(request, self._body(request, self.settable))
-        return ManagementAnswer(CREATED, "Created", self._entity(done.result), written=done.written)
+    def _create(self, request: Request) -> Outcome[ManagementAnswer]:
+        return self._make(request, self._body(request, self.settable)).then(self._created)
+
+    def _created(self, made: Facts) -> ManagementAnswer:
+        body = {name: value for name, value in self._entity(made).items() if name in self.attributes}
+        return _pending(made, body) or ManagementAnswer(CREATED, "Created", body)
 
     def _delete(self, request: Request) -> Outcome[ManagementAnswer]:
-        return self._remove(target_of(request), request).then(lambda _: ManagementAnswer(NO_CONTENT, "Deleted", {}))
+        return self._remove(target_of(request), request).then(
+            lambda gone: _pending(gone, {}) or ManagementAnswer(NO_CONTENT, "Deleted", {})
+        )
 
     def _entity(self, facts: Facts) -> Facts:
         """With the attributes that every entity has; its name is its identity, too."""
@@ -126,7 +132,7 @@ class QueueType(EntityType):
     def _read(self, name: str) -> Facts:
         return self._entity(self._administration.of_queue(name, leads=True).queue(name))
 
-    def _make(self, request: Request, body: Facts) -> Done[Facts]:
+    def _make(self, request: Request, body: Facts) -> Outcome[Facts]:
         return self._administration.create_queue(_name_of_new(request, body), body.get("arguments"))
 
     def _remove(self, name: str, request: Request) -> Pending[Facts]:
@@ -229,6 +235,11 @@ class BindingType(EntityType):
 
     def _remove(self, name: str, request: Request) -> Done[Facts]:
         return self._administration.unbind(*_binding_parts(name))
+
+
+def _pending(outcome: Facts, body: Facts) -> ManagementAnswer | None:
+    """What is recorded, and not known to be done by whoever leads the queue's set; None: it is done."""
+    return ManagementAnswer(ACCEPTED, str(outcome.get("text", "")), body) if outcome.get("pending") else None
 
 
 def binding_name(facts: Mapping[str, object]) -> str:

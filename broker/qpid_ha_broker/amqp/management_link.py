@@ -32,6 +32,8 @@ class ManagementLink(ReceivingLink):
     def __init__(self, connection: Connection, link: proton.Link) -> None:
         super().__init__(connection, link, _REQUEST_CREDIT)
         self._waiting: deque[Reply | LaterReply] = deque()
+        self._elsewhere: dict[LaterReply, None] = {}
+        """Those that wait for other brokers, each for itself."""
         self._is_closed = False
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
@@ -55,7 +57,9 @@ class ManagementLink(ReceivingLink):
             engine.reject(delivery, DECODE_ERROR, "a request needs a reply-to and has to be a message")
             return
         engine.accept_all([delivery])
-        if isinstance(reply, LaterReply) or reply.reply_to is not None:
+        if isinstance(reply, LaterReply) and reply.is_elsewhere:
+            self._elsewhere[reply] = None
+        elif isinstance(reply, LaterReply) or reply.reply_to is not None:
             self._waiting.append(reply)
 
     def _carry_out(self, control: Control, request: Request) -> None:
@@ -90,7 +94,14 @@ class ManagementLink(ReceivingLink):
             self._waiting.popleft()
             if reply.reply_to is not None:
                 self._send(reply)
-        return super().confirm() or bool(self._waiting)
+        for later in list(self._elsewhere):
+            reply = later.ready()
+            if reply is not None:
+                del self._elsewhere[later]
+                self.answered()
+                if reply.reply_to is not None:
+                    self._send(reply)
+        return super().confirm() or bool(self._waiting or self._elsewhere)
 
     def _next_reply(self) -> Reply | None:
         """The first of those that wait; None while its command goes on."""
@@ -119,6 +130,7 @@ class ManagementLink(ReceivingLink):
         super().closed(lost=lost)
         self._is_closed = True
         self._waiting.clear()
+        self._elsewhere.clear()
 
 
 class ReplyLink(LinkEndpoint):

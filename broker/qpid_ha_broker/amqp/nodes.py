@@ -169,5 +169,4 @@ class Nodes:
         try:
             return self._configuration.declare_queue(address, arguments)
         except OtherSet:
-            naming = self._configuration.set_of(address, arguments)
-            raise AttachWaits(self._host.directory.place(address, arguments, naming)) from None
+            raise AttachWaits(self._host.directory.place(address, arguments)) from None

@@ -34,16 +34,11 @@ withdraws the deletion. That rests on two more things, without which messages mi
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from qpid_ha_broker.cluster.map import ClusterMap, PlacedQueue
+from qpid_ha_broker.cluster.map import DELETION, IF_EMPTY, IF_UNUSED, ClusterMap, PlacedQueue, without_conditions
 from qpid_ha_broker.cluster.messages import KeptQueue, UnplacedQueue
 from qpid_ha_broker.events.types import Arguments, SetRecorded
-
-IF_EMPTY: Final = "qpid.if-empty"
-IF_UNUSED: Final = "qpid.if-unused"
-DELETION: Final = "qpid.deletion"
-"""Arguments that an entry has while its queue is being deleted on conditions: those, and the id of that deletion."""
 
 
 class DeletionConditions(NamedTuple):
@@ -70,11 +65,6 @@ def with_conditions(arguments: Arguments, conditions: DeletionConditions, deleti
         asked = zip((IF_EMPTY, IF_UNUSED), conditions, strict=True)
         given |= {**{name: True for name, is_asked in asked if is_asked}, DELETION: deletion}
     return given
-
-
-def without_conditions(arguments: Arguments) -> Arguments:
-    """Those with which the queue was declared."""
-    return {name: value for name, value in arguments.items() if name not in (IF_EMPTY, IF_UNUSED, DELETION)}
 
 
 class KeptQueues:

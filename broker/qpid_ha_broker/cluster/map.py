@@ -43,6 +43,13 @@ class SetEntry(NamedTuple):
         return tuple([name for name in self.replicas if name not in self.leaving])
 
 
+IF_EMPTY: Final = "qpid.if-empty"
+IF_UNUSED: Final = "qpid.if-unused"
+DELETION: Final = "qpid.deletion"
+"""Arguments that an entry of the directory has while its queue is being deleted on conditions: those, and the id of
+that deletion."""
+
+
 class PlacedQueue(NamedTuple):
     """A queue of a set other than `default`, as the directory has it; the fields are those of QueuePlaced."""
 
@@ -51,6 +58,16 @@ class PlacedQueue(NamedTuple):
     set: str
     arguments: ev.Arguments
     deleting: bool = False
+
+    @property
+    def declared(self) -> ev.Arguments:
+        """Those arguments with which it was declared."""
+        return without_conditions(self.arguments)
+
+
+def without_conditions(arguments: ev.Arguments) -> ev.Arguments:
+    """Those with which a queue was declared, of what an entry has while it is being deleted."""
+    return {name: value for name, value in arguments.items() if name not in (IF_EMPTY, IF_UNUSED, DELETION)}
 
 
 class Changes(NamedTuple):

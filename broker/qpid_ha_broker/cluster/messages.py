@@ -261,22 +261,31 @@ class TrimReplicas(NamedTuple):
     """Empty: of all sets."""
 
 
-class SettleQueue(NamedTuple):
-    """Say which set a queue belongs to, and make that one if it has to be made; the directory has it then.
+class DeclareQueue(NamedTuple):
+    """Have a queue in the set to which it belongs, as a broker asks; or find it there with the same arguments.
 
-    The first of `set`, `primary`, `min_replicas` and `spread` that says something counts. None: `default`, and then the
-    directory does not have it. A name that is there already keeps its set, and is answered as the new one would be.
+    The controller's broker chooses the set. One of `default` it declares itself; of another one `SettleQueue` follows.
     """
 
     name: str
     arguments: Arguments
-    set: str = ""
-    primary: str = ""
-    """A broker: the set whose preferred primary it is."""
-    min_replicas: int = 0
-    """A set that has at least so many."""
-    spread: int = 0
-    """One of the sets `shard-1` to `shard-N`."""
+    wait: bool = False
+    """As in `SettleQueue`."""
+
+
+class SettleQueue(NamedTuple):
+    """Have the directory say that a queue is in the set that was chosen for it, not `default`.
+
+    One that is there already keeps its set, and is there only with the same arguments.
+    """
+
+    name: str
+    arguments: Arguments
+    set: str
+    missing: bool = False
+    """The set is to be made if there is none of that name."""
+    preferred: str = ""
+    """The preferred primary of one that is made; empty: the broker at which the fewest sets should have theirs."""
     wait: bool = False
     """Answer when the set's primary has the queue, or that it is pending where that takes long."""
 
@@ -345,7 +354,7 @@ ClusterRequest = (
     | ShowHistory
 )
 
-REQUESTS: Final[Mapping[str, type[ClusterRequest]]] = {
+REQUESTS: Final[Mapping[str, type[ClusterRequest | DeclareQueue]]] = {
     "set-create": CreateSet,
     "set-delete": DeleteSet,
     "set-transfer": TransferPrimary,
@@ -361,7 +370,7 @@ REQUESTS: Final[Mapping[str, type[ClusterRequest]]] = {
     "rebalance": Rebalance,
     "replicas-plan": PlanReplicas,
     "replicas-trim": TrimReplicas,
-    "queue-settle": SettleQueue,
+    "queue-declare": DeclareQueue,
     "queue-delete": DeleteQueue,
     "queue-locate": LocateQueue,
     "sets-shutdown": ShutDownSets,

@@ -44,6 +44,7 @@ from qpid_ha_broker.cluster.overview import ClusterOverview
 from qpid_ha_broker.cluster.queue_placement import ClusterRefusal, QueueDirectory
 from qpid_ha_broker.cluster.shutdown import SetsShutdown
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.model.errors import REASONS
 
 MOST_REPLICAS = 100
 
@@ -114,7 +115,9 @@ class Operators:
             if isinstance(refused, _Unreported) and self._ctx.now_s < until_s:
                 self._early[asked.number] = asked, until_s
             else:
-                self._ctx.answer(AnswerRequest(asked.number, False, str(refused)))
+                reason = REASONS.get(refused.kind)
+                result = {} if reason is None else {"reason": reason}
+                self._ctx.answer(AnswerRequest(asked.number, False, str(refused), result))
 
     def _done(self, number: int, text: str, **result: object) -> None:
         self._ctx.answer(AnswerRequest(number, True, text, result))
@@ -384,8 +387,7 @@ class Operators:
     # --- queues, and what there is
 
     def _settle_queue(self, number: int, asked: SettleQueue) -> None:
-        if asked.set or asked.primary or asked.min_replicas or asked.spread:
-            self._have_map()
+        self._have_map()
         try:
             self._queues.settle(number, asked)
         except ClusterRefusal:

@@ -14,14 +14,24 @@ from qpid_ha_broker.cluster.directory import (
     conditions_of,
     is_withdrawn,
     with_conditions,
-    without_conditions,
 )
 from qpid_ha_broker.cluster.keeper import ReplicaKeeper
-from qpid_ha_broker.cluster.map import SetEntry
+from qpid_ha_broker.cluster.map import PlacedQueue, SetEntry, without_conditions
 from qpid_ha_broker.cluster.messages import AnswerRequest, BrokerReport, DeleteQueue, LocateQueue, SettleQueue
 from qpid_ha_broker.cluster.reports import DEFAULT
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.set_names import set_name_problem
+from qpid_ha_broker.events.types import Arguments
+from qpid_ha_broker.model.errors import (
+    REASONS,
+    AlreadyExists,
+    ControllerRefusal,
+    InUse,
+    InvalidArgument,
+    ModelError,
+    NotFound,
+)
+from qpid_ha_broker.model.queue_arguments import QueueArguments
 
 PENDING_LIMIT_S = 5.0
 """So long an answer waits for the primary of the set."""
@@ -37,7 +47,14 @@ class WaitingRequest(NamedTuple):
 
 
 class ClusterRefusal(Exception):
-    """What was asked for cannot be done; the text says why, and what to do."""
+    """What was asked for cannot be done; the text says why, and what to do.
+
+    `kind`: the error of whoever has asked.
+    """
+
+    def __init__(self, text: str, kind: type[ModelError] = ControllerRefusal) -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 class QueueDirectory:
@@ -57,15 +74,18 @@ class QueueDirectory:
         self._waiting.clear()
 
     def settle(self, number: int, asked: SettleQueue) -> None:
-        """Say which set it belongs to. Raises ClusterRefusal."""
+        """Have it in its set. Raises ClusterRefusal."""
         there = self._ctx.map.queues.get(asked.name)
-        if there is not None and there.deleting:
-            raise ClusterRefusal(f"queue {asked.name} is being deleted: try again")
-        name = self._set_for(asked) if there is None else there.set
-        if there is None and name != DEFAULT:
+        if there is None:
+            name = self._make_missing(asked)
             self._ctx.write(ev.QueuePlaced(asked.name, name, without_conditions(asked.arguments), False))
-        done = AnswerRequest(number, True, f"queue {asked.name} is in {name}", {"set": name})
-        if asked.wait and name != DEFAULT and (there is None or there.id > self._declared.get(name, 0)):
+        else:
+            name = there.set
+            if there.deleting:
+                raise ClusterRefusal(f"queue {asked.name} is being deleted: try again", InUse)
+            _check_same(there, asked.arguments)
+        done = AnswerRequest(number, True, f"queue {asked.name} is in {name}", {"set": name, "created": there is None})
+        if asked.wait and (there is None or there.id > self._declared.get(name, 0)):
             text = f"queue {asked.name} is to be in {name}, whose primary is not known to have it yet"
             self._wait(asked.name, done, f"{text}: it is made as soon as there is one")
         else:
@@ -93,16 +113,17 @@ class QueueDirectory:
     def _tell(self, queue: str, problem: str = "") -> None:
         """What they have waited for has come, or does not."""
         for each in self._waiting.pop(queue, []):
-            self._ctx.answer(each.done._replace(done=False, text=problem) if problem else each.done)
+            refused = each.done._replace(done=False, text=problem, result={"reason": REASONS[InUse]})
+            self._ctx.answer(refused if problem else each.done)
 
     def delete(self, number: int, asked: DeleteQueue) -> None:
         """Have its set delete it. Raises ClusterRefusal."""
         there = self._ctx.map.queues.get(asked.name)
         if there is None:
-            raise ClusterRefusal(f"there is no queue {asked.name} in the directory")
+            raise ClusterRefusal(f"there is no queue {asked.name} in the directory", NotFound)
         conditions, earlier = DeletionConditions(asked.if_empty, asked.if_unused), conditions_of(there)
         if there.deleting and any(conditions) and any(earlier) and conditions != earlier:
-            raise ClusterRefusal(f"queue {asked.name} is being deleted on other conditions: try again")
+            raise ClusterRefusal(f"queue {asked.name} is being deleted on other conditions: try again", InUse)
         if not there.deleting:
             self._tell(asked.name, f"queue {asked.name} is being deleted")
         if not there.deleting or (any(earlier) and not any(conditions)):
@@ -134,7 +155,7 @@ class QueueDirectory:
         for kept in report.kept_queues:
             queue = ctx.map.queues_by_id.get(kept.id)
             if queue is not None and is_withdrawn(queue, ctx.draft.sets[queue.set].record, broker, kept):
-                ctx.write(ev.QueuePlaced(queue.name, queue.set, without_conditions(queue.arguments), False))
+                ctx.write(ev.QueuePlaced(queue.name, queue.set, queue.declared, False))
                 ctx.note("info", f"queue {queue.name} of {queue.set} is not deleted: {kept.text}")
                 self._tell(queue.name, kept.text)
         for declared in report.declared_queues:
@@ -163,42 +184,14 @@ class QueueDirectory:
             if queue is not None and not queue.deleting and queue.id <= self._declared.get(queue.set, 0):
                 self._tell(name)
 
-    def _set_for(self, asked: SettleQueue) -> str:
-        if asked.set == DEFAULT:
-            return DEFAULT
-        if asked.set:
-            if asked.set not in self._ctx.draft.sets:
-                raise ClusterRefusal(f"there is no resource set {asked.set}: `qpid-ha set create {asked.set}` makes it")
+    def _make_missing(self, asked: SettleQueue) -> str:
+        """The set of a new queue, which is there then. Raises ClusterRefusal."""
+        if asked.set in self._ctx.draft.sets:
             return asked.set
-        if asked.primary:
-            return self._of_broker(asked.primary)
-        if asked.min_replicas:
-            return self._with_replicas(asked.min_replicas)
-        return self._of_shards(asked.spread) if asked.spread else DEFAULT
-
-    def _of_broker(self, broker: str) -> str:
-        sets = self._ctx.draft.sets
-        theirs = [name for name, entry in sets.items() if entry.preferred == broker]
-        if theirs:
-            return self._emptiest(theirs)
-        if broker not in self._ctx.draft.brokers:
-            raise ClusterRefusal(f"there is no broker {broker}; there are {', '.join(sorted(self._ctx.draft.brokers))}")
-        return self.make(SetEntry(self._free_name(broker), (), preferred=broker))
-
-    def _with_replicas(self, count: int) -> str:
-        sets = self._ctx.draft.sets
-        wanted = {name: self._keeper.wanted(entry).number for name, entry in sets.items()}
-        fitting = [name for name in sets if wanted[name] >= count]
-        least = min((wanted[name] for name in fitting), default=0)
-        fitting = [name for name in fitting if wanted[name] == least]
-        return self._emptiest(fitting) if fitting else self.make(SetEntry(f"replicas-{count}", (), min_replicas=count))
-
-    def _of_shards(self, count: int) -> str:
-        names = [f"shard-{number}" for number in range(1, count + 1)]
-        for name in names:
-            if name not in self._ctx.draft.sets:
-                self.make(SetEntry(name, (), preferred=self._least_preferred()))
-        return self._emptiest(names)
+        if not asked.missing:
+            text = f"there is no resource set {asked.set}: `qpid-ha set create {asked.set}` makes it"
+            raise ClusterRefusal(text, InvalidArgument)
+        return self.make(SetEntry(asked.set, (), preferred=asked.preferred or self._least_preferred()))
 
     def _least_preferred(self) -> str:
         """The open broker at which the fewest sets should have their primary."""
@@ -208,14 +201,6 @@ class QueueDirectory:
             if entry.preferred in counts:
                 counts[entry.preferred] += 1
         return min(counts, key=lambda name: (counts[name], name), default="")
-
-    def _emptiest(self, names: list[str]) -> str:
-        return min(names, key=lambda name: (len(self._ctx.map.queues_of(name)), names.index(name)))
-
-    def _free_name(self, name: str) -> str:
-        sets = self._ctx.draft.sets
-        candidates = (name, *(f"{name}-{number}" for number in range(2, len(sets) + 3)))
-        return next(each for each in candidates if each not in sets and each != DEFAULT)
 
     def make(self, entry: SetEntry) -> str:
         """Make a set, with replicas where it has none yet. Raises ClusterRefusal."""
@@ -256,3 +241,15 @@ class QueueDirectory:
             raise ClusterRefusal(f"{broker} is being drained: `qpid-ha undrain {broker}` lets it have replicas again")
         if not self._ctx.is_up(broker):
             raise ClusterRefusal(f"{broker} is away: start it, or choose another one")
+
+
+def _check_same(there: PlacedQueue, asked: Arguments) -> None:
+    """Raises ClusterRefusal where the queue was declared with other arguments."""
+    try:
+        is_same = QueueArguments.parse(asked).means_the_same_as(QueueArguments.parse(there.declared))
+    except InvalidArgument as error:
+        raise ClusterRefusal(str(error), InvalidArgument) from None
+    if not is_same:
+        raise ClusterRefusal(
+            f"queue {there.name} exists in {there.set} with other arguments: {dict(there.declared)}", AlreadyExists
+        )

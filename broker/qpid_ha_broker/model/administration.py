@@ -61,8 +61,8 @@ class Work(Protocol):
 class Pending(Generic[Result]):
     """A command whose work goes on in the turns to come, whoever waits for it: ask at the end of each turn."""
 
-    def __init__(self, work: Work, log: Log, result: Callable[[], Result]) -> None:
-        """`log`: what it comes to is written there."""
+    def __init__(self, work: Work, log: Log | None, result: Callable[[], Result]) -> None:
+        """`log`: what it comes to is written there; None: others decide, and have it in theirs."""
         self._work = work
         self._log = log
         self._result = result
@@ -80,6 +80,11 @@ class Pending(Generic[Result]):
     def is_of(self, log: Log) -> bool:
         """Whether `log` has it."""
         return self._log is log
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is for others to do: what comes after it does not wait for it."""
+        return self._log is None
 
 
 Outcome = Done[Result] | Pending[Result]
@@ -126,9 +131,9 @@ class Administration:
         """Whether there is one of that name, which may be anything."""
         return isinstance(name, str) and name in self._catalog.queues
 
-    def create_queue(self, name: object, arguments: object = None) -> Done[Facts]:
+    def create_queue(self, name: object, arguments: object = None) -> Outcome[Facts]:
         """Make a queue, or find it there with the same arguments. Raises AlreadyExists, InvalidArgument, NotFound."""
-        queue = self.configuration.declare_queue(checked_name(name, "name"), _arguments(arguments))
+        queue = self.configuration.declare_queue(checked_name(name, "name"), checked_arguments(arguments))
         return self._done(self._queue_facts(queue))
 
     def update_queue(self, name: object, arguments: object = None, most_moved: int | None = None) -> Done[Facts]:
@@ -138,12 +143,12 @@ class Administration:
         """
         if arguments is None:
             raise InvalidArgument("arguments are missing: give those that change, with nothing for one that goes away")
-        queue = self.configuration.update_queue(checked_name(name, "name"), _arguments(arguments), most_moved)
+        queue = self.configuration.update_queue(checked_name(name, "name"), checked_arguments(arguments), most_moved)
         return self._done(self._queue_facts(queue))
 
     def delete_queue(self, name: object, if_empty: object = False, if_unused: object = False) -> Pending[Facts]:
         """Delete a queue; its messages go to its alternate exchange, or away. Raises NotFound, InUse."""
-        conditions = {"if_empty": _flag(if_empty, "if_empty"), "if_unused": _flag(if_unused, "if_unused")}
+        conditions = {"if_empty": checked_flag(if_empty, "if_empty"), "if_unused": checked_flag(if_unused, "if_unused")}
         deletion = self.configuration.delete_queue(checked_name(name, "name"), **conditions)
         return Pending(deletion, self.resources.default.log, lambda: {"name": deletion.queue.name})
 
@@ -188,13 +193,13 @@ class Administration:
 
         Raises AlreadyExists, InvalidArgument, NotFound.
         """
-        checked = checked_name(name, "name"), checked_name(kind, "kind"), _arguments(arguments)
+        checked = checked_name(name, "name"), checked_name(kind, "kind"), checked_arguments(arguments)
         return self._done(self._exchange_outline(self.configuration.declare_exchange(*checked)))
 
     def delete_exchange(self, name: object, if_unused: object = False) -> Done[Facts]:
         """Delete an exchange with its bindings. Raises NotFound, InUse."""
         checked = checked_name(name, "name")
-        self.configuration.delete_exchange(checked, if_unused=_flag(if_unused, "if_unused"))
+        self.configuration.delete_exchange(checked, if_unused=checked_flag(if_unused, "if_unused"))
         return self._done({"name": checked})
 
     # --- bindings
@@ -222,7 +227,7 @@ class Administration:
     def bind(self, exchange: object, queue: object, key: object = "", arguments: object = None) -> Done[Facts]:
         """Bind, or give the binding with that key other arguments. Raises NotFound, InvalidArgument."""
         source, target = checked_name(exchange, "exchange"), checked_name(queue, "queue")
-        checked_key, checked = _key(key), _arguments(arguments)
+        checked_key, checked = _key(key), checked_arguments(arguments)
         self.configuration.bind(source, target, checked_key, checked)
         return self._done({"exchange": source, "queue": target, "key": checked_key, "arguments": dict(checked)})
 
@@ -308,14 +313,18 @@ def checked_number(value: object, what: str) -> int:
     return int(value)
 
 
-def _flag(value: object, what: str) -> bool:
+def checked_flag(value: object, what: str) -> bool:
+    """As a request has it. Raises InvalidArgument."""
     if not isinstance(value, bool):
         raise InvalidArgument(f"{what} is of type {type(value).__name__}: give true or false")
     return value
 
 
-def _arguments(value: object) -> Arguments:
-    """None is no arguments. Whether the names and values mean something is for the object to say."""
+def checked_arguments(value: object) -> Arguments:
+    """None is no arguments. Whether the names and values mean something is for the object to say.
+
+    Raises InvalidArgument.
+    """
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 
 class ModelError(Exception):
     """A command was refused; nothing changed."""
@@ -45,3 +48,34 @@ class OtherSet(ModelError):
 
 class LimitReached(ModelError):
     """It would take so long that all others had to wait, or there is as much of it as there may be."""
+
+
+class ControllerRefusal(ModelError):
+    """The controller of the cluster does not do it; the text says why."""
+
+
+class Unavailable(ModelError):
+    """Whoever decides about it could not be asked, or gave no answer: whether it is done is not known. Ask again."""
+
+
+REASONS: Final[Mapping[type[ModelError], str]] = {
+    NotFound: "not-found",
+    AlreadyExists: "already-exists",
+    InUse: "in-use",
+    InvalidArgument: "invalid-argument",
+    NotPrimary: "not-primary",
+    OtherSet: "other-set",
+    Unavailable: "unavailable",
+}
+"""In a word, for programs and for other brokers."""
+_ERRORS: Final = {reason: kind for kind, reason in REASONS.items()}
+
+
+def reason_of(error: ModelError) -> str:
+    """The word for it, or for what it is a kind of; `refused` where there is none."""
+    return next((REASONS[kind] for kind in type(error).__mro__ if kind in REASONS), "refused")
+
+
+def error_of(reason: object, text: str) -> ModelError:
+    """What another broker has refused, for that reason."""
+    return _ERRORS.get(str(reason), ControllerRefusal)(text)

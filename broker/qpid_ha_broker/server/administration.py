@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from qpid_ha_broker.model.administration import Administration, Done, Outcome, Pending
-from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, ModelError, NotFound, OtherSet
+from qpid_ha_broker.model.errors import InvalidArgument, ModelError, reason_of
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_broker.server.placements import load_placement
 from qpid_ha_config.errors import SettingsError, nearest
@@ -19,9 +19,6 @@ from qpid_ha_config.settings import BrokerSettings
 Params = dict[str, object]
 WaitDone = Callable[[Outcome[Any]], Awaitable[object]]
 """The result of a command, once all of it is done and committed. Raises the ModelError for which it was given up."""
-
-OTHER_SET = "other-set"
-_REASONS = {NotFound: "not-found", AlreadyExists: "already-exists", InUse: "in-use", OtherSet: OTHER_SET}
 
 
 class SettingsHolder(Protocol):
@@ -116,10 +113,9 @@ def _setting_refused(error: SettingsError) -> ControlError:
 
 
 def _queue_actions(administration: Administration) -> dict[str, AdminAction]:
-    def create(name: object, arguments: object = None) -> Done[object]:
+    def create(name: object, arguments: object = None) -> Outcome[Any]:
         is_new = not administration.has_queue(name)
-        made = administration.create_queue(name, arguments)
-        return Done({**made.result, "created": is_new}, made.written)
+        return administration.create_queue(name, arguments).then(lambda made: {"created": is_new, **made})
 
     def purge(name: object) -> Pending[object]:
         return administration.purge_queue(name).then(lambda count: {"name": name, "purged": count})
@@ -177,7 +173,7 @@ async def _carry_out(actions: Mapping[str, AdminAction], params: Params, wait_do
 def _refused(error: ModelError) -> ControlError:
     if isinstance(error, InvalidArgument):
         return ControlError(INVALID_PARAMS, str(error))
-    return ControlError(REFUSED, str(error), {"reason": _REASONS.get(type(error), "refused")})
+    return ControlError(REFUSED, str(error), {"reason": reason_of(error)})
 
 
 def check_known(params: Params, known: Iterable[str]) -> None:

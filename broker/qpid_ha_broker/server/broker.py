@@ -223,7 +223,7 @@ class Broker:
             if self._settings.ha.clients == "proxy":
                 self.proxying = Proxying(self, PeerEngines(self.current), self.sets.broker_address_of)
                 self.connections.relays = self.proxying
-            methods = SetMethods(self.sets, self.container.administration)
+            methods = SetMethods(self.sets, self._own_methods()["queues"])
             self._control.methods = methods.methods(self._control.methods)
 
     async def _listen(self) -> None:

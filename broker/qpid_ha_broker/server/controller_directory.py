@@ -1,26 +1,29 @@
-"""Where queues are, by asking the controller where the cluster map here does not say: where a queue is, or is to be."""
+"""Where queues are, by asking the controller where the cluster map here does not say: where a queue is, or is to be.
+
+Queues are made and deleted by asking it, too: it chooses the set of a new one, and hears from the set's primary.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from qpid_ha_broker.amqp.conditions import NOT_ALLOWED, RESOURCE_LOCKED, AmqpError
+from qpid_ha_broker.amqp.conditions import as_amqp
+from qpid_ha_broker.amqp.directory import QueueDecision
 from qpid_ha_broker.amqp.node_wait import NodeWait
-from qpid_ha_broker.cluster.control_frames import Told
 from qpid_ha_broker.cluster.map import ClusterMap
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.ha.effects import MemberStatus
-from qpid_ha_broker.model.naming import Naming
+from qpid_ha_broker.model.errors import ModelError, Unavailable, error_of
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.controller_client import ControllerClient, ControllerGone
 from qpid_ha_broker.server.host import Host
 from qpid_ha_broker.server.map_directory import MapDirectory
 
-PLACING_LIMIT_S: Final = 10.0
-"""So long an attach waits for the controller to say where its queue is to be."""
+DECIDING_LIMIT_S: Final = 10.0
+"""So long whoever has a queue made or deleted waits for the controller, which waits half of that for another broker."""
 LOCATING_LIMIT_S: Final = 1.0
 """So long an attach waits for the controller to say whether there is such a queue, and for the map to have it."""
 
@@ -45,48 +48,60 @@ class ControllerDirectory(MapDirectory):
         """The process will end."""
         self._tasks.cancel()
 
-    # --- a queue that is to be made
+    # --- a queue that is to be made, or deleted
 
-    def place(self, queue_name: str, arguments: Arguments, naming: Naming) -> NodeWait:
+    def create_queue(self, queue_name: str, arguments: Arguments) -> QueueDecision:
+        """Have the controller have a queue in its set, and say so when its primary has it."""
+        return self._ask("queue-declare", {"name": queue_name, "arguments": dict(arguments), "wait": True})
+
+    def delete_queue(self, queue_name: str, *, if_empty: bool, if_unused: bool) -> QueueDecision:
+        """Have the controller have it deleted, and say so when it is gone."""
+        conditions = {"if_empty": if_empty, "if_unused": if_unused}
+        return self._ask("queue-delete", {"name": queue_name, **conditions, "wait": True})
+
+    def _ask(self, method: str, asked: Mapping[str, Any]) -> QueueDecision:
+        decision = QueueDecision()
+        self._tasks.start(self._decide(method, asked, decision))
+        return decision
+
+    async def _decide(self, method: str, asked: Mapping[str, Any], decision: QueueDecision) -> None:
+        try:
+            decision.decide(await self._told(method, asked))
+        except ModelError as error:
+            decision.fail(error)
+        self._broker.schedule_turn()
+
+    async def _told(self, method: str, asked: Mapping[str, Any]) -> Mapping[str, object]:
+        """What came of it, with the controller's sentence where it is pending. Raises ModelError."""
+        try:
+            async with asyncio.timeout(DECIDING_LIMIT_S):
+                told = await self._client.ask(method, asked)
+        except (ControllerGone, TimeoutError) as gone:
+            why = gone or f"the controller gave no answer within {DECIDING_LIMIT_S:g} s"
+            raise Unavailable(f"queue {asked['name']}: {why}; it may go on all the same: try again") from None
+        if not told.done:
+            raise error_of(told.result.get("reason"), told.text)
+        return {**told.result, "text": told.text} if told.result.get("pending") else told.result
+
+    def place(self, queue_name: str, arguments: Arguments) -> NodeWait:
         """Have the controller put a new queue into its set; what waits for that."""
         wait = self._placing.get(queue_name)
         if wait is None:
-            wait = NodeWait(f"the queue {queue_name} is being put into the resource set {naming.set}")
+            wait = NodeWait(f"the queue {queue_name} is being put into a resource set")
             self._placing[queue_name] = wait
-            self._tasks.start(self._place(queue_name, arguments, naming, wait))
+            self._tasks.start(self._place(queue_name, arguments, wait))
         return wait
 
-    async def _place(self, name: str, arguments: Arguments, naming: Naming, wait: NodeWait) -> None:
-        error: AmqpError | None
+    async def _place(self, name: str, arguments: Arguments, wait: NodeWait) -> None:
         try:
-            async with asyncio.timeout(PLACING_LIMIT_S):
-                told = await self._settle(name, arguments, naming)
-            error = None if told.done else AmqpError(NOT_ALLOWED, told.text)
-        except (ControllerGone, TimeoutError) as gone:
-            error = AmqpError(RESOURCE_LOCKED, f"queue {name}: {gone or 'the controller does not answer'}: try again")
-        finally:
-            del self._placing[name]
-        if error is None:
+            await self._told("queue-declare", {"name": name, "arguments": dict(arguments)})
+        except ModelError as error:
+            wait.fail(as_amqp(error))
+        else:
             wait.ready()
-        else:
-            wait.fail(error)
+        finally:
+            self._placing.pop(name, None)
         self._broker.schedule_turn()
-
-    async def create_queue(self, name: str, arguments: Arguments) -> Told:
-        """Have a queue in the set that is chosen for it. Raises ControllerGone."""
-        configuration = self._broker.container.default.configuration
-        return await self._settle(name, arguments, configuration.set_of(name, arguments), wait=True)
-
-    async def _settle(self, name: str, arguments: Arguments, naming: Naming, *, wait: bool = False) -> Told:
-        """Have the directory say where the queue is. Raises ControllerGone."""
-        asked: dict[str, Any] = {"name": name, "arguments": dict(arguments), "wait": wait}
-        if not naming.missing:
-            asked["set"] = naming.set
-        elif naming.preferred:
-            asked["primary"] = naming.preferred
-        else:
-            asked["spread"] = self._broker.current().resource_sets.spread
-        return await self._client.ask("queue-settle", asked)
 
     # --- a queue that may be there
 

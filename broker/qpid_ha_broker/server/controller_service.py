@@ -18,7 +18,13 @@ from qpid_ha_broker.cluster import control_frames as cf
 from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.placement import Placement
 from qpid_ha_broker.events.codec import encode
+from qpid_ha_broker.model.administration import Outcome
+from qpid_ha_broker.model.errors import REASONS, ModelError, NotPrimary, OtherSet, Unavailable, reason_of
+from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.server.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.commit_waiters import CommitWaiters
+from qpid_ha_broker.server.control import ControlError
 from qpid_ha_broker.server.host import Host
 
 log = logging.getLogger("controller")
@@ -47,6 +53,12 @@ class ControllerCore(Protocol):
         """What it has done since it began, in numbers."""
 
 
+class ControllerHost(Host, Protocol):
+    """What is needed of the broker."""
+
+    waiters: CommitWaiters
+
+
 MakeCore = Callable[[], ControllerCore]
 """A new one, with the settings that are in force."""
 
@@ -62,7 +74,7 @@ class ControllerService:
     asks the next one.
     """
 
-    def __init__(self, broker: Host, name: str, make_core: MakeCore, default: ResourceSet) -> None:
+    def __init__(self, broker: ControllerHost, name: str, make_core: MakeCore, default: ResourceSet) -> None:
         self._broker = broker
         self._name = name
         self._make_core = make_core
@@ -88,6 +100,7 @@ class ControllerService:
         self._numbers = itertools.count(1)
         self._inputs: list[ms.ControllerInput] = []
         self._is_feeding = False
+        self._tasks = BackgroundTasks()
         self._actions: dict[type, Callable[[Any], None]] = {
             ms.WriteMap: self._write_map,
             ms.GiveOrder: self._give_order,
@@ -122,6 +135,7 @@ class ControllerService:
     def _stop(self, reason: str) -> None:
         """Nobody is listened to any more; whoever is asked something hears `reason`."""
         self.is_active = False
+        self._tasks.cancel()
         self._uncommitted_lsn = self._committed_lsn = 0
         self._brokers.clear()
         channels, self._channels = self._channels, {}
@@ -174,15 +188,52 @@ class ControllerService:
                 self._committed_lsn = committed_lsn
                 self._feed(ms.MapCommitted(committed_lsn))
 
-    def request(self, request: ms.ClusterRequest, answer: Answer) -> None:
+    def request(self, request: ms.ClusterRequest | ms.DeclareQueue, answer: Answer) -> None:
         """Somebody wants something; `answer` is called once, unless this broker leads no more before that."""
-        number = next(self._numbers)
-        taken = self._of_default(request.name) if isinstance(request, ms.SettleQueue) else ""
-        if taken:
-            answer(ms.AnswerRequest(number, False, f"{taken}: queues and exchanges share their names"))
+        try:
+            decided = self._decide_in_default(request, answer)
+        except ModelError as error:
+            answer(_refusal(error))
             return
-        self._waiting[number] = answer
-        self._feed(ms.RequestReceived(number, request))
+        if decided is not None:
+            number = next(self._numbers)
+            self._waiting[number] = answer
+            self._feed(ms.RequestReceived(number, decided))
+
+    def _decide_in_default(
+        self, request: ms.ClusterRequest | ms.DeclareQueue, answer: Answer
+    ) -> ms.ClusterRequest | None:
+        """Carry out what is about a queue of `default`; else what is for the core to decide. Raises ModelError."""
+        default = self._broker.container.default
+        if isinstance(request, ms.DeclareQueue):
+            name, arguments, wait = request
+            placed = self._default.state.map.queues.get(name)
+            if placed is not None:
+                return ms.SettleQueue(name, arguments, placed.set, wait=wait)
+            created = not default.administration.has_queue(name)
+            try:
+                outcome = default.administration.create_queue(name, dict(arguments))
+            except OtherSet:
+                naming = default.configuration.set_of(name, arguments)
+                return ms.SettleQueue(name, arguments, naming.set, naming.missing, naming.preferred, wait)
+            self._tasks.start(self._answer_committed(outcome, {"set": DEFAULT_SET, "created": created}, answer))
+            return None
+        if isinstance(request, ms.DeleteQueue) and default.administration.has_queue(request.name):
+            gone = default.administration.delete_queue(request.name, request.if_empty, request.if_unused)
+            self._tasks.start(self._answer_committed(gone, {"set": DEFAULT_SET}, answer))
+            return None
+        return request
+
+    async def _answer_committed(self, outcome: Outcome[Any], result: Mapping[str, object], answer: Answer) -> None:
+        """A command on a queue of `default` goes on, or waits for its backups."""
+        try:
+            await self._broker.waiters.wait_done(outcome)
+        except ModelError as error:
+            answer(_refusal(error))
+        except ControlError as error:  # another broker leads by then, and decides
+            answer(_refusal(NotPrimary(error.message)))
+        else:
+            answer(ms.AnswerRequest(0, True, "done", result))
 
     # --- what the channels tell
 
@@ -325,3 +376,9 @@ class ControllerService:
                 channel.close(effect.text)
         self._channels.pop(effect.name, None)
         self._channels |= {each.name: channel for channel, each in self._brokers.items() if each.name == effect.name}
+
+
+def _refusal(error: ModelError) -> ms.AnswerRequest:
+    """For a broker that has asked: where this one leads no more, another one can be asked soon."""
+    reason = REASONS[Unavailable] if isinstance(error, NotPrimary) else reason_of(error)
+    return ms.AnswerRequest(0, False, str(error), {"reason": reason})

@@ -13,13 +13,12 @@ from pathlib import Path
 
 from qpid_ha_broker.amqp.identity import PeerIdentity
 from qpid_ha_broker.amqp.management_control import Done
-from qpid_ha_broker.amqp.management_messages import BAD_REQUEST, OK, UNAUTHORIZED, ManagementAnswer
+from qpid_ha_broker.amqp.management_messages import BAD_REQUEST, OK, UNAUTHORIZED, UNAVAILABLE, ManagementAnswer
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_config.settings import BrokerSettings
 
 logger = logging.getLogger("connection")
 
-UNAVAILABLE = 503
 REPLY_TIMEOUT_S = 300.0
 LARGEST_REPLY_BYTES = 64 * 1024 * 1024
 

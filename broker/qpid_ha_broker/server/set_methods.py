@@ -8,10 +8,9 @@ import uuid
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, NamedTuple
 
-from qpid_ha_broker.amqp.sets_administration import SetsAdministration
 from qpid_ha_broker.cluster.control_frames import Told
 from qpid_ha_broker.cluster.overview import map_facts
-from qpid_ha_broker.server.administration import OTHER_SET, Params, check_known
+from qpid_ha_broker.server.administration import Params, check_known
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_broker.server.controller_client import ControllerGone
 from qpid_ha_broker.server.set_cluster import SetCluster
@@ -60,9 +59,10 @@ _ACTIONS: Final[Mapping[str, Mapping[str, SetAction]]] = {
 class SetMethods:
     """Each public method but `methods` is one of the control socket."""
 
-    def __init__(self, cluster: SetCluster, administration: SetsAdministration) -> None:
+    def __init__(self, cluster: SetCluster, queues: Method) -> None:
+        """`queues`: the method of that name, on all sets of the cluster, whatever this broker leads."""
         self._cluster = cluster
-        self._administration = administration
+        self._queues_of_all = queues
         self._queues: Method
         self._status: Method
         self._history: Method
@@ -98,35 +98,8 @@ class SetMethods:
         return told
 
     async def queues(self, params: Params) -> object:
-        """As without other sets; what concerns the queue of another one goes by the directory."""
-        name, action = params.get("name"), params.get("action", "list")
-        set_name = self._cluster.directory.set_of(name) if isinstance(name, str) else None
-        if isinstance(name, str) and set_name is not None and action == "delete":
-            return await self._delete_queue(name, params)
-        if isinstance(name, str) and set_name is not None and action == "create":
-            return {"name": name, "set": set_name, "created": False}
-        try:
-            return await _result(self._queues(params))
-        except ControlError as error:
-            if action != "create" or not isinstance(error.data, Mapping) or error.data.get("reason") != OTHER_SET:
-                raise
-            return await self._create_queue(str(name), params.get("arguments") or {})
-
-    async def _create_queue(self, name: str, arguments: Any) -> object:
-        try:
-            async with asyncio.timeout(REQUEST_LIMIT_S):
-                told = await self._cluster.directory.create_queue(name, arguments)
-        except (ControllerGone, TimeoutError) as error:
-            raise _no_controller(error) from None
-        if not told.done:
-            raise ControlError(REFUSED, told.text, {"reason": "refused"})
-        pending = {"text": told.text} if told.result.get("pending") else {}
-        return {"name": name, "created": True, **told.result, **pending}
-
-    async def _delete_queue(self, name: str, params: Params) -> object:
-        check_known(params, ("action", "name", "if_empty", "if_unused"))
-        conditions = {each: params[each] for each in ("if_empty", "if_unused") if params.get(each) is not None}
-        return self._told(await self._done("queue-delete", {"name": name, "wait": True, **conditions}))
+        """As without other sets; where there are any, a broker that does not lead `default` has queues made, too."""
+        return await _result((self._queues_of_all if self._cluster.map.sets else self._queues)(params))
 
     async def history(self, params: Params) -> object:
         """As without other sets; with `sets` or `about` what the controller has done about those, and why."""
