@@ -788,6 +788,9 @@ def test_of_a_queue_without_a_replica_here_the_directory_is_told_and_who_leads_i
     for operation in ("READ", "UPDATE", "PURGE"):
         desk.ask(1, operation, "g1", {"arguments": {"qpid.max_count": 1}} if operation == "UPDATE" else {})
         assert desk.answers() == [(1, 307, redirect("g1"))]
+    del broker.directory.primaries["green"]
+    desk.ask(2, "READ", "g1")
+    assert desk.answers() == [(2, 503, {})], "nobody leads it"
 
 
 # --- sets that other brokers lead

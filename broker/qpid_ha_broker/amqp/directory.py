@@ -36,6 +36,7 @@ class QueueDecision:
         """It is not, or nobody knows."""
         self.failure = error
 
+
 class ServerAddress(NamedTuple):
     """Where clients find a broker."""
 

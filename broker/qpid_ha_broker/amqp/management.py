@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
+from qpid_ha_broker.amqp.conditions import LINK_REDIRECT
 from qpid_ha_broker.amqp.directory import ServedElsewhere
 from qpid_ha_broker.amqp.management_control import Control
 from qpid_ha_broker.amqp.management_entities import BindingType, EntityType, ExchangeType, Operation, QueueType
@@ -229,8 +230,10 @@ class Management:
 
 
 def _refused(error: errors.ModelError) -> ManagementAnswer:
-    if isinstance(error, ServedElsewhere) and error.info:
-        return ManagementAnswer(TEMPORARY_REDIRECT, error.description, dict(error.info))
+    if isinstance(error, ServedElsewhere):
+        is_known = error.name == LINK_REDIRECT
+        status, body = (TEMPORARY_REDIRECT, dict(error.info or {})) if is_known else (UNAVAILABLE, {})
+        return ManagementAnswer(status, error.description, body)
     return ManagementAnswer(_STATUS.get(type(error), CONFLICT), str(error), {})
 
 
