@@ -12,7 +12,7 @@ from proton.utils import LinkDetached
 
 from blocking_client import BlockingClient, SettleSecond, bodies
 from running_cluster import RunningCluster
-from sets_cluster import create_queue, create_set, wait_whole
+from sets_cluster import change, create_queue, create_set, wait_whole
 from steady_clients import SteadyConsumer, SteadyPublisher
 
 SETTINGS = {"ha": {"failure-timeout": "1s", "clients": "proxy"}}
@@ -176,12 +176,27 @@ def test_a_killed_primary_is_a_pause_for_clients_of_the_others(tmp_path: Path) -
         dead = cluster.brokers.index(cluster.the_primary())
         one, other = [url for at, url in enumerate(cluster.urls) if at != dead]
         with SteadyPublisher(one, "q", COUNT) as publisher, SteadyConsumer(other, "q") as consumer:
-            consumer.wait(lambda: len(consumer.received) >= 3000, "messages before the kill")
+            consumer.wait_received(3000)
             cluster.kill(dead)
             publisher.wait(lambda: len(publisher.accepted) == COUNT, "all accepted")
-            consumer.wait(lambda: len(consumer.received) >= COUNT, "all received")
+            consumer.wait_received(COUNT)
         assert consumer.received == list(range(COUNT))
         assert sorted(publisher.accepted) == list(range(COUNT))
+
+
+def test_a_set_that_moves_is_a_pause_also_when_it_moves_to_the_proxy_and_away(cluster: RunningCluster) -> None:
+    names = [broker.name for broker in cluster.brokers]
+    create_set(cluster, "orders", preferred=names[1])
+    wait_whole(cluster, 0, "orders")
+    create_queue(cluster, 0, "q", "orders")
+    url = cluster.urls[2]
+    with SteadyPublisher(url, "q", COUNT) as publisher, SteadyConsumer(url, "q") as consumer:
+        for number, to in enumerate((0, 2, 1), 1):
+            consumer.wait_received(4000 * number)
+            change(cluster, 0, "sets", "transfer", name="orders", to=names[to])
+        publisher.wait(lambda: len(publisher.accepted) == COUNT, "all accepted")
+        consumer.wait_received(COUNT)
+    assert consumer.received == list(range(COUNT))
 
 
 def test_what_a_client_of_a_proxy_holds_stays_its_own_when_the_primary_dies(tmp_path: Path) -> None:

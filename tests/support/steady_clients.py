@@ -147,6 +147,10 @@ class SteadyConsumer(_SteadyClient):
         if len(self.received) % 100 == 0 or self.hold:
             self._tell()
 
+    def wait_received(self, count: int) -> None:
+        """Until so many have come."""
+        self.wait(lambda: len(self.received) >= count, f"{count} messages")
+
     def let_go(self) -> None:
         """Accept what was kept."""
         self._is_let_go = True

@@ -232,6 +232,25 @@ def test_what_a_client_accepted_while_there_was_no_primary_is_carried_out_by_the
     assert waiting(proxied) == []
 
 
+def test_an_answer_that_comes_after_the_primary_ended_the_link_is_not_taken_for_carried_out() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    send(proxied, client, sender(proxied, client), "a")
+    link = receiver(proxied, client, 1)
+    ((delivery, _),) = texts(client, link)
+    delivery.update(ACCEPTED)
+    delivery.settle()
+    client.exchange()  # up to the proxy
+    default = proxied.primary.container.default
+    default.read_only = True
+    default.end_links(ServedElsewhere(proxied.primary.container.directory, "default"), browsers=False)
+    proxied.settle_down()
+    assert len(waiting(proxied)) == 1
+    default.read_only = False
+    proxied.attach_those_left()
+    assert waiting(proxied) == []
+
+
 def test_what_somebody_else_got_meanwhile_is_not_taken_from_him() -> None:
     proxied = PairedProxy()
     client = proxied.client()

@@ -107,6 +107,8 @@ class RelayedLink(LinkEndpoint):
         self.upstream: Upstream | None = None
         self.far: proton.Link | None = None
         """Attached at the primary; None: not now."""
+        self.path = (relayer.name,)
+        """The brokers that it comes by."""
         self.is_open = False
         """The client's attach is answered, and its link has not ended."""
 
@@ -119,7 +121,7 @@ class RelayedLink(LinkEndpoint):
         """What the primary is told of the link."""
         connection = self.connection
         container = connection.engine.connection.remote_container or ""
-        return RelayRequest((self.relayer.name,), connection.relay_name, container, connection.identity.user)
+        return RelayRequest(self.path, connection.relay_name, container, connection.identity.user)
 
     def open_far(self, session: Any, name: str) -> proton.Link:
         """Make and open a link at the primary, as the client has asked for it."""
@@ -573,12 +575,13 @@ class RelayedConsumer(RelayedLink):
             self._ask()
 
     def settled(self, delivery: Delivery, state: int) -> None:
-        """The primary has confirmed what the client said."""
+        """The primary has confirmed what the client said; or has ended the link, and settles what still comes on it."""
         held = self._by_far.pop(delivery, None)
         engine.forget(delivery)
         if held is not None:
             held.far = None
-            self._give_up(held)
+            if state:
+                self._give_up(held)
 
     def _give_up(self, held: _Held) -> None:
         """The primary has no more to do with it: it is confirmed, or cannot be had again."""

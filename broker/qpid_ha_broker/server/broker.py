@@ -221,7 +221,8 @@ class Broker:
             writer = None if self.broker_store is None else self.broker_store.store.threads
             self.sets = make_set_cluster(self, writer)
             if self._settings.ha.clients == "proxy":
-                self.proxying = Proxying(self, PeerEngines(self.current), self.sets.broker_address_of)
+                where = self.sets.broker_address_of, self.sets.own_address
+                self.proxying = Proxying(self, PeerEngines(self.current), *where)
                 self.connections.relays = self.proxying
             methods = SetMethods(self.sets, self._own_methods()["queues"])
             self._control.methods = methods.methods(self._control.methods)

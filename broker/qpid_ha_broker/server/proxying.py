@@ -37,6 +37,8 @@ UNUSED_S: Final = 30.0
 """A connection without links is kept for so long."""
 GOODBYE_S: Final = 1.0
 PRODUCERS_KEPT: Final = 1000
+ITSELF: Final = "the broker itself"
+"""In the path of a link that a broker relays to itself. No broker has such a name."""
 
 FindPrimary = Callable[[str], str | None]
 """Where the broker that leads a set is reached by other brokers; None: nobody is known to."""
@@ -210,11 +212,19 @@ class Proxying:
     For `try_again` and what follows it see `amqp.relayed_links.Relayer`.
     """
 
-    def __init__(self, broker: ProxyHost, make_engine: MakeEngine, primary_of: FindPrimary) -> None:
+    def __init__(
+        self,
+        broker: ProxyHost,
+        make_engine: MakeEngine,
+        primary_of: FindPrimary,
+        own_address: Callable[[], str | None],
+    ) -> None:
+        """`own_address`: where this broker is reached by others, and by itself where it has come to lead."""
         self.name = broker.current().name
         self._broker = broker
         self._make_engine = make_engine
         self._primary_of = primary_of
+        self._own_address = own_address
         self._links: dict[RelayedLink, UpstreamSocket | None] = {}
         """All that are relayed, and where; None: nowhere now."""
         self._sockets: dict[str, UpstreamSocket] = {}
@@ -299,6 +309,8 @@ class Proxying:
 
     def _attach(self, socket: UpstreamSocket, upstream: Upstream, link: RelayedLink) -> None:
         self._links[link] = socket
+        # Whether this broker leads as it is recorded, it says when it is asked: that is no way back to where it began.
+        link.path = (ITSELF,) if socket.address == self._own_address() else (self.name,)
         upstream.attach(link)
 
     def connecting(self, socket: UpstreamSocket) -> None:

@@ -216,13 +216,13 @@ class SetCluster:
         """Where other brokers reach the one that leads a set, which may be this one; None: nobody is known to."""
         if set_name == DEFAULT_SET:
             status, leads = self._member.status, self._broker.membership.clients.is_serving
-            return self._own_address if leads else status.primary_broker_address or None
+            return self.own_address() if leads else status.primary_broker_address or None
         entry = self.map.sets.get(set_name)
         primary = None if entry is None else self.map.brokers.get(entry.record.primary)
         return None if primary is None else primary.address or None
 
-    @property
-    def _own_address(self) -> str | None:
+    def own_address(self) -> str | None:
+        """Where other brokers reach this one; None: that is not known yet."""
         own = self.map.brokers.get(self.name)
         return (own.address if own is not None else "") or self._member.settings.own_address or None
 
