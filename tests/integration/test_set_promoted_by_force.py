@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
 from proton import Message
 
 from blocking_client import BlockingClient, bodies
@@ -32,6 +33,32 @@ def publish(url: str, *texts: str) -> None:
 def browsed(url: str) -> list[object]:
     with BlockingClient(url) as client:
         return bodies(client.browse("q"))
+
+
+def test_a_second_broker_with_the_data_directory_of_another_one_does_not_touch_its_sets(tmp_path: Path) -> None:
+    stores = tmp_path / "stores"
+    with RunningCluster(tmp_path, 2, stores=stores) as cluster:
+        cluster.form()
+        create_set(cluster, "orders", replicas=[cluster.broker(1).name], min_replicas=1)
+        wait_whole(cluster, 0, "orders")
+        create_queue(cluster, 0, "q", "orders")
+        publish(cluster.urls[1], "one")
+        first = cluster.broker(1)
+        settings = yaml.safe_load(first.config.read_text(encoding="utf-8"))
+        other = tmp_path / "second.yaml"
+        settings |= {"name": "second", "listen": "amqp://127.0.0.1:0", "control-socket": str(tmp_path / "second.sock")}
+        other.write_text(yaml.safe_dump(settings), encoding="utf-8")
+
+        command = [sys.executable, "-m", "qpid_ha_broker.server.main", "--config", str(other)]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+        assert second.returncode != 0
+        assert f"is in use by another broker (pid {first.pid}); stop it" in second.stderr + second.stdout
+        publish(cluster.urls[1], "two")
+        first.kill()
+        cluster.restart(1)
+        wait_whole(cluster, 0, "orders")
+        assert browsed(cluster.urls[1]) == ["one", "two"]
 
 
 def test_the_copy_that_is_left_leads_by_force_alone_and_what_it_lacks_is_kept_apart_where_it_is(tmp_path: Path) -> None:

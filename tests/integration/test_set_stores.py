@@ -26,6 +26,7 @@ from qpid_ha_broker.store.status import STATUS_FILE, read_status
 
 BROKERS = ("a", "b", "c", "d")
 MEMORY_BYTES = 8_000_000
+NOTHING_LEFT = "in sync were c; c holds nothing of it any more: put its data directory back"
 
 
 class ManagedSets(HostedSets):
@@ -142,6 +143,99 @@ def test_a_set_whose_store_is_lost_under_its_primary_is_led_by_another_broker_an
         row = await sets.whole("orders", "a", "b", "d")
         assert sets.bodies("b", "orders", "orders") == ["one", "two"]
         await sets.whole("bills", "a", "b", "c")
+
+    story_of_four(tmp_path, story)
+
+
+def flip_byte(store: Path) -> None:
+    journal = next(store.glob("journal/*.log"))
+    content = bytearray(journal.read_bytes())
+    content[content.index(b"one")] ^= 1
+    journal.write_bytes(content)
+
+
+def cut_file(store: Path) -> None:
+    journal = next(store.glob("journal/*.log"))
+    with journal.open("r+b") as file:
+        file.truncate(journal.read_bytes().index(b"one"))
+
+
+def remove_file(store: Path) -> None:
+    next(store.glob("journal/*.log")).unlink()
+
+
+@pytest.mark.parametrize("damage", [flip_byte, cut_file, remove_file])
+def test_a_damaged_store_of_a_set_costs_that_replica_alone_and_is_set_aside_when_it_is_wanted_anew(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    async def story(sets: ManagedSets) -> None:
+        await sets.create("orders", "b", "a", "c")
+        await sets.create("bills", "c", "a", "b")
+        await sets.confirmed("b", "orders", "one", "two")
+        await sets.confirmed("c", "bills", "bill")
+        await sets.cluster.stop("c")
+        damage(tmp_path / "c" / "orders")
+        await start(sets.cluster, tmp_path, "c")
+
+        # It is made up for elsewhere, and everything else goes on.
+        await sets.whole("orders", "a", "b", "d")
+        await sets.whole("bills", "a", "b", "c")
+        await sets.confirmed("b", "orders", "three")
+        problem = sets.at("c").absent.problems["orders"] if "orders" in sets.at("c").absent.problems else ""
+        assert "orders" not in sets.at("c").members
+        assert not problem or "cannot be loaded: journal/" in problem
+        assert (tmp_path / "c" / "orders").is_dir(), "nobody has said that it may go out of the way"
+
+        # An operator wants it there anew.
+        await sets.cluster.ask("a", "sets", action="add-replica", name="orders", broker="c")
+        row = await sets.whole("orders", "a", "b", "c", "d")
+        assert row["problem"] == ""
+        assert sets.bodies("c", "orders", "orders") == ["one", "two", "three"]
+        (aside,) = (tmp_path / "c").glob("orders.set-aside-*")
+        assert (aside / "STATUS").exists()
+
+    story_of_four(tmp_path, story)
+
+
+def test_a_set_whose_directory_is_removed_is_filled_again_or_led_by_nobody_where_it_was_the_only_copy(
+    tmp_path: Path,
+) -> None:
+    async def lost(sets: ManagedSets) -> None:
+        while (await sets.row("alone"))["problem"] != NOTHING_LEFT:
+            pass
+
+    async def story(sets: ManagedSets) -> None:
+        await sets.create("orders", "b", "a", "c")
+        await sets.cluster.ask("a", "replicas", action="policies", policies=[["alone", 1], ["*", 3]])
+        await sets.create("alone", "c")
+        await sets.confirmed("b", "orders", "one")
+        await sets.confirmed("c", "alone", "only here")
+        await sets.cluster.stop("c")
+        for name in ("orders", "alone"):
+            (tmp_path / "c" / name).rename(tmp_path / name)
+        await start(sets.cluster, tmp_path, "c")
+        await sets.whole("orders", "a", "b", "c")
+        assert sets.bodies("c", "orders", "orders") == ["one"]
+        await lost(sets)
+
+        await sets.cluster.stop("c")
+        shutil.rmtree(tmp_path / "c" / "alone")
+        (tmp_path / "alone").rename(tmp_path / "c" / "alone")
+        await start(sets.cluster, tmp_path, "c")
+        await sets.whole("alone", "c")
+        assert sets.bodies("c", "alone", "alone") == ["only here"]
+
+        # It never comes back: an operator says so, and the set serves again, with its queue and without messages.
+        await sets.cluster.stop("c")
+        shutil.rmtree(tmp_path / "c" / "alone")
+        await start(sets.cluster, tmp_path, "c")
+        await lost(sets)
+        with pytest.raises(RequestRefused, match="this broker holds no data.*`qpid-ha set promote alone c --force`"):
+            await sets.cluster.ask("a", "sets", action="promote", name="alone", broker="c")
+        await sets.cluster.ask("a", "sets", action="promote", name="alone", broker="c", force=True)
+        await sets.whole("alone", "c")
+        await eventually(lambda: "alone" in sets.hosted("c", "alone").resources.catalog.queues)
+        assert sets.bodies("c", "alone", "alone") == []
 
     story_of_four(tmp_path, story)
 

@@ -231,10 +231,18 @@ class Leadership:
         record = entry.record
         missing = [name for name in record.members if not self._ctx.liveness.is_alive(name)]
         others = [name for name in record.members if name not in missing]
-        failed = self._ctx.reports.failed(entry.name, others)
-        whys = [f"{name} cannot lead now{f' ({failed[name]})' if name in failed else ''}" for name in others]
-        unready = "".join(f"; {why}" for why in whys)
-        return f"in sync were {', '.join(record.members)}: start {', '.join(missing) or 'nobody'}{unready}"
+        whys = "".join(f"; {name} {self._why_not_now(entry, name)}" for name in others)
+        start = f": start {', '.join(missing)}" if missing else ""
+        return f"in sync were {', '.join(record.members)}{start}{whys}"
+
+    def _why_not_now(self, entry: SetEntry, name: str) -> str:
+        """Of one in sync who is there."""
+        failed = self._ctx.reports.failed(entry.name, (name,))
+        if name in failed:
+            return f"cannot lead now ({failed[name]})"
+        if self._may_lead(entry, name):
+            return "holds nothing of it any more: put its data directory back"
+        return "cannot lead now"
 
     def _put_back(self, entry: SetEntry) -> None:
         """Who is in the record has its data still, and answers no longer because it is out of the list."""

@@ -43,7 +43,7 @@ from qpid_ha_broker.server.shared_connections import SharedConnections
 from qpid_ha_broker.server.store_fleet import StoreFleet, VoteWriter
 from qpid_ha_broker.server.store_writer import StoreWriter
 from qpid_ha_broker.server.sub_channels import SharedTimes, SubChannel
-from qpid_ha_broker.store.errors import StoreError
+from qpid_ha_broker.store.errors import StoreDamaged, StoreError
 from qpid_ha_config.addresses import show_addresses
 
 log = logging.getLogger("cluster")
@@ -117,6 +117,8 @@ class SetHost:
         """The sets that had a store here when the broker started."""
         self._reading: set[str] = set()
         """Sets whose stores are being read, or will be, whether they are still wanted or not."""
+        self._damaged: set[str] = set()
+        """Sets whose stores are here and cannot be loaded: out of the way once a replica is wanted here anew."""
         self._ending: dict[str, asyncio.Task[None]] = {}
         """Stores that are being closed and deleted."""
         self._questions = SetQuestions(self.shared)
@@ -198,6 +200,7 @@ class SetHost:
                 settings = self.loading.get(name)
                 if settings is None:
                     return
+                await self._set_damaged_aside(name, fleet)
                 resources = container.new_resources(name)
                 kept = BrokerStore(self._broker, fleet.store(name), resources, fleet.pager_threads)
                 loaded = await asyncio.to_thread(kept.read, settings)
@@ -207,6 +210,8 @@ class SetHost:
                 kept.store.abandon()
                 raise
         except StoreError as error:
+            if isinstance(error.__cause__, StoreDamaged):
+                self._damaged.add(name)
             if self.loading.pop(name, None) is not None:  # else it is not wanted any more
                 log.error("set %s: this broker has no replica: %s", name, error)
                 self.absent.fail(name, str(error))
@@ -220,6 +225,22 @@ class SetHost:
         hosted = container.host(name, resources)
         kept.begin(loaded.found, hosted)
         self._begin(wanted, hosted, loaded.restored, kept)
+
+    async def _set_damaged_aside(self, name: str, fleet: StoreFleet) -> None:
+        """It was refused, and this broker was told to have no replica, then to have one: that one begins with nothing.
+
+        Raises StoreError.
+        """
+        if name in self._damaged:
+            try:
+                aside = await asyncio.to_thread(fleet.set_aside, name)
+            except FileNotFoundError:  # an operator was faster
+                pass
+            except OSError as error:
+                raise StoreError(f"the damaged store cannot be set aside: {error}") from error
+            else:
+                log.warning("set %s: the damaged store is set aside as %s, and its replica begins anew", name, aside)
+            self._damaged.discard(name)
 
     def _begin(
         self, settings: MemberSettings, hosted: HostedSet, restored: Restored | None, kept: BrokerStore | None

@@ -12,7 +12,7 @@ from qpid_ha_broker.model.resource_set import ResourceSets
 from qpid_ha_broker.server.recovery_progress import RecoveryProgress
 from qpid_ha_broker.server.set_log import SetLog
 from qpid_ha_broker.server.store_status import StoreStatus, journal_identity
-from qpid_ha_broker.store.advice import refused_advice
+from qpid_ha_broker.store.advice import refused_advice, refused_set_advice
 from qpid_ha_broker.store.bodies import Bodies
 from qpid_ha_broker.store.errors import StoreDamaged, StoreError
 from qpid_ha_broker.store.files import Disk, LocalDisk
@@ -74,7 +74,10 @@ class StoreRecovery:
             found = self._read(disk, sets, apply_all, show, bodies)
             return found, self.begin(disk, bodies, found)
         except StoreDamaged as error:
-            advice = refused_advice(str(directory), is_alone=apply_all)
+            if self._is_first:
+                advice = refused_advice(str(directory), is_alone=apply_all)
+            else:
+                advice = refused_set_advice(str(directory), self._set_name, self._name)
             raise StoreError(f"the store in {directory} cannot be loaded: {error}; {advice}") from error
         except StoreError as error:
             raise StoreError(f"the store in {directory} cannot be loaded: {error}") from error

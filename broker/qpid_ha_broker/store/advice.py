@@ -62,6 +62,17 @@ def refused_advice(directory: str, *, is_alone: bool) -> str:
     )
 
 
+def refused_set_advice(directory: str, set_name: str, broker: str) -> str:
+    """The same of another resource set than `default`: its broker goes on with the others."""
+    again = (
+        f"`qpid-ha set remove-replica {set_name} {broker} --force`, then `qpid-ha set add-replica {set_name} {broker}`"
+    )
+    return (
+        f"`qpid-ha store check {quote(directory)}` lists all that is wrong; while another broker leads the set: {again}"
+        " sets it aside and fills a new one (docs/cluster.md, Moving, and watching it)"
+    )
+
+
 def choose_commands(stores: Sequence[StoreFacts], chosen: StoreFacts) -> tuple[str, ...]:
     """Mark the store that a safe verdict found. Its position is the proof that it is still the one that was seen."""
     position = f"{chosen.generation}:{chosen.last_lsn}"
