@@ -181,7 +181,7 @@ def test_a_damaged_store_of_a_set_costs_that_replica_alone_and_is_set_aside_when
         await sets.whole("orders", "a", "b", "d")
         await sets.whole("bills", "a", "b", "c")
         await sets.confirmed("b", "orders", "three")
-        problem = sets.at("c").absent.problems["orders"] if "orders" in sets.at("c").absent.problems else ""
+        problem = sets.at("c").absent.problems.get("orders", "")
         assert "orders" not in sets.at("c").members
         assert not problem or "cannot be loaded: journal/" in problem
         assert (tmp_path / "c" / "orders").is_dir(), "nobody has said that it may go out of the way"
@@ -230,7 +230,7 @@ def test_a_set_whose_directory_is_removed_is_filled_again_or_led_by_nobody_where
         shutil.rmtree(tmp_path / "c" / "alone")
         await start(sets.cluster, tmp_path, "c")
         await lost(sets)
-        with pytest.raises(RequestRefused, match="this broker holds no data.*`qpid-ha set promote alone c --force`"):
+        with pytest.raises(RequestRefused, match=r"this broker holds no data.*`qpid-ha set promote alone c --force`"):
             await sets.cluster.ask("a", "sets", action="promote", name="alone", broker="c")
         await sets.cluster.ask("a", "sets", action="promote", name="alone", broker="c", force=True)
         await sets.whole("alone", "c")

@@ -619,11 +619,15 @@ class World:
             self.run(QUIET_S)
         self.members.stop_clients()
         self.run(LAST_WRITE_S)
-        for entry in self.committed_map.sets.values():
-            self._check_at_rest(entry)
+        self.check_at_rest()
         for broker in self.brokers.values():
             if broker.is_up and list(broker.map.events(1)) != list(self.committed_map.events(1)):
                 raise Violation(f"{broker.name} has another map")
+
+    def check_at_rest(self) -> None:
+        """Nothing has been published for LAST_WRITE_S. Raises Violation."""
+        for entry in self.committed_map.sets.values():
+            self._check_at_rest(entry)
 
     def _check_at_rest(self, entry: SetEntry) -> None:
         name, leaders = entry.name, self.members.leaders(entry.name)

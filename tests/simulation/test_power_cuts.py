@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
 
+from simulation import sets_power_cuts
 from simulation.power_cuts import SCENARIO, count_operations, cuts_of, problem_of
 from simulation.runs import jobs_of_a_test
 
@@ -22,3 +23,21 @@ def test_the_power_may_go_at_every_write() -> None:
 
     print(f"{len(cuts)} power cuts at {counts} writes of {len(counts)} nodes, alone and of all at once")
     assert found == {}
+
+
+EACH = 4
+"""Every fourth write of a set's store: all of them take a minute, and the others pass as well."""
+
+
+def test_the_power_may_go_while_a_set_is_made_led_by_another_broker_and_handed_over() -> None:
+    whole = sets_power_cuts.play(None)
+    assert len(whole.confirmed[sets_power_cuts.SET]) >= 10, "the scenario has lost some of what it was made for"
+    counts = whole.operations()
+
+    cuts = list(sets_power_cuts.cuts_of(counts, EACH))
+    with ProcessPoolExecutor(jobs_of_a_test()) as pool:
+        found = list(pool.map(sets_power_cuts.struck, cuts, chunksize=8))
+
+    print(f"{len(cuts)} power cuts at {counts} writes of the set's stores, alone and of all at once")
+    assert {each.cut: each.problem for each in found if each.problem} == {}
+    assert {each.cut.everywhere for each in found if each.was_between} == {False, True}
