@@ -13,7 +13,9 @@ import pytest
 
 from cluster_in_process import InProcessCluster, eventually, free_ports, told
 from hosted_sets import HostedSets
+from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.server.set_host import NoRecordService
 from qpid_ha_broker.server.store import Store
 from qpid_ha_broker.server.store_fleet import SIDE_BY_SIDE, StoreFleet
 from qpid_ha_broker.store.errors import StoreError
@@ -109,6 +111,25 @@ def test_what_comes_of_an_order_is_logged_with_the_name_of_the_set(
         await sets.switch_over("a", "orders", "b")
         for line in ("set orders: primary of generation 1", "set orders: b takes over"):
             assert line in caplog.messages
+
+    story_of_three(tmp_path, story)
+
+
+def test_what_a_replica_refuses_speaks_of_the_controller_and_an_order_that_was_given_twice_is_refused_for_one_reason(
+    tmp_path: Path,
+) -> None:
+    async def story(sets: HostedSets) -> None:
+        await sets.place("orders", "c", "a", "b")
+        await sets.crash("c")
+        await eventually(lambda: sets.member("b", "orders").member.status.state is State.CONNECTING)
+        sets.at("b").records = NoRecordService()  # nobody leads `default` now
+        answers: list[fx.Answered] = []
+        for _ in range(2):
+            sets.at("b").ask("orders", lambda number: fx.PromoteAsked(number, False, "c failed", True), answers.append)
+        await eventually(lambda: len(answers) == 2)
+        assert [answer.done for answer in answers] == [False, False]
+        assert len({answer.text for answer in answers}) == 1
+        assert answers[0].text.startswith("the controller cannot be reached")
 
     story_of_three(tmp_path, story)
 
