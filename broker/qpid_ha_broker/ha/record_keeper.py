@@ -89,7 +89,10 @@ def controller_of(set_name: str) -> RecordKeeper:
         foreign_log=(
             f"{{broker}} has a replica of another set {set_name} ({{theirs}}), this broker of {{ours}}: {by_itself}"
         ),
-        foreign_backup=f"it has a replica of another set {set_name} ({{theirs}}), the primary of {{ours}}: {by_itself}",
+        foreign_backup=(
+            f"it has a replica of another set {set_name} ({{theirs}}), the primary of {{ours}}: put the store of the"
+            f" older one out of the way (`qpid-ha store set-aside DIR/{set_name}`), and start that broker again"
+        ),
         foreign_record=(
             f"the cluster map has another set {set_name} ({{theirs}}), this broker a replica of {{ours}}: {by_itself}"
         ),
