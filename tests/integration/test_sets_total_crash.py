@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 from proton import Message
 
@@ -30,6 +35,15 @@ def client_of(cluster: RunningCluster, set_name: str) -> BlockingClient:
 
     cluster.wait_until(has_queue, f"{names[index]} has the queue of {set_name}")
     return BlockingClient(cluster.urls[index])
+
+
+def best_of(stores: list[Path]) -> dict[str, dict[str, Any]]:
+    """What is said of each set."""
+    command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", "store", "best", "--format", "json", *map(str, stores)]
+    environment = {**os.environ, "QPID_HA_CONFIG": "/none.yaml"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=True)
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout)["sets"]
+    return found
 
 
 def test_every_set_comes_back_by_itself(tmp_path: Path) -> None:
@@ -60,6 +74,12 @@ def test_every_set_comes_back_by_itself(tmp_path: Path) -> None:
             client.connection.close()
 
         cluster.crash()
+        stores = sorted(path.parent for path in (tmp_path / "stores").glob("*/LOCK"))
+        told = best_of(stores)
+        assert len(stores) == BROKERS
+        assert len(told) == 1 + SETS
+        assert {each["verdict"] for each in told.values()} <= {"winner", "equal"}
+        assert all(told[name]["record"]["members"] and told[name]["recorded"] for name in names)
         for broker in cluster.brokers:
             broker.start()
 
