@@ -165,6 +165,39 @@ def test_what_a_set_without_a_primary_is_to_have_is_pending_and_found_by_who_ask
     assert wait_no_orphans(cluster, 0) == {"new": "orders"}
 
 
+def test_a_queue_that_is_recorded_is_made_also_when_the_controller_dies_before_its_primary_is_there(
+    cluster: RunningCluster,
+) -> None:
+    create_set(cluster, "orders", replicas=[cluster.broker(2).name], min_replicas=1)
+    wait_whole(cluster, 0, "orders")
+    desk = Desk(cluster, 1)
+    assert desk.create("old", ORDERS).status == CREATED
+    cluster.kill(2)
+    cluster.wait_until(lambda: not sets_of(cluster.broker(0))["orders"]["primary"], "nobody leads it")
+    assert desk.ask("CREATE", "new", {"arguments": ORDERS}).status == ACCEPTED
+    assert desk.ask("DELETE", "old").status == ACCEPTED
+
+    cluster.kill(0)
+    cluster.promote(1)
+    cluster.restart(2)
+
+    cluster.wait_until(lambda: bool(sets_of(cluster.broker(1)).get("orders", {}).get("primary")), "it is led")
+    assert wait_no_orphans(cluster, 1) == {"new": "orders"}
+    assert desk.create("new", ORDERS).status == CREATED
+
+
+def test_a_queue_that_deletes_itself_does_not_come_back(cluster: RunningCluster) -> None:
+    create_set(cluster, "orders", preferred=cluster.broker(1).name)
+    wait_whole(cluster, 0, "orders")
+    desk = Desk(cluster, 2)
+    assert desk.create("brief", {**ORDERS, "qpid.auto_delete": True}).status == CREATED
+    with BlockingClient(cluster.urls[1]) as client:
+        client.receiver("brief").close()
+    cluster.wait_until(lambda: not in_directory(cluster, 1), "its entry is gone")
+    assert wait_no_orphans(cluster, 0) == {}
+    assert desk.ask("DELETE", "brief").status == NO_SUCH
+
+
 @pytest.mark.parametrize("killed", [1, 0], ids=["who was asked", "the controller"])
 def test_no_queue_is_in_one_log_alone_when_a_broker_dies_between_the_two(cluster: RunningCluster, killed: int) -> None:
     create_set(cluster, "orders", preferred=cluster.broker(2).name)

@@ -13,7 +13,7 @@ from paired_engines import PairedBroker, PairedClient
 from qpid_ha_broker.amqp.conditions import LINK_REDIRECT, NOT_IMPLEMENTED, RESOURCE_LOCKED, AmqpError
 from qpid_ha_broker.amqp.container import ContainerSettings
 from qpid_ha_broker.amqp.directory import QueueDecision, ServedElsewhere, ServerAddress
-from qpid_ha_broker.amqp.hosted_set import HostedSet
+from qpid_ha_broker.amqp.hosted_set import ASK_AGAIN_MS, HostedSet
 from qpid_ha_broker.amqp.node_wait import AttachWaits, NodeWait
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import (
@@ -745,6 +745,27 @@ def test_so_is_one_deleted_on_conditions_that_its_primary_judges(
         decision.fail(error)
 
     assert desk.answers() == [(1, status, {})]
+
+
+def test_a_queue_that_nobody_uses_any_more_is_deleted_by_way_of_its_entry_in_the_directory(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    broker.declare("red", "brief")
+    queue = broker.set("red").resources.catalog.queues["brief"]
+    broker.set("red").configuration.update_queue("brief", {"qpid.auto_delete": True})
+    fan_out(broker)
+    broker.container.default.resources.default.write(ev.QueuePlaced("brief", "red", {}, False))
+    client.receiver("brief", 1).close()
+    broker.settle_down()
+
+    for passed_ms in (0, 1, ASK_AGAIN_MS - 2, 1):
+        broker.container.now_ms += passed_ms
+        broker.container.tick()
+        broker.settle_down()
+
+    assert not queue.deleted, "its primary deletes it when the entry says so"
+    expected = "brief", {"if_empty": False, "if_unused": True}
+    assert [each[:2] for each in broker.directory.decisions] == [expected] * 2, "asked once in a while"
 
 
 def test_a_client_that_goes_before_the_answer_comes_leaves_nothing_behind(

@@ -32,6 +32,8 @@ HANDOUT_S = 0.004
 """For looking for them, in one turn, whatever selectors ask of how many messages."""
 EXPIRY_S = 0.004
 """For dropping what has expired, in one turn, however much it is."""
+ASK_AGAIN_MS = 5000
+"""Until the controller is asked again to have a queue deleted that nobody uses any more."""
 PORTIONS_S = 0.004
 """For all work that is done in portions, in one turn."""
 
@@ -90,6 +92,8 @@ class HostedSet:
         self._withheld: deque[Handout] = deque()
         self._awaited: dict[str, NodeWait] = {}
         """What attaches wait for, by name of a queue that is to be declared here."""
+        self._unused: dict[str, int] = {}
+        """Queues that are due for deletion, and which the directory has: when their deletion was asked for."""
         resources.default.became_read_only = self._finish_work
         resources.default.not_primary = self._not_primary
 
@@ -163,8 +167,25 @@ class HostedSet:
         """Expire messages and delete queues whose time has come; that is the primary's to do."""
         if self.read_only:
             return
-        for queue in self.resources.timers.tick(self._host.now_ms, Budget(self._host.clock, EXPIRY_S)):
-            self.configuration.delete_queue(queue.name)
+        due = self.resources.timers.tick(self._host.now_ms, Budget(self._host.clock, EXPIRY_S))
+        if due or self._unused:
+            asked, self._unused = self._unused, {}
+            for queue in due:
+                if queue.name in self._host.default.resources.catalog.map.queues_of(self.name):
+                    self._unused[queue.name] = self._have_deleted(queue.name, asked.get(queue.name))
+                else:
+                    self.configuration.delete_queue(queue.name)
+
+    def _have_deleted(self, name: str, asked_ms: int | None) -> int:
+        """Its entry in the directory has to go, too, or the queue would be made again; when that was asked for.
+
+        Whoever begins to use it before its entry says that it is to go, keeps it.
+        """
+        now_ms = self._host.now_ms
+        if asked_ms is not None and now_ms - asked_ms < ASK_AGAIN_MS:
+            return asked_ms
+        self._host.directory.delete_queue(name, if_empty=False, if_unused=True)
+        return now_ms
 
     def tick_in_turn(self) -> None:
         """Have a turn that begins with a tick, if time may change anything here."""
