@@ -184,6 +184,24 @@ def test_a_killed_primary_is_a_pause_for_clients_of_the_others(tmp_path: Path) -
         assert sorted(publisher.accepted) == list(range(COUNT))
 
 
+def test_two_consumers_at_two_proxies_get_each_message_once_when_the_primary_dies(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, agents=True, settings=SETTINGS) as cluster:
+        cluster.wait_whole()
+        dead = cluster.brokers.index(cluster.the_primary())
+        one, other = [url for at, url in enumerate(cluster.urls) if at != dead]
+        with (
+            SteadyPublisher(one, "q", COUNT) as publisher,
+            SteadyConsumer(one, "q") as first,
+            SteadyConsumer(other, "q") as second,
+        ):
+            first.wait_received(2000)
+            second.wait_received(2000)
+            cluster.kill(dead)
+            publisher.wait(lambda: len(publisher.accepted) == COUNT, "all accepted")
+            second.wait(lambda: len(first.received) + len(second.received) >= COUNT, "all received")
+        assert sorted(first.received + second.received) == list(range(COUNT))
+
+
 def test_a_set_that_moves_is_a_pause_also_when_it_moves_to_the_proxy_and_away(cluster: RunningCluster) -> None:
     names = [broker.name for broker in cluster.brokers]
     create_set(cluster, "orders", preferred=names[1])

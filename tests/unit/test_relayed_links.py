@@ -13,9 +13,12 @@ from paired_proxy import PairedProxy
 from qpid_ha_broker.amqp.container import ContainerSettings
 from qpid_ha_broker.amqp.directory import ServedElsewhere
 from qpid_ha_broker.amqp.engine import Engine
+from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.relay import PATH
 from qpid_ha_broker.amqp.upstream import Upstream
+from qpid_ha_broker.events.types import GenerationStarted
 
+GENERATION = GenerationStarted(1, "primary", "cluster", 0, False, "")
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
 
 
@@ -215,6 +218,37 @@ def test_what_a_client_holds_is_its_own_after_the_connection_to_the_primary_was_
     link.flow(1)
     proxied.settle_down()
     assert [text for _, text in texts(client, link)] == ["c"]
+
+
+def test_a_new_primary_gives_others_nothing_before_proxies_have_come_for_what_their_clients_have() -> None:
+    proxied = PairedProxy()
+    gated: list[HostedSet] = []
+    proxied.primary.container.gate = gated.append
+    default = proxied.primary.container.default
+    default.resources.default.state.generations += [(1, GENERATION), (1, GENERATION._replace(generation=2))]
+    client = proxied.client()
+    send(proxied, client, sender(proxied, client), *"abc")
+    link = receiver(proxied, client, 2)
+    held = texts(client, link)
+    default.read_only = True
+    proxied.cut()
+    default.read_only = False
+    other = PairedClient(proxied.primary, container="other")
+    there = other.receiver("q", 10)
+    browsing = other.session.receiver("browser")
+    browsing.source.address = "q"
+    browsing.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
+    browsing.open()
+    browsing.flow(10)
+    proxied.primary.settle_down()
+    assert other.received(there) == []
+    assert len(other.received(browsing)) == 3
+    proxied.connect_upstream()
+    (hosted,) = gated
+    hosted.open_gate()
+    proxied.settle_down()
+    assert [message.body for _, message in other.received(there)] == ["c"]
+    assert len(held) == 2
 
 
 def test_what_a_client_accepted_while_there_was_no_primary_is_carried_out_by_the_next_one() -> None:

@@ -129,6 +129,8 @@ class Container:
         """Of the messages of all sets but `default`, when they had their last turn."""
         self.waiting: dict[WaitingAttach, None] = {}
         """Attaches that are to be answered later."""
+        self.gate: Callable[[HostedSet], None] | None = None
+        """Who opens the gate of a set that begins to be led here, some time later; None: it has none."""
         self.relayed_publishers: dict[bytes, LinkEndpoint] = {}
         """Links on which another broker relays what a client publishes, by the name under which it is numbered."""
         self.starved: dict[LinkEndpoint, None] = {}
@@ -189,6 +191,12 @@ class Container:
         self.nodes.settings = settings.nodes
         for hosted in self.sets.values():
             hosted.resources.deduplication.producers = settings.producers
+
+    def led(self, hosted: HostedSet) -> None:
+        """`hosted` is led here after another broker: with proxies, its consumers come for what they had there."""
+        if self.gate is not None:
+            hosted.resources.is_gated = True
+            self.gate(hosted)
 
     def touched(self, hosted: HostedSet) -> None:
         """See `HostedSet.touch`."""

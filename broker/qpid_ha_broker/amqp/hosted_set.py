@@ -49,6 +49,9 @@ class SetContainer(Protocol):
     def touched(self, hosted: HostedSet) -> None:
         """`hosted` is to have a turn."""
 
+    def led(self, hosted: HostedSet) -> None:
+        """`hosted` is led here after another broker has led it."""
+
     def end_links_now(self) -> None:
         """Let all links that are about to end do so: what they hold of a set must be back before others write it."""
 
@@ -69,8 +72,7 @@ class HostedSet:
         self.resources = resources
         self.configuration = Configuration(resources)
         self.administration = Administration(resources, self.configuration)
-        self.read_only = False
-        """What is here belongs to another broker, its primary: it may be browsed, and nothing else."""
+        self._read_only = False
         self.is_touched = False
         """It has a turn that is still to come."""
         self.counted_bytes = 0
@@ -96,6 +98,23 @@ class HostedSet:
         """Queues that are due for deletion, and which the directory has: when their deletion was asked for."""
         resources.default.became_read_only = self._finish_work
         resources.default.not_primary = self._not_primary
+
+    @property
+    def read_only(self) -> bool:
+        """What is here belongs to another broker, its primary: it may be browsed, and nothing else."""
+        return self._read_only
+
+    @read_only.setter
+    def read_only(self, read_only: bool) -> None:
+        begins_to_lead = self._read_only and not read_only
+        self._read_only = read_only
+        if begins_to_lead and len(self.resources.default.state.generations) > 1:
+            self._host.led(self)
+
+    def open_gate(self) -> None:
+        """Whoever comes for what it had before this broker led, has come."""
+        self.resources.open_gate()
+        self.touch()
 
     def touch(self) -> None:
         """Something happened here, or was committed: have a turn."""

@@ -145,7 +145,13 @@ class OutgoingLink(Consumer, LinkEndpoint):
 
         A client that must answer first has all that it can get.
         """
-        waits = self.window_bytes <= 0 or self.queue.dispatcher.awaits_bodies or bool(self.queue.dispatcher.returning)
+        is_gated = self.hosted.resources.is_gated and not self.browsing
+        waits = (
+            is_gated
+            or self.window_bytes <= 0
+            or self.queue.dispatcher.awaits_bodies
+            or bool(self.queue.dispatcher.returning)
+        )
         if self.credit > 0 and waits and self not in self._window.waiting_for_answers:
             return False
         self._sender.drained()

@@ -122,13 +122,20 @@ class Dispatcher:
         return list(found) or [self._head]
 
     def hand_out(
-        self, now_ms: int, limit: int, log: Log, *, only_browsers: bool = False, budget: Budget = UNLIMITED
+        self,
+        now_ms: int,
+        limit: int,
+        log: Log,
+        *,
+        only_browsers: bool = False,
+        is_gated: bool = False,
+        budget: Budget = UNLIMITED,
     ) -> tuple[list[tuple[Consumer, list[Entry]]], list[Entry]]:
         """Up to `limit` messages per consumer, in turn; with them, what was found to have expired, held by nobody.
 
         Who only looks sees what is committed in `log`, the one that the messages are written to. Stops when `budget`
         is spent, with at least one message looked at for one consumer: see `interrupted`. `only_browsers`: nothing may
-        be written, so nobody takes anything and nothing expires.
+        be written, so nobody takes anything and nothing expires. `is_gated`: nobody takes anything for now.
         """
         expired: list[Entry] = []
         self.interrupted = self.awaits_bodies = self.awaits_commit = False
@@ -137,6 +144,8 @@ class Dispatcher:
         if only_browsers:
             # On a replica there is nothing else than what is committed.
             now_ms, uncommitted_in, ready = 0, None, [consumer for consumer in ready if consumer.browsing]
+        elif is_gated:
+            ready = [consumer for consumer in ready if consumer.browsing]
         if len(ready) == 1:
             given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, uncommitted_in, budget)}
         else:

@@ -62,6 +62,8 @@ class Resources:
         self.overrun: dict[Queue, QueueFull] = {}
         """Queues with the policy self-destruct that were full when something came: the driver is to delete them."""
         self.deduplication = Deduplication(self.default.state.producers, self.local.state.producers)
+        self.is_gated = False
+        """Nobody is given anything but those who only look: others may come for what they have had already."""
         self.unroutable_total = 0
         self.outranked_total = 0
         """Messages that a ring with priorities did not take because all that it held had a higher one."""
@@ -233,7 +235,12 @@ class Resources:
                 continue
             dispatcher = queue.dispatcher
             given, expired = dispatcher.hand_out(
-                now_ms, limit, queue.log, only_browsers=bool(self.default.read_only), budget=budget
+                now_ms,
+                limit,
+                queue.log,
+                only_browsers=bool(self.default.read_only),
+                is_gated=self.is_gated,
+                budget=budget,
             )
             if expired:
                 self._dequeue(queue, expired, DequeueReason.EXPIRED)
@@ -248,6 +255,13 @@ class Resources:
             if budget.is_spent:
                 self.catalog.awake = dict.fromkeys(pending) | self.catalog.awake
         return handouts
+
+    def open_gate(self) -> None:
+        """Give out again what there is."""
+        self.is_gated = False
+        for queue in self.catalog.queues.values():
+            if queue.dispatcher.consumers:
+                self.catalog.wake(queue)
 
     @property
     def has_work(self) -> bool:

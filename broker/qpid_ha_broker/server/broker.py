@@ -224,6 +224,7 @@ class Broker:
                 where = self.sets.broker_address_of, self.sets.own_address
                 self.proxying = Proxying(self, PeerEngines(self.current), *where)
                 self.connections.relays = self.proxying
+                self.container.gate = self.proxying.gate
             methods = SetMethods(self.sets, self._own_methods()["queues"])
             self._control.methods = methods.methods(self._control.methods)
 

@@ -17,6 +17,7 @@ from typing import Final, Protocol, cast
 import proton
 
 from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.relayed_links import Producer, RelayedConsumer, RelayedLink, RelayedPublisher
 from qpid_ha_broker.amqp.upstream import Upstream
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
@@ -31,6 +32,8 @@ TICK_S: Final = 0.05
 """Between two looks at who leads."""
 RETRY_MOST_S: Final = 1.0
 """Between two attempts to reach a broker; they begin at TICK_S."""
+GATE_S: Final = 0.3
+"""So long a new primary gives nothing to consumers but what they have had: proxies look for it every TICK_S."""
 CONNECT_S: Final = 5.0
 """So long another broker may take to let us in."""
 UNUSED_S: Final = 30.0
@@ -251,6 +254,14 @@ class Proxying:
             self._tasks.start(self._tick_until_unused())
         asyncio.get_running_loop().call_soon(self._place, relayed)
         return relayed
+
+    def gate(self, hosted: HostedSet) -> None:
+        """A set begins to be led here: other proxies find that out, and come for what their clients have."""
+        asyncio.get_running_loop().call_later(GATE_S, self._open_gate, hosted)
+
+    def _open_gate(self, hosted: HostedSet) -> None:
+        hosted.open_gate()
+        self._broker.schedule_turn()
 
     def try_again(self, link: RelayedLink) -> None:
         """The client's attach is to be looked at again, in a moment."""
