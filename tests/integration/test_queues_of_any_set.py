@@ -15,7 +15,7 @@ from blocking_client import Answer, BlockingClient
 from qpid_ha_agent.control import RequestRefused
 from qpid_ha_demo.cluster import ClusterFailed
 from running_cluster import RunningCluster
-from sets_cluster import change, create_set, sets_of, wait_whole
+from sets_cluster import SetTraffic, change, create_set, sets_of, wait_whole
 
 SETTINGS = {
     "ha": {"failure-timeout": "1s"},
@@ -184,6 +184,15 @@ def test_a_queue_that_is_recorded_is_made_also_when_the_controller_dies_before_i
     cluster.wait_until(lambda: bool(sets_of(cluster.broker(1)).get("orders", {}).get("primary")), "it is led")
     assert wait_no_orphans(cluster, 1) == {"new": "orders"}
     assert desk.create("new", ORDERS).status == CREATED
+
+
+def test_a_queue_that_is_made_for_a_link_is_in_the_set_that_it_would_be_created_in(cluster: RunningCluster) -> None:
+    with SetTraffic(cluster, "on-demand") as traffic:
+        traffic.wait_confirmed(20)
+        made = wait_no_orphans(cluster, 1)
+        assert made["on-demand"] in ("shard-1", "shard-2")
+        assert Desk(cluster, 2).create("on-demand", {}).body["set"] == made["on-demand"]
+        traffic.settle()
 
 
 def test_a_queue_that_deletes_itself_does_not_come_back(cluster: RunningCluster) -> None:
