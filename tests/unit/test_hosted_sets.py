@@ -768,6 +768,16 @@ def test_a_queue_that_nobody_uses_any_more_is_deleted_by_way_of_its_entry_in_the
     assert [each[:2] for each in broker.directory.decisions] == [expected] * 2, "asked once in a while"
 
 
+def test_so_is_one_that_was_full_and_deleted_itself(broker: SeveralSets, client: PairedClient) -> None:
+    broker.set("red").configuration.update_queue("red", {"qpid.max_count": 1, "qpid.policy_type": "self-destruct"})
+    fan_out(broker)
+    for body in ("one", "two"):
+        assert publish(broker, client, "fan", body).remote_state == Delivery.ACCEPTED
+    assert not broker.set("red").administration.has_queue("red")
+    expected = "red", {"if_empty": True, "if_unused": True}
+    assert [each[:2] for each in broker.directory.decisions] == [expected]
+
+
 def test_a_client_that_goes_before_the_answer_comes_leaves_nothing_behind(
     broker: SeveralSets, client: PairedClient
 ) -> None:

@@ -190,10 +190,14 @@ class HostedSet:
         if due or self._unused:
             asked, self._unused = self._unused, {}
             for queue in due:
-                if queue.name in self._host.default.resources.catalog.map.queues_of(self.name):
+                if self._is_placed(queue.name):
                     self._unused[queue.name] = self._have_deleted(queue.name, asked.get(queue.name))
                 else:
                     self.configuration.delete_queue(queue.name)
+
+    def _is_placed(self, name: str) -> bool:
+        """Whether the directory has a queue of that name here."""
+        return name in self._host.default.resources.catalog.map.queues_of(self.name)
 
     def _have_deleted(self, name: str, asked_ms: int | None) -> int:
         """Its entry in the directory has to go, too, or the queue would be made again; when that was asked for.
@@ -248,6 +252,8 @@ class HostedSet:
         for queue, error in self.resources.take_overrun().items():
             if self.is_there(queue):
                 self.configuration.delete_queue(queue.name)
+                if self._is_placed(queue.name):  # what is made anew meanwhile, and used, stays
+                    self._host.directory.delete_queue(queue.name, if_empty=True, if_unused=True)
                 self._end_consumers(queue, AmqpError(RESOURCE_LIMIT, f"{error}; it is deleted: read faster"))
                 self.overrun_queues_total += 1
 
