@@ -53,7 +53,8 @@ class _SteadyClient(MessagingHandler):
         event.container.schedule(0.05, self)
 
     def on_timer_task(self, event: Any) -> None:
-        """Stop, if it is time to."""
+        """Stop, if it is time to; and let those look again who wait for what two clients have together."""
+        self._tell()
         if self._is_stopping:
             self._connection.close()
             event.container.stop()
