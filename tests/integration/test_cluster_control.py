@@ -157,12 +157,12 @@ def test_clients_that_read_refusals_learn_who_is_primary_or_that_nobody_is(tmp_p
             error = await asyncio.to_thread(connection_error, cluster.url("b"))
             assert "amqp:connection:forced" in str(error)
             assert f"127.0.0.1:{cluster.ports['a']}" in str(error)
-            servers = cluster.brokers["b"].container.failover_servers
+            servers = cluster.brokers["b"].container.greeting.failover_servers
             assert [server["port"] for server in servers] == [cluster.ports["a"], cluster.ports["b"]]
             await cluster.ask("b", "promote")
             await cluster.reach("a", State.READY)
             for name in ("a", "b"):
-                servers = cluster.brokers[name].container.failover_servers
+                servers = cluster.brokers[name].container.greeting.failover_servers
                 assert [server["port"] for server in servers] == [cluster.ports["b"], cluster.ports["a"]]
             assert await asyncio.to_thread(connection_error, cluster.url("b")) is None
 

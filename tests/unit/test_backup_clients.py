@@ -34,7 +34,7 @@ QPID_JMS = ("sole-connection-for-container", "DELAYED_DELIVERY", "ANONYMOUS-RELA
 
 
 def test_a_client_is_refused_before_the_open_that_would_send_it_back_to_its_first_address(broker: Cluster) -> None:
-    broker.container.client_refusal = refusal()
+    broker.container.greeting.refusal = refusal()
     client = broker.connect()
     assert client.connection.state & proton.Endpoint.REMOTE_UNINIT
     assert client.peer.is_hung_up
@@ -42,8 +42,8 @@ def test_a_client_is_refused_before_the_open_that_would_send_it_back_to_its_firs
 
 
 def test_a_client_that_reads_refusals_is_told_that_no_connection_comes_of_the_open_and_why(broker: Cluster) -> None:
-    broker.container.client_refusal = refusal()
-    broker.container.failover_servers = [{"network-host": "a.example", "port": 5672, "scheme": "amqp"}]
+    broker.container.greeting.refusal = refusal()
+    broker.container.greeting.failover_servers = [{"network-host": "a.example", "port": 5672, "scheme": "amqp"}]
     client = broker.connect(QPID_JMS)
     properties: Any = client.connection.remote_properties
     assert properties["amqp:connection-establishment-failed"] is True
@@ -61,7 +61,7 @@ def test_a_client_that_is_served_is_not_told_that_no_connection_comes_of_the_ope
 
 
 def test_marked_connections_are_let_in_everywhere(broker: Cluster) -> None:
-    broker.container.client_refusal = refusal()
+    broker.container.greeting.refusal = refusal()
     admin = broker.admin()
     assert admin.peer.is_admin
     assert admin.connection.remote_condition is None
@@ -110,7 +110,7 @@ def test_clients_learn_of_all_brokers(broker: Cluster) -> None:
         {"network-host": "b.example", "port": 5673, "scheme": "amqp"},
         {"network-host": "c.example", "port": 5674, "scheme": "amqps"},
     ]
-    broker.container.failover_servers = servers
+    broker.container.greeting.failover_servers = servers
     properties: Any = broker.connect().connection.remote_properties
     found = properties["failover-server-list"]
     assert found == servers
@@ -139,7 +139,7 @@ def replica(broker: Cluster) -> Cluster:
     broker.container.default.resources.default.log.add_witness("replication")
     broker.container.default.read_only = True
     broker.connections.end_clients(refusal())
-    broker.container.client_refusal = refusal()
+    broker.container.greeting.refusal = refusal()
     broker.container.now_ms = START_MS + 60_000
     broker.batches.clear()
     return broker

@@ -41,7 +41,7 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
 
     Raises AmqpError or ModelError when it is not attached, and AttachWaits when it is to be tried again later.
     """
-    relayed = connection.relaying.pop(link._impl, None)
+    relayed = connection.relay.pending.pop(link._impl, None)
     if relayed is not None and relayed.is_attached:
         return relayed.finish()
     relay = _read_relay(connection, link)
@@ -50,16 +50,16 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
     except ServedElsewhere as elsewhere:
         if relay is not None:
             check_path(relay, connection.container.settings.name)
-        elif connection.relays is not None and _can_be_relayed(connection, link):
-            relayed = connection.relays.relay(connection, link, elsewhere.set_name)
-            connection.relaying[link._impl] = relayed
+        elif connection.relay.relays is not None and _can_be_relayed(connection, link):
+            relayed = connection.relay.relays.relay(connection, link, elsewhere.set_name)
+            connection.relay.pending[link._impl] = relayed
             raise AttachWaits(relayed.wait) from None
         raise
 
 
 def _read_relay(connection: Connection, link: proton.Link) -> RelayRequest | None:
     """For whom another broker attaches the link; None: it is the connection's own. Raises AmqpError."""
-    if not connection.is_relay:
+    if not connection.relay.is_proxy:
         return None
     check_identity(connection, "a relayed link")
     return read_request(engine.remote_properties_of(link))
@@ -102,7 +102,7 @@ def _is_mere_replica(connection: Connection) -> bool:
 
 def _check_leads(connection: Connection, relay: RelayRequest | None, address: str | None) -> None:
     """Raises ServedElsewhere on a mere replica for what can be had at the primary, if that may be relayed."""
-    if _is_mere_replica(connection) and (relay is not None or connection.relays is not None):
+    if _is_mere_replica(connection) and (relay is not None or connection.relay.relays is not None):
         raise ServedElsewhere(connection.container.directory, DEFAULT_SET, address or "")
 
 
@@ -218,7 +218,7 @@ def _consumer_of_node(
             NOT_IMPLEMENTED,
             "there are no shared subscriptions: bind a queue to the exchange, from which several may consume",
         )
-    target = nodes.find(address, terminus, in_replica=relay is None and connection.relays is None)
+    target = nodes.find(address, terminus, in_replica=relay is None and connection.relay.relays is None)
     if isinstance(target.node, Queue):
         return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters, relay)
     route = nodes.route(target, filters)

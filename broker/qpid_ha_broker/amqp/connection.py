@@ -6,7 +6,7 @@ share its `links`, `window`, `transactions` and `log`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -105,6 +105,35 @@ class RelayedOwner:
     """Stands for the connection of a client at another broker."""
 
 
+class ConnectionRelay:
+    """What relaying is to one connection: of a client whose links go on to other brokers, or of a broker that relays
+    links of its clients here."""
+
+    def __init__(self, relays: Relays | None) -> None:
+        self.relays = relays
+        """Who relays links of this client; None: nobody does."""
+        self.is_proxy = False
+        """Another broker has opened it to relay links of its clients on it."""
+        self.pending: dict[Any, Relayed] = {}
+        """Links whose attach is to be answered as the broker answers that leads their set."""
+        self._owners: WeakValueDictionary[str, RelayedOwner] | None = None
+
+    def opened(self, is_admin: bool, desired: Sequence[object]) -> None:
+        """The peer has opened, and desires these capabilities."""
+        if is_admin:
+            self.relays = None
+            self.is_proxy = RELAY_CAPABILITY in desired
+
+    def owner_of(self, client: str) -> RelayedOwner:
+        """Who has what a client has alone that another broker calls so: the same for all of its links."""
+        if self._owners is None:  # few connections need it
+            self._owners = WeakValueDictionary()
+        owner = self._owners.get(client)
+        if owner is None:
+            owner = self._owners[client] = RelayedOwner()
+        return owner
+
+
 class Connection:
     """The promise: when it ends, however it ends, everything that its client held comes back to where it was.
 
@@ -137,11 +166,7 @@ class Connection:
         """Marked for administration: let in everywhere, also where clients are not served."""
         self.is_shared = False
         """Another broker has opened it to have sub-channels on it."""
-        self.is_relay = False
-        """Another broker has opened it to relay links of its clients on it."""
-        self.relaying: dict[Any, Relayed] = {}
-        """Links whose attach is to be answered as the broker answers that leads their set."""
-        self._relayed_owners: WeakValueDictionary[str, RelayedOwner] = WeakValueDictionary()
+        self.relay = ConnectionRelay(connections.relays)
         self.peer_channel: Channel | None = None
         """What another broker says on this connection; there is one channel in a connection's life."""
         self.peer_has_closed = False
@@ -211,23 +236,6 @@ class Connection:
         return self._ended
 
     # --- for links
-
-    @property
-    def relays(self) -> Relays | None:
-        """Who relays links of this client; None: nobody does."""
-        return None if self.is_admin else self._connections.relays
-
-    @property
-    def relay_name(self) -> str:
-        """What this client is called at other brokers: no other connection of this process is called so."""
-        return f"{id(self):x}"
-
-    def owner_of(self, client: str) -> RelayedOwner:
-        """Who has what a client has alone that another broker calls so: the same for all of its links."""
-        owner = self._relayed_owners.get(client)
-        if owner is None:
-            owner = self._relayed_owners[client] = RelayedOwner()
-        return owner
 
     def touch(self) -> None:
         """There is something to write at the end of the turn."""
@@ -300,24 +308,25 @@ class Connection:
             return error
         self.is_admin = isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True
         self._reads_refusals = SOLE_CONNECTION in desired
-        self.is_relay = self.is_admin and RELAY_CAPABILITY in desired
-        self.links.is_limited = self.window.is_limited = not self.is_relay
+        self.relay.opened(self.is_admin, desired)
+        self.links.is_limited = self.window.is_limited = not self.relay.is_proxy
         self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
-        return None if self.is_admin else self.container.client_refusal
+        return None if self.is_admin else self.container.greeting.refusal
 
     def _open(self, *, failed: bool) -> None:
         """Answer the peer's open; `failed`: a close with the reason follows."""
         settings, connection = self.container.settings, self.engine.connection
         connection.container = settings.name
         shared = (SHARED_CAPABILITY,) if self.is_shared else ()  # of no use to anybody else
-        relay = (RELAY_CAPABILITY,) if self.is_relay else ()
+        relay = (RELAY_CAPABILITY,) if self.relay.is_proxy else ()
         capabilities = (*self.container.capabilities, *shared, *relay)
         connection.offered_capabilities = [proton.symbol(name) for name in capabilities]
         properties: dict[str, Any] = {"product": "qpid-ha", "version": settings.version}
         if failed:
             properties[ESTABLISHMENT_FAILED] = True
         else:
-            properties["failover-server-list"] = [symbol_map(server) for server in self.container.failover_servers]
+            servers = self.container.greeting.failover_servers
+            properties["failover-server-list"] = [symbol_map(server) for server in servers]
         connection.properties = {proton.symbol(name): value for name, value in properties.items()}
         connection.open()
         self.is_open = True

@@ -78,6 +78,16 @@ class LogNotice(NamedTuple):
     text: str
 
 
+class Greeting:
+    """What clients are told at their open."""
+
+    def __init__(self) -> None:
+        self.refusal: AmqpError | None = None
+        """Why ordinary clients are not served, which each is told once it has opened."""
+        self.failover_servers: list[dict[str, object]] = []
+        """Where clients find the cluster: network-host, port, scheme of each broker."""
+
+
 class Container:
     """The promise: a set in which nothing happened costs a turn nothing, and no set waits for another one's disk."""
 
@@ -117,10 +127,7 @@ class Container:
         """Who talks to the other brokers of a cluster; None: this broker is in none."""
         self.shared_peers: PeerListener | None = None
         """The same, of connections that carry sub-channels; None: there are none for this broker."""
-        self.client_refusal: AmqpError | None = None
-        """Why ordinary clients are not served, which each is told once it has opened."""
-        self.failover_servers: list[dict[str, object]] = []
-        """Where clients find the cluster: network-host, port, scheme of each broker."""
+        self.greeting = Greeting()
         self.partial_bytes = 0
         """In unfinished messages, of all connections."""
         self.unsettled_bytes = 0
@@ -131,8 +138,6 @@ class Container:
         """Attaches that are to be answered later."""
         self.gate: Callable[[HostedSet], None] | None = None
         """Who opens the gate of a set that begins to be led here, some time later; None: it has none."""
-        self.relayed_publishers: dict[bytes, LinkEndpoint] = {}
-        """Links on which another broker relays what a client publishes, by the name under which it is numbered."""
         self.starved: dict[LinkEndpoint, None] = {}
         """Publishers that wait for memory."""
         self.notices: list[LogNotice] = []

@@ -88,6 +88,9 @@ class HostedSet:
         """Links whose peer wants its credit used or given up now."""
         self.links: dict[LinkEndpoint, None] = {}
         """All that publish to nodes of this set, or consume from them."""
+        self.relayed_publishers: dict[bytes, LinkEndpoint] = {}
+        """Those of `links` on which another broker relays a client's messages, by the name under which it numbers
+        them."""
         self.transactions: dict[OpenTransactions, None] = {}
         """Of connections that have, or had, something of this set in one."""
         self.garbage = resources.catalog.garbage
@@ -113,7 +116,11 @@ class HostedSet:
 
     def open_gate(self) -> None:
         """Whoever comes for what it had before this broker led, has come."""
-        self.resources.open_gate()
+        self.resources.is_gated = False
+        catalog = self.resources.catalog
+        for queue in catalog.queues.values():
+            if queue.dispatcher.consumers:
+                catalog.wake(queue)
         self.touch()
 
     def touch(self) -> None:

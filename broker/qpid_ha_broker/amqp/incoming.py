@@ -31,6 +31,7 @@ from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import Commitment, CommitToken, Log
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resources import publish_numbered
 from qpid_ha_broker.model.transaction import Message, Publish
 
 ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
@@ -292,7 +293,7 @@ class IncomingLink(ReceivingLink):
 
     def _end_older(self, producer: bytes) -> None:
         """A relayed publisher has one link; what was sent on an earlier one must not come in beside what follows."""
-        relayed = self._container.relayed_publishers
+        relayed = self.hosted.relayed_publishers
         older = relayed.get(producer)
         relayed[producer] = self
         if older is not None:
@@ -336,7 +337,7 @@ class IncomingLink(ReceivingLink):
         if queue is not None and not queue.needs_care:
             try:
                 messages = [message for _, message in relayed]
-                log, lsn, also = self.hosted.resources.publish_numbered(queue, messages, now_ms)
+                log, lsn, also = publish_numbered(self.hosted.resources, queue, messages, now_ms)
             except (ModelError, AmqpError):
                 pass  # which of them is refused, and why, shows one by one
             else:
@@ -371,8 +372,8 @@ class IncomingLink(ReceivingLink):
         if not self.hosted.read_only:
             self.flush_accepted()
         super().closed(lost=lost)
-        if self._relay is not None and self._container.relayed_publishers.get(self._relay.producer) is self:
-            del self._container.relayed_publishers[self._relay.producer]
+        if self._relay is not None and self.hosted.relayed_publishers.get(self._relay.producer) is self:
+            del self.hosted.relayed_publishers[self._relay.producer]
 
     def _publish_anywhere(self, message: Message) -> CommitToken:
         """To queues with limits, too: whoever accepted a message before sending this one has made room for it."""

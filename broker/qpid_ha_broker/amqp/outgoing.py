@@ -72,7 +72,7 @@ class OutgoingLink(Consumer, LinkEndpoint):
         hosted.touch()
         owner: object = connection
         if relay is not None:
-            owner, name = connection.owner_of(relay.client), relay.container
+            owner, name = connection.relay.owner_of(relay.client), relay.container
         self._owner = owner
         hosted.resources.subscribe(queue, self, owner, name)
         hosted.links[self] = None

@@ -121,7 +121,8 @@ class RelayedLink(LinkEndpoint):
         """What the primary is told of the link."""
         connection = self.connection
         container = connection.engine.connection.remote_container or ""
-        return RelayRequest(self.path, connection.relay_name, container, connection.identity.user)
+        name = f"{id(connection):x}"  # as no other connection of this process is called
+        return RelayRequest(self.path, name, container, connection.identity.user)
 
     def open_far(self, session: Any, name: str) -> proton.Link:
         """Make and open a link at the primary, as the client has asked for it."""
@@ -165,7 +166,7 @@ class RelayedLink(LinkEndpoint):
                 self.relayer.try_again(self)
             else:
                 self.relayer.forget(self)
-                self.connection.relaying.pop(self.link._impl, None)
+                self.connection.relay.pending.pop(self.link._impl, None)
                 self.wait.fail(error)
         elif is_elsewhere:
             self._paused()
@@ -188,12 +189,12 @@ class RelayedLink(LinkEndpoint):
     def look_again(self) -> None:
         """Let the client's attach be looked at again."""
         self.relayer.forget(self)
-        self.connection.relaying.pop(self.link._impl, None)
+        self.connection.relay.pending.pop(self.link._impl, None)
         self.wait.ready()
 
     def abandon(self) -> None:
         """The client does not wait for the answer any more."""
-        self.connection.relaying.pop(self.link._impl, None)
+        self.connection.relay.pending.pop(self.link._impl, None)
         self.relayer.forget(self)
 
     def end(self, error: AmqpError) -> None:

@@ -107,19 +107,6 @@ class Resources:
             catalog.awake[queue] = None
         return lsn
 
-    def publish_numbered(self, queue: Queue, messages: Sequence[Message], now_ms: int) -> CommitToken:
-        """`publish`, all or none, for what one producer numbers, by ascending numbers: one unit of the log."""
-        self.default.check_writable()
-        knows = self.deduplication.knows
-        new = [message for message in messages if not knows(message)]
-        self.deduplication.dropped_total += len(messages) - len(new)
-        if not new:
-            return self.written
-        plan = self.plan((queue,), new[0], now_ms, routed=False)
-        for message in new[1:]:
-            plan.add((queue,), message, now_ms, routed=False)
-        return self.carry_out(plan, [])
-
     def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> CommitToken:
         """Enqueue wherever the exchange says, everywhere or nowhere; returns and raises as `publish`."""
         self.default.check_writable()
@@ -255,13 +242,6 @@ class Resources:
             if budget.is_spent:
                 self.catalog.awake = dict.fromkeys(pending) | self.catalog.awake
         return handouts
-
-    def open_gate(self) -> None:
-        """Give out again what there is."""
-        self.is_gated = False
-        for queue in self.catalog.queues.values():
-            if queue.dispatcher.consumers:
-                self.catalog.wake(queue)
 
     @property
     def has_work(self) -> bool:
@@ -451,3 +431,17 @@ class Resources:
                 returning.setdefault(queue, []).append(entry)
         for queue, entries in returning.items():
             self.release_in_portions(queue, transaction, entries, failed=True)
+
+
+def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Message], now_ms: int) -> CommitToken:
+    """`Resources.publish`, all or none, for what one producer numbers, by ascending numbers: one unit of the log."""
+    resources.default.check_writable()
+    deduplication = resources.deduplication
+    new = [message for message in messages if not deduplication.knows(message)]
+    deduplication.dropped_total += len(messages) - len(new)
+    if not new:
+        return resources.written
+    plan = resources.plan((queue,), new[0], now_ms, routed=False)
+    for message in new[1:]:
+        plan.add((queue,), message, now_ms, routed=False)
+    return resources.carry_out(plan, [])

@@ -99,8 +99,6 @@ class Broker:
         """Since the store is loaded."""
         self.sets: SetCluster | None = None
         """This broker's part in the other resource sets; None: it is in no cluster."""
-        self.proxying: Proxying | None = None
-        """Relays links of clients to other brokers; None: clients are told where to go."""
         self._set_replication()
         self._set_naming()
         store = make_store(settings)
@@ -221,10 +219,9 @@ class Broker:
             writer = None if self.broker_store is None else self.broker_store.store.threads
             self.sets = make_set_cluster(self, writer)
             if self._settings.ha.clients == "proxy":
-                where = self.sets.broker_address_of, self.sets.own_address
-                self.proxying = Proxying(self, PeerEngines(self.current), *where)
-                self.connections.relays = self.proxying
-                self.container.gate = self.proxying.gate
+                proxying = Proxying(self, PeerEngines(self.current), self.sets.addresses)
+                self.sets.proxying = self.connections.relays = proxying
+                self.container.gate = proxying.gate
             methods = SetMethods(self.sets, self._own_methods()["queues"])
             self._control.methods = methods.methods(self._control.methods)
 
@@ -265,8 +262,8 @@ class Broker:
         for connection in list(self._protocols):
             connection.send_away(goodbye)
         self.turn()
-        if self.proxying is not None:
-            self.proxying.stop()
+        if self.sets is not None and self.sets.proxying is not None:
+            self.sets.proxying.stop()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._deserted.wait(), patience_s)
         for protocol in list(self._protocols.values()):
@@ -385,8 +382,8 @@ class Broker:
             self._has_news = False
             self.container.tell_what_is_committed()
         self._flush_touched()
-        if self.proxying is not None:
-            self.proxying.flush()
+        if self.sets is not None and self.sets.proxying is not None:
+            self.sets.proxying.flush()
         self.waiters.turn_ended()
         self.notices.log(self.container.take_notices())
         if self.broker_store is not None:
@@ -419,8 +416,11 @@ class Broker:
 
     # ---
 
-    def _controller_facts(self) -> dict[str, object]:
-        return {} if self.sets is None else self.sets.service.facts
+    def _cluster_facts(self) -> dict[str, object]:
+        if self.sets is None:
+            return {}
+        proxying = self.sets.proxying
+        return self.sets.service.facts | ({} if proxying is None else {"relayed_links": proxying.count})
 
     def facts(self) -> dict[str, object]:
         """What `qpid-ha query` shows."""
@@ -431,7 +431,7 @@ class Broker:
             "name": self._settings.name,
             "version": self.container.settings.version,
             **self.membership.facts(),
-            **self._controller_facts(),
+            **self._cluster_facts(),
             **({"store": "off"} if self.broker_store is None else self.broker_store.facts()),
             **self.copies.facts(),
             "listening": ", ".join(self.listening),
@@ -445,7 +445,6 @@ class Broker:
             "enqueued": sum(queue.messages.enqueued_total for queue in queues),
             "dequeued": sum(queue.messages.dequeued_total for queue in queues),
             "unroutable": sum(each.unroutable_total for each in sets),
-            **({} if self.proxying is None else {"relayed_links": self.proxying.count}),
             "duplicates_dropped": sum(each.deduplication.dropped_total for each in sets),
             "overrun_queues": sum(hosted.overrun_queues_total for hosted in self.container.sets.values()),
             "outranked_in_rings": sum(each.outranked_total for each in sets),

@@ -61,9 +61,9 @@ class ClientAccess:
         container, member = self._broker.container, self._member
         relays = self._broker.current().ha.clients == "proxy"
         serves_some = self.is_serving or relays or container.directory.has_many_sets
-        container.client_refusal = None if serves_some else refusal(member)
+        container.greeting.refusal = None if serves_some else refusal(member)
         container.default.read_only = not self.is_serving
-        container.failover_servers = failover_servers(self._broker.current().ha, member)
+        container.greeting.failover_servers = failover_servers(self._broker.current().ha, member)
 
     def status_changed(self, status: fx.MemberStatus) -> None:
         """The core told of it."""

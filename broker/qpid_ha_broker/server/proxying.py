@@ -21,6 +21,7 @@ from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.relayed_links import Producer, RelayedConsumer, RelayedLink, RelayedPublisher
 from qpid_ha_broker.amqp.upstream import Upstream
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.broker_addresses import BrokerAddresses
 from qpid_ha_broker.server.host import Host
 from qpid_ha_broker.server.peer_channels import MUCH_BYTES, MakeEngine
 from qpid_ha_config.addresses import Address
@@ -42,9 +43,6 @@ GOODBYE_S: Final = 1.0
 PRODUCERS_KEPT: Final = 1000
 ITSELF: Final = "the broker itself"
 """In the path of a link that a broker relays to itself. No broker has such a name."""
-
-FindPrimary = Callable[[str], str | None]
-"""Where the broker that leads a set is reached by other brokers; None: nobody is known to."""
 
 
 class ProxyHost(Host, Protocol):
@@ -75,7 +73,7 @@ class UpstreamSocket:
             address = Address.parse(self.address)
             self.upstream = Upstream(make_engine(address), name, address.host, self._touched, self._ended)
             self._owner.connecting(self)
-            await loop.create_connection(partial(_Socket, self), address.host, address.port)
+            await loop.create_connection(partial(_UpstreamProtocol, self), address.host, address.port)
         except OSError as error:
             self._failed_to_open(str(error.strerror or error))
         except (ValueError, SettingsError) as error:
@@ -192,7 +190,7 @@ class UpstreamSocket:
             self._deadline.cancel()
 
 
-class _Socket(asyncio.Protocol):
+class _UpstreamProtocol(asyncio.Protocol):
     """What asyncio calls."""
 
     def __init__(self, owner: UpstreamSocket) -> None:
@@ -219,15 +217,12 @@ class Proxying:
         self,
         broker: ProxyHost,
         make_engine: MakeEngine,
-        primary_of: FindPrimary,
-        own_address: Callable[[], str | None],
+        addresses: BrokerAddresses,
     ) -> None:
-        """`own_address`: where this broker is reached by others, and by itself where it has come to lead."""
         self.name = broker.current().name
         self._broker = broker
         self._make_engine = make_engine
-        self._primary_of = primary_of
-        self._own_address = own_address
+        self._addresses = addresses
         self._links: dict[RelayedLink, UpstreamSocket | None] = {}
         """All that are relayed, and where; None: nowhere now."""
         self._sockets: dict[str, UpstreamSocket] = {}
@@ -300,7 +295,7 @@ class Proxying:
     def _place(self, link: RelayedLink) -> None:
         if self._is_stopped or self._links.get(link, self) is not None:
             return
-        address = self._primary_of(link.set_name)
+        address = self._addresses.of_primary(link.set_name)
         if address is None:
             return
         socket = self._sockets.get(address)
@@ -321,7 +316,7 @@ class Proxying:
     def _attach(self, socket: UpstreamSocket, upstream: Upstream, link: RelayedLink) -> None:
         self._links[link] = socket
         # Whether this broker leads as it is recorded, it says when it is asked: that is no way back to where it began.
-        link.path = (ITSELF,) if socket.address == self._own_address() else (self.name,)
+        link.path = (ITSELF,) if socket.address == self._addresses.own() else (self.name,)
         upstream.attach(link)
 
     def connecting(self, socket: UpstreamSocket) -> None:
@@ -356,7 +351,7 @@ class Proxying:
                 self._place(link)
                 continue
             if link.set_name not in primaries:
-                primaries[link.set_name] = self._primary_of(link.set_name)
+                primaries[link.set_name] = self._addresses.of_primary(link.set_name)
             address = primaries[link.set_name]
             if address is not None and address != socket.address:  # the one it is attached to may be silent
                 if socket.upstream is not None:

@@ -34,6 +34,7 @@ from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.broker_addresses import BrokerAddresses
 from qpid_ha_broker.server.broker_identity import broker_uuid
 from qpid_ha_broker.server.controller_client import ControllerClient, ControllerGone
 from qpid_ha_broker.server.controller_directory import ControllerDirectory
@@ -44,6 +45,7 @@ from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.peer_channels import Dialler
 from qpid_ha_broker.server.placed_queues import PlacedQueues
 from qpid_ha_broker.server.placements import find_placement
+from qpid_ha_broker.server.proxying import Proxying
 from qpid_ha_broker.server.replica_reports import HostedReplica, ReplicaReports
 from qpid_ha_broker.server.set_forwarding import SetForwarding
 from qpid_ha_broker.server.set_host import SetHost
@@ -95,6 +97,11 @@ class SetCluster:
         self._unsettled: dict[str, None] = {}
         """Sets of which this broker hosts another one of that name, unless its map is old."""
         self._again_s = 0.0
+        self.addresses = BrokerAddresses(
+            identity.name, self.map, self._member, lambda: broker.membership.clients.is_serving
+        )
+        self.proxying: Proxying | None = None
+        """Relays links of clients to other brokers; None: clients are told where to go."""
         self._tasks = BackgroundTasks()
         self.map.listeners.append(self._map_changed)
         hosts.records = self
@@ -211,20 +218,6 @@ class SetCluster:
             self.service.end(f"broker {self.name} does not lead the set default any more")
             self.client.follow(status.primary_broker_address or None)
         self._reportable(DEFAULT_SET)
-
-    def broker_address_of(self, set_name: str) -> str | None:
-        """Where other brokers reach the one that leads a set, which may be this one; None: nobody is known to."""
-        if set_name == DEFAULT_SET:
-            status, leads = self._member.status, self._broker.membership.clients.is_serving
-            return self.own_address() if leads else status.primary_broker_address or None
-        entry = self.map.sets.get(set_name)
-        primary = None if entry is None else self.map.brokers.get(entry.record.primary)
-        return None if primary is None else primary.address or None
-
-    def own_address(self) -> str | None:
-        """Where other brokers reach this one; None: that is not known yet."""
-        own = self.map.brokers.get(self.name)
-        return (own.address if own is not None else "") or self._member.settings.own_address or None
 
     def _dial(self, address: str, listener: PeerListener) -> Channel:
         if address == _HERE:

@@ -85,7 +85,7 @@ class WriterListener(Protocol):
         """Nothing is written any more, and what of the last pieces is on disk nobody knows."""
 
 
-class Outcome(Enum):
+class WorkOutcome(Enum):
     """What came of a thread's work on a journal."""
 
     DONE = "done"
@@ -172,15 +172,15 @@ class JournalWriter:
         """Whether what waits may take longer than a write and a sync."""
         return self._jobs_given != self._jobs_done or self.waiting_bytes > self._journal.room_bytes
 
-    def write_given(self) -> Outcome:
+    def write_given(self) -> WorkOutcome:
         """Do all that was given up to now. What a full disk left undone is done by the next call."""
         return self._outcome_of(lambda: self._write_given(with_jobs=True))
 
-    def write_pieces(self) -> Outcome:
+    def write_pieces(self) -> WorkOutcome:
         """The same up to the first job."""
         return self._outcome_of(lambda: self._write_given(with_jobs=False))
 
-    def rest(self) -> Outcome:
+    def rest(self) -> WorkOutcome:
         """Nothing came for a while: do what can be done beside."""
         return self._outcome_of(self._rest)
 
@@ -188,20 +188,20 @@ class JournalWriter:
         """Tell that nothing is written any more."""
         self._tell(self._listener.failed, text)
 
-    def _outcome_of(self, work: Callable[[], Outcome]) -> Outcome:
+    def _outcome_of(self, work: Callable[[], WorkOutcome]) -> WorkOutcome:
         try:
             return work()
         except (OSError, StoreError) as error:
             if isinstance(error, OSError) and error.errno in FULL:
                 self._show_full(error)
-                return Outcome.SHORTAGE
+                return WorkOutcome.SHORTAGE
             self.fail(str(error))
         except Exception as error:
             log.exception("a bug: %s", error)
             self.fail(f"a bug in the store ({type(error).__name__}); the log has it")
-        return Outcome.ENDED
+        return WorkOutcome.ENDED
 
-    def _write_given(self, with_jobs: bool) -> Outcome:
+    def _write_given(self, with_jobs: bool) -> WorkOutcome:
         given = self._given
         for _ in range(len(given)):
             item = given[0]
@@ -216,20 +216,20 @@ class JournalWriter:
             if not with_jobs:
                 break  # it came since somebody looked, and whoever gave it has said so
             if item is None:
-                return Outcome.ENDED
+                return WorkOutcome.ENDED
             item.action()
             self._show_full(None)
             given.popleft()
             self._jobs_done += 1
             self._tell(item.done)
         self._sync()
-        return Outcome.DONE
+        return WorkOutcome.DONE
 
-    def _rest(self) -> Outcome:
+    def _rest(self) -> WorkOutcome:
         if not self._journal.is_dead:
             self._journal.mark()
             self._journal.prepare_spare()
-        return Outcome.DONE
+        return WorkOutcome.DONE
 
     def _sync(self) -> None:
         if self._journal.is_dead or not self._journal.staged_bytes:
@@ -270,7 +270,7 @@ class _Batch(NamedTuple):
         """It may take longer than a sync."""
         return self.work is not _Work.PIECES
 
-    def do(self) -> list[Outcome]:
+    def do(self) -> list[WorkOutcome]:
         """What came of each."""
         match self.work:
             case _Work.PIECES:
@@ -285,7 +285,7 @@ class _BatchDone(NamedTuple):
     """A helper has come back."""
 
     batch: _Batch
-    outcomes: list[Outcome]
+    outcomes: list[WorkOutcome]
 
 
 class FoldingShare:
@@ -418,7 +418,7 @@ class StoreWriter:
             self._ready[writer] = None
             self._unmarked.pop(writer, None)
         elif writer.is_given_up:
-            self._settle(writer, Outcome.ENDED)
+            self._settle(writer, WorkOutcome.ENDED)
 
     def _come_back(self, done: _BatchDone) -> None:
         """A helper has: what came for its journals meanwhile has its turn."""
@@ -427,24 +427,24 @@ class StoreWriter:
         self._long_running -= batch.is_long
         self._settle_all(batch, outcomes)
         for writer, outcome in zip(batch.writers, outcomes, strict=True):
-            if writer.is_due and outcome is Outcome.DONE:
+            if writer.is_due and outcome is WorkOutcome.DONE:
                 self._ready[writer] = None
                 self._unmarked.pop(writer, None)
             writer.is_busy = writer.is_due = False
         while self._long_waiting and self._may_send_long:
             self._send(self._long_waiting.popleft())
 
-    def _settle_all(self, batch: _Batch, outcomes: Sequence[Outcome]) -> None:
+    def _settle_all(self, batch: _Batch, outcomes: Sequence[WorkOutcome]) -> None:
         for writer, outcome in zip(batch.writers, outcomes, strict=True):
-            if outcome is not Outcome.DONE or batch.work is not _Work.REST:
+            if outcome is not WorkOutcome.DONE or batch.work is not _Work.REST:
                 self._settle(writer, outcome)
 
-    def _settle(self, writer: JournalWriter, outcome: Outcome) -> None:
+    def _settle(self, writer: JournalWriter, outcome: WorkOutcome) -> None:
         """A thread has worked on it."""
         self._unmarked.pop(writer, None)
-        if outcome is Outcome.DONE:
+        if outcome is WorkOutcome.DONE:
             self._unmarked[writer] = time.monotonic()
-        elif outcome is Outcome.SHORTAGE and not writer.is_given_up:
+        elif outcome is WorkOutcome.SHORTAGE and not writer.is_given_up:
             self._retry_at[writer] = time.monotonic() + RETRY_S
         else:
             self._retry_at.pop(writer, None)
