@@ -74,6 +74,7 @@ RARE = {
     "without a coordinator a store was put back, and began the same generation again": 2201661,
     "all disks were put back, and one is promoted by force while another one is not": 2401269,
     "without a coordinator an observer voted, lost its memory, and took a free place at the old primary": 349,
+    "a log went back, its comparison came to nothing, and ids came again in a queue that had been emptied": 16027,
 }
 """Seeds of what a few hundred clusters do not come across."""
 

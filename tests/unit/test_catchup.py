@@ -45,6 +45,25 @@ def test_what_the_primary_never_had_is_given_out_to_be_kept_elsewhere() -> None:
     pair.finish()
 
 
+@pytest.mark.parametrize("arguments", [{}, {"priorities": 3}])
+def test_ids_that_come_again_after_a_comparison_that_came_to_nothing_are_found(arguments: dict[str, int]) -> None:
+    pair = Pair()
+    pair.primary.publish(pair.primary.queue("a", **arguments), "1", "2")
+    pair.part()
+    backup, queue = pair.backup, pair.backup.catalog.queues["a"]
+    backup.publish(queue, *[f"lost {number}" for number in range(1000)])  # more than one block of them
+    catch_up = CatchUp(backup.resources.default, pair.common_lsn)
+    catch_up.discard_after_common()
+    catch_up.abandon()
+    backup.log.reset(pair.common_lsn)
+
+    backup.publish(queue, "3", "4")  # it was promoted by force meanwhile
+
+    newest = queue.messages.newest_before(backup.log.last_lsn + 1, 10)
+    assert [body(entry.resident_body()) for entry in newest] == ["1", "2", "3", "4"]
+    assert [queue.messages.find(entry.id) for entry in newest] == newest
+
+
 def test_what_both_hold_is_not_sent_again() -> None:
     pair, queue = pair_with(6)
     pair.primary.publish(queue, "new")

@@ -165,6 +165,26 @@ def test_one_unwanted_message_in_each_block_does_not_keep_the_others() -> None:
     assert all((messages.find(message_id) is None) == bool(message_id % 512) for message_id in range(1, 512 * 40))
 
 
+@pytest.mark.usefixtures("small_blocks")
+def test_ids_that_come_again_are_found_also_by_a_browser_that_slept() -> None:
+    messages, entries = filled(*range(1, 12))
+    browser = Cursor(messages)
+    assert seen_by(browser) == list(range(1, 12))
+    for entry in entries[2:]:
+        messages.remove(entry)
+
+    messages.go_back(2)
+    for message_id in (3, 5):
+        messages.append(entry_of(message_id))
+
+    found = messages.find(5)
+    assert found is not None
+    assert found.id == 5
+    assert [entry.id for entry in messages.newest_before(6, 10)] == [1, 2, 3, 5]
+    assert messages.newest_id(4) == 3
+    assert seen_by(browser) == [3, 5]
+
+
 class NaiveSequence:
     """The same as one list that is never tidied up. Cursors hold what they have seen."""
 
@@ -177,9 +197,11 @@ class NaiveSequence:
         return next((i for i in self.ids if i >= self.places[cursor] and i not in self.held), None)
 
 
+KINDS = "append", "append", "append", "look", "take", "release", "remove", "remove", "remove first", "go back"
+
 operations = st.lists(
     st.tuples(
-        st.sampled_from(["append", "append", "append", "look", "take", "release", "remove", "remove", "remove first"]),
+        st.sampled_from(KINDS),
         st.integers(min_value=0, max_value=2),
         st.integers(min_value=0, max_value=1000),
     ),
@@ -237,7 +259,19 @@ def _compare(steps: list[tuple[str, int, int]]) -> None:
             messages.remove(there.pop(leaving))
             ids.remove(leaving)
             naive.held.discard(leaving)
+        elif kind == "go back":
+            next_id = picked if picked is not None else max(0, next_id - number % 100)
+            for leaving in [each for each in ids if each > next_id]:
+                messages.remove(there.pop(leaving))
+                ids.remove(leaving)
+                naive.held.discard(leaving)
+            messages.go_back(next_id)
+            for each in cursors:
+                each.restart()
+            naive.places = [0, 0, 0]
         assert [entry.id for entry in messages] == ids
+        assert [entry.id for entry in messages.newest_before(next_id + 1, len(ids))] == ids
+        assert messages.newest_id(next_id) == (ids[-1] if ids else 0)
         assert len(messages) == len(ids)
         assert sum(block.live for block in messages._blocks) == len(ids)
         if picked is not None:

@@ -98,6 +98,7 @@ class CatchUp:
                 entries = self._after_common(queue)
                 discarded += _discarded(queue.name, entries)
                 self._catalog.removed(queue, entries)
+                queue.messages.go_back(self._common_lsn)
         for exchange in state.exchanges():
             if exchange.id > self._common_lsn:
                 self._catalog.forget_exchange(exchange)

@@ -33,7 +33,7 @@ class QueueLimits:
         self.is_bounded = bool(arguments.max_count or arguments.max_size)
         """There is a limit of any kind."""
         if arguments.policy_type is FullPolicy.RING and self._displacing is None:
-            self._displacing = self._messages.open_displacing_cursor()
+            self._displacing = self._messages.open_cursor(displacing=True)
 
     def displaced_by(self, size: int, priority: int, coming_count: int = 0, coming_size: int = 0) -> list[Entry] | None:
         """What a ring drops so that a message of `size` bytes fits, besides what is already planned to come (net).

@@ -90,6 +90,10 @@ class Order(ABC):
         """Replace every id; the order by id must stay. Restart positions after it."""
 
     @abstractmethod
+    def go_back(self, most: int) -> None:
+        """Ids above `most`, of which none is here any more, come again. Restart positions after it."""
+
+    @abstractmethod
     def position(self, sharing: bool = False) -> OrderCursor:
         """A new place at the start. `sharing`: for consumers, who take turns between priorities."""
 
@@ -258,6 +262,10 @@ class ByPriority(Order):
     def renumber(self, new_ids: Mapping[int, int]) -> None:
         for level in self._levels:
             level.renumber(new_ids)
+
+    def go_back(self, most: int) -> None:
+        for level in self._levels:
+            level.go_back(most)
 
     def position(self, sharing: bool = False) -> OrderCursor:
         return PriorityPosition(self, self._levels, self._share if sharing else 0)

@@ -96,15 +96,10 @@ class QueuedMessages:
 
     # --- cursors
 
-    def open_cursor(self) -> OrderCursor:
-        """A place at the start for those who take messages: what is given back lies before it again."""
-        cursor = self._order.position(sharing=True)
-        self._cursors.append(cursor)
-        return cursor
-
-    def open_displacing_cursor(self) -> OrderCursor:
-        """The same for a ring: before what has to go first."""
-        cursor = self._order.displacing_position()
+    def open_cursor(self, *, displacing: bool = False) -> OrderCursor:
+        """A place at the start for those who take messages, or for a ring before what has to go first (`displacing`):
+        what is given back lies before it again."""
+        cursor = self._order.displacing_position() if displacing else self._order.position(sharing=True)
         self._cursors.append(cursor)
         return cursor
 
@@ -188,6 +183,12 @@ class QueuedMessages:
     def renumber(self, new_ids: Mapping[int, int]) -> None:
         """Give every message another id, in the same order. Who holds one goes on holding it."""
         self._order.renumber(new_ids)
+        self._expiries.renumbered()
+        self._restart()
+
+    def go_back(self, most: int) -> None:
+        """Ids above `most`, of which none is here any more, come again: the log went back, and goes on from there."""
+        self._order.go_back(most)
         self._expiries.renumbered()
         self._restart()
 

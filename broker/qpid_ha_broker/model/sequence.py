@@ -267,6 +267,20 @@ class MessageSequence:
                 # A tombstone joins its neighbour before it: `find` takes the first of equals, which is that one.
                 entry.id = previous
 
+    def go_back(self, most: int) -> None:
+        """Ids above `most`, of which none is here any more, come again: no place is left where one of them would not be
+        found. Restart cursors after it."""
+        if self._last.first_id <= most and (not self._last.entries or self._last.entries[-1].id <= most):
+            return
+        kept = [block for block in self._blocks if block.first_id <= most]
+        following = SequenceBlock(most + 1)
+        for block in self._blocks[len(kept) :]:
+            block.entries, block.first_id, block.next = [], most, following
+        if kept:
+            kept[-1].next = following
+        self._blocks, self._last = [*kept, following], following
+        self._dead = sum(not block.entries for block in kept)
+
     def _forget_first_blocks(self, count: int) -> None:
         """The first `count` blocks hold nothing: whoever stands in one of them goes on behind them."""
         for block in self._blocks[:count]:
