@@ -79,13 +79,20 @@ def test_without_java_the_demo_with_zookeeper_says_what_to_install() -> None:
     assert "./dev setup, or apt-get install" in shown.stderr
 
 
+def _heed_interrupts() -> None:
+    """A shell has what it runs in the background ignore them, and so would all that the tests start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_the_demo_with_zookeeper_ends_at_ctrl_c_and_leaves_nothing_behind_though_a_broker_is_stopped() -> None:
     if problem := why_not_here():
         pytest.fail(problem)
     with tempfile.TemporaryDirectory(prefix="demo-") as directory:
         command = [sys.executable, "-m", "qpid_ha_demo", "--zookeeper", "--once", "--rate", "200"]
         environment = {**os.environ, "TMPDIR": directory}
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as demo:
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, preexec_fn=_heed_interrupts
+        ) as demo:
             wait_until(
                 lambda: bool(processes_with(directory, psutil.STATUS_STOPPED)), lambda: "nobody is stopped", 60.0
             )

@@ -97,13 +97,20 @@ class ManagementClient:
         return RESOURCE_SETS in self.connection.offered
 
     def queues(self) -> Iterator[QueueFacts]:
-        """All that this broker has. Raises BrokerLost, PipelineError."""
+        """All that this broker has, where there is one set. Raises BrokerLost, PipelineError."""
+        return map(self._facts, self._query(_ATTRIBUTES))
+
+    def names(self) -> Iterator[str]:
+        """Of all queues that this broker knows of, in whatever set. Raises BrokerLost, PipelineError."""
+        return (str(name) for (name,) in self._query(("name",)))
+
+    def _query(self, attributes: tuple[str, ...]) -> Iterator[list[Any]]:
         offset, total = 0, 1
         while offset < total:
             pages = {"entityType": "queue", "offset": offset}
-            answer = self._ask({"operation": "QUERY", **pages}, {"attributeNames": list(_ATTRIBUTES)})
+            answer = self._ask({"operation": "QUERY", **pages}, {"attributeNames": list(attributes)})
             rows: list[list[Any]] = answer.body["results"]
-            yield from map(self._facts, rows)
+            yield from rows
             offset, total = offset + len(rows), int(answer.properties["total"]) if rows else 0
 
     def position_before(self, name: str, time_ms: int) -> int:
@@ -216,20 +223,23 @@ class PrimaryManagement:
     def queues(self, is_wanted: Callable[[str], bool]) -> dict[str, QueueFacts]:
         """Of all queues those with such names. Raises PipelineError.
 
-        Where there are many resource sets a broker lists those of which it has a replica: all brokers are asked then
-        that the option names and that answer, and of each queue whoever leads it.
+        Where there are many resource sets a broker lists those that it has heard of: all brokers are asked then that
+        the option names and that answer, and of each queue whoever leads it.
         """
 
-        def listed(client: ManagementClient) -> tuple[dict[str, QueueFacts], bool]:
-            return {each.name: each for each in client.queues() if is_wanted(each.name)}, client.has_many_sets
+        def listed(client: ManagementClient) -> dict[str, QueueFacts] | None:
+            if client.has_many_sets:
+                return None
+            return {each.name: each for each in client.queues() if is_wanted(each.name)}
 
-        there, has_many_sets = self.ask(listed)
-        if not has_many_sets:
+        there = self.ask(listed)
+        if there is not None:
             return there
-        names = dict.fromkeys(there)
+        names: dict[str, None] = {}
         for broker in self._primary.cluster.brokers:
-            with suppress(BrokerLost):  # others have replicas of what it has
-                names |= dict.fromkeys(self._asked(self._primary.at(broker), listed)[0])
+            with suppress(BrokerLost):  # others know of what it knows
+                known = self._asked(self._primary.at(broker), lambda client: list(client.names()))
+                names |= dict.fromkeys(filter(is_wanted, known))
         return self.facts(list(names))
 
     def facts(self, names: Sequence[str]) -> dict[str, QueueFacts]:
