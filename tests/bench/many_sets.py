@@ -93,6 +93,10 @@ async def placed(sets: HostedSets, names: list[str], primaries: str) -> list[Pla
     for name, leader in zip(names, leaders, strict=True):
         hosted = sets.hosted(leader, name)
         places.append(Place(leader, hosted, hosted.configuration.declare_queue(f"q-{name}", {})))
+        hosted.touch()
+    for serving in sets.cluster.brokers.values():
+        serving.schedule_turn()
+    await committed([place.hosted.resources.default.log for place in places], 0)
     return places
 
 
