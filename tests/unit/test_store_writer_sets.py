@@ -77,14 +77,20 @@ def descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
+_others: set[threading.Thread] = set()
+"""Of stores that another test in this process has not closed: it had no reason to."""
+
+
 def threads() -> list[str]:
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith(THREADS))
+    mine = [thread for thread in threading.enumerate() if thread not in _others]
+    return sorted(thread.name for thread in mine if thread.name.startswith(THREADS))
 
 
 @pytest.fixture(autouse=True)
 def no_threads_stay() -> Iterator[None]:
+    _others.update(threading.enumerate())
     yield
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - _others:
         if thread.name.startswith(THREADS):
             thread.join(LIMIT_S)
     assert threads() == []
