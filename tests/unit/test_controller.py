@@ -931,6 +931,21 @@ def test_a_shutdown_does_not_wait_for_ever_and_one_that_came_to_nothing_has_the_
     assert [each.kind for each in bench.said if isinstance(each, ms.GiveOrder)][-1] is ms.OrderKind.PROMOTE
 
 
+@pytest.mark.parametrize(
+    "request_", [ms.TransferPrimary("orders", "c"), ms.PromoteReplica("orders", "c", force=True), ms.Rebalance()]
+)
+def test_no_primary_moves_while_the_cluster_is_shut_down(request_: ms.ClusterRequest) -> None:
+    bench = Bench("a", "b", "c")
+    led_sets(bench, orders="b")
+    bench.feed(ms.RequestReceived(77, ms.ShutDownSets("u1")))
+
+    (answer,) = asked_to_wait(bench, request_)
+
+    assert not answer.done
+    assert "being shut down" in answer.text
+    assert [each.kind for each in bench.said if isinstance(each, ms.GiveOrder)] == [ms.OrderKind.SHUT_DOWN]
+
+
 # --- queues of other sets: when it is answered that they are there, or gone
 
 

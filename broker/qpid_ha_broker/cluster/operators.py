@@ -47,6 +47,8 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import REASONS
 
 MOST_REPLICAS = 100
+_MOVES_PRIMARIES: Final = (TransferPrimary, PromoteReplica, Rebalance)
+"""Not done while the cluster is shut down: a set that has ended in order would be led again."""
 
 
 class _Unreported(ClusterRefusal):
@@ -67,6 +69,7 @@ class Operators:
         lose: Callable[[str, str, float], None],
     ) -> None:
         self._ctx, self._leadership, self._moves, self._keeper, self._queues = ctx, leadership, moves, keeper, queues
+        self._shutdown = shutdown
         self._lose = lose
         self._overview = ClusterOverview(ctx, leadership, moves, keeper)
         self._early: dict[int, tuple[RequestReceived, float]] = {}
@@ -110,6 +113,8 @@ class Operators:
 
     def _try(self, asked: RequestReceived, until_s: float) -> None:
         try:
+            if self._shutdown.is_under_way and isinstance(asked.request, _MOVES_PRIMARIES):
+                raise ClusterRefusal("the cluster is being shut down: ask again if it is up in a minute all the same")
             self._do[type(asked.request)](asked.number, asked.request)
         except ClusterRefusal as refused:
             if isinstance(refused, _Unreported) and self._ctx.now_s < until_s:
