@@ -14,7 +14,8 @@ from qpid_ha_broker.amqp.container import ContainerSettings
 from qpid_ha_broker.amqp.directory import ServedElsewhere
 from qpid_ha_broker.amqp.engine import Engine
 from qpid_ha_broker.amqp.hosted_set import HostedSet
-from qpid_ha_broker.amqp.relay import PATH
+from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
+from qpid_ha_broker.amqp.relay import PATH, RELAY_CAPABILITY
 from qpid_ha_broker.amqp.upstream import Upstream
 from qpid_ha_broker.events.types import GenerationStarted
 
@@ -416,6 +417,15 @@ def test_a_link_that_comes_back_is_refused_with_its_way() -> None:
     link = sender(proxied, proxied.client())
     assert condition(link) == "amqp:not-allowed"
     assert "proxy -> proxy" in link.remote_condition.description
+
+
+def test_a_broker_may_also_attach_links_that_it_does_not_relay() -> None:
+    proxied = PairedProxy()
+    client = PairedClient(proxied.primary, {proton.symbol(ADMIN_PROPERTY): True}, [RELAY_CAPABILITY])
+    link = client.sender("q")
+    client.send(link, proton.Message("a"))
+    proxied.primary.settle_down()
+    assert len(waiting(proxied)) == 1
 
 
 def test_only_the_clusters_user_has_links_relayed() -> None:

@@ -446,6 +446,7 @@ class RemoteOutcome:
 def set_local_data(delivery: Delivery, state: int, values: list[object], settle_now: bool) -> None:
     """A delivery state with fields: `declared` and the transactional ones."""
     data = proton.Data(lib.pn_disposition_data(lib.pn_delivery_local(delivery)))
+    data.clear()  # a message may be accepted in a second transaction when the first has rolled back
     data.put_object(values)
     lib.pn_delivery_update(delivery, state)
     if settle_now:
@@ -459,7 +460,8 @@ def read_data(data: Any) -> object:
 
 def remote_properties_of(link: proton.Link) -> object:
     """The properties of the peer's attach, None when it has none. Raises AmqpError."""
-    return read_data(lib.pn_link_remote_properties(link._impl))
+    data = lib.pn_link_remote_properties(link._impl)
+    return None if data == ffi.NULL else read_data(data)
 
 
 class Sender:
