@@ -14,29 +14,42 @@ from paired_engines import PairedBroker, PairedClient
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.container import ContainerSettings
 from qpid_ha_broker.amqp.engine import Engine
-from qpid_ha_broker.amqp.relayed_links import Producer, RelayedConsumer, RelayedLink, RelayedPublisher
+from qpid_ha_broker.amqp.relayed_links import RelayedConsumer, RelayedLink, RelayedPublisher
+from qpid_ha_broker.amqp.relayer import PlacedLink, Producer
 from qpid_ha_broker.amqp.upstream import Upstream
-from qpid_ha_broker.model.log import DEFAULT_SET
 
 _ROUNDS = 1000
 
 
 class PairedProxy:
-    """`proxy` relays to `primary`, whose set `default` it has no part in. For the rest see `relayed_links.Relayer`."""
+    """`proxy` relays to `primary` what it does not lead: its replica of `default` is empty.
 
-    def __init__(self, settings: ContainerSettings | None = None) -> None:
+    For the rest see `relayer.Relayer`.
+    """
+
+    def __init__(
+        self,
+        settings: ContainerSettings | None = None,
+        *,
+        primary: PairedBroker | None = None,
+        proxy: PairedBroker | None = None,
+    ) -> None:
+        """`primary` and `proxy`: with more sets than `default`."""
         self.name = "proxy"
-        self.primary = PairedBroker(settings or ContainerSettings("primary", "0"))
-        self.proxy = PairedBroker(ContainerSettings("proxy", "0"))
+        self.primary = primary or PairedBroker(settings or ContainerSettings("primary", "0"))
+        self.proxy = proxy or PairedBroker(ContainerSettings("proxy", "0"))
         self.proxy.container.default.read_only = True
         self.proxy.connections.relays = self
-        self.links: dict[RelayedLink, None] = {}
-        self.again: list[RelayedLink] = []
+        self.links: dict[PlacedLink, None] = {}
+        self.again: list[PlacedLink] = []
         """To be attached when there is a connection."""
         self.upstream: Upstream | None = None
         self.ended: list[str] = []
         """Why connections to the primary were given up."""
-        self._accepted: Connection | None = None
+        self.accepted: Connection | None = None
+        """The primary's end of the connection."""
+        self.is_held_back = False
+        """New far links wait for `attach_those_left`."""
         self._producers: list[Producer] = []
         self._made = count(1)
         self._is_settling = False
@@ -52,14 +65,14 @@ class PairedProxy:
 
     def connect_upstream(self) -> None:
         """Open a connection to the primary, and attach there what has no far end."""
-        self._accepted = self.primary.accept()
+        self.accepted = self.primary.accept()
         engine = Engine(proton.Transport(), proton.Connection())
         self.upstream = Upstream(engine, self.name, "primary", lambda: None, self.ended.append)
         self.attach_those_left()
 
     def attach_those_left(self) -> None:
         """What has no far end gets one."""
-        again, self.again = self.again, []
+        again, self.again, self.is_held_back = self.again, [], False
         for link in again:
             if link in self.links and self.upstream is not None:
                 self.upstream.attach(link)
@@ -67,7 +80,7 @@ class PairedProxy:
 
     def cut(self, *, deliver: bool = False) -> None:
         """The connection to the primary breaks; `deliver`: what was under way to the primary gets there before."""
-        upstream, accepted, self.upstream, self._accepted = self.upstream, self._accepted, None, None
+        upstream, accepted, self.upstream, self.accepted = self.upstream, self.accepted, None, None
         assert upstream is not None
         assert accepted is not None
         if deliver:
@@ -88,7 +101,7 @@ class PairedProxy:
         raise RuntimeError("the conversation does not come to an end")
 
     def _exchange(self) -> bool:
-        upstream, accepted = self.upstream, self._accepted
+        upstream, accepted = self.upstream, self.accepted
         if upstream is None or accepted is None:
             return False
         outgoing = upstream.take_output()
@@ -103,23 +116,25 @@ class PairedProxy:
     # --- what links ask for
 
     def relay(self, connection: Connection, link: proton.Link, set_name: str) -> RelayedLink:
-        assert set_name == DEFAULT_SET
         relayed: RelayedLink = (RelayedConsumer if link.is_sender else RelayedPublisher)(
             connection, link, set_name, self
         )
-        self.links[relayed] = None
-        if self.upstream is None:
-            self.again.append(relayed)
-        else:
-            self.upstream.attach(relayed)
+        self.place(relayed)
         return relayed
 
-    def try_again(self, link: RelayedLink) -> None:
+    def place(self, link: PlacedLink) -> None:
+        self.links[link] = None
+        if self.upstream is None or self.is_held_back:
+            self.again.append(link)
+        else:
+            self.upstream.attach(link)
+
+    def try_again(self, link: PlacedLink) -> None:
         self.again.append(link)
 
     attach_again = try_again
 
-    def forget(self, link: RelayedLink) -> None:
+    def forget(self, link: PlacedLink) -> None:
         self.links.pop(link, None)
         if self.upstream is not None:
             self.upstream.detach(link)

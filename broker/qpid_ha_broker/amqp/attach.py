@@ -5,6 +5,7 @@ from __future__ import annotations
 import proton
 
 from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.anonymous_relay import AnonymousRelay
 from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.coordinator import CoordinatorLink
@@ -18,7 +19,7 @@ from qpid_ha_broker.amqp.nodes import Target
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.peer_frames import ADDRESS as PEERS
 from qpid_ha_broker.amqp.peer_link import PeerReceiver, PeerSender, check_identity, peer_receiver, peer_sender
-from qpid_ha_broker.amqp.relay import RelayRequest, check_path, read_request
+from qpid_ha_broker.amqp.relay import COORDINATOR, RelayRequest, check_path, read_request
 from qpid_ha_broker.amqp.subscriptions import Subscriber
 from qpid_ha_broker.amqp.terminus import (
     AFTER,
@@ -106,6 +107,12 @@ def _check_leads(connection: Connection, relay: RelayRequest | None, address: st
         raise ServedElsewhere(connection.container.directory, DEFAULT_SET, address or "")
 
 
+def _check_one_way(connection: Connection, hosted: HostedSet, address: str) -> None:
+    """Raises ServedElsewhere where other links of the client in the set are relayed: see `ConnectionRelay`."""
+    if connection.relay.is_relayed(hosted.name):
+        raise ServedElsewhere(connection.container.directory, hosted.name, address)
+
+
 def _needs_replies_only(connection: Connection) -> bool:
     """Whether a dynamic address is one for replies: an administrator's, where no temporary queue can be made."""
     return connection.is_admin and connection.container.default.read_only
@@ -117,14 +124,16 @@ def _attach_publisher(
     terminus = read_terminus(link.remote_target)
     if terminus.address == PEERS:
         return peer_receiver(connection, link)
-    if terminus.address != MANAGEMENT:
+    is_for_any_set = terminus.coordinator or not (terminus.address or terminus.dynamic)
+    may_be_elsewhere = is_for_any_set and connection.relay.relays is not None
+    if terminus.address != MANAGEMENT and not may_be_elsewhere:
         _check_leads(connection, relay, terminus.address)
-    if _is_mere_replica(connection) and (terminus.coordinator or terminus.address != MANAGEMENT):
+    if _is_mere_replica(connection) and terminus.address != MANAGEMENT and not may_be_elsewhere:
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: publish and have transactions there")
     link.rcv_settle_mode = proton.Link.RCV_FIRST  # what we do, whatever the publisher would like (section 2.7.3)
     handler: ReceivingLink
-    if terminus.coordinator:
-        handler = CoordinatorLink(connection, link)
+    if terminus.coordinator or (terminus.address == COORDINATOR and relay is not None):
+        handler = CoordinatorLink(connection, link, relay)
     elif terminus.address == MANAGEMENT:
         answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
         handler = ManagementLink(connection, link)
@@ -140,10 +149,15 @@ def _publisher(
 ) -> IncomingLink:
     nodes = connection.container.nodes
     target: Target | None = None
+    relays = connection.relay.relays
+    if not (terminus.dynamic or terminus.address) and relays is not None:
+        answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
+        return AnonymousRelay(connection, link, relays)
     if terminus.dynamic:
         target = Target(connection.container.default, nodes.temporary_queue(terminus))
     elif terminus.address:
         target = nodes.find(terminus.address, terminus)
+        _check_one_way(connection, target.hosted, terminus.address)
     node = target.node if target is not None else None
     answer_terminus(link.target, link.remote_target, terminus, node, durable=False)
     handler = IncomingLink(connection, link, target, relay)
@@ -220,6 +234,7 @@ def _consumer_of_node(
         )
     target = nodes.find(address, terminus, in_replica=relay is None and connection.relay.relays is None)
     if isinstance(target.node, Queue):
+        _check_one_way(connection, target.hosted, address)
         return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters, relay)
     route = nodes.route(target, filters)
     if terminus.durable:

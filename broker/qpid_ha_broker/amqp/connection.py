@@ -18,6 +18,7 @@ from qpid_ha_broker.amqp.conditions import (
     INVALID_FIELD,
     RESOURCE_LIMIT,
     SOLE_CONNECTION,
+    UNKNOWN_TRANSACTION,
     AmqpError,
     as_amqp,
     symbol_map,
@@ -30,7 +31,8 @@ from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.link_table import LinkTable
 from qpid_ha_broker.amqp.node_wait import AttachWaits, NodeWait, WaitingAttach
 from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY, SHARED_CAPABILITY, Channel
-from qpid_ha_broker.amqp.relay import RELAY_CAPABILITY
+from qpid_ha_broker.amqp.relay import RELAY_CAPABILITY, RELAY_SETS_CAPABILITY, RelayRequest
+from qpid_ha_broker.amqp.relayer import Relayer
 from qpid_ha_broker.amqp.send_window import SendWindow
 from qpid_ha_broker.amqp.transactions import Transactions
 from qpid_ha_broker.amqp.values import listed
@@ -47,6 +49,10 @@ DESCRIPTION_LENGTH = 200
 class Relayed(Protocol):
     """A link of a client that is, or will be, relayed to another broker."""
 
+    set_name: str
+    link: proton.Link
+    """The client's."""
+
     @property
     def is_attached(self) -> bool:
         """The other broker has answered."""
@@ -59,11 +65,18 @@ class Relayed(Protocol):
         """Answer the client's attach, as the other broker has. Raises AmqpError."""
 
 
-class Relays(Protocol):
+class Relays(Relayer, Protocol):
     """Who has links of clients relayed to the brokers that lead their sets."""
 
     def relay(self, connection: Connection, link: proton.Link, set_name: str) -> Relayed:
         """Have `link` attached where the set is led. Raises AmqpError for one that cannot be."""
+
+
+def transactions_of(connection: Connection, request: RelayRequest | None, set_name: str) -> Transactions:
+    """Those that deliveries of a set may name on a link: its client's. Raises AmqpError where there are none."""
+    if request is None:
+        return connection.transactions
+    return connection.relay.transactions_of(request, set_name)
 
 
 class Connections:
@@ -104,6 +117,10 @@ class Connections:
 class RelayedOwner:
     """Stands for the connection of a client at another broker."""
 
+    def __init__(self) -> None:
+        self.transactions: dict[str, Transactions] = {}
+        """That its links may name, by resource set."""
+
 
 class ConnectionRelay:
     """What relaying is to one connection: of a client whose links go on to other brokers, or of a broker that relays
@@ -116,6 +133,8 @@ class ConnectionRelay:
         """Another broker has opened it to relay links of its clients on it."""
         self.pending: dict[Any, Relayed] = {}
         """Links whose attach is to be answered as the broker answers that leads their set."""
+        self.links: dict[Relayed, None] = {}
+        """All that are relayed, or will be."""
         self._owners: WeakValueDictionary[str, RelayedOwner] | None = None
 
     def opened(self, is_admin: bool, desired: Sequence[object]) -> None:
@@ -123,6 +142,18 @@ class ConnectionRelay:
         if is_admin:
             self.relays = None
             self.is_proxy = RELAY_CAPABILITY in desired
+
+    def forget(self, link: Relayed) -> None:
+        """It has ended, or is not relayed after all."""
+        self.pending.pop(link.link._impl, None)
+        self.links.pop(link, None)
+
+    def is_relayed(self, set_name: str) -> bool:
+        """Whether links in that set are relayed: what is led here by now, is for their client led elsewhere still.
+
+        So that all of a client's transaction comes to the set in one way.
+        """
+        return bool(self.links) and any(link.set_name == set_name for link in self.links)
 
     def owner_of(self, client: str) -> RelayedOwner:
         """Who has what a client has alone that another broker calls so: the same for all of its links."""
@@ -132,6 +163,19 @@ class ConnectionRelay:
         if owner is None:
             owner = self._owners[client] = RelayedOwner()
         return owner
+
+    def transactions_of(self, request: RelayRequest, set_name: str) -> Transactions:
+        """Those that a client at another broker has in a set. Raises AmqpError where it has no coordinator."""
+        transactions = self.owner_of(request.client).transactions.get(set_name)
+        if transactions is None:
+            raise AmqpError(UNKNOWN_TRANSACTION, f"the client has declared no transaction in the set {set_name}")
+        return transactions
+
+    def roll_back(self, budget: Budget) -> None:
+        """The connection is gone, and so are the transactions of all clients that were relayed on it."""
+        for owner in list((self._owners or {}).values()):
+            for transactions in owner.transactions.values():
+                transactions.closed(budget)
 
 
 class Connection:
@@ -318,7 +362,7 @@ class Connection:
         settings, connection = self.container.settings, self.engine.connection
         connection.container = settings.name
         shared = (SHARED_CAPABILITY,) if self.is_shared else ()  # of no use to anybody else
-        relay = (RELAY_CAPABILITY,) if self.relay.is_proxy else ()
+        relay = (RELAY_CAPABILITY, RELAY_SETS_CAPABILITY) if self.relay.is_proxy else ()
         capabilities = (*self.container.capabilities, *shared, *relay)
         connection.offered_capabilities = [proton.symbol(name) for name in capabilities]
         properties: dict[str, Any] = {"product": "qpid-ha", "version": settings.version}
@@ -426,6 +470,7 @@ class Connection:
         self._connections.open.pop(self, None)
         self.log.is_let_in = False
         self.transactions.closed(self.budget())
+        self.relay.roll_back(self.budget())
         self.links.end_waits()
         for endpoint in self.links:
             endpoint.stop()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from qpid_ha_broker.amqp.conditions import RESOURCE_LOCKED, RESOURCE_SETS, AmqpError
-from qpid_ha_broker.amqp.directory import OneSet, SetDirectory
+from qpid_ha_broker.amqp.directory import OneSet, ServedElsewhere, SetDirectory
 from qpid_ha_broker.amqp.hosted_set import PORTIONS_S, HostedSet
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.management import Management
@@ -157,6 +157,13 @@ class Container:
         hosted.flush_accepted()
         hosted.touch()
         return hosted.resources
+
+    def led_set(self, name: str) -> HostedSet:
+        """The set `name`, where this broker leads it. Raises ServedElsewhere."""
+        hosted = self.sets.get(name)
+        if hosted is None or hosted.read_only:
+            raise ServedElsewhere(self.directory, name)
+        return hosted
 
     def host(self, name: str, resources: Resources | None = None) -> HostedSet:
         """Have a replica of the set `name`, with what is in `resources` (None: it is empty so far).

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import proton
 
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_IMPLEMENTED, AmqpError
-from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.engine import Delivery
+from qpid_ha_broker.amqp.connection import Connection, RelayedOwner
+from qpid_ha_broker.amqp.engine import Delivery, Outcome
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
+from qpid_ha_broker.amqp.relay import RelayRequest
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Transaction
@@ -24,8 +27,19 @@ class CoordinatorLink(ReceivingLink):
 
     request_bytes = 4 * 1024
 
-    def __init__(self, connection: Connection, link: proton.Link) -> None:
-        super().__init__(connection, link, _COORDINATOR_CREDIT)
+    def __init__(self, connection: Connection, link: proton.Link, relay: RelayRequest | None = None) -> None:
+        """`relay`: whose transactions these are, where another broker has it. Raises ServedElsewhere."""
+        container = connection.container
+        hosted = container.default if relay is None else container.led_set(relay.set_name)
+        super().__init__(connection, link, _COORDINATOR_CREDIT, hosted)
+        self._transactions = connection.transactions
+        self._owner: RelayedOwner | None = None
+        self._relayed: dict[Delivery, None] = {}
+        """Discharges that another broker is to answer."""
+        if relay is not None:
+            self._owner = connection.relay.owner_of(relay.client)
+            self._transactions = self._owner.transactions[hosted.name] = connection.transactions.of_another()
+            hosted.links[self] = None
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """Carry out one request."""
@@ -39,29 +53,50 @@ class CoordinatorLink(ReceivingLink):
             self.answered()
 
     def _carry_out(self, delivery: Delivery, payload: bytes) -> None:
-        transactions, now_ms = self.connection.transactions, self.connection.container.now_ms
+        transactions, now_ms = self._transactions, self.connection.container.now_ms
         descriptor, fields = read_request(payload)
         if descriptor in _DECLARE:
             engine.set_local_data(delivery, engine.DECLARED, [transactions.declare()], settle_now=True)
             self.answered()
         elif descriptor in _DISCHARGE and fields and isinstance(fields[0], bytes | memoryview):
             transaction = transactions.take(bytes(fields[0]))
+            fails = len(fields) > 1 and bool(fields[1])
+            if transaction.relayed is not None and transaction.failure is None:
+                self._relayed[delivery] = None
+                transaction.relayed.discharge(fails, partial(self._discharged, delivery))
+                return
             if transaction.hosted is not None:
                 transaction.hosted.flush_accepted()
-            if len(fields) > 1 and fields[1]:
+            if fails:
                 token = transactions.roll_back(transaction)
             else:
                 token = transactions.commit(transaction, now_ms)
                 _settle_accepted(transaction, token)
             self._unconfirmed.append((*token, delivery))
             self.hosted.unconfirmed[self] = None
+            self.hosted.touch()
         else:
             raise AmqpError(NOT_IMPLEMENTED, f"a coordinator takes declare and discharge, not {descriptor}")
+
+    def _discharged(self, delivery: Delivery, answer: Outcome | AmqpError) -> None:
+        """The broker that leads the set has answered, or is lost."""
+        if self._relayed.pop(delivery, self) is self:
+            return  # this link is gone
+        if isinstance(answer, AmqpError):
+            self.end(answer)
+            return
+        answer.put(delivery)
+        engine.forget(delivery)
+        self.answered()
 
     def closed(self, *, lost: bool) -> None:
         """The link is gone; what is open ends with it (AMQP 1.0 section 4.3)."""
         super().closed(lost=lost)
-        self.connection.transactions.closed(self.connection.budget())
+        self._relayed.clear()
+        owner, name = self._owner, self.hosted.name
+        if owner is not None and owner.transactions.get(name) is self._transactions:
+            del owner.transactions[name]
+        self._transactions.closed(self.connection.budget())
 
 
 def _settle_accepted(transaction: Transaction, token: CommitToken) -> None:

@@ -18,7 +18,7 @@ from qpid_ha_broker.amqp.conditions import (
     as_amqp,
     symbol_map,
 )
-from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.connection import Connection, transactions_of
 from qpid_ha_broker.amqp.directory import ServedElsewhere
 from qpid_ha_broker.amqp.engine import Delivery
 from qpid_ha_broker.amqp.hosted_set import HostedSet
@@ -202,7 +202,7 @@ class ReceivingLink(LinkEndpoint):
 class IncomingLink(ReceivingLink):
     """The promise: a delivery is settled as accepted only when the log has committed its event.
 
-    `target` None: an anonymous relay, each message says where it goes.
+    `target` None: an anonymous relay, each message says where it goes; where another broker relays it, within one set.
     """
 
     def __init__(
@@ -214,7 +214,12 @@ class IncomingLink(ReceivingLink):
         self._relayed: list[tuple[Delivery, Message]] = []
         """Numbered by a proxy, and to be written together: a unit of the log costs as much as a message."""
         self._relayed_bytes = 0
-        hosted = container.default if target is None else target.hosted
+        if target is not None:
+            hosted = target.hosted
+        elif relay is None:
+            hosted = container.default
+        else:
+            hosted = container.led_set(relay.set_name)
         super().__init__(connection, link, container.settings.publisher_credit, hosted)
         self._target = target
         self.spans_sets = target is None or isinstance(target.node, Exchange)
@@ -394,23 +399,42 @@ class IncomingLink(ReceivingLink):
             address = sections.to(payload)
             if not address:
                 raise AmqpError(NOT_FOUND, "a message for the anonymous relay needs an address in `to`")
-            try:
-                target = self._container.nodes.find(address)
-            except AttachWaits as waits:
-                raise AmqpError(RESOURCE_LOCKED, f"{waits}: try again") from waits
+            target = self._find(address)
         elif not target.hosted.is_there(target.node):
             raise AmqpError(RESOURCE_DELETED, f"{target.node.name} was deleted")
         if isinstance(target.node, Queue):
             return target.hosted, target.node, ""
         return target.hosted, target.node, sections.routing_key(payload) if target.key is None else target.key
 
+    def _find(self, address: str) -> Target:
+        """Where the message of an anonymous relay goes. Raises AmqpError or ModelError."""
+        relay, name = self._relay, self.hosted.name
+        try:
+            target = self._container.nodes.find(address)
+        except AttachWaits as waits:
+            raise AmqpError(RESOURCE_LOCKED, f"{waits}: try again") from waits
+        except ServedElsewhere as elsewhere:
+            if relay is None or elsewhere.set_name == name:
+                raise
+            belongs_to = elsewhere.set_name
+        else:
+            belongs_to = target.hosted.name
+            if relay is None or belongs_to == name:
+                return target
+        # Its numbers are those of this link in one set: in another one they would say nothing, or something wrong.
+        raise AmqpError(
+            RESOURCE_LOCKED,
+            f"{address} belongs to the resource set {belongs_to}, which {relay.path[-1]} does not know yet: try again",
+        )
+
     def _publish_in_transaction(self, delivery: Delivery, message: Message) -> None:
         """Accepted at once: whether it counts, the discharge will tell (AMQP 1.0 section 4.4.1)."""
-        transaction_id, transaction = self.connection.transactions.of(delivery)
+        transactions = transactions_of(self.connection, self._relay, self.hosted.name)
+        transaction_id, transaction = transactions.of(delivery)
         hosted, target, key = self._destination(message.payload)
-        self.connection.transactions.join(transaction, hosted)
+        transactions.join(transaction, hosted)
         transaction.publish(Publish(target, message, key))
-        self.connection.transactions.check_size(transaction)
+        transactions.check_size(transaction)
         engine.set_local_data(delivery, engine.TRANSACTIONAL, [transaction_id, ACCEPTED_OUTCOME], settle_now=True)
         self.answered()
 

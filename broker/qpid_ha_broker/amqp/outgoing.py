@@ -10,7 +10,7 @@ import proton
 
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import UNKNOWN_TRANSACTION, AmqpError
-from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.connection import Connection, transactions_of
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome, Sender
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
@@ -269,18 +269,19 @@ class OutgoingLink(Consumer, LinkEndpoint):
                 self._settled(delivery)
             return
         try:
-            _, transaction = self.connection.transactions.of(delivery)
+            transactions = transactions_of(self.connection, self._relay, self.hosted.name)
+            _, transaction = transactions.of(delivery)
             outcome = RemoteOutcome(delivery).transaction()[1]
         except (AmqpError, ValueError) as error:
             self.end(AmqpError(UNKNOWN_TRANSACTION, str(error)))
             return
         try:
-            self.connection.transactions.join(transaction, self.hosted)
-            self.connection.transactions.check_accept(transaction)
+            transactions.join(transaction, self.hosted)
+            transactions.check_accept(transaction)
         except AmqpError as error:
             self.end(error)
             return
-        state, failed, undeliverable = _read_outcome(outcome)
+        state, failed, undeliverable = read_outcome(outcome)
         if state != engine.ACCEPTED:
             self._settled(delivery)
             self._return(entry, state, failed, undeliverable)
@@ -362,7 +363,7 @@ def _abandon(entries: list[Entry]) -> None:
             entry.holder.abandon(entry)
 
 
-def _read_outcome(described: object) -> tuple[int, bool, bool]:
+def read_outcome(described: object) -> tuple[int, bool, bool]:
     """State, delivery-failed and undeliverable-here of an outcome within a transactional state; 0: no known outcome."""
     if not isinstance(described, proton.Described):
         return 0, False, False

@@ -16,11 +16,16 @@ import proton
 from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, AmqpError
 
 RELAY_CAPABILITY: Final = "qpid.relay"
+RELAY_SETS_CAPABILITY: Final = "qpid.relay-sets"
+"""Also links to a resource set and not to one node of it can be relayed: coordinators, and anonymous relays."""
+COORDINATOR: Final = "$relay/coordinator"
+"""Address of a relayed client's coordinator: the attach to AMQP's own has no properties that would say whose it is."""
 PATH: Final = "qpid.relay-path"
 CLIENT: Final = "qpid.relay-client"
 CONTAINER: Final = "qpid.relay-container"
 USER: Final = "qpid.relay-user"
 PRODUCER: Final = "qpid.relay-producer"
+SET: Final = "qpid.relay-set"
 HELD: Final = "qpid.held"
 GENERATION: Final = "qpid.generation"
 
@@ -50,9 +55,12 @@ class RelayRequest(NamedTuple):
     """In which the messages of `held` were handed out; 0: none were."""
     held: tuple[int, ...] = ()
     """Ids of messages that the client has and has not answered, or has answered and nobody has confirmed it."""
+    set_name: str = ""
+    """Of a coordinator or an anonymous relay: the resource set to which all belongs that comes on the link."""
 
     def properties(self) -> dict[Any, Any]:
         """Of the attach."""
+        of_set = {SET: self.set_name} if self.set_name else {}
         return _symbols(
             {
                 PATH: list(self.path),
@@ -62,6 +70,7 @@ class RelayRequest(NamedTuple):
                 PRODUCER: self.producer,
                 GENERATION: proton.ulong(self.generation),
                 HELD: encode_ids(self.held),
+                **of_set,
             }
         )
 
@@ -94,6 +103,7 @@ def read_request(properties: object) -> RelayRequest | None:
         _binary(properties, PRODUCER, _MAX_PRODUCER_BYTES),
         _number(properties, GENERATION),
         decode_ids(_binary(properties, HELD, MAX_HELD_BYTES)),
+        _text(properties, SET),
     )
 
 

@@ -15,27 +15,30 @@ whoever drives this attaches it again where the set is led then, and nobody but 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Final
 
 import proton
 
 from qpid_ha_broker.amqp import engine
-from qpid_ha_broker.amqp.conditions import (
-    CONNECTION_FORCED,
-    LINK_REDIRECT,
-    NOT_IMPLEMENTED,
-    RESOURCE_LOCKED,
-    TRANSFER_LIMIT,
-    AmqpError,
-)
+from qpid_ha_broker.amqp.conditions import RESOURCE_LOCKED, TRANSACTION_ROLLBACK, TRANSFER_LIMIT, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.directory import SET_INFO
 from qpid_ha_broker.amqp.engine import Consuming, Delivery, Outcome, RemoteOutcome, Sender, Sending
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.node_wait import NodeWait, Told
 from qpid_ha_broker.amqp.relay import RUN_BITS, RelayRequest, read_answer
+from qpid_ha_broker.amqp.relayed_transactions import FarCoordinator
+from qpid_ha_broker.amqp.relayer import Producer, Relayer, is_elsewhere
 from qpid_ha_broker.amqp.terminus import read_filters, read_terminus
+from qpid_ha_broker.amqp.transacted_links import (
+    ACCEPTED,
+    FAILED,
+    HeldMessage,
+    RelayedAccept,
+    RelayedAccepts,
+    RelayedPublishes,
+)
 from qpid_ha_broker.amqp.upstream import Upstream
 
 ASKED_MESSAGES: Final = 1000
@@ -44,37 +47,10 @@ not fill this broker's memory."""
 ASKED_BYTES: Final = 4 * 1024 * 1024
 GRANT: Final = 64
 """Messages of credit that are worth a frame to a publisher."""
+_GONE: Final = AmqpError(
+    TRANSACTION_ROLLBACK, "a message that was accepted in the transaction went to somebody else; it is rolled back"
+)
 _OUTCOMES: Final = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED)
-
-
-class Producer(NamedTuple):
-    """Under which name and from which number on a relayed publisher numbers its messages."""
-
-    name: bytes
-    run: int = 0
-    sent: int = 0
-
-
-class Relayer(Protocol):
-    """Who drives relayed links."""
-
-    name: str
-    """Of this broker."""
-
-    def try_again(self, link: RelayedLink) -> None:
-        """The client's attach is to be looked at again, in a moment: the node may be elsewhere by then."""
-
-    def attach_again(self, link: RelayedLink) -> None:
-        """Its far end is gone: attach it wherever the set is led."""
-
-    def forget(self, link: RelayedLink) -> None:
-        """It has ended: its far end, too, if there is one."""
-
-    def take_producer(self) -> Producer:
-        """A name that no other publisher has now."""
-
-    def give_producer_back(self, producer: Producer) -> None:
-        """All that was sent under it is answered."""
 
 
 class RelayWait(NodeWait):
@@ -107,10 +83,13 @@ class RelayedLink(LinkEndpoint):
         self.upstream: Upstream | None = None
         self.far: proton.Link | None = None
         """Attached at the primary; None: not now."""
-        self.path = (relayer.name,)
+        self.path: tuple[str, ...] = (relayer.name,)
         """The brokers that it comes by."""
         self.is_open = False
         """The client's attach is answered, and its link has not ended."""
+        self.has_left = False
+        """The client's link has ended. The far one stays while it has something to do for a transaction."""
+        connection.relay.links[self] = None
 
     @property
     def is_attached(self) -> bool:
@@ -123,6 +102,10 @@ class RelayedLink(LinkEndpoint):
         container = connection.engine.connection.remote_container or ""
         name = f"{id(connection):x}"  # as no other connection of this process is called
         return RelayRequest(self.path, name, container, connection.identity.user)
+
+    def new_coordinator(self) -> FarCoordinator:
+        """Of the client's transactions in this set, at its primary."""
+        return FarCoordinator(RelayedLink.request(self)._replace(set_name=self.set_name), self.relayer)
 
     def open_far(self, session: Any, name: str) -> proton.Link:
         """Make and open a link at the primary, as the client has asked for it."""
@@ -160,15 +143,16 @@ class RelayedLink(LinkEndpoint):
     def detached(self, error: AmqpError) -> None:
         """The primary has refused the link, or ended it: the client is told, unless somebody else leads now."""
         self._left()
-        is_elsewhere = error.name in (LINK_REDIRECT, CONNECTION_FORCED) or SET_INFO in (error.info or ())
-        if not self.is_open:
-            if is_elsewhere:
+        if self.has_left:
+            self.relayer.forget(self)
+        elif not self.is_open:
+            if is_elsewhere(error):
                 self.relayer.try_again(self)
             else:
                 self.relayer.forget(self)
-                self.connection.relay.pending.pop(self.link._impl, None)
+                self.connection.relay.forget(self)
                 self.wait.fail(error)
-        elif is_elsewhere:
+        elif is_elsewhere(error):
             self._paused()
         else:
             self.end(error)
@@ -176,7 +160,10 @@ class RelayedLink(LinkEndpoint):
     def lost(self) -> None:
         """The connection to the primary is gone."""
         self._left()
-        self._paused()
+        if self.has_left:
+            self.relayer.forget(self)
+        else:
+            self._paused()
 
     def _left(self) -> None:
         self.upstream = self.far = None
@@ -189,12 +176,12 @@ class RelayedLink(LinkEndpoint):
     def look_again(self) -> None:
         """Let the client's attach be looked at again."""
         self.relayer.forget(self)
-        self.connection.relay.pending.pop(self.link._impl, None)
+        self.connection.relay.forget(self)
         self.wait.ready()
 
     def abandon(self) -> None:
         """The client does not wait for the answer any more."""
-        self.connection.relay.pending.pop(self.link._impl, None)
+        self.connection.relay.forget(self)
         self.relayer.forget(self)
 
     def end(self, error: AmqpError) -> None:
@@ -204,9 +191,10 @@ class RelayedLink(LinkEndpoint):
         if self.upstream is not None:
             self.upstream.touch()
 
-    def _refuse_transaction(self) -> None:
-        text = f"transactions are not relayed: connect to the broker that leads the resource set {self.set_name}"
-        self.end(AmqpError(NOT_IMPLEMENTED, text))
+    def _near_ended(self) -> None:
+        """The client's link has ended."""
+        self.is_open, self.has_left = False, True
+        self.connection.relay.forget(self)
 
 
 class RelayedPublisher(RelayedLink, ReceivingLink):
@@ -224,6 +212,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
         self._numbers: dict[Delivery, int] = {}
         """Of what was sent on the far link that there is now."""
         self._sender: Sender | None = None
+        self._publishes = RelayedPublishes(self)
         self._most_bytes = 0
         """Of one message, as the primary says; 0: as here."""
         ReceivingLink.__init__(self, connection, link, 0)
@@ -262,7 +251,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
             self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
             return
         if state == engine.TRANSACTIONAL:
-            self._refuse_transaction()
+            self._publishes.publish(delivery, whole, settled)
             return
         if settled:
             engine.forget(delivery)
@@ -296,7 +285,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
         if self.far is None or not self.is_open:
             return
         left = engine.credit(self.link)
-        due = engine.credit(self.far) - left
+        due = engine.credit(self.far) - self._publishes.unsent - left
         if due > 0 and (due >= GRANT or left < GRANT) and self.connection.container.has_room(self):
             engine.give_credit(self.link, due)
             self.connection.touch()
@@ -312,6 +301,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
         self._sender = Sender(far)
         for number in list(self._kept):
             self._send(self._sender, number)
+        self._publishes.attached()
         if self.is_open:
             self.replenish()
         else:
@@ -327,8 +317,9 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
         if not settled and state not in _OUTCOMES:
             return
         number = self._numbers.pop(delivery, None)
-        if number is None:  # numbered anew since
-            engine.forget(delivery)
+        if number is None:  # in a transaction, or numbered anew since
+            if not self._publishes.answered(delivery, state):
+                engine.forget(delivery)
             return
         if state == engine.ACCEPTED:
             engine.forget(delivery)
@@ -349,6 +340,17 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
         if engine.credit(self.link) < GRANT:
             self.replenish()
 
+    @property
+    def far_sender(self) -> Sender | None:
+        """On the far link; None: there is none now."""
+        return self._sender
+
+    def transacted(self) -> None:
+        """A message that came in a transaction is answered."""
+        if self.is_open:
+            self.connection.touch()
+            self.replenish()
+
     def _number_anew(self, first: int) -> None:
         """What was sent from `first` on was not looked at: send it again, under numbers that were never used."""
         self._run += 1
@@ -367,16 +369,22 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
         super()._left()
         self._sender = None
         self._numbers.clear()
+        self._publishes.left()
 
     # --- the end
 
     def closed(self, *, lost: bool) -> None:
         """The client's link is gone. What is not answered may be there or not, as without a proxy."""
         ReceivingLink.closed(self, lost=lost)
-        self.is_open = False
+        self._near_ended()
         kept = bool(self._kept)
         for number in list(self._kept):
             self._drop(number)
+        self._numbers.clear()
+        self._publishes.closed(partial(self._leave, kept=kept))
+
+    def _leave(self, *, kept: bool) -> None:
+        """Nothing more is to be heard. `kept`: of some messages it was not, so the name is not used again."""
         self.relayer.forget(self)
         if not kept:
             self.relayer.give_producer_back(Producer(self._producer, self._run, self._sent))
@@ -393,7 +401,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
 class _Held:
     """A message that the client has, or has answered and nobody has confirmed it."""
 
-    __slots__ = ("far", "near", "number", "outcome", "size", "tag")
+    __slots__ = ("accepted", "far", "near", "number", "outcome", "size", "tag")
 
     def __init__(self, number: int, near: Delivery, tag: Any, far: Delivery, size: int) -> None:
         self.number = number
@@ -405,6 +413,8 @@ class _Held:
         self.size = size
         self.outcome: Outcome | None = None
         """What the client says of it."""
+        self.accepted: RelayedAccept | None = None
+        """In a transaction that is not over."""
 
 
 class RelayedConsumer(RelayedLink):
@@ -432,6 +442,7 @@ class RelayedConsumer(RelayedLink):
         """The client wants its credit used or given up now."""
         self._asked = ASKED_MESSAGES
         self._is_stopped = False
+        self._accepts = RelayedAccepts(self)
 
     def request(self) -> RelayRequest:
         return super().request()._replace(generation=self._generation, held=tuple(sorted(self._held)))
@@ -551,6 +562,8 @@ class RelayedConsumer(RelayedLink):
             if reclaimed.outcome is not None:
                 reclaimed.outcome.put(delivery)
                 self._touch_far()
+            elif reclaimed.accepted is not None:
+                self._accepts.attached()
         elif settled:
             engine.forget(delivery)
             if self.is_open:
@@ -581,12 +594,17 @@ class RelayedConsumer(RelayedLink):
         engine.forget(delivery)
         if held is not None:
             held.far = None
-            if state:
+            if state and held.accepted is not None:
+                held.accepted = None
+                self.committed(held)
+            elif state:
                 self._give_up(held)
 
     def _give_up(self, held: _Held) -> None:
         """The primary has no more to do with it: it is confirmed, or cannot be had again."""
         del self._held[held.number]
+        if held.accepted is not None:
+            held.accepted.transaction.fail(_GONE)
         if held.near is not None and held.outcome is not None:
             held.outcome.put(held.near)
             engine.forget(held.near)
@@ -599,6 +617,7 @@ class RelayedConsumer(RelayedLink):
         for held in self._held.values():
             held.far = None
         self._by_far.clear()
+        self._accepts.left(list(self._held.values()))
         self._reclaimed.clear()
         self._parts.clear()
         self._is_draining = False
@@ -617,19 +636,24 @@ class RelayedConsumer(RelayedLink):
         held = self._by_near.get(delivery)
         if held is None:
             return  # answered before
+        at_once: Outcome | None = None
         if state == engine.TRANSACTIONAL:
-            self._refuse_transaction()
-            return
-        if not settled and state not in _OUTCOMES:
+            at_once = ACCEPTED if self._is_browsing else self._accepts.answered(held, delivery, settled)
+            if at_once is None:
+                return
+        if not (settled or state in _OUTCOMES or at_once):
             return  # `received`: it is still on its way
         del self._by_near[delivery]
         self._count(-1, -held.size)
-        if state == engine.ACCEPTED:
-            held.outcome = _ACCEPTED
+        held.accepted = None
+        if at_once is not None:
+            held.outcome = at_once
+        elif state == engine.ACCEPTED:
+            held.outcome = ACCEPTED
         elif state in _OUTCOMES:
             held.outcome = RemoteOutcome(delivery).read()
         else:  # settled without a word: the primary takes that for a failed delivery
-            held.outcome = _FAILED
+            held.outcome = FAILED
         if settled:
             engine.forget(delivery)
             self._sender.free(held.tag)
@@ -643,6 +667,33 @@ class RelayedConsumer(RelayedLink):
             self._sender.free(held.tag)
             self.connection.touch()
 
+    # --- in transactions: see `transacted_links.ConsumingLink`
+
+    def client_settled(self, held: HeldMessage) -> None:
+        near, held.near = held.near, None
+        if near is not None and isinstance(held, _Held):
+            del self._by_near[near]
+            self._count(-1, -held.size)
+            engine.forget(near)
+            self._sender.free(held.tag)
+            self.connection.touch()
+
+    def primary_settled(self, held: HeldMessage) -> None:
+        far, held.far = held.far, None
+        self._by_far.pop(far, None)
+        if isinstance(held, _Held):
+            self._held.pop(held.number, None)
+        self._touch_far()
+
+    def committed(self, held: HeldMessage) -> None:
+        if not isinstance(held, _Held) or self._held.get(held.number) is not held:
+            return
+        held.outcome = ACCEPTED
+        if held.near is not None and self._by_near.pop(held.near, None) is not None:
+            self._count(-1, -held.size)
+        if held.far is None:
+            self._give_up(held)
+
     def _count(self, messages: int, size: int) -> None:
         self.connection.container.unsettled_bytes += size
         self.connection.window.count_unsettled(messages)
@@ -655,18 +706,14 @@ class RelayedConsumer(RelayedLink):
     def closed(self, *, lost: bool) -> None:
         """What the client has not answered goes back, and so does all that is still on its way; `lost`: as failed."""
         self.stop()
-        self.is_open = False
+        self._near_ended()
         for held in self._by_near.values():
             self._count(-1, -held.size)
             held.near = None
             if lost and held.far is not None:
-                _FAILED.put(held.far)
+                FAILED.put(held.far)
                 engine.forget(held.far)
         self._by_near.clear()
         self._sender.take_tags()
         self.connection.window.forget(self)
-        self.relayer.forget(self)
-
-
-_ACCEPTED: Final = Outcome(engine.ACCEPTED)
-_FAILED: Final = Outcome(engine.MODIFIED, failed=True)
+        self._accepts.closed(partial(self.relayer.forget, self))

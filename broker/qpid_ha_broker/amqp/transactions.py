@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from qpid_ha_broker.amqp.conditions import (
     INVALID_FIELD,
     NOT_IMPLEMENTED,
@@ -12,9 +14,10 @@ from qpid_ha_broker.amqp.conditions import (
 )
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome
 from qpid_ha_broker.amqp.hosted_set import HostedSet
+from qpid_ha_broker.amqp.relayed_transactions import FarCoordinator, RelayedTransaction
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.log import CommitToken
+from qpid_ha_broker.model.log import COMMITTED, CommitToken
 from qpid_ha_broker.model.transaction import Transaction
 from qpid_ha_broker.model.work import Task
 
@@ -24,12 +27,14 @@ MAX_OPEN_TRANSACTIONS = 1024
 class SetTransaction(Transaction):
     """A transaction, which stays within one resource set."""
 
-    __slots__ = ("failure", "hosted")
+    __slots__ = ("failure", "hosted", "relayed")
 
     def __init__(self) -> None:
         super().__init__()
         self.hosted: HostedSet | None = None
-        """The set of all that is in it; None: nothing is yet."""
+        """The set of all that is in it; None: nothing is yet, or another broker leads that set."""
+        self.relayed: RelayedTransaction | None = None
+        """At the broker that leads the set of all that is in it."""
         self.failure: AmqpError | None = None
         """Why it was rolled back before its client could discharge it."""
 
@@ -45,7 +50,13 @@ class Transactions:
         self._open: dict[bytes, SetTransaction] = {}
         self._joined: dict[HostedSet, None] = {}
         """Sets that something was published to, or accepted from, in any of them."""
+        self._coordinators: dict[str, FarCoordinator] = {}
+        """By set, at the brokers that lead them."""
         self._last_id = 0
+
+    def of_another(self) -> Transactions:
+        """None so far, of another client, with the same limits."""
+        return Transactions(self._default, self._max_bytes, self._max_messages)
 
     def declare(self) -> bytes:
         """Begin one. Raises AmqpError when too many are open."""
@@ -70,15 +81,31 @@ class Transactions:
         """Something of `hosted` comes into it. Raises AmqpError when that is not the set of what is in it already."""
         if transaction.failure is not None:
             raise transaction.failure
+        if transaction.relayed is not None:
+            raise _other_set(transaction.relayed.set_name, hosted.name)
         if transaction.hosted is None:
             transaction.hosted = hosted
             self._joined[hosted] = hosted.transactions[self] = None
         elif transaction.hosted is not hosted:
-            text = (
-                f"a transaction stays within one resource set: this one has messages of {transaction.hosted.name}, and"
-                f" the queue belongs to {hosted.name}; discharge it first, or declare another one"
-            )
-            raise AmqpError(NOT_IMPLEMENTED, text)
+            raise _other_set(transaction.hosted.name, hosted.name)
+
+    def join_relayed(
+        self, transaction: SetTransaction, set_name: str, make: Callable[[], FarCoordinator]
+    ) -> RelayedTransaction:
+        """Something of a set comes into it that another broker leads. `make`: a coordinator there. Raises as `join`."""
+        if transaction.failure is not None:
+            raise transaction.failure
+        if transaction.hosted is not None:
+            raise _other_set(transaction.hosted.name, set_name)
+        relayed = transaction.relayed
+        if relayed is None:
+            coordinator = self._coordinators.get(set_name)
+            if coordinator is None:
+                coordinator = self._coordinators[set_name] = make()
+            relayed = transaction.relayed = coordinator.begin(transaction)
+        elif relayed.set_name != set_name:
+            raise _other_set(relayed.set_name, set_name)
+        return relayed
 
     def check_size(self, transaction: SetTransaction) -> None:
         """Raises AmqpError when more waits than the broker holds for one, and takes back the last publish."""
@@ -113,7 +140,7 @@ class Transactions:
             raise transaction.failure
         hosted = transaction.hosted
         if hosted is None:  # there is nothing in it
-            return self._default.resources.written
+            return COMMITTED
         hosted.touch()
         resources = hosted.resources
         try:
@@ -124,7 +151,9 @@ class Transactions:
 
     def roll_back(self, transaction: SetTransaction) -> CommitToken:
         """Undo it; returns what to wait for."""
-        hosted = transaction.hosted or self._default
+        hosted = transaction.hosted
+        if hosted is None:
+            return COMMITTED
         hosted.touch()
         hosted.resources.roll_back(transaction)
         return hosted.resources.written
@@ -138,12 +167,26 @@ class Transactions:
 
     def closed(self, budget: Budget) -> None:
         """The connection is gone: roll everything back, what there is no time for in the turns to come."""
+        coordinators, self._coordinators = self._coordinators, {}
+        for coordinator in coordinators.values():
+            coordinator.close(AmqpError(TRANSACTION_ROLLBACK, "the coordinator link has ended"))
         transactions, self._open = list(self._open.values()), {}
         joined, self._joined = self._joined, {}
         for hosted in joined:
             hosted.transactions.pop(self, None)
             hosted.touch()
             hosted.resources.begin(_rolling_back(hosted, transactions), budget)
+
+
+def _other_set(joined: str, other: str) -> AmqpError:
+    if joined == other:  # it was led elsewhere when one of the links was attached, and is not now, or the other way
+        text = f"the resource set {joined} has moved to another broker or back: roll back, and attach the links again"
+    else:
+        text = (
+            f"a transaction stays within one resource set: this one has messages of {joined}, and the queue belongs to"
+            f" {other}; discharge it first, or declare another one"
+        )
+    return AmqpError(NOT_IMPLEMENTED, text)
 
 
 def _rolling_back(hosted: HostedSet, transactions: list[SetTransaction]) -> Task:

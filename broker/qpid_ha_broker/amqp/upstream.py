@@ -15,7 +15,7 @@ import proton
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError
 from qpid_ha_broker.amqp.engine import Consuming, Engine, Sending
 from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
-from qpid_ha_broker.amqp.relay import RELAY_CAPABILITY
+from qpid_ha_broker.amqp.relay import RELAY_CAPABILITY, RELAY_SETS_CAPABILITY
 from qpid_ha_broker.amqp.values import listed
 
 
@@ -52,6 +52,8 @@ class Upstream:
         self.engine = engine
         self.touch = on_touched
         self.is_open = False
+        self.relays_sets = False
+        """The other broker takes relayed links to a resource set, too."""
         self._on_ended = on_ended
         self._has_ended = False
         self._pending: dict[UpstreamLink, None] = {}
@@ -66,7 +68,7 @@ class Upstream:
         connection.container = name
         connection.hostname = hostname
         connection.properties = {proton.symbol(ADMIN_PROPERTY): True, proton.symbol("product"): "qpid-ha"}
-        connection.desired_capabilities = [proton.symbol(RELAY_CAPABILITY)]
+        connection.desired_capabilities = [proton.symbol(name) for name in (RELAY_CAPABILITY, RELAY_SETS_CAPABILITY)]
         connection.open()
         self._session: Any = connection.session()
         self._session.open()
@@ -151,6 +153,7 @@ class Upstream:
             self._fail(AmqpError(NOT_IMPLEMENTED, text))
             return
         self.is_open = True
+        self.relays_sets = RELAY_SETS_CAPABILITY in offered
         pending, self._pending = self._pending, {}
         for link in pending:
             self._open_link(link)

@@ -18,7 +18,8 @@ import proton
 
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.hosted_set import HostedSet
-from qpid_ha_broker.amqp.relayed_links import Producer, RelayedConsumer, RelayedLink, RelayedPublisher
+from qpid_ha_broker.amqp.relayed_links import RelayedConsumer, RelayedLink, RelayedPublisher
+from qpid_ha_broker.amqp.relayer import PlacedLink, Producer
 from qpid_ha_broker.amqp.upstream import Upstream
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.broker_addresses import BrokerAddresses
@@ -223,7 +224,7 @@ class Proxying:
         self._broker = broker
         self._make_engine = make_engine
         self._addresses = addresses
-        self._links: dict[RelayedLink, UpstreamSocket | None] = {}
+        self._links: dict[PlacedLink, UpstreamSocket | None] = {}
         """All that are relayed, and where; None: nowhere now."""
         self._sockets: dict[str, UpstreamSocket] = {}
         """By address."""
@@ -243,12 +244,16 @@ class Proxying:
         """Have `link` attached where the set is led: see `amqp.connection.Relays`."""
         kind = RelayedConsumer if link.is_sender else RelayedPublisher
         relayed: RelayedLink = kind(connection, link, set_name, self)
-        self._links[relayed] = None
+        self.place(relayed)
+        return relayed
+
+    def place(self, link: PlacedLink) -> None:
+        """Attach it where its set is led."""
+        self._links[link] = None
         if not self._is_ticking:
             self._is_ticking = True
             self._tasks.start(self._tick_until_unused())
-        asyncio.get_running_loop().call_soon(self._place, relayed)
-        return relayed
+        asyncio.get_running_loop().call_soon(self._place, link)
 
     def gate(self, hosted: HostedSet) -> None:
         """A set begins to be led here: other proxies find that out, and come for what their clients have."""
@@ -258,21 +263,21 @@ class Proxying:
         hosted.open_gate()
         self._broker.schedule_turn()
 
-    def try_again(self, link: RelayedLink) -> None:
+    def try_again(self, link: PlacedLink) -> None:
         """The client's attach is to be looked at again, in a moment."""
         self._links[link] = None
         asyncio.get_running_loop().call_later(TICK_S, self._look_again, link)
 
-    def _look_again(self, link: RelayedLink) -> None:
+    def _look_again(self, link: PlacedLink) -> None:
         if link in self._links:
             link.look_again()
             self._broker.schedule_turn()
 
-    def attach_again(self, link: RelayedLink) -> None:
+    def attach_again(self, link: PlacedLink) -> None:
         """Its far end is gone: at the next tick it is attached where the set is led."""
         self._links[link] = None
 
-    def forget(self, link: RelayedLink) -> None:
+    def forget(self, link: PlacedLink) -> None:
         """It has ended."""
         socket = self._links.pop(link, None)
         if socket is not None and socket.upstream is not None:
@@ -292,7 +297,7 @@ class Proxying:
 
     # --- where they are attached
 
-    def _place(self, link: RelayedLink) -> None:
+    def _place(self, link: PlacedLink) -> None:
         if self._is_stopped or self._links.get(link, self) is not None:
             return
         address = self._addresses.of_primary(link.set_name)
@@ -313,7 +318,7 @@ class Proxying:
         else:  # it is about to be opened
             self._links[link] = socket
 
-    def _attach(self, socket: UpstreamSocket, upstream: Upstream, link: RelayedLink) -> None:
+    def _attach(self, socket: UpstreamSocket, upstream: Upstream, link: PlacedLink) -> None:
         self._links[link] = socket
         # Whether this broker leads as it is recorded, it says when it is asked: that is no way back to where it began.
         link.path = (ITSELF,) if socket.address == self._addresses.own() else (self.name,)

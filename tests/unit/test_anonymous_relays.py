@@ -1,0 +1,335 @@
+"""Anonymous relays at a broker that relays: each message goes to the broker that leads its set, and none is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from paired_engines import PairedClient
+from paired_links import condition
+from paired_proxy import PairedProxy
+from paired_transactions import TRANSACTIONAL, PairedCoordinator, publish
+from qpid_ha_broker.amqp import anonymous_relay
+from qpid_ha_broker.amqp.anonymous_relay import SetPublisher
+from qpid_ha_broker.amqp.conditions import AmqpError
+from qpid_ha_broker.amqp.container import ContainerSettings
+from qpid_ha_broker.amqp.directory import ServedElsewhere
+from qpid_ha_broker.amqp.node_wait import NodeWait
+from qpid_ha_broker.model.queue import Queue
+from several_sets import SeveralSets
+
+ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
+
+
+class Sets(PairedProxy):
+    """The proxy leads `blue`, the primary the rest: `default` with the queue `plain`, and `red`."""
+
+    def __init__(self, settings: ContainerSettings | None = None) -> None:
+        self.here = SeveralSets()
+        self.there = SeveralSets(settings)
+        super().__init__(primary=self.there, proxy=self.here)
+        self.here.lead_elsewhere("red")
+        self.one = self.client()
+        self.link = self.relay_of(self.one)
+
+    def relay_of(self, client: PairedClient) -> Any:
+        """A client's anonymous relay."""
+        link = client.sender(None)
+        self.settle_down()
+        return link
+
+    def send(self, *messages: tuple[str, str], settled: bool = False) -> list[Any]:
+        """Of each address and body."""
+        deliveries = []
+        for address, text in messages:
+            deliveries.append(self.one.send(self.link, proton.Message(text, address=address)))
+            if settled:
+                deliveries[-1].settle()
+        self.settle_down()
+        return deliveries
+
+    def publishers(self) -> list[str]:
+        """The sets to which there is a far link."""
+        return [link.set_name for link in self.links if isinstance(link, SetPublisher)]
+
+
+def texts(queue: Queue) -> list[str]:
+    found = []
+    for entry in queue.messages:
+        message: Any = proton.Message()
+        message.decode(bytes(entry.resident_body()))
+        found.append(message.body)
+    return found
+
+
+def red(sets: Sets) -> list[str]:
+    return texts(sets.there.set("red").resources.catalog.queues["red"])
+
+
+@pytest.fixture
+def sets() -> Sets:
+    return Sets()
+
+
+def states(deliveries: list[Any]) -> list[Any]:
+    return [delivery.remote_state for delivery in deliveries]
+
+
+def test_each_message_goes_to_who_leads_the_set_of_its_address(sets: Sets) -> None:
+    deliveries = sets.send(("red", "1"), ("blue", "2"), ("plain", "3"), ("red", "4"))
+    assert states(deliveries) == [ACCEPTED] * 4
+    assert red(sets) == ["1", "4"]
+    assert texts(sets.here.set("blue").resources.catalog.queues["blue"]) == ["2"]
+    assert texts(sets.there.queue("plain")) == ["3"]
+    assert sets.publishers() == ["red", "default"]
+    assert sets.here.container.unsettled_bytes == 0
+
+
+def test_in_a_cluster_of_one_set_a_backup_serves_them() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    link = client.sender(None)
+    proxied.settle_down()
+    delivery = client.send(link, proton.Message("a", address="q"))
+    proxied.settle_down()
+    assert delivery.remote_state == ACCEPTED
+    assert texts(proxied.primary.queue("q")) == ["a"]
+
+
+def test_an_exchange_is_routed_by_who_leads_default(sets: Sets) -> None:
+    default = sets.there.container.default
+    configuration = default.configuration
+    configuration.bind("amq.direct", "plain", "key", {})
+    (delivery,) = sets.send(("amq.direct/key", "a"))
+    assert delivery.remote_state == ACCEPTED
+    assert texts(sets.there.queue("plain")) == ["a"]
+
+
+def test_nothing_is_accepted_before_its_own_set_has_committed_it(sets: Sets) -> None:
+    log = sets.there.set("red").resources.default.log
+    log.add_witness("backup")
+    one, other = sets.send(("red", "a"), ("plain", "b"))
+    assert (one.settled, other.remote_state) == (False, ACCEPTED)
+    log.acknowledge("backup", log.last_lsn)
+    sets.there.set("red").touch()
+    sets.settle_down()
+    assert one.remote_state == ACCEPTED
+
+
+@pytest.mark.parametrize("deliver", [False, True])
+def test_what_is_not_answered_is_sent_again_and_is_there_once_and_in_order(sets: Sets, deliver: bool) -> None:
+    log = sets.there.set("red").resources.default.log
+    log.add_witness("backup")
+    first = sets.send(("red", "a"), ("plain", "b"))
+    late = [sets.one.send(sets.link, proton.Message(text, address="red")) for text in "cd"]
+    sets.one.exchange()
+    sets.cut(deliver=deliver)
+    paused = sets.send(("red", "e"), ("blue", "f"))
+    assert [delivery.settled for delivery in (*first, *late, *paused)] == [False, True, False, False, False, True]
+    sets.connect_upstream()
+    log.acknowledge("backup", log.last_lsn)
+    sets.there.set("red").touch()
+    sets.settle_down()
+    assert states([*first, *late, *paused]) == [ACCEPTED] * 6
+    assert red(sets) == list("acde")
+
+
+def test_refusals_are_those_of_the_primary_and_of_one_message(sets: Sets) -> None:
+    sets.there.set("red").configuration.declare_queue("small", {"qpid.max_count": 1, "qpid.policy_type": "reject"})
+    sets.there.directory.queues["small"] = sets.here.directory.queues["small"] = "red"
+    settings = type(sets.there.container.nodes.settings)(auto_create=False)
+    sets.there.container.nodes.settings = settings
+    deliveries = sets.send(
+        ("red", "1"), ("small", "2"), ("small", "3"), ("red", "4"), ("nowhere", "5"), ("plain", "6"), ("", "7")
+    )
+    assert states(deliveries) == [ACCEPTED, ACCEPTED, REJECTED, ACCEPTED, REJECTED, ACCEPTED, REJECTED]
+    names = [each.remote.condition.name for each in deliveries if each.remote_state == REJECTED]
+    assert names == ["amqp:resource-limit-exceeded", "amqp:not-found", "amqp:not-found"]
+    assert red(sets) == ["1", "4"]
+
+
+def test_the_credit_is_a_publishers_and_no_more_is_kept_here(sets: Sets) -> None:
+    limit = sets.here.container.settings.publisher_credit
+    assert sets.link.credit == limit
+    sets.cut()
+    for settled in (False, True):
+        sets.send(*[("red", "x")] * (limit // 2), settled=settled)
+    assert sets.link.credit == 0
+    sets.connect_upstream()
+    assert (sets.link.credit, len(red(sets))) == (limit, limit)
+    assert sets.here.container.unsettled_bytes == 0
+
+
+def test_who_sends_more_than_it_may_is_ended(sets: Sets) -> None:
+    sets.cut()
+    limit = sets.here.container.settings.publisher_credit
+    for _ in range(limit):
+        sets.one.send(sets.link, proton.Message("x", address="red"))
+    sets.settle_down()
+    anonymous: Any = next(iter(sets.one.peer.links))
+    assert len(anonymous._publishers["red"]._kept) == limit
+    anonymous.link.flow(-1)  # Proton's client sends nothing that it has no credit for
+    anonymous.transfer(None, proton.Message("x", address="red").encode(), False, 0)
+    sets.settle_down()
+    assert condition(sets.link) == "amqp:link:transfer-limit-exceeded"
+    assert sets.here.container.unsettled_bytes == 0
+
+
+def test_a_full_primary_stops_the_client(sets: Sets) -> None:
+    container = sets.there.container
+    container.settings = type(container.settings)("primary", "0", memory_limit_bytes=1)
+    sets.send(("red", "first"))
+    limit = sets.here.container.settings.publisher_credit
+    for _ in range(4):
+        count = sets.link.credit
+        if count == 0:
+            break
+        sets.send(*[("red", "x")] * count)
+    assert sets.link.credit == 0
+    kept = next(link for link in sets.links if isinstance(link, SetPublisher))._kept
+    assert len(kept) <= limit
+
+
+def test_a_set_that_moves_is_a_pause_and_those_to_one_address_stay_in_order(sets: Sets) -> None:
+    hosted = sets.there.set("red")
+    log = hosted.resources.default.log
+    log.add_witness("backup")
+    before = sets.send(("red", "a"))
+    hosted.read_only, hosted.resources.default.read_only = True, "moving"
+    hosted.end_links(ServedElsewhere(sets.there.directory, "red"), browsers=False)
+    during = sets.send(("red", "b"))
+    hosted.read_only, hosted.resources.default.read_only = False, ""
+    log.remove_witness("backup")
+    sets.attach_those_left()
+    assert states([*before, *during]) == [ACCEPTED] * 2
+    assert red(sets) == ["a", "b"]
+    here = sets.here.set("red")
+    here.read_only, here.resources.default.read_only = False, ""
+    assert states(sets.send(("red", "c"))) == [ACCEPTED]  # as long as the far link is there, in its order
+    assert red(sets) == ["a", "b", "c"]
+
+
+def test_an_address_of_which_has_to_be_asked_holds_up_what_is_behind_it(sets: Sets) -> None:
+    wait = sets.here.directory.locating = NodeWait("asked")
+    deliveries = sets.send(("new", "1"), ("red", "2"), ("blue", "3"))
+    assert not any(each.settled for each in deliveries)
+    assert red(sets) == []
+    sets.there.declare("red", "new")
+    sets.here.directory.queues["new"], sets.here.directory.locating = "red", None
+    wait.ready()
+    sets.settle_down()
+    assert states(deliveries) == [ACCEPTED] * 3
+    assert texts(sets.there.set("red").resources.catalog.queues["new"]) == ["1"]
+
+
+def test_an_address_of_which_nobody_says_anything_is_refused_and_what_is_behind_it_is_not(sets: Sets) -> None:
+    sets.here.directory.locating = NodeWait("asked")
+    deliveries = sets.send(("new", "1"), ("red", "2"))
+    now_s = 100.0
+    sets.here.container.clock = lambda: now_s
+    sets.here.container.tick()
+    sets.settle_down()
+    assert states(deliveries) == [REJECTED, ACCEPTED]
+    assert deliveries[0].remote.condition.name == "amqp:resource-locked"
+
+
+def test_a_directory_that_knows_less_than_the_primary_is_named(sets: Sets) -> None:
+    sets.there.declare("red", "new")
+    (refused,) = sets.send(("new", "a"))  # it is taken for one of `default` here
+    assert (refused.remote_state, refused.remote.condition.name) == (REJECTED, "amqp:resource-locked")
+    assert "new belongs to the resource set red, which proxy does not know yet: try again" in str(
+        refused.remote.condition.description
+    )
+    sets.here.directory.queues["new"] = "red"
+    assert states(sets.send(("new", "b"))) == [ACCEPTED]
+
+
+def test_far_links_that_wait_for_nothing_make_room_for_others(sets: Sets, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anonymous_relay, "FAR_LINKS", 1)
+    log = sets.there.set("red").resources.default.log
+    sets.send(("plain", "a"))
+    sets.send(("red", "b"))
+    assert sets.publishers() == ["red"]
+    log.add_witness("backup")
+    sets.send(("red", "c"))
+    sets.send(("plain", "d"))
+    assert sets.publishers() == ["red", "default"]
+
+
+def test_a_client_that_goes_leaves_nothing(sets: Sets) -> None:
+    sets.send(("red", "a"), ("plain", "b"))
+    sets.link.close()
+    sets.settle_down()
+    assert sets.links == {}
+    assert sets.upstream is not None
+    assert len(sets.upstream) == 0
+    assert len(sets._producers) == 2
+
+
+def test_a_primary_of_an_older_version_is_named_in_each_refusal(sets: Sets) -> None:
+    assert sets.upstream is not None
+    sets.upstream.relays_sets = False
+    refused, other = sets.send(("red", "a"), ("blue", "b"))
+    assert (refused.remote_state, refused.remote.condition.name) == (REJECTED, "amqp:not-implemented")
+    assert "upgrade it" in str(refused.remote.condition.description)
+    assert other.remote_state == ACCEPTED
+    sets.upstream.relays_sets = True
+    assert states(sets.send(("red", "c"))) == [ACCEPTED]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_transaction_is_in_the_set_of_its_first_message(sets: Sets, fails: bool) -> None:
+    coordinator = PairedCoordinator(sets.one, sets.settle_down)
+    for address, other in (("red", "blue"), ("blue", "red")):
+        work = coordinator.declare()
+        answers = []
+        for to in (address, address, other):
+            delivery = sets.one.send(sets.link, proton.Message(f"to {to}", address=to))
+            delivery.local.data = [work]
+            delivery.update(TRANSACTIONAL)
+            answers.append(delivery)
+        sets.settle_down()
+        assert states(answers) == [TRANSACTIONAL, TRANSACTIONAL, REJECTED]
+        assert answers[2].remote.condition.name == "amqp:not-implemented"
+        assert coordinator.discharge(work, fails=fails).remote_state == ACCEPTED
+    expected = [] if fails else ["to red", "to red"]
+    assert red(sets) == expected
+    assert len(texts(sets.here.set("blue").resources.catalog.queues["blue"])) == len(expected)
+
+
+def test_a_transaction_that_was_lost_is_not_sent_again(sets: Sets) -> None:
+    coordinator = PairedCoordinator(sets.one, sets.settle_down)
+    work = coordinator.declare()
+    publish(sets.one, sets.link, work, "x")  # without an address
+    delivery = sets.one.send(sets.link, proton.Message("a", address="red"))
+    delivery.local.data = [work]
+    delivery.update(TRANSACTIONAL)
+    sets.settle_down()
+    assert delivery.remote_state == TRANSACTIONAL
+    sets.cut()
+    sets.connect_upstream()
+    assert coordinator.discharge(work).remote.condition.name == "amqp:transaction:rollback"
+    assert red(sets) == []
+    assert states(sets.send(("red", "b"))) == [ACCEPTED]
+
+
+def test_what_waits_here_to_be_committed_ends_the_link_when_the_set_is_led_elsewhere(sets: Sets) -> None:
+    blue = sets.here.set("blue")
+    blue.resources.default.log.add_witness("backup")
+    sets.send(("blue", "a"))
+    sets.here.lead_elsewhere("blue")
+    blue.end_links(AmqpError("amqp:link:redirect", "elsewhere"), browsers=False)
+    sets.settle_down()
+    assert condition(sets.link) == "amqp:link:redirect"
+
+
+def test_a_link_without_anything_to_be_committed_goes_on_when_a_set_is_led_elsewhere(sets: Sets) -> None:
+    blue = sets.here.set("blue")
+    sets.send(("blue", "a"))
+    sets.here.lead_elsewhere("blue")
+    blue.end_links(AmqpError("amqp:link:redirect", "elsewhere"), browsers=False)
+    (delivery,) = sets.send(("blue", "b"))
+    assert delivery.remote_state == ACCEPTED
+    assert texts(sets.there.set("blue").resources.catalog.queues["blue"]) == ["b"]
