@@ -148,9 +148,6 @@ def test_what_is_not_relayed_is_answered_with_the_way_to_go(cluster: RunningClus
         with pytest.raises(LinkDetached) as refused:
             client.receiver("amq.topic", 1)
         assert refused.value.condition == "amqp:link:redirect"
-        with pytest.raises(LinkDetached) as refused:
-            client.sender(None)
-        assert refused.value.condition == "amqp:link:redirect"
 
 
 def test_queues_of_any_set_are_served_by_every_broker(cluster: RunningCluster) -> None:

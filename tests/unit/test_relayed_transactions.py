@@ -85,7 +85,7 @@ def step_down(proxied: PairedProxy) -> None:
 def open_at_primary(proxied: PairedProxy) -> int:
     """Transactions that clients of the proxy have there."""
     assert proxied.accepted is not None
-    owners = proxied.accepted.relay._owners or {}
+    owners = dict(proxied.accepted.relay._owners or {})
     return sum(len(each._open) for owner in owners.values() for each in owner.transactions.values())
 
 
